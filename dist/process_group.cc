@@ -226,4 +226,12 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Duplicate(const std::string& name) {
   return Split(name, AllRanks(size()));
 }
 
+std::vector<int> EveryNth(const ProcessGroup& group, int64_t step) {
+  std::vector<int> ranks;
+  for (int64_t r = group.rank() % step; r < group.size(); r += step) {
+    ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
 }  // namespace lockstep::dist

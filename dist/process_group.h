@@ -183,5 +183,7 @@ class ProcessGroup {
 // Of a group that may be null, which means a single rank.
 inline int SizeOf(const ProcessGroup* group) { return group ? group->size() : 1; }
 inline int RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
+// This rank and those that are a multiple of `step` away from it, as Split takes them.
+std::vector<int> EveryNth(const ProcessGroup& group, int64_t step);
 
 }  // namespace lockstep::dist

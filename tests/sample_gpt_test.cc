@@ -81,8 +81,9 @@ class SampleGpt : public testing::Test {
     std::normal_distribution<float> normal;
     for (const auto& [path, p] : model.NamedParameters()) {
       const Tensor value = p->value().Detach();
-      const bool matrix = value.ndim() == 2;
-      const float std = matrix ? 1.2f / std::sqrt(static_cast<float>(value.dim(1))) : 0.3f;
+      const bool matrix = value.ndim() >= 2;  // experts have several
+      const float std =
+          matrix ? 1.2f / std::sqrt(static_cast<float>(value.dim(value.ndim() - 1))) : 0.3f;
       for (int64_t i = 0; i < value.numel(); ++i) {
         value.data<float>()[i] = (matrix ? 0 : 1) + std * normal(random);
       }
@@ -174,9 +175,13 @@ TEST_F(SampleGpt, NprocSharesOutTheModel) {
                        .norm = NormKind::kRmsNorm,
                        .activation = nn::MlpActivation::kSwiGlu,
                        .position = models::Position::kRope};
+  GptConfig mixture = even;
+  mixture.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 24};
+  const std::string of_experts = Save("mixture", mixture, "");
   for (const auto& [checkpoint, prompts, nproc] :
        {std::tuple(chars_, std::vector<std::string>{"--prompt=the cat", "--prompt=b"}, "2"),
-        {Save("llama", even, ""), {"--prompt=1", "--prompt=7 9"}, "4"}}) {
+        {Save("llama", even, ""), {"--prompt=1", "--prompt=7 9"}, "4"},
+        {of_experts, {"--prompt=1", "--prompt=7 9"}, "4"}}) {
     for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
              {"--temperature=1", "--num_samples=2"},
              {"--temperature=0", "--kv_cache=false", "--stream=false"}}) {
@@ -193,6 +198,8 @@ TEST_F(SampleGpt, NprocSharesOutTheModel) {
   }
   EXPECT_THAT(Run({"--nproc=3"}).err,
               HasSubstr("2 heads, of 2 keys and values, cannot be shared out among 3 processes"));
+  EXPECT_THAT(Run({"--nproc=3"}, of_experts).err,
+              HasSubstr("4 experts cannot be shared out among 3 processes"));
 }
 
 TEST_F(SampleGpt, CheckpointIsAFolderOfWeightsOrOfARun) {

@@ -69,6 +69,8 @@ TEST_F(FastPlans, OfMixtures) {
                                        {4, {kEp, kPp}},
                                        {4, {kEp, kTp}},
                                        {4, {kEp, kShard}},
+                                       {4, {kCp, kEp}},
+                                       {4, {kCp, kTp}},
                                        {4, {kCp, kPp}},
                                        {4, {kTp, kPp}},
                                        {2, {kPp}}});

@@ -126,6 +126,8 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
     Run(ranks, out, with({std::string("--parallel.tp=") + tp, "--train.sample_every=6"}));
     EXPECT_EQ(Bytes(out, 12), Bytes("alone", 12)) << out;
     EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    // No rank has all of it.
+    EXPECT_TRUE(PathExists(Checkpoint(out, 12) + "/parts.json")) << out;
   }
   // In the library's order, and with other parts, only rounding differs.
   Run(2, "fast", with({"--parallel.tp=2", "--virtual.tp=0", "--dist.reduction=fast"}));
@@ -239,6 +241,50 @@ TEST_F(Ranks, ExpertParallelRunsGoWithEveryOtherMode) {
       Wait(Start(4, Train("other", with({"--parallel.shard=full", "--parallel.shard_ranks=1"}))));
   EXPECT_NE(refused[0].exit_code, 0);
   EXPECT_THAT(refused[0].err, HasSubstr("must divide the 1 that share out a copy of the model"));
+}
+
+// And where ranks that compute a sequence together share out the experts: some of them, all, or
+// also those of other samples.
+TEST_F(Ranks, ExpertParallelRunsGoWithPartsOfSequences) {
+  const Arguments same = {"--dist.reduction=ordered",
+                          "--train.global_batch_size=8",
+                          "--train.steps=4",
+                          "--model.n_embd=32",
+                          "--model.n_expert=8",
+                          "--model.router=sigmoid",
+                          "--model.n_head=4",
+                          "--model.vocab_size=128",
+                          "--train.eval_every=2",
+                          "--model.dropout=0.1",
+                          "--checkpoint.every=2",
+                          "--virtual.cp=4",
+                          "--virtual.tp=2"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  const std::string cp2 = "--parallel.cp=2", cp4 = "--parallel.cp=4", ep2 = "--parallel.ep=2",
+                    ep4 = "--parallel.ep=4", full = "--parallel.shard=full",
+                    check = "--dist.check_every=1";
+  Run(1, "alone", same);
+  const auto expect_same = [&](const std::string& out) {
+    EXPECT_EQ(Bytes(out, 4), Bytes("alone", 4)) << out;
+    EXPECT_EQ(ReadFile(Checkpoint(out, 4) + "/buffers.safetensors"),
+              ReadFile(Checkpoint("alone", 4) + "/buffers.safetensors"));
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  };
+  for (const auto& [out, options] : {std::pair("fewer", Arguments{cp4, ep2, check}),
+                                     {"as_many", {cp2, ep2, "--checkpoint.sharded=false"}},
+                                     {"more", {cp2, ep4, "--train.sample_every=2"}},
+                                     {"shards", {cp2, ep2, full, check}},
+                                     {"layers", {cp2, "--parallel.tp=2", check}}}) {
+    Run(4, out, with(options));
+    expect_same(out);
+  }
+  Run(4, "on", with({cp4, ep2, "--checkpoint.resume=" + Checkpoint("more", 2)}));
+  EXPECT_EQ(Bytes("on", 4), Bytes("alone", 4));
+  Run(4, "shards_on", with({cp2, ep4, full, "--checkpoint.resume=" + Checkpoint("fewer", 2)}));
+  EXPECT_EQ(Bytes("shards_on", 4), Bytes("alone", 4));
 }
 
 // The same whatever the ranks share out, and however they save it; any other ranks may continue.

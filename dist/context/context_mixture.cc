@@ -1,11 +1,11 @@
 #include "dist/context/context_mixture.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
-#include "dist/expert/shared_experts.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_experts.h"
 #include "kernels/binary/binary.h"
@@ -51,7 +51,7 @@ using ExpertCopies = std::array<std::vector<std::vector<Tensor>>, 2>;
 // Lets shared-out experts read copies of their weights for the ranks' j-th chunks.
 class Reading {
  public:
-  Reading(SharedExperts* experts, const ExpertCopies& copies, size_t j) : experts_(experts) {
+  Reading(DistributedExperts* experts, const ExpertCopies& copies, size_t j) : experts_(experts) {
     if (experts_ == nullptr) return;
     const auto of = [&](size_t weight) {
       std::vector<Tensor> of_ranks;
@@ -67,7 +67,7 @@ class Reading {
   Reading& operator=(const Reading&) = delete;
 
  private:
-  SharedExperts* const experts_;
+  DistributedExperts* const experts_;
 };
 
 // The i-th of n that the fixed order adds in adjacent pairs: n is a power of two, whose bits it
@@ -103,13 +103,13 @@ class ChunkLossNode : public Node {
 
 class ContextMixture {
  public:
-  // `parameters`: but for those of `shared` experts, null if there are none.
+  // `parameters`: but for those of `distributed` experts, null if there are none.
   ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks,
-                 std::shared_ptr<SharedExperts> shared, TensorRanksPtr same)
+                 std::shared_ptr<DistributedExperts> distributed, TensorRanksPtr same)
       : router_(router),
         parameters_(std::move(parameters)),
         ranks_(std::move(ranks)),
-        shared_(std::move(shared)),
+        distributed_(std::move(distributed)),
         same_(std::move(same)) {
     router_.SetParts(
         {.loss = [this](
@@ -127,11 +127,11 @@ class ContextMixture {
     std::vector<Tensor> values, ys;
     for (const auto& p : parameters_) values.push_back(p->value());
     const auto copies = FanOut(ranks_, values);
-    const ExpertCopies of_experts = shared_ ? FanOutExperts() : ExpertCopies();
+    const ExpertCopies of_experts = distributed_ ? FanOutExperts() : ExpertCopies();
     const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
     for (size_t j = 0; j < chunks.size(); ++j) {
       const Showing showing(parameters_, copies, j);
-      const Reading reading(shared_.get(), of_experts, j);
+      const Reading reading(distributed_.get(), of_experts, j);
       ys.push_back(routed(chunks[j]));
     }
     // A forward that runs again only has for backward what the first one has as well.
@@ -142,9 +142,9 @@ class ContextMixture {
  private:
   // Rows come from several sequences, and of each from all ranks of the run that computes it.
   ExpertCopies FanOutExperts() const {
-    const int64_t of_sequence = shared_->of_sequence(), n = shared_->size() / of_sequence;
-    std::vector<std::vector<Tensor>> of_sequences = {{shared_->c_fc()->value()},
-                                                     {shared_->c_proj()->value()}};
+    const int64_t of_sequence = distributed_->of_sequence(), n = distributed_->size() / of_sequence;
+    std::vector<std::vector<Tensor>> of_sequences = {{distributed_->c_fc()->value()},
+                                                     {distributed_->c_proj()->value()}};
     if (n > 1) {
       const auto sequences = std::make_shared<const TensorRanks>(nullptr, n);
       of_sequences = FanOut(sequences, {of_sequences[0][0], of_sequences[1][0]});
@@ -203,7 +203,7 @@ class ContextMixture {
   nn::ExpertRouter& router_;
   const Parameters parameters_;
   const ContextRanksPtr ranks_;
-  const std::shared_ptr<SharedExperts> shared_;
+  const std::shared_ptr<DistributedExperts> distributed_;
   const TensorRanksPtr same_;
   std::vector<Tensor> weights_, offsets_;  // of this forward's chunks
 };
@@ -217,23 +217,24 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
   if (auto* const tensor = dynamic_cast<TensorExperts*>(experts.get())) {
     experts = tensor->own().module();
   }
-  auto shared = std::dynamic_pointer_cast<SharedExperts>(experts);
-  LS_CHECK(router != nullptr && (shared || dynamic_cast<nn::Experts*>(experts.get()) != nullptr),
-           "context parallelism: a mixture's router is no nn::ExpertRouter, or its experts are no "
-           "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and "
-           "virtual.cp out");
+  auto distributed = std::dynamic_pointer_cast<DistributedExperts>(experts);
+  LS_CHECK(
+      router != nullptr && (distributed || dynamic_cast<nn::Experts*>(experts.get()) != nullptr),
+      "context parallelism: a mixture's router is no nn::ExpertRouter, or its experts are no "
+      "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and "
+      "virtual.cp out");
   Parameters parameters = router->Parameters(), all = parameters;
-  for (auto& p : experts->Parameters()) (shared ? all : parameters).push_back(p);
-  if (!shared) all = parameters;
+  for (auto& p : experts->Parameters()) (distributed ? all : parameters).push_back(p);
+  if (!distributed) all = parameters;
   const auto of_chunks =
-      std::make_shared<ContextMixture>(*router, std::move(parameters), ranks, shared, same);
+      std::make_shared<ContextMixture>(*router, std::move(parameters), ranks, distributed, same);
   mixture.SetChunks([of_chunks](const Tensor& x, const nn::MixtureOfExperts::Map& routed) {
     return of_chunks->Forward(x, routed);
   });
   return all;
 }
 
-TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing) {
+TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const DistributedExperts& experts) {
   LS_CHECK(!ranks.apart(),
            "context parallelism: the gradients of experts that ranks share out cannot be left to "
            "the sum over data-parallel ranks: use ContextRanks that are not apart");
@@ -244,13 +245,18 @@ TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing) {
     TensorRanks ranks;
   };
   ProcessGroup* const all = ranks.group();
+  const int64_t sharing = experts.of_sequence();
+  const std::vector<int>& members = experts.group().members();
+  const int64_t both = all == nullptr ? 1 : std::ranges::count_if(all->members(), [&](int rank) {
+    return std::ranges::binary_search(members, rank);
+  });
+  LS_CHECK(both == sharing, "context parallelism: of the ", members.size(),
+           " ranks that share out the experts, ", both,
+           " compute this rank's sequences together, and ShareExperts was told of ", sharing,
+           ": give it the group of these ranks, as in ShareExperts(model, experts, sequence)");
   std::shared_ptr<ProcessGroup> group;
   if (all != nullptr && sharing < all->size()) {
-    std::vector<int> members;
-    for (int64_t r = all->rank() % sharing; r < all->size(); r += sharing) {
-      members.push_back(static_cast<int>(r));
-    }
-    group = all->Split(all->name() + ".same_experts", members);
+    group = all->Split(all->name() + ".same_experts", EveryNth(*all, sharing));
   }
   auto same = std::make_shared<const Same>(std::move(group), ranks.chunks());
   return {same, &same->ranks};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dist/context/context_ranks.h"
+#include "dist/expert/distributed_experts.h"
 #include "nn/mixture/mixture_of_experts.h"
 
 namespace lockstep::dist {
@@ -20,17 +21,18 @@ namespace lockstep::dist {
 // ranks these are, and then over the sequences of the ranks that share out the experts. `same`: of
 // the ranks, those that have the same experts (WithSameExperts).
 //
-// The mixture's router is an nn::ExpertRouter and its experts are nn::Experts or SharedExperts, as
-// they are or in a TensorExperts; ArgumentError otherwise. Returns the parameters whose gradients
-// are summed like this.
+// The mixture's router is an nn::ExpertRouter and its experts are nn::Experts or
+// DistributedExperts, as they are or in a TensorExperts; ArgumentError otherwise. Returns the
+// parameters whose gradients are summed like this.
 std::vector<std::shared_ptr<Parameter>> RouteChunks(nn::MixtureOfExperts& mixture,
                                                     const ContextRanksPtr& ranks,
                                                     const TensorRanksPtr& same);
 
 // Of the ranks that compute a sequence together, those that have the same experts as this one,
-// where runs of `sharing` neighbours share them out: to these the chunks of the run's sequence that
-// an expert gets are its own parts, a subtree of ContextRanks' sum. Collective. Throws
-// ArgumentError where ranks are apart.
-TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing);
+// where runs of neighbours share them out: to these the chunks of the run's sequence that an expert
+// gets are its own parts, a subtree of ContextRanks' sum. Collective. Throws ArgumentError where
+// ranks are apart, and unless ShareExperts was given as `sequence` the ranks that are also among
+// those of its group: others have other experts, whose gradients would be added to this rank's.
+TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const DistributedExperts& experts);
 
 }  // namespace lockstep::dist

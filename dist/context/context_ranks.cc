@@ -42,10 +42,14 @@ int64_t ContextRanks::ChunkOf(int rank, int64_t j) const {
   return at % 2 == 0 ? pair : chunks_ - 1 - pair;
 }
 
-// What tensor parallelism cuts is the same cut on all of these ranks.
-bool ContextRanks::HaveSame(const Parameter& parameter) const {
-  return std::ranges::all_of(parameter.layout().cuts,
-                             [](const ShardCut& cut) { return cut.axis == "tp"; });
+// What tensor parallelism cuts is the same cut on all of these ranks. Experts are shared out by
+// runs of neighbours (ShareExperts).
+int64_t ContextRanks::CopiesApart(const Parameter& parameter) const {
+  int64_t apart = 1;
+  for (const ShardCut& cut : parameter.layout().cuts) {
+    if (cut.axis != "tp") apart *= cut.parts;
+  }
+  return std::min(apart, size());
 }
 
 std::vector<Tensor> ContextRanks::Cut(const Tensor& whole) const {

@@ -45,7 +45,7 @@ class ContextRanks : public TensorRanks {
   int64_t PartAt(int64_t j) const override { return ChunkOf(context_rank(), j); }
   int64_t sequence_parts() const override { return chunks_; }
   TensorRanksPtr within() const override { return within_; }
-  bool HaveSame(const Parameter& parameter) const override;
+  int64_t CopiesApart(const Parameter& parameter) const override;
 
   // This rank's chunks of what all ranks have whole, [B, T, ...]: own() of [B, T / chunks, ...].
   // Throws ArgumentError if the chunks, and the parts within them, do not divide T.

@@ -5,7 +5,7 @@
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
 #include "dist/context/context_mixture.h"
-#include "dist/expert/shared_experts.h"
+#include "dist/expert/distributed_experts.h"
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
@@ -86,8 +86,8 @@ std::set<const Module*> WholeModules(Module& model) {
 // For experts that ranks share out in equally long runs; null if they do not.
 TensorRanksPtr RanksWithSameExperts(Module& model, const ContextRanks& ranks) {
   for (const auto& [path, module] : model.NamedModules()) {
-    const auto* experts = dynamic_cast<SharedExperts*>(module);
-    if (experts != nullptr) return WithSameExperts(ranks, experts->of_sequence());
+    const auto* experts = dynamic_cast<DistributedExperts*>(module);
+    if (experts != nullptr) return WithSameExperts(ranks, *experts);
   }
   return nullptr;
 }

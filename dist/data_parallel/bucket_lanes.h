@@ -22,6 +22,7 @@ struct CommunicationSpan {
   int64_t lane = 0;
   int64_t bytes = 0;
   Clock::time_point begin, end;
+  bool of_experts = false;  // ExpertParallel's other sum, which runs at the same time
 };
 
 // For this rank's last backward that communicated. On CUDA only the group's operations count.

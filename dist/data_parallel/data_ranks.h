@@ -35,8 +35,8 @@ class DataRanks {
   virtual void CheckWeights(const std::string& when) = 0;
   // Collective, after a step with non-finite gradients, the last one (`ago` = 0) or the one before
   // (1): the ranks whose gradients were already non-finite before the sum, with each one's first
-  // such parameter: "rank 1 ('h.0.mlp.c_fc.weight')". Empty if there are none, or if it is not
-  // known.
+  // such parameter: "rank 1 ('h.0.mlp.c_fc.weight')". Of a single rank, the parameter alone. Empty
+  // if there are none, or if it is not known.
   virtual std::string LocateNonFinite(int64_t ago = 0) = 0;
 
   // Collective. The values of all ranks, by rank.

@@ -336,11 +336,18 @@ void Reducer::Join() {
 }
 
 std::string Reducer::LocateNonFinite(int64_t ago) {
-  return group_ ? LocateNonFinite(ago, *group_) : "";
+  if (group_) return LocateNonFinite(ago, *group_);
+  const int64_t bad = FirstNonFinite(ago);
+  return bad < 0 ? "" : StrCat("'", parameters_[static_cast<size_t>(bad)]->name(), "'");
 }
 
 std::string Reducer::LocateNonFinite(int64_t ago, ProcessGroup& among) {
   if (!NotesSquares()) return "";
+  return NameByRank(among, FirstNonFinite(ago), parameters_);
+}
+
+int64_t Reducer::FirstNonFinite(int64_t ago) const {
+  if (!NotesSquares()) return -1;
   int64_t bad = -1;
   for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;
@@ -353,7 +360,7 @@ std::string Reducer::LocateNonFinite(int64_t ago, ProcessGroup& among) {
       }
     }
   }
-  return NameByRank(among, bad, parameters_);
+  return bad;
 }
 
 }  // namespace lockstep::dist

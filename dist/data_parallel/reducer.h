@@ -45,8 +45,8 @@ struct ReducerOptions {
   // Uses of tied weights that are among the parameters, and are added up once they are summed.
   // DataParallel sets it where KeepsTiedApart.
   std::shared_ptr<const TiedGradients> tied = nullptr;
-  // Whether its ranks are some of those that LocateNonFinite is asked among: then even a single one
-  // notes which of its gradients are not finite.
+  // Whether there are others than its ranks to tell which of its gradients are not finite: then
+  // even a single one notes it for LocateNonFinite.
   bool is_part = false;
 };
 
@@ -155,6 +155,7 @@ class Reducer : public BackwardObserver {
   bool IsConditional(size_t p) const {
     return options_.conditional && options_.conditional(*parameters_[p]);
   }
+  int64_t FirstNonFinite(int64_t ago) const;  // of parameters_; -1: none
   void MakePlan(const BackwardPlan& plan);
   void CheckBegin() const;
   void BeginMicroStep();

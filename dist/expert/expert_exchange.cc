@@ -36,7 +36,7 @@ class Chunks {
 
 }  // namespace
 
-bool IsOfSharedExperts(const Parameter& parameter) {
+bool IsOfDistributedExperts(const Parameter& parameter) {
   return std::ranges::any_of(parameter.layout().cuts,
                              [](const ShardCut& cut) { return cut.axis == "ep"; });
 }

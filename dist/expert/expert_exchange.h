@@ -13,7 +13,7 @@ namespace lockstep::dist {
 
 // Whether data-parallel ranks share out the experts of which it is a weight (ShareExperts); not
 // where only ranks do that compute the same sequences.
-bool IsOfSharedExperts(const Parameter& parameter);
+bool IsOfDistributedExperts(const Parameter& parameter);
 
 // The axis along which each rank has an equal part of the experts of parameters [E, ...]: of all of
 // them, or of this rank's tensor-parallel part.

@@ -10,7 +10,8 @@ namespace {
 
 // Those of one of the two kinds.
 Parameters Only(bool experts, Parameters parameters) {
-  std::erase_if(parameters, [experts](const auto& p) { return IsOfSharedExperts(*p) != experts; });
+  std::erase_if(parameters,
+                [experts](const auto& p) { return IsOfDistributedExperts(*p) != experts; });
   return parameters;
 }
 
@@ -18,7 +19,7 @@ Parameters Only(bool experts, Parameters parameters) {
 NamedTensors StateOf(const Module& module, bool experts) {
   NamedTensors some;
   for (const auto& [name, p] : module.NamedParameters()) {
-    if (IsOfSharedExperts(*p) == experts) some.emplace_back(name, p->value().Detach());
+    if (IsOfDistributedExperts(*p) == experts) some.emplace_back(name, p->value().Detach());
   }
   if (experts) return some;
   for (const auto& [name, buffer] : module.NamedBuffers()) some.emplace_back(name, buffer);
@@ -67,6 +68,12 @@ ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
                                         options.sum == GradientSum::kOrdered);
   if (!experts) return options;
   options.is_part = true;
+  if (options.on_span) {
+    options.on_span = [on_span = std::move(options.on_span)](CommunicationSpan span) {
+      span.of_experts = true;
+      on_span(span);
+    };
+  }
   options.micro_batches /= size;
   options.assignment.clear();  // the sum's own
   return options;

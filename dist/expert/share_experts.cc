@@ -2,8 +2,8 @@
 
 #include <bit>
 
+#include "dist/expert/distributed_experts.h"
 #include "dist/expert/expert_exchange.h"
-#include "dist/expert/shared_experts.h"
 #include "dist/tensor/tensor_experts.h"
 #include "nn/mixture/mixture_of_experts.h"
 
@@ -27,20 +27,24 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
     if (mixture == nullptr) continue;
     const std::string place = path.empty() ? "experts" : path + ".experts";
+    LS_CHECK(!mixture->has_chunks(), "expert parallelism: the mixture of '", place,
+             "' routes chunks of sequences to the experts that it has already: call ShareExperts "
+             "before ParallelizeContext");
     Child<nn::ExpertsLayer>* slot = &mixture->experts();
     const auto tensor = std::dynamic_pointer_cast<TensorExperts>(slot->module());
     if (tensor) slot = &tensor->own();
     const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
              "' is no nn::Experts, and ranks can share out only these");
-    const auto shared = std::make_shared<SharedExperts>(experts, group, of_sequence, place);
-    exchange->Cut(parts, *shared->c_fc());
-    exchange->Cut(parts, *shared->c_proj());
+    const auto distributed =
+        std::make_shared<DistributedExperts>(experts, group, of_sequence, place);
+    exchange->Cut(parts, *distributed->c_fc());
+    exchange->Cut(parts, *distributed->c_proj());
     if (tensor) {
-      slot->Replace(shared);
-      shared->AssignNames(place);
+      slot->Replace(distributed);
+      distributed->AssignNames(place);
     } else {
-      model.ReplaceChild(place, shared);
+      model.ReplaceChild(place, distributed);
     }
     any = true;
   }

@@ -25,15 +25,15 @@ namespace lockstep::dist {
 // waits for the loads, which it must know to send rows.
 //
 // `sequence`: those of the group that compute this rank's sequences together, if they do
-// (ParallelizeContext, afterwards); null: this rank alone. Where these are all of the group,
-// whoever sums over data-parallel ranks need not know of experts: it sees a model of which all of
-// them have the same part.
+// (ParallelizeContext, afterwards, which throws ArgumentError if it was not told of them); null:
+// this rank alone. Where these are all of the group, whoever sums over data-parallel ranks need not
+// know of experts: it sees a model of which all of them have the same part.
 //
 // To be called before an optimizer or anything else holds a parameter, whether or not they have
 // memory. The number of ranks is a power of two. Throws ArgumentError, naming the module or
 // parameter, where it does not divide the experts, where experts are no nn::Experts of
-// nn::GroupedLinears, and if there are no mixtures. A null group, or one of a single rank, changes
-// nothing.
+// nn::GroupedLinears, after ParallelizeContext, and if there are no mixtures. A null group, or one
+// of a single rank, changes nothing.
 void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
                   const std::shared_ptr<ProcessGroup>& sequence = nullptr);
 

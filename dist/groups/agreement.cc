@@ -27,12 +27,13 @@ std::vector<std::vector<T>> Gather(ProcessGroup& group, std::span<const T> value
 }
 
 // Groups the world's ranks by value, the most common value first; ties go to the value of the
-// lowest rank.
+// lowest rank. Of the group's ranks, every `step`-th from `first` on.
 template <class T>
 std::vector<std::pair<T, std::vector<int>>> Parties(const ProcessGroup& group,
-                                                    const std::vector<T>& values) {
+                                                    const std::vector<T>& values, size_t first = 0,
+                                                    size_t step = 1) {
   std::vector<std::pair<T, std::vector<int>>> parties;
-  for (size_t r = 0; r < values.size(); ++r) {
+  for (size_t r = first; r < values.size(); r += step) {
     const auto same = std::find_if(parties.begin(), parties.end(),
                                    [&](const auto& party) { return party.first == values[r]; });
     if (same == parties.end()) {
@@ -56,24 +57,36 @@ std::string DescribeByRank(const ProcessGroup& group, const std::vector<T>& valu
   return text;
 }
 
+// Whether ranks that are a multiple of `step` apart have equal values.
 template <class T>
-bool AllEqual(const std::vector<T>& values) {
-  return std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; });
+bool AllEqual(const std::vector<T>& values, size_t step = 1) {
+  for (size_t r = step; r < values.size(); ++r) {
+    if (values[r] != values[r - step]) return false;
+  }
+  return true;
 }
 
-// The first position at which the ranks' lists of hashes differ; the end of the shortest list if
-// they agree up to there; -1 if all are the same.
+// Each rank's i-th value.
+std::vector<int64_t> At(const std::vector<std::vector<int64_t>>& rows, int64_t i) {
+  std::vector<int64_t> values;
+  for (const auto& row : rows) values.push_back(row[static_cast<size_t>(i)]);
+  return values;
+}
+
+// The first position at which the lists of hashes of ranks that are a multiple of `step` apart
+// differ; the end of the shortest list if they agree up to there; -1 if all are the same.
 struct Difference {
   int64_t at = -1;
   bool same_length = true;
 };
-Difference FirstDifference(ProcessGroup& group, const std::vector<int64_t>& hashes) {
+Difference FirstDifference(ProcessGroup& group, const std::vector<int64_t>& hashes,
+                           size_t step = 1) {
   // Compare a digest of fixed size first: gathering lists of different lengths would be a mismatch.
   uint64_t total = 0;
   for (const int64_t h : hashes) total = HashCombine(total, static_cast<uint64_t>(h));
   const int64_t digest[] = {static_cast<int64_t>(hashes.size()), static_cast<int64_t>(total)};
   const auto digests = GatherValues(group, digest);
-  if (AllEqual(digests)) return {};
+  if (AllEqual(digests, step)) return {};
   int64_t shortest = digests[0][0], longest = shortest;
   for (const auto& d : digests) {
     shortest = std::min(shortest, d[0]);
@@ -81,9 +94,7 @@ Difference FirstDifference(ProcessGroup& group, const std::vector<int64_t>& hash
   }
   const auto all = GatherValues(group, std::span(hashes).subspan(0, static_cast<size_t>(shortest)));
   for (int64_t i = 0; i < shortest; ++i) {
-    for (const auto& row : all) {
-      if (row[i] != all[0][i]) return {i, shortest == longest};
-    }
+    if (!AllEqual(At(all, i), step)) return {i, shortest == longest};
   }
   return {shortest, shortest == longest};
 }
@@ -178,29 +189,25 @@ void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int 
 }
 
 void CheckSameBits(ProcessGroup& group, const std::string& what,
-                   std::span<const std::pair<std::string, Tensor>> tensors) {
+                   std::span<const std::pair<std::string, Tensor>> tensors, int64_t step) {
   std::vector<int64_t> hashes;
   for (const auto& [name, tensor] : tensors) {
     hashes.push_back(static_cast<int64_t>(HashTensor(tensor)));
   }
-  const auto [at, same_length] = FirstDifference(group, hashes);
+  const auto apart = static_cast<size_t>(step);
+  const auto [at, same_length] = FirstDifference(group, hashes, apart);
   if (at < 0) return;
   if (!same_length) {
     ThrowReplicaError(
         group, StrCat(what, " differ in number between ranks; this one has ", hashes.size()));
   }
-  std::vector<int64_t> values;
   int64_t differing = 0;
   const auto all = GatherValues(group, hashes);
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    for (const auto& row : all) {
-      if (row[i] == all[0][i]) continue;
-      ++differing;
-      break;
-    }
-  }
-  for (const auto& row : all) values.push_back(row[static_cast<size_t>(at)]);
-  const auto parties = Parties(group, values);
+  for (int64_t i = 0; i < std::ssize(hashes); ++i) differing += AllEqual(At(all, i), apart) ? 0 : 1;
+  const std::vector<int64_t> values = At(all, at);
+  size_t first = 0;  // of those that differ
+  while (Parties(group, values, first, apart).size() == 1) ++first;
+  const auto parties = Parties(group, values, first, apart);
   std::vector<int> odd;
   for (size_t p = 1; p < parties.size(); ++p) {
     odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());

@@ -42,9 +42,10 @@ void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int 
 
 // Throws unless the tensors have the same bits on all ranks. Names the first tensor that differs,
 // the ranks that deviate, and how many more tensors differ; `what` begins the sentence, as in "the
-// weights after step 100".
+// weights after step 100". With a `step`, only ranks that are a multiple of it apart must have the
+// same.
 void CheckSameBits(ProcessGroup& group, const std::string& what,
-                   std::span<const std::pair<std::string, Tensor>> tensors);
+                   std::span<const std::pair<std::string, Tensor>> tensors, int64_t step = 1);
 
 // Throws unless all ranks have the same gradients, as they must after a backward that communicated.
 // A parameter must have a gradient on all ranks or on none.

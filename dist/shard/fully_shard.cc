@@ -14,6 +14,7 @@
 #include "dist/data_parallel/gradient_buckets.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
+#include "nn/mixture/mixture_of_experts.h"
 #include "nn/residual_stream.h"
 
 namespace lockstep::dist {
@@ -60,20 +61,10 @@ bool Contains(const std::vector<size_t>& list, size_t i) {
   return std::ranges::find(list, i) != list.end();
 }
 
-// Of so many ranks this one, and those that it has the same experts as.
-std::vector<int> WithSameExperts(const ProcessGroup& ranks, int64_t experts) {
-  std::vector<int> same;
-  for (int r = ranks.rank() % static_cast<int>(experts); r < ranks.size();
-       r += static_cast<int>(experts)) {
-    same.push_back(r);
-  }
-  return same;
-}
-
 // All ranks begin with rank 0's values; of experts with those of the first rank that has them.
 void Align(ProcessGroup* all, const Module& module, int64_t experts) {
-  const bool shares =
-      std::ranges::any_of(module.Parameters(), [](const auto& p) { return IsOfSharedExperts(*p); });
+  const bool shares = std::ranges::any_of(module.Parameters(),
+                                          [](const auto& p) { return IsOfDistributedExperts(*p); });
   LS_CHECK(experts > 1 || !shares,
            "FullyShard of a model whose experts ranks share out needs their number: set "
            "ShardOptions::experts to that of ShareExperts");
@@ -83,7 +74,7 @@ void Align(ProcessGroup* all, const Module& module, int64_t experts) {
   for (const auto& p : module.Parameters()) {
     // Another stage of this rank may have the weight as well, and have shared it out.
     if (p->layout().range) continue;
-    (IsOfSharedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
+    (IsOfDistributedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
   }
   for (const auto& [name, buffer] : module.NamedBuffers()) whole.push_back(buffer);
   for (auto* tensors : {&whole, &of_experts}) {
@@ -91,8 +82,8 @@ void Align(ProcessGroup* all, const Module& module, int64_t experts) {
   }
   BroadcastTensors(*all, whole);
   if (experts == 1) return;
-  BroadcastTensors(*all->Split(all->name() + ".same_experts", WithSameExperts(*all, experts)),
-                   of_experts);
+  // Those that have the same experts.
+  BroadcastTensors(*all->Split(all->name() + ".same_experts", EveryNth(*all, experts)), of_experts);
 }
 
 }  // namespace
@@ -121,6 +112,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
   Align(groups.all, module, options_.experts);
   MeetExperts(groups.shard);
   FindUses(module, /*is_model=*/true);
+  CheckUses(module);
   MakeUnits();
   for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
   const Device device = groups.all ? groups.all->device() : parameters_[0]->device();
@@ -148,7 +140,7 @@ void FullyShard::MeetExperts(ProcessGroup* shard) {
                   .within = plan.within.ranks[shard_rank_ / experts],
                   .scatter = OrderedScatter(std::make_shared<const FixedOrderPlan>(plan.within))});
   const std::string name = shard->name() + ".experts";
-  const auto ranks = shard->Split(name, WithSameExperts(*shard, experts));
+  const auto ranks = shard->Split(name, EveryNth(*shard, experts));
   if (ranks->size() == 1) return;
   experts_->gather = ranks->Duplicate(name + ".weights");
   experts_->sum = ranks;
@@ -172,6 +164,23 @@ void FullyShard::FindUses(Module& module, bool is_model) {
     uses_.push_back({.module = &module, .encloses = true});
   }
   for (Module* child : module.Children()) FindUses(*child, /*is_model=*/false);
+}
+
+// A mixture that routes chunks of sequences copies its weights before its children run, which would
+// gather them too late.
+void FullyShard::CheckUses(Module& model) const {
+  for (const auto& [path, module] : model.NamedModules()) {
+    const auto* mixture = dynamic_cast<const nn::MixtureOfExperts*>(module);
+    if (mixture == nullptr || !mixture->has_chunks()) continue;
+    for (const auto& [inner_path, inner] : module->NamedModules()) {
+      const bool is_unit =
+          inner != module && std::ranges::find(uses_, inner, &Use::module) != uses_.end();
+      LS_CHECK(!is_unit, "FullyShard: the unit '", path, path.empty() ? "" : ".", inner_path,
+               "' is within a mixture that routes chunks of sequences (ParallelizeContext), whose "
+               "weights are read before it is gathered: let ShardOptions::unit pick the whole "
+               "mixture, or its block");
+    }
+  }
 }
 
 // By which of the uses each parameter in `list` of their modules is used. What no module has that
@@ -215,7 +224,8 @@ void FullyShard::MakeUnits() {
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
     const size_t index = it == alone.end() ? 0 : it->second;
-    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(), IsOfSharedExperts(*p)}]
+    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(),
+             IsOfDistributedExperts(*p)}]
         .push_back(p);
   }
   BackwardObserver* const observer = options_.observes ? this : nullptr;

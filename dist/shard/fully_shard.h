@@ -47,6 +47,7 @@ struct ShardOptions {
   // Which modules are gathered as a whole, ahead of their forward: units. Where empty, the
   // outermost nn::Blocks. A module with units below it leaves it to its children; one without is a
   // unit, unless it is the model itself. Parameters that several units use are one of their own.
+  // Nothing within a mixture may be a unit after ParallelizeContext.
   std::function<bool(const Module&)> unit = {};
   std::function<void(const CommunicationSpan&)> on_span = {};  // as ReducerOptions::on_span
   // Called once a gather has ended, on the thread that runs the model; may be empty.
@@ -167,6 +168,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
 
   void MeetExperts(ProcessGroup* shard);
   void FindUses(Module& module, bool is_model);
+  void CheckUses(Module& model) const;
   void MakeUnits();
   std::vector<std::shared_ptr<nn::TiedWeight>> UsesApart() const;
   std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(

@@ -38,8 +38,8 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
                           GradientSum sum, int64_t experts) {
   const auto& [shards, copies] = sizes;
   LS_CHECK(experts >= 1 && shards % experts == 0, "the ", experts,
-           " ranks that share out the experts (parallel.ep) must divide the ", shards,
-           " that share out a copy of the model (parallel.shard_ranks)");
+           " data ranks that share out the experts (parallel.ep / parallel.cp) must divide the ",
+           shards, " that share out a copy of the model (parallel.shard_ranks)");
   LS_CHECK(micro_batches >= 1 && micro_batches % (shards * copies) == 0, "a step of ",
            micro_batches, " micro-batches cannot be shared out equally by ", shards * copies,
            " ranks, as sharding needs it: change train.grad_accum or train.global_batch_size, or "

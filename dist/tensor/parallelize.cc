@@ -2,6 +2,8 @@
 
 #include <fnmatch.h>
 
+#include <map>
+
 #include "dist/groups/agreement.h"
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
@@ -133,11 +135,15 @@ void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& p
 
 void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::string& when) {
   if (ranks.size() == 1) return;
-  NamedTensors whole;
+  std::map<int64_t, NamedTensors> alike;  // by how far copies are apart
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (ranks.HaveSame(*p)) whole.emplace_back(name, p->value().Detach());
+    alike[ranks.CopiesApart(*p)].emplace_back(name, p->value().Detach());
   }
-  CheckSameBits(*ranks.group(), "the weights that ranks share " + when, whole);
+  for (const auto& [name, buffer] : model.NamedBuffers()) alike[1].emplace_back(name, buffer);
+  for (const auto& [apart, tensors] : alike) {
+    if (apart == ranks.size()) continue;
+    CheckSameBits(*ranks.group(), "the weights that ranks share " + when, tensors, apart);
+  }
 }
 
 }  // namespace lockstep::dist

@@ -45,8 +45,9 @@ using TensorPlan = std::vector<TensorRule>;
 // a rule that fits no module.
 void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan);
 
-// Collective. Throws ReplicaError, naming parameter and rank, if what all ranks have alike differs:
-// `when` is for the message, "after step 100".
+// Collective. Throws ReplicaError, naming tensor and rank, if what ranks have alike differs:
+// weights that all of them have whole, experts that several have, buffers. `when` is for the
+// message, "after step 100".
 void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::string& when);
 
 }  // namespace lockstep::dist

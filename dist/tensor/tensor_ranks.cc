@@ -48,8 +48,8 @@ Shape TensorRanks::PartShape(Shape stream) const {
   return stream;
 }
 
-bool TensorRanks::HaveSame(const Parameter& parameter) const {
-  return parameter.layout().cuts.empty();
+int64_t TensorRanks::CopiesApart(const Parameter& parameter) const {
+  return parameter.layout().cuts.empty() ? 1 : size();
 }
 
 Tensor TensorRanks::SumOwn(const std::function<Tensor(int64_t j)>& part) const {

@@ -54,8 +54,9 @@ class TensorRanks {
   // What this rank has of a residual stream [B, T, C], in training. Throws ArgumentError unless the
   // parts, and those within them, divide T.
   Shape PartShape(Shape stream) const;
-  // Whether all of these ranks have the same of the parameter.
-  virtual bool HaveSame(const Parameter& parameter) const;
+  // Those of these ranks that have the same of the parameter are so many ranks apart. 1: all have
+  // the same; size(): each has another part.
+  virtual int64_t CopiesApart(const Parameter& parameter) const;
 
   // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh
   // tensors of one shape and dtype.

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   const auto tp = world.Group(mesh, {"tp"}), dp = world.Group(mesh, {"dp"});
 
   models::Gpt model(config);
-  models::Parallelize(model, std::make_shared<dist::TensorRanks>(tp.get(), /*parts=*/4));
+  models::ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(tp.get(), /*parts=*/4));
   model.Materialize(kCpu, /*seed=*/1);
   dist::DataParallel parallel(  // each rank has its part of every layer
       dp.get(), model, {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches});

@@ -215,8 +215,9 @@ struct SampleRanks {
 
 void CheckDivides(const GptConfig& shape, int ranks) {
   const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
-  if (ranks > 1 && shape.mixture.n_expert > 0) {
-    throw InputError("a mixture of experts is sampled by one process only: leave --nproc out");
+  if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
+    throw InputError(StrCat("the model's ", experts, " experts cannot be shared out among ", ranks,
+                            " processes: use --nproc with a divisor of them"));
   }
   if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
   throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,

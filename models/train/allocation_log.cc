@@ -47,9 +47,14 @@ void AllocationLog::Begin() {
 MemoryPlan AllocationLog::Plan() const {
   MemoryPlan plan;
   MemoryKinds now;
-  for (const Entry& e : std::span(events_).first(std::min(end_, events_.size()))) {
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const Entry& e = events_[i];
     const Block& block = blocks_[e.block];
     now.*block.kind += e.taken ? block.bytes : -block.bytes;
+    if (i >= end_) {
+      plan.evaluating = std::max(plan.evaluating, now.total());
+      continue;
+    }
     for (const auto& [name, kind] : kMemoryKinds) {
       plan.largest.*kind = std::max(plan.largest.*kind, now.*kind);
     }

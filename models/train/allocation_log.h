@@ -50,8 +50,8 @@ class AllocationLog : public MetaMemoryListener {
 
   // From now on the allocator's pools are those of a CUDA graph.
   void BeginGraph() { graph_ = events_.size(); }
-  // No longer: what comes now is no part of a step, and cannot use what graphs keep.
-  void EndGraph() { end_ = events_.size(); }
+  // What comes now is an evaluation, and cannot use what graphs keep.
+  void EndSteps() { end_ = events_.size(); }
 
   // By kind, on the host, and as the device's allocator takes it.
   MemoryPlan Plan() const;

@@ -35,6 +35,11 @@ std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
   if (c.parallel.pp > 1) {
     text += fmt::format(", pipelines of {} ranks by {}", c.parallel.pp, c.parallel.schedule);
   }
+  for (const auto& [key, size] : {std::pair("parallel.tp", c.parallel.tp),
+                                  {"parallel.cp", c.parallel.cp},
+                                  {"parallel.ep", c.parallel.ep}}) {
+    if (size > 1) text += fmt::format(", {}={}", key, size);
+  }
   if (IsSharded(setup)) {
     const int64_t shards = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : setup.data_ranks;
     text += fmt::format(", parallel.shard={} on {} ranks", c.parallel.shard, shards);

@@ -298,10 +298,12 @@ std::string SmallerModel(const RunSetup& setup) {
       vocabulary > blocks
           ? fmt::format("model.vocab_size (now {})", m.vocab_size)
           : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
+  const std::string_view experts = m.mixture.n_expert > 0 ? ", parallel.ep" : "";
   return fmt::format(
-      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: make the "
-      "model smaller, by {}, or its windows, by model.block_size (now {})",
-      what, setup.window);
+      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: share out "
+      "layers and sequences on more devices, by parallel.pp, parallel.tp, parallel.cp{}, or make "
+      "the model smaller, by {}, or its windows, by model.block_size (now {})",
+      experts, what, setup.window);
 }
 
 }  // namespace

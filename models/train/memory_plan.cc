@@ -10,6 +10,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/grad_mode.h"
 #include "dist/collective.h"
+#include "dist/expert/expert_parallel.h"
 #include "dist/groups/planned_group.h"
 #include "dist/mesh_parts.h"
 #include "dist/shard/flat_exchange.h"
@@ -126,7 +127,11 @@ int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_
   }
   if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
   const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.data_ranks);
-  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, setup.data_ranks));
+  const int64_t experts = setup.config.parallel.data_ranks_of_experts();
+  const auto sum =
+      dist::PlanFixedOrder(experts > 1 ? dist::AssignForExperts(micro_batches, setup.data_ranks,
+                                                                experts, /*ordered=*/true)
+                                       : dist::AssignSubtrees(micro_batches, setup.data_ranks));
   return IndexOfMost(sum.ranks, &dist::FixedOrderPlan::Rank::buffers);
 }
 
@@ -147,6 +152,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .grad_accum = setup.micro_batches,
        .clip = setup.config.optim.clip,
        .device = setup.device,
+       .evaluates = true,
        .graphs =
            setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
 }
@@ -204,8 +210,8 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     if (o.graphs && i == 1) log.BeginGraph();
     Step(o, *model, parallel.get(), *optimizer, state, log);
   }
-  if (o.graphs) {
-    log.EndGraph();
+  log.EndSteps();
+  if (o.evaluates) {
     const NoGrad no_grad;
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
     model->Loss(ids, Tensor::EmptyLike(ids));
@@ -242,7 +248,7 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
 MemoryPlan PlanMemory(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   MemoryPlan plan;
-  int64_t most_written = 0, most_on_host = 0;
+  int64_t most_written = 0, most_on_host = 0, most_evaluating = 0;
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
@@ -251,11 +257,13 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
                                  static_cast<double>(own) / static_cast<double>(of_rank.elements));
     most_written = std::max(most_written, of_rank.written);
     most_on_host = std::max(most_on_host, of_rank.host);
+    most_evaluating = std::max(most_evaluating, of_rank.evaluating);
     if (rank > 0 && of_rank.peak.total() <= plan.peak.total()) continue;
     plan = of_rank;
     if (parallel.pp > 1) plan.pipeline_rank = rank;
   }
   plan.host = most_on_host;
+  plan.evaluating = most_evaluating;
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
     plan.all_copy = SavesParts(setup);
@@ -273,6 +281,9 @@ std::string Summary(const MemoryPlan& plan, ByteFormat format) {
     if (plan.largest.*kind == 0) continue;
     s += fmt::format("{}{} {}", separator, name, format(static_cast<double>(plan.peak.*kind)));
     separator = ", ";
+  }
+  if (plan.evaluating > plan.peak.total()) {
+    s += fmt::format("; {} to evaluate", format(static_cast<double>(plan.evaluating)));
   }
   return s;
 }
@@ -305,6 +316,7 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   row("total", plan.peak.total());
   row("as rounded", plan.reserved);
   if (plan.evaluation > 0) row("evaluation", plan.evaluation);
+  if (plan.evaluating > plan.peak.total()) row("to evaluate", plan.evaluating);
   if (plan.program > 0) {
     row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
     if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);

@@ -64,6 +64,9 @@ struct MemoryPlan {
   // beside it for an evaluation, which is no graph.
   bool graphs = false;
   int64_t evaluation = 0;
+  // Bytes of tensors, with weights and optimizer state, at the peak of an evaluation, for which
+  // ranks that compute a sequence together each have all of it. Of the rank that takes most.
+  int64_t evaluating = 0;
   // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
   // there is none. Where ranks share out weights, it is of the one that has most of them.
   int64_t pipeline_rank = -1;
@@ -71,7 +74,7 @@ struct MemoryPlan {
   // most: those of a pipeline count as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
     if (!device.is_cpu()) {
-      return std::max(graphs ? reserved + evaluation : 0, peak.total()) + program;
+      return std::max({graphs ? reserved + evaluation : 0, peak.total(), evaluating}) + program;
     }
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
   }
@@ -92,7 +95,8 @@ struct MemoryPlanOptions {
   int64_t grad_accum = 1;  // of a single process
   double clip = 1;
   Device device = kCpu;
-  bool graphs = false;  // of a GPU: steps are CUDA graphs, with pools of their own
+  bool evaluates = false;  // as train_gpt does, at the end at least
+  bool graphs = false;     // of a GPU: steps are CUDA graphs, with pools of their own
 };
 
 // Makes the model and the optimizer, and two updates, as Trainer does. Allocates next to nothing.

@@ -26,7 +26,8 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
   if (mesh.size("ep") > 1) {
     groups.experts = along({"ep"});
     groups.expert_copies = along({"edp"});
-    groups.data_ranks_of_experts = std::max(1, mesh.size("ep") / mesh.size("cp"));
+    groups.data_ranks_of_experts =
+        ParallelOptions{.cp = mesh.size("cp"), .ep = mesh.size("ep")}.data_ranks_of_experts();
   }
   if (mesh.size("replicate") == 1) return groups;
   groups.shard = along({"shard"});
@@ -56,7 +57,7 @@ bool IsSharded(const RunSetup& setup) {
 
 bool SavesParts(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
-  return (IsSharded(setup) || parallel.pp > 1 || parallel.ep > 1) &&
+  return (IsSharded(setup) || parallel.pp > 1 || parallel.tp > 1 || parallel.ep > 1) &&
          setup.config.checkpoint.sharded;
 }
 
@@ -85,15 +86,16 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
   }
   if (!plan.reducer) return nullptr;
+  dist::ReducerOptions reducer = *plan.reducer;
+  reducer.is_part = reducer.is_part || groups.context || groups.tensor;
   if (groups.data_ranks_of_experts > 1) {
-    const bool any = std::ranges::any_of(module.Parameters(),
-                                         [](const auto& p) { return dist::IsOfSharedExperts(*p); });
+    const bool any = std::ranges::any_of(
+        module.Parameters(), [](const auto& p) { return dist::IsOfDistributedExperts(*p); });
     if (any) {
       return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
-                                                    *plan.reducer, groups.control);
+                                                    std::move(reducer), groups.control);
     }
     // A stage without experts has the micro-batches of the others.
-    dist::ReducerOptions reducer = *plan.reducer;
     reducer.assignment =
         dist::AssignForExperts(reducer.micro_batches, all->size(), groups.data_ranks_of_experts,
                                reducer.sum == dist::GradientSum::kOrdered);
@@ -101,9 +103,10 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
   }
   if (plan.sums_context_with_data) {
     const int parts = dist::SizeOf(groups.context.get());
-    return std::make_unique<dist::SharedSamples>(all, parts, module, *plan.reducer, groups.control);
+    return std::make_unique<dist::SharedSamples>(all, parts, module, std::move(reducer),
+                                                 groups.control);
   }
-  return std::make_unique<dist::DataParallel>(all, module, *plan.reducer, groups.control);
+  return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
 }
 
 }  // namespace lockstep::models

@@ -23,7 +23,9 @@ class TraceRecorder;
 // This rank's groups along the axes of a mesh (dist/mesh.h). Null: one rank.
 struct MeshGroups {
   std::shared_ptr<dist::ProcessGroup> pipeline;  // pp: the other stages
-  std::shared_ptr<dist::ProcessGroup> data;      // dp: the same part of the model, other samples
+  // dp: the same part of the model, other samples. Where the reducer sums over sequences, too
+  // (`sums_context`), dp and cp.
+  std::shared_ptr<dist::ProcessGroup> data;
   // Where the model has several copies: the ranks of one that share it out, and those with the same
   // part of other copies. Otherwise null, and `data` shares it out.
   std::shared_ptr<dist::ProcessGroup> shard, replicate;

@@ -31,13 +31,13 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   return plan;
 }
 
-void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
+void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
-  Parallelize(model, tensor);
+  ParallelizeLayers(model, tensor);
   // Of the experts of a tensor-parallel rank, first among those that compute a sequence together.
   const bool of_sequence = groups.data_ranks_of_experts == 1;
   dist::ShareExperts(model, groups.experts, of_sequence ? groups.experts : groups.context);
@@ -47,6 +47,15 @@ dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const Par
       groups.context.get(), plan.context_pairs, plan.sums_context_with_data, std::move(tensor));
   dist::ParallelizeContext(model, context);
   return context;
+}
+
+void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPlan& plan,
+                   const std::string& when) {
+  const dist::TensorRanks tensor(groups.tensor.get(), plan.tensor_parts);
+  dist::CheckReplicas(tensor, model, when);
+  if (!groups.context) return;
+  const dist::ContextRanks context(groups.context.get(), plan.context_pairs);
+  dist::CheckReplicas(context, model, when);
 }
 
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "dist/context/context_ranks.h"
 #include "dist/tensor/parallelize.h"
@@ -16,11 +17,17 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 
 // Gives this rank its part of each layer, before an optimizer holds the parameters. With one rank
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
-void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
+void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 // Shares out the layers and, where plan.context_pairs is above 1, the sequences. Returns the ranks
 // that compute a sequence together, or a layer, of which there may be only one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
+
+// Collective over the ranks that compute layers or sequences together, between steps. Throws
+// dist::ReplicaError where what these have alike differs; of data ranks dist::DataRanks does so.
+// `when` is for the message, "after step 100".
+void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPlan& plan,
+                   const std::string& when);
 
 // Shares out everything: stages, layers, sequences, samples and, with these, weights. `materialize`
 // gives the model memory: with on_meta on the meta device, where a sharded model needs dtypes

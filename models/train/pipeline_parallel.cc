@@ -6,6 +6,7 @@
 #include "dist/expert/expert_parallel.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
+#include "models/train/batch_tensor.h"
 #include "nn/kv_cache.h"
 
 namespace lockstep::models {
@@ -20,12 +21,6 @@ bool ReadsTied(Module& stage, const Parameter& parameter) {
     }
   }
   return false;
-}
-
-// On the meta device there need be no values.
-Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
-  if (device.is_meta()) return Tensor::Empty({batch.rows, batch.cols}, DType::kI32, device);
-  return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
 
 }  // namespace
@@ -136,6 +131,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   RanksOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size(), gpt);
   CheckOffload(plan.pipeline->kind, plan.shard.has_value(), gpt.config());
   ParallelPlan of_stage = plan;
+  if (of_stage.reducer) of_stage.reducer->is_part = true;
   if (of_stage.shard) {
     of_stage.shard->observes = false;
     of_stage.shard->apart = &tied_;
@@ -298,6 +294,10 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
 
 void PipelineParallel::CheckWeights(const std::string& when) {
   for (const auto& stage : stages_) stage->data->CheckWeights(when);
+  // Every rank has those of all stages, and moves routers' biases alike.
+  if (const NamedTensors buffers = gpt_.NamedBuffers(); control() && !buffers.empty()) {
+    dist::CheckSameBits(*control(), "the buffers " + when, buffers);
+  }
   if (!tie_) return;
   NamedTensors tied;
   for (const auto& use : tied_.uses()) {

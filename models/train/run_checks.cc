@@ -90,7 +90,7 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
     const auto group = dist::MakePlannedGroup(static_cast<int>(tp), static_cast<int>(rank));
     Gpt shape(setup.model);
     shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
+    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
     for (const auto& p : shape.Parameters()) {
       try {
         PlaceOf(p->layout(), p->logical_shape());
@@ -133,10 +133,14 @@ void CheckTensorParallel(const RunSetup& setup) {
         "parallel.tp = ", parallel.tp, " neither divides the ", keys,
         " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
   }
+  if (const int64_t experts = setup.model.mixture.n_expert; experts % parts != 0) {
+    fail("the ", parts, " parts of virtual.tp (or parallel.tp) do not divide the ", experts,
+         " experts (model.n_expert): use a divisor of them");
+  }
   try {
     Gpt shape(setup.model);
     shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }
@@ -179,8 +183,11 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   }
   const int64_t ranks = setup.data_ranks * parallel.cp, sharing = parallel.data_ranks_of_experts();
   if (setup.data_ranks % sharing != 0) {
+    const int64_t all = parallel.pp * tp * std::max(ep, parallel.cp);
+    const bool of_run = parallel.pp * tp == 1;
     fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
-         " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
+         of_run ? " of this run" : " that parallel.pp and parallel.tp leave for other samples",
+         ": start a multiple of ", all, " processes, as with --nproc=", all);
   }
   // Other ranks' micro-batches are rows of this one's experts.
   if (sharing > 1 && setup.micro_batches % setup.data_ranks != 0) {
@@ -199,6 +206,17 @@ void CheckPipeline(const RunSetup& setup) {
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(plan, static_cast<int>(config.parallel.pp),
                             static_cast<int>(setup.data_ranks), shape);
+}
+
+std::string NoteOnPlan(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
+  if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";
+  return StrCat(
+      "parallel.schedule = \"", parallel.schedule,
+      "\" defers no products where sequences are cut (parallel.cp or virtual.cp), only the "
+      "sums over their chunks, which take memory until then: use \"",
+      parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
 }
 
 }  // namespace lockstep::models

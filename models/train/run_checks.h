@@ -2,6 +2,8 @@
 // ranks.
 #pragma once
 
+#include <string>
+
 #include "models/options/options.h"
 #include "models/train/run_setup.h"
 
@@ -26,5 +28,8 @@ void CheckContextParallel(const Options& options, const RunSetup& setup);
 void CheckExpertParallel(const Options& options, const RunSetup& setup);
 // and for a model or a step that does not fit a pipeline.
 void CheckPipeline(const RunSetup& setup);
+
+// What the user should know of a plan that gives the right weights, but gains nothing; "": nothing.
+std::string NoteOnPlan(const RunSetup& setup);
 
 }  // namespace lockstep::models

@@ -62,11 +62,13 @@ std::string InMib(int64_t bytes) {
 void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   if (!trace.active()) return;
   if (span.bucket < 0) {
-    trace.Record("waiting for gradients", "communication", span.begin, span.end);
+    trace.Record(span.of_experts ? "waiting for gradients of experts" : "waiting for gradients",
+                 "communication", span.begin, span.end);
     return;
   }
-  trace.NameThread(StrCat("communication", span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
-  trace.Record(StrCat("bucket ", span.bucket, InMib(span.bytes)), "communication", span.begin,
+  const std::string of = span.of_experts ? " of experts" : "";
+  trace.NameThread(StrCat("communication", of, span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
+  trace.Record(StrCat("bucket ", span.bucket, of, InMib(span.bytes)), "communication", span.begin,
                span.end);
 }
 

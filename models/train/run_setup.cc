@@ -207,6 +207,14 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
         "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
         "and parallel.tp leave only one such rank: leave dist.compress out");
   }
+  if (parallel.shard != "none" && setup.data_ranks == 1 && has_other_ranks) {
+    throw InputError(StrCat("parallel.shard = \"", parallel.shard,
+                            "\" shares out weights among data-parallel ranks, and ",
+                            "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
+                            "it would do nothing: "
+                            "leave it out, or start ",
+                            2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
+  }
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
 }
 

@@ -14,6 +14,7 @@
 #include "models/train/machine_memory.h"
 #include "models/train/memory_advice.h"
 #include "models/train/memory_plan.h"
+#include "models/train/run_checks.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/training_loop.h"
@@ -116,6 +117,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
+      if (const std::string note = NoteOnPlan(setup); !note.empty()) Warn(note);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),

@@ -7,19 +7,15 @@
 #include "dist/groups/agreement.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/report/trace_copies.h"
+#include "models/train/batch_tensor.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
 namespace {
 
-// i32 [B, T] on the model's device.
-Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
-  return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
-}
-
 constexpr int64_t kTextLimit = 4096;  // of where a rank says that gradients are not finite
 
-// The texts that are not empty, in a list.
+// The texts that are not empty, in a list, each once.
 std::string EachOnce(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
@@ -279,7 +275,15 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
   if (options_.all != nullptr) {
+    // Of a single data rank, only the parameters.
+    if (!where.empty() && ranks() == 1) {
+      where = StrCat("rank ", options_.all->world_rank(), " (", where, ")");
+    }
     where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
+    // Ranks have parameters of their own, and must say the same.
+    for (const std::string& of_rank : dist::GatherTexts(*options_.all, bad, kTextLimit)) {
+      if (bad = of_rank; !bad.empty()) break;
+    }
     dist::MeetBeforeThrowing(*options_.all);
   }
   return StrCat("step ", step, ": the loss is ", loss,
@@ -297,9 +301,12 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   std::vector<HostRead> reads;
   // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
   // evaluates an earlier one again, which does not count.
-  const int64_t rounds = (batches.size() + ranks() - 1) / ranks();
+  dist::ProcessGroup* const context = options_.context;
+  const int64_t all = ranks() * dist::SizeOf(context);
+  const int64_t own = rank() * dist::SizeOf(context) + dist::RankIn(context);
+  const int64_t rounds = (batches.size() + all - 1) / all;
   for (int64_t round = 0; round < rounds; ++round) {
-    batches.Read((round * ranks() + rank()) % batches.size(), &eval_batch_);
+    batches.Read((round * all + own) % batches.size(), &eval_batch_);
     const auto on_device = [&](const std::vector<int32_t>& values) {
       return ToTensor(values, eval_batch_, state_.device());
     };
@@ -307,11 +314,16 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   }
   std::vector<double> sums(static_cast<size_t>(batches.size()));
   for (size_t i = 0; i < reads.size(); ++i) {
-    const size_t batch = rank() + i * ranks();
+    const size_t batch = own + i * all;
     const double sum = reads[i].Get().Item();
     if (batch < sums.size()) sums[batch] = sum;
   }
   if (options_.parallel) options_.parallel->SumInPlace(&sums);
+  if (context != nullptr) {
+    const Tensor of_ranks = Tensor::FromVector<double>(sums, {batches.size()}, context->device());
+    context->AllReduce(of_ranks, dist::ReduceOp::kSum, "losses of an evaluation")->Synchronize();
+    sums = of_ranks.ToVector<double>();
+  }
   double sum = 0;
   for (const double s : sums) sum += s;
   return sum / static_cast<double>(batches.num_targets());

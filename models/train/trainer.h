@@ -44,6 +44,8 @@ struct TrainerOptions {
   // All ranks of the run, also those that have other parts of the model, for errors; null: only
   // those of `parallel`.
   dist::ProcessGroup* all = nullptr;
+  // Ranks that compute the same samples together, and share out evaluations; null: none.
+  dist::ProcessGroup* context = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
@@ -78,7 +80,7 @@ class Trainer {
   std::optional<StepMetrics> Finish();
 
   // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
-  // among them; the result has the same bits at any number of ranks.
+  // among them, also those of `context`; the result has the same bits at any number of ranks.
   double Evaluate(const data::EvalBatches& batches);
 
   int64_t step() const { return step_; }  // updates made, including those of earlier runs

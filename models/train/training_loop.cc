@@ -94,6 +94,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .parallel = parallel_.get(),
                 .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
                 .all = ranks.control().get(),
+                .context = SumsContextWithData(config_) ? nullptr : ranks.groups().context.get(),
                 .check_every = parallel_ ? config_.dist.check_every : 0,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
@@ -231,13 +232,11 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   Allocator& allocator = GetAllocator(setup_.device);
   peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
   allocator.ResetPeak();
-  if (trainer_.step() > setup_.start.step && Every(config_.dist.check_every, trainer_.step())) {
-    const dist::TensorRanks tensor(ranks_.groups().tensor.get(), config_.parallel.tensor_parts());
-    dist::CheckReplicas(tensor, *model_, StrCat("after step ", trainer_.step()));
-    if (dist::ProcessGroup* const group = ranks_.groups().context.get()) {
-      const dist::ContextRanks context(group, config_.parallel.context_pairs());
-      dist::CheckReplicas(context, *model_, StrCat("after step ", trainer_.step()));
-    }
+  // Data ranks begin with the first one's weights; these with what each has read or drawn.
+  const bool first = trainer_.step() == setup_.start.step && config_.dist.check_every > 0;
+  if (first || Every(config_.dist.check_every, trainer_.step())) {
+    const std::string when = first ? "at the start" : StrCat("after step ", trainer_.step());
+    CheckReplicas(*model_, ranks_.groups(), PlanOf(setup_), when);
   }
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;

@@ -38,6 +38,7 @@ class MixtureOfExperts : public BranchLayer {
   // experts give for all of them, by routed, which takes a chunk. Not under NoGrad.
   using ByChunks = std::function<Tensor(const Tensor& x, const Map& routed)>;
   void SetChunks(ByChunks by_chunks) { by_chunks_ = std::move(by_chunks); }
+  bool has_chunks() const { return by_chunks_ != nullptr; }
 
  protected:
   ops::Branch Forward(ops::Branch x) override;

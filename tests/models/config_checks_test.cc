@@ -8,6 +8,7 @@
 
 #include "core/io/file.h"
 #include "models/gpt/hf_format.h"
+#include "models/train/run_checks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/models/temp_folder.h"
@@ -306,12 +307,40 @@ TEST(ConfigChecks, CompressionNeedsRanksThatSumGradients) {
   EXPECT_EQ(ErrorOnRanks(1, {bf16}), "no error");
 }
 
+// Nor would weights be shared out.
+TEST(ConfigChecks, ShardsNeedDataRanks) {
+  for (const char* plan : {"--parallel.pp=2", "--parallel.tp=2", "--parallel.cp=2"}) {
+    EXPECT_THAT(
+        ErrorOnRanks(2, {"--parallel.shard=full", plan}),
+        testing::AllOf(HasSubstr("parallel.shard = \"full\""), HasSubstr("start 4 processes")))
+        << plan;
+    EXPECT_EQ(ErrorOnRanks(4, {"--parallel.shard=full", plan}), "no error") << plan;
+  }
+  EXPECT_EQ(ErrorOnRanks(1, {"--parallel.shard=full"}), "no error");  // may go on with several
+}
+
+// Of chunks of sequences, products are not deferred.
+TEST(ConfigChecks, SchedulesThatGainNothingAreNoted) {
+  const auto note = [](const std::string& schedule, const std::string& cp) {
+    ParsedRun run({"--model.vocab_size=96", "--parallel.pp=2", "--parallel.schedule=" + schedule,
+                   "--train.grad_accum=4", cp});
+    return NoteOnPlan(PrepareShape(run.options, run.config, kCpu, 4));
+  };
+  EXPECT_EQ(note("zb_h1", "--parallel.cp=1"), "");
+  EXPECT_EQ(note("interleaved", "--parallel.cp=2"), "");
+  EXPECT_THAT(note("zb_h1", "--parallel.cp=2"), HasSubstr("use \"1f1b\""));
+  EXPECT_THAT(note("zbv", "--parallel.cp=2"), HasSubstr("use \"interleaved\""));
+}
+
 TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4", "--model.block_size=10"}),
             "the 4 parts of virtual.tp (or parallel.tp) do not divide model.block_size = 10: use "
             "model.block_size = 12, or fewer parts");
   EXPECT_EQ(ErrorOnRanks(8, {"--parallel.tp=8"}),
             "parallel.tp = 8 does not divide the 4 heads (model.n_head): use a divisor of them");
+  EXPECT_EQ(ErrorOnRanks(2, {"--parallel.tp=2", "--model.n_expert=5"}),
+            "the 2 parts of virtual.tp (or parallel.tp) do not divide the 5 experts "
+            "(model.n_expert): use a divisor of them");
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 
@@ -326,6 +355,9 @@ TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
       ErrorOnRanks(2, {experts, cp, ep}),
       HasSubstr("does not divide the 2 ranks of this run: start a multiple of 4 processes"));
   EXPECT_THAT(ErrorOnRanks(4, {experts, cp, "--parallel.ep=8"}), HasSubstr("does not divide"));
+  EXPECT_THAT(ErrorOnRanks(4, {experts, "--parallel.pp=2", ep, "--train.grad_accum=4"}),
+              HasSubstr("does not divide the 2 ranks that parallel.pp and parallel.tp leave for "
+                        "other samples: start a multiple of 8 processes, as with --nproc=8"));
   EXPECT_THAT(
       ErrorOnRanks(8, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=1"}),
       HasSubstr("parallel.ep"));

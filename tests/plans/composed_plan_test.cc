@@ -262,9 +262,17 @@ TEST(ComposedPlan, SameBitsOnGpus) {
   offloads.offload = {.activations = true, .optimizer = true, .weights = true};
   Plan sharded = Sharded({.shards = 2, .cp = 2});
   sharded.offload = offloads.offload;
-  for (const Plan& plan : {Plan{.tp = 2, .cp = 2, .data_parallel = true}, offloads, sharded}) {
+  for (const Plan& plan : {offloads, sharded}) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), of_chunks), "") << plan;
   }
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 24};
+  Plan of_experts{.cp = 4, .ep = 2, .data_parallel = true};
+  of_experts.offload = offloads.offload;
+  task.virtual_tp = 1;
+  task.virtual_cp = 4;
+  EXPECT_EQ(Difference(TrainBy(task, of_experts, task.steps, nullptr, true),
+                       TrainAlone(task, /*on_gpu=*/true)),
+            "");
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
@@ -310,17 +318,14 @@ TEST(ComposedPlan, RanksHoldTheirPartsOnly) {
   EXPECT_LT(static_cast<double>(all), 1.05 * static_cast<double>(whole));  // norms are on several
 }
 
-// Whichever of the ranks say so: those of the pipeline whose samples it was, and of all its layers'
-// parts.
-TEST(ComposedPlan, NamesTheRanksOfBadGradients) {
-  const Task task = Gpt2(DType::kF32);
-  const Plan plan{.copies = 2, .tp = 2, .pp = 2};
+// What each rank says of a step before which the rank `spoilt` lost a weight that it has.
+std::vector<std::string> ErrorsOfBadWeight(const Task& task, const Plan& plan, int spoilt,
+                                           const std::string& weight) {
   std::vector<std::string> errors(static_cast<size_t>(plan.ranks()));
   dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
     PlanRun run(all, task, plan);
     for (const auto& [name, p] : run.model().NamedParameters()) {
-      // Of the first stage in the second pipeline.
-      if (all.rank() != 2 || name != "h.0.mlp.c_fc.weight") continue;
+      if (all.rank() != spoilt || name != weight) continue;
       Tensor value = p->value().Detach();
       value.Fill(std::numeric_limits<double>::quiet_NaN());
     }
@@ -330,11 +335,36 @@ TEST(ComposedPlan, NamesTheRanksOfBadGradients) {
       errors[static_cast<size_t>(all.rank())] = e.what();
     }
   });
-  for (const std::string& error : errors) {
+  return errors;
+}
+
+// Whichever of the ranks say so: those of the pipeline whose samples it was, and of all its layers'
+// parts.
+TEST(ComposedPlan, NamesTheRanksOfBadGradients) {
+  // In the first stage of the second pipeline.
+  for (const std::string& error : ErrorsOfBadWeight(
+           Gpt2(DType::kF32), {.copies = 2, .tp = 2, .pp = 2}, 2, "h.0.mlp.c_fc.weight")) {
     EXPECT_THAT(error, AllOf(HasSubstr("first on rank 2 ("), HasSubstr("rank 3 ("),
                              HasSubstr("rank 6 ("), HasSubstr("rank 7 (")));
     for (const char* other : {"rank 0", "rank 1", "rank 4", "rank 5"}) {
       EXPECT_THAT(error, Not(HasSubstr(other)));
+    }
+  }
+}
+
+// Also where no data ranks sum gradients; all of these ranks compute the same samples.
+TEST(ComposedPlan, NamesTheRanksOfBadGradientsOfOneCopy) {
+  Task task = Gpt2(DType::kF32);
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  for (const Plan& plan :
+       {Plan{.pp = 2}, {.tp = 2, .data_parallel = true}, {.cp = 2, .data_parallel = true}}) {
+    const std::vector<std::string> errors = ErrorsOfBadWeight(task, plan, 0, "h.0.mlp.c_fc.weight");
+    for (const std::string& error : errors) {
+      EXPECT_EQ(error, errors[0]) << plan;
+      EXPECT_THAT(error, AllOf(HasSubstr("and the gradient of '"), HasSubstr("first on rank 0 ('"),
+                               HasSubstr("rank 1 ('")))
+          << plan;
     }
   }
 }

@@ -13,8 +13,10 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
+#include "nn/mixture/experts.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 
@@ -192,7 +194,7 @@ Gradients Backpropagate(Gpt& model) {
 
 std::unique_ptr<Gpt> MakeGpt(const Task& task, const dist::ContextRanksPtr& ranks) {
   auto model = std::make_unique<Gpt>(task.model);
-  if (ranks && ranks->within()) Parallelize(*model, ranks->within());
+  if (ranks && ranks->within()) ParallelizeLayers(*model, ranks->within());
   if (ranks) dist::ParallelizeContext(*model, ranks);
   nn::Materialize(*model, kCpu, 4, {.compute = task.dtype});
   return model;
@@ -278,6 +280,48 @@ TEST(ContextParallelPlan, ComparesThePartsOfLayersThatRanksHaveAlike) {
   }
 }
 
+// Of ranks of a sequence, runs of neighbours share out the experts: each run has copies of them.
+// Routers' biases, which no gradient moves, are the same on all.
+TEST(ContextParallelPlan, ComparesCopiesOfExpertsAndBiases) {
+  Task task = SigmoidMixture(DType::kF32);
+  task.model.mixture.n_expert = 4;
+  std::vector<std::string> of_experts(4), of_biases(4);
+  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+    const dist::Mesh mesh({.cp = 4, .ep = 2}, all.rank(), all.size());
+    const auto experts = all.Split(mesh.GroupName({"ep"}), mesh.RanksAlong({"ep"}));
+    const auto context = std::make_shared<dist::ContextRanks>(&all, 4);
+    Gpt model(task.model);
+    dist::ShareExperts(model, experts, experts);
+    dist::ParallelizeContext(model, context);
+    model.Materialize(kCpu, 3);
+    const auto spoil = [&](const Tensor& t) {
+      const Tensor kept = t.Clone();
+      t.Detach().Fill(7);
+      return kept;
+    };
+    const auto message = [&] {
+      return test::MessageOf<dist::ReplicaError>(
+          [&] { dist::CheckReplicas(*context, model, "later"); });
+    };
+    dist::CheckReplicas(*context, model, "at first");
+    for (const auto& [name, p] : model.NamedParameters()) {
+      if (name != "h.1.mlp.experts.c_proj.weight") continue;
+      const Tensor value = p->value().Detach();
+      const Tensor kept = all.rank() == 3 ? spoil(value) : value.Clone();
+      of_experts[static_cast<size_t>(all.rank())] = message();
+      value.Detach().CopyFrom(kept);
+    }
+    for (const auto& [name, buffer] : model.NamedBuffers()) {
+      if (name == "h.1.mlp.router.bias" && all.rank() == 2) spoil(buffer);
+    }
+    of_biases[static_cast<size_t>(all.rank())] = message();
+  });
+  EXPECT_THAT(of_experts, testing::Each(testing::HasSubstr(
+                              "'h.1.mlp.experts.c_proj.weight' of rank 3 differs from that of "
+                              "rank 1")));
+  EXPECT_THAT(of_biases, testing::Each(testing::HasSubstr("'h.1.mlp.router.bias' of rank 2")));
+}
+
 // In the library's order: those of each rank's chunks, which whoever sums gradients adds up.
 TEST(ContextParallelPlan, RanksApartHaveTheirPartsOfTheGradients) {
   for (Task task :
@@ -353,6 +397,14 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
                 dist::ParallelizeContext(model, std::make_shared<dist::ContextRanks>(nullptr, 2));
               }),
               testing::HasSubstr("belongs to a module whose gradients it cannot sum"));
+  // What is within a mixture would be gathered after the mixture has read it.
+  const auto chunked =
+      MakeGpt(Mixture(DType::kF32), std::make_shared<dist::ContextRanks>(nullptr, 2));
+  dist::ShardOptions inner;
+  inner.unit = [](const Module& m) { return dynamic_cast<const nn::Experts*>(&m) != nullptr; };
+  EXPECT_THAT(error([&] { dist::FullyShard(nullptr, *chunked, inner); }),
+              testing::AllOf(testing::HasSubstr("' is within a mixture"),
+                             testing::HasSubstr("pick the whole mixture")));
   dist::RunInProcess(2, [&](dist::ProcessGroup& all) {
     Gpt model(Mixture(DType::kF32).model);
     const auto experts = all.Duplicate("experts");
@@ -360,6 +412,17 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
     const auto apart = std::make_shared<dist::ContextRanks>(&all, 2, /*apart=*/true);
     EXPECT_THAT(error([&] { dist::ParallelizeContext(model, apart); }),
                 testing::HasSubstr("use ContextRanks that are not apart"));
+    // Ranks of a sequence that have other experts must not be taken for copies.
+    Gpt untold(Mixture(DType::kF32).model);
+    dist::ShareExperts(untold, experts);
+    const auto together = std::make_shared<dist::ContextRanks>(&all, 2);
+    EXPECT_THAT(error([&] { dist::ParallelizeContext(untold, together); }),
+                testing::HasSubstr("2 compute this rank's sequences together, and ShareExperts was "
+                                   "told of 1"));
+    Gpt late(Mixture(DType::kF32).model);
+    dist::ParallelizeContext(late, together);
+    EXPECT_THAT(error([&] { dist::ShareExperts(late, experts, experts); }),
+                testing::HasSubstr("call ShareExperts before ParallelizeContext"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 6); }), testing::HasSubstr("use 4"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*apart=*/true); }),
                 testing::HasSubstr("2 ranks have 2 pairs"));

@@ -9,6 +9,7 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
+#include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
@@ -46,24 +47,30 @@ void Fill(Gpt& model, Device device, DType dtype, uint64_t seed) {
   nn::Materialize(model, device, seed, {.compute = dtype});
 }
 
-dist::Mesh MeshOf(const dist::ProcessGroup& all, const Plan& plan) {
-  LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
-  return dist::Mesh({.pp = static_cast<int>(std::max<int64_t>(plan.pp, 1)),
-                     .cp = static_cast<int>(plan.cp),
-                     .tp = static_cast<int>(plan.tp),
-                     .shard = plan.is_sharded() ? static_cast<int>(plan.shards) : 0,
-                     .ep = static_cast<int>(plan.ep)},
-                    all.rank(), all.size());
-}
-
 Task Settled(Task task, const Plan& plan) {
   if (task.fast) task.virtual_tp = plan.tp, task.virtual_cp = plan.cp;
   return task;
 }
 
-// As SumsContextWithData says of a run.
-bool SumsContextWithData(const Task& task, const Plan& plan) {
-  return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded() && plan.ep == 1;
+// As options of train_gpt, but for how a shard is kept (Plan::options).
+RunConfig ConfigOf(const Task& task, const Plan& plan) {
+  RunConfig config;
+  config.parallel = {.tp = plan.tp,
+                     .virtual_tp = task.virtual_tp,
+                     .cp = plan.cp,
+                     .virtual_cp = task.virtual_cp,
+                     .pp = std::max<int64_t>(plan.pp, 1),
+                     .schedule = std::string(dist::Name(plan.schedule)),
+                     .ep = plan.ep,
+                     .shard = plan.is_sharded() ? "full" : "none",
+                     .shard_ranks = plan.is_sharded() ? plan.shards : 0};
+  config.dist.reduction = task.fast ? "fast" : "ordered";
+  return config;
+}
+
+dist::Mesh MeshOf(const dist::ProcessGroup& all, const Task& task, const Plan& plan) {
+  LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
+  return MeshOf(ConfigOf(task, plan), all.rank(), all.size());
 }
 
 MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_context) {
@@ -73,25 +80,29 @@ MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_c
   return MeshGroups::Of(mesh, make, sums_context);
 }
 
+// As train_gpt makes it, but for what it never has: pipelines and shards of one rank, a reducer
+// where nothing is to be summed, and any ShardOptions.
 ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
-  ParallelPlan p{.tensor_parts = task.virtual_tp,
-                 .context_pairs = task.virtual_cp,
-                 .sums_context_with_data = SumsContextWithData(task, plan)};
-  if (plan.pp > 0) {
-    p.pipeline = {.kind = plan.schedule,
-                  .window = task.model.block_size,
-                  .micro_batches = task.micro_batches};
+  RunSetup setup;
+  setup.config = ConfigOf(task, plan);
+  setup.data_ranks = plan.shards * plan.copies;
+  setup.micro_batches = task.micro_batches;
+  setup.window = task.model.block_size;
+  ParallelPlan p = PlanOf(setup);
+  if (plan.pp == 1) {
+    p.pipeline = ToPipelinePlan(setup.config, setup.micro_batches, setup.window, nullptr);
+    p.sums_context_with_data = false;
   }
-  using enum dist::GradientSum;
   if (!plan.is_sharded()) {
-    p.reducer = dist::ReducerOptions{.sum = task.fast ? kFast : kOrdered,
-                                     .micro_batches = task.micro_batches};
+    if (!p.reducer) p.reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, nullptr);
     return p;
   }
+  const dist::ShardOptions made = ToShardOptions(setup.config, setup.micro_batches, nullptr);
+  p.reducer.reset();
   p.shard = plan.options;
-  if (task.fast) p.shard->sum = kFast;
-  p.shard->micro_batches = task.micro_batches;
-  p.shard->experts = plan.data_ranks_of_experts();
+  if (task.fast) p.shard->sum = made.sum;
+  p.shard->micro_batches = made.micro_batches;
+  p.shard->experts = made.experts;
   if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
   return p;
 }
@@ -182,12 +193,13 @@ std::string Difference(const Outcome& a, const Outcome& b) {
 PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, const Outcome* from)
     : task_(Settled(task, plan)),
       all_(all.Duplicate("errors")),
-      groups_(GroupsOf(all, MeshOf(all, plan), SumsContextWithData(task, plan))),
+      parallel_plan_(ToParallelPlan(task_, plan)),
+      groups_(GroupsOf(all, MeshOf(all, task_, plan), parallel_plan_.sums_context_with_data)),
       model_(ModelOf(task, plan)),
       tokens_(Tokens(400)) {
   // All begin with the weights of the first ranks that have them.
-  const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.data_ranks_of_experts();
-  parallel_ = Parallelize(model_, groups_, ToParallelPlan(task_, plan), [&](bool on_meta) {
+  const bool is_first = MeshOf(all, task_, plan).coordinate("dp") < plan.data_ranks_of_experts();
+  parallel_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
     if (plan.ep > 1 && !plan.is_sharded()) {
@@ -217,35 +229,29 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   if (task.dtype == DType::kF16) scaling = {.init = 0x1p22, .growth_interval = 2};
   trainer_ = std::make_unique<Trainer>(
       model_, *optimizer_, SmallSchedule(), *loader_,
-      TrainerOptions{.first_step = step,
-                     .micro_batches = task.micro_batches,
-                     .clip = task.optim.clip,
-                     .seed = 9,
-                     .parallel = parallel_.get(),
-                     .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
-                     .all = all_.get(),
-                     .check_every = 2,
-                     .loss_scaling = scaling,
-                     .loss_scale = outcome_.loss_scale});
+      TrainerOptions{
+          .first_step = step,
+          .micro_batches = task.micro_batches,
+          .clip = task.optim.clip,
+          .seed = 9,
+          .parallel = parallel_.get(),
+          .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
+          .all = all_.get(),
+          .context = parallel_plan_.sums_context_with_data ? nullptr : groups_.context.get(),
+          .check_every = 2,
+          .loss_scaling = scaling,
+          .loss_scale = outcome_.loss_scale});
 }
 
-void PlanRun::CheckReplicas() {
-  const dist::TensorRanks tensor(groups_.tensor.get(), task_.virtual_tp);
-  dist::CheckReplicas(tensor, model_, StrCat("after step ", trainer_->step()));
-  if (task_.virtual_cp > 1) {
-    const dist::ContextRanks context(groups_.context.get(), task_.virtual_cp);
-    dist::CheckReplicas(context, model_, StrCat("after step ", trainer_->step()));
-  }
+double PlanRun::Evaluate() {
+  return trainer_->Evaluate(data::EvalBatches(tokens_, task_.model.block_size, 3, 2));
 }
 
 void PlanRun::Train(int steps) {
   for (int i = 0; i < steps; ++i) {
-    if (std::ssize(outcome_.losses) == task_.steps / 2) {
-      outcome_.val_loss =
-          trainer_->Evaluate(data::EvalBatches(tokens_, task_.model.block_size, 3, 2));
-    }
+    if (std::ssize(outcome_.losses) == task_.steps / 2) outcome_.val_loss = Evaluate();
     const StepMetrics m = trainer_->Step();
-    CheckReplicas();
+    CheckReplicas(model_, groups_, parallel_plan_, StrCat("after step ", trainer_->step()));
     outcome_.losses.push_back(m.loss);
     outcome_.norms.push_back(m.grad_norm);
     outcome_.loads.insert(outcome_.loads.end(), {m.expert_most, m.expert_least});

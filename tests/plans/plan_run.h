@@ -54,7 +54,9 @@ struct Plan {
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int64_t data_ranks_of_experts() const { return std::max<int64_t>(1, ep / cp); }
+  int64_t data_ranks_of_experts() const {
+    return ParallelOptions{.cp = cp, .ep = ep}.data_ranks_of_experts();
+  }
   bool is_sharded() const { return !data_parallel && (pp == 0 || shards > 1); }
   int ranks() const {
     return static_cast<int>(std::max<int64_t>(pp, 1) * shards * copies * cp * tp);
@@ -87,6 +89,7 @@ class PlanRun {
           const Outcome* from = nullptr);
 
   void Train(int steps);
+  double Evaluate();
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
   PipelinedGpt& model() { return model_; }
@@ -95,10 +98,9 @@ class PlanRun {
   Trainer& trainer() { return *trainer_; }
 
  private:
-  void CheckReplicas();
-
   const Task task_;
   const std::shared_ptr<dist::ProcessGroup> all_;
+  const ParallelPlan parallel_plan_;
   const MeshGroups groups_;
   PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;

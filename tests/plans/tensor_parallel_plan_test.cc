@@ -193,7 +193,7 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   const auto error = [](const Task& task, int64_t parts) -> std::string {
     Gpt model(task.model);
     try {
-      Parallelize(model, std::make_shared<dist::TensorRanks>(nullptr, parts));
+      ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(nullptr, parts));
     } catch (const ArgumentError& e) {
       return e.what();
     }
@@ -216,7 +216,7 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
     llama.model.n_kv_head = 6;
     Gpt model(llama.model);
     try {
-      Parallelize(model, std::make_shared<dist::TensorRanks>(&all, 4));
+      ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(&all, 4));
       ADD_FAILURE() << "six key heads on four ranks";
     } catch (const ArgumentError& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr("divides n_kv_head or is a multiple of it"));

@@ -198,12 +198,12 @@ TEST(ExpertExchange, KnowsWhichRanksComputeASequence) {
     };
     for (const auto& [name, p] : of_all->NamedParameters()) {
       const bool of_experts = name.starts_with("experts.");
-      EXPECT_EQ(IsOfSharedExperts(*p), of_experts) << name;
+      EXPECT_EQ(IsOfDistributedExperts(*p), of_experts) << name;
       const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank(), 4};
       EXPECT_EQ(parts_of(*of_all)->CopyOf(*p), of_experts ? one : copy) << name;
     }
     for (const auto& [name, p] : of_sequence->NamedParameters()) {
-      EXPECT_FALSE(IsOfSharedExperts(*p)) << name;
+      EXPECT_FALSE(IsOfDistributedExperts(*p)) << name;
       const bool of_experts = name.starts_with("experts.");
       EXPECT_EQ(p->value().numel() < p->logical_shape().numel(), of_experts) << name;
       const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank() % 2, 2};

@@ -117,6 +117,31 @@ INSTANTIATE_TEST_SUITE_P(Rows, ComposedMemory, testing::ValuesIn(Drawn(kRows)),
 INSTANTIATE_TEST_SUITE_P(GpuRows, ComposedMemory, testing::ValuesIn(Drawn(kGpuRows)),
                          [](const testing::TestParamInfo<Row>& info) { return info.param.name; });
 
+// Ranks that compute a sequence together share out a step, but each has all of an evaluation: of a
+// narrow model it takes more, for logits mostly, and is planned too.
+TEST(ComposedMemoryTest, EvaluationsOfWholeSequencesArePlanned) {
+  const Row row = {
+      "cp4_evaluates",
+      4,
+      false,
+      {"--model.n_layer=1", "--model.n_head=4", "--model.n_embd=32", "--model.vocab_size=2048"},
+      {"--parallel.cp=4"}};
+  const Result run = Train(row);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  double measured = 0;
+  char unit[8] = "";
+  const size_t at = run.out.find("peak memory ");
+  ASSERT_NE(at, std::string::npos) << run.out;
+  ASSERT_EQ(std::sscanf(run.out.c_str() + at, "peak memory %lf %7s", &measured, unit), 2);
+  ASSERT_TRUE(std::string(unit) == "KiB" || std::string(unit) == "MiB") << run.out;
+  measured *= std::string(unit) == "KiB" ? 1 << 10 : 1 << 20;
+  const MemoryPlan plan = PlanOf(row);
+  EXPECT_GT(plan.evaluating, plan.peak.total());
+  EXPECT_NEAR(static_cast<double>(plan.evaluating), measured, kPlanTolerance * measured)
+      << Table(plan, kCpu);
+  EXPECT_THAT(Table(plan, kCpu), testing::HasSubstr("to evaluate"));
+}
+
 TEST(ComposedMemoryTest, HasDifferentRows) {
   std::set<Arguments> different;
   for (const Row& row : kRows) {

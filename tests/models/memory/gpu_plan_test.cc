@@ -322,6 +322,14 @@ TEST(GpuPlan, StochasticRoundingOfPartsOfGroupedKeysIsRefused) {
   EXPECT_EQ(error("llama-3.2-1b", {pure[0], "--parallel.tp=1"}), "no error");
 }
 
+TEST(GpuPlan, SaysWhatRanksShareOut) {
+  EXPECT_THAT(PlanOf("8x80", {"--model.preset=gpt2", "--model.vocab_size=50304", "--parallel.pp=2",
+                              "--parallel.tp=2", "--parallel.cp=2"})
+                  .text,
+              AllOf(HasSubstr("pipelines of 2 ranks by 1f1b"),
+                    HasSubstr(", parallel.tp=2, parallel.cp=2")));
+}
+
 TEST(GpuPlan, AModelThatNothingFitsIsToBeSmaller) {
   const GpuPlan plan = PlanOf("1x1", {"--model.preset=llama-3.1-405b"});
   EXPECT_FALSE(plan.fits);

@@ -39,7 +39,7 @@ inline std::ostream& operator<<(std::ostream& out, const MemoryCase& c) { return
 
 inline std::shared_ptr<Gpt> Make(const MemoryCase& c, Device device) {
   auto model = std::make_shared<Gpt>(c.model);
-  if (c.context && c.context->within()) Parallelize(*model, c.context->within());
+  if (c.context && c.context->within()) ParallelizeLayers(*model, c.context->within());
   if (c.context) dist::ParallelizeContext(*model, c.context);
   model->Materialize(device, 4, c.dtype);
   for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);

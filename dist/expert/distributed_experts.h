@@ -15,13 +15,15 @@ namespace lockstep::dist {
 // In the place of an nn::Experts, whose parameters are this rank's experts': ShareExperts puts it
 // there. rows [R, C] and offsets of all experts -> [R, C], of which other ranks compute some.
 // Collective over the group. The host waits for the loads.
-class SharedExperts : public nn::ExpertsLayer {
+class DistributedExperts : public nn::ExpertsLayer {
  public:
   // Of the group's ranks, `of_sequence` neighbours compute each sequence together. `path`: of the
   // experts, for errors.
-  SharedExperts(const std::shared_ptr<nn::Experts>& experts, std::shared_ptr<ProcessGroup> group,
-                int64_t of_sequence, const std::string& path);
+  DistributedExperts(const std::shared_ptr<nn::Experts>& experts,
+                     std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
+                     const std::string& path);
 
+  const ProcessGroup& group() const { return *group_; }
   int64_t size() const { return group_->size(); }
   int64_t of_sequence() const { return of_sequence_; }
   const std::shared_ptr<Parameter>& c_fc() const { return c_fc_->weight(); }

@@ -1,4 +1,4 @@
-#include "dist/expert/shared_experts.h"
+#include "dist/expert/distributed_experts.h"
 
 #include <utility>
 
@@ -22,9 +22,9 @@ std::vector<Tensor> Weights(const std::vector<Tensor>& copies, const nn::Grouped
 
 }  // namespace
 
-SharedExperts::SharedExperts(const std::shared_ptr<nn::Experts>& experts,
-                             std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
-                             const std::string& path)
+DistributedExperts::DistributedExperts(const std::shared_ptr<nn::Experts>& experts,
+                                       std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
+                                       const std::string& path)
     : group_(std::move(group)),
       of_sequence_(of_sequence),
       experts_(experts),
@@ -32,13 +32,13 @@ SharedExperts::SharedExperts(const std::shared_ptr<nn::Experts>& experts,
       c_proj_(LinearOf(experts->c_proj(), path)),
       place_(this, "", experts) {}
 
-void SharedExperts::Begin(const Tensor& rows, const Tensor& offsets) {
+void DistributedExperts::Begin(const Tensor& rows, const Tensor& offsets) {
   auto [counts, segments] = Meet(rows, offsets);
   begun_.emplace(Begun{counts, std::move(segments),
                        RowExchange(group_, rows, counts, "tokens to their experts")});
 }
 
-Tensor SharedExperts::Forward(const Tensor& rows, const Tensor& offsets) {
+Tensor DistributedExperts::Forward(const Tensor& rows, const Tensor& offsets) {
   if (!begun_) Begin(rows, offsets);
   Begun begun = *std::exchange(begun_, std::nullopt);
   const ExpertSegments& segments = begun.segments;
@@ -53,8 +53,8 @@ Tensor SharedExperts::Forward(const Tensor& rows, const Tensor& offsets) {
   return ExchangeRows(group_, out, {begun.counts.receive, begun.counts.send}, "results of experts");
 }
 
-std::pair<RowCounts, ExpertSegments> SharedExperts::Meet(const Tensor& rows,
-                                                         const Tensor& offsets) const {
+std::pair<RowCounts, ExpertSegments> DistributedExperts::Meet(const Tensor& rows,
+                                                              const Tensor& offsets) const {
   const int64_t size = group_->size(), experts = offsets.numel() - 1, own = experts / size;
   const std::vector<int64_t> mine = nn::ExpertCounts(offsets, rows.dim(0));
   const Tensor sent = Tensor::FromVector<int64_t>(mine, {experts}, group_->device());
