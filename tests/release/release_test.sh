@@ -73,8 +73,8 @@ if command -v pkg-config >/dev/null; then
   [[ $(run ./mlp) == "lockstep $version: "* ]] || fail "the headers have another version"
   [[ $(run ./mlp) == "$(run ./mlp-static)" ]] || fail "the libraries compute different numbers"
   if [[ -e $root/lib/libsimulated_gpu.so ]]; then
-    run ./mlp sim 2 >/dev/null
-    LOCKSTEP_SIMULATED_GPU=$root/lib/libsimulated_gpu.so run ./mlp-static sim 2 >/dev/null
+    run ./mlp sim 8 >/dev/null
+    LOCKSTEP_SIMULATED_GPU=$root/lib/libsimulated_gpu.so run ./mlp-static sim 8 >/dev/null
   fi
 else
   echo "SKIP: there is no pkg-config here, and so no program was built with it; tools/setup --dev installs it"
