@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/workspace"
 clone=$(readlink -f ../../..)
 scratch=$(mktemp -d)
-# As a test, HOME may not be set; it holds the disk cache.
-export HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+# The disk cache is below HOME; Bazel gives a test another one.
+HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+export HOME
 bazel_() { bazel "--output_user_root=$scratch/bazel" --max_idle_secs=60 "$@"; }
 finish() {
   for folder in "$clone/tests/outside_workspace/workspace" "$scratch/workspace"; do
