@@ -43,7 +43,7 @@ load("@lockstep//tools/bazel:repositories.bzl", "lockstep_repositories")
 lockstep_repositories()
 BZL
 echo "import $clone/.bazelrc" >.bazelrc
-sed -i 's|"//\(:\|tools/\)|"@lockstep//\1|' own/BUILD
+sed -i -E 's#"//(:|tools/)#"@lockstep//\1#' own/BUILD
 bazel_ build --nobuild //own/...
 bazel_ build --symlink_prefix=/ //own:outside
 [[ $("$(bazel_ info bazel-bin)/own/outside") == "outside: ok" ]]
