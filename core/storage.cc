@@ -81,9 +81,10 @@ struct Storage::Block {
 namespace {
 
 void CheckDefined(const Storage& storage) {
-  LS_CHECK(storage.defined(),
-           "this tensor is undefined: it was default-constructed or moved from, and has neither a "
-           "device nor data; check defined() first");
+  LS_CHECK(
+      storage.defined(),
+      "this tensor is undefined and has neither a device nor data: it was default-constructed, "
+      "moved from, or is a gradient that Backward has not made; check defined() first");
 }
 
 }  // namespace

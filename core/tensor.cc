@@ -72,11 +72,6 @@ Tensor Tensor::FromBytes(std::span<const std::byte> bytes, const Shape& shape, D
   return x.To(device);
 }
 
-Tensor Tensor::FromVector(const std::vector<bool>& values, const Shape& shape, Device device) {
-  const std::vector<uint8_t> bytes(values.begin(), values.end());  // that one is packed into bits
-  return FromBytes(std::as_bytes(std::span(bytes)), shape, DType::kBool, device);
-}
-
 Tensor Tensor::FromStorage(Storage storage, DType dtype, const Shape& shape, int64_t offset) {
   Tensor x;
   x.storage_ = std::move(storage);

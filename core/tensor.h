@@ -37,12 +37,16 @@ class Tensor {
   static Tensor FromSpan(std::span<const T> values, const Shape& shape, Device device = kCpu) {
     return FromBytes(std::as_bytes(values), shape, DTypeOf<T>, device);
   }
+  // Braces have no type of their own: FromVector<float>({1, 2, 3}, {3}).
   template <class T>
   static Tensor FromVector(const std::vector<T>& values, const Shape& shape, Device device = kCpu) {
-    return FromSpan(std::span<const T>(values), shape, device);
+    if constexpr (std::is_same_v<T, bool>) {  // whose vector is packed into bits
+      const std::vector<uint8_t> bytes(values.begin(), values.end());
+      return FromBytes(std::as_bytes(std::span(bytes)), shape, DType::kBool, device);
+    } else {
+      return FromSpan(std::span<const T>(values), shape, device);
+    }
   }
-  static Tensor FromVector(const std::vector<bool>& values, const Shape& shape,
-                           Device device = kCpu);
   static Tensor FromBytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype,
                           Device device = kCpu);
   // Element 0 lies `offset` elements into the storage. Throws if it does not fit.

@@ -44,6 +44,13 @@ TEST(TensorTest, MakersAndDescription) {
   EXPECT_EQ(Tensor::Full({}, 1, DType::kBool).Item(), 1);
 }
 
+// Braces of ones and zeros are no bools: their type is to be named.
+template <class... T>
+concept MakesATensorOfBraces = requires {
+  Tensor::FromVector({T{}...}, Shape());
+};
+static_assert(!MakesATensorOfBraces<int, int>);
+
 TEST(TensorTest, EmptyTensors) {
   const Tensor x = Tensor::Zeros({0, 3}, DType::kF32);
   EXPECT_EQ(x.numel(), 0);
@@ -76,8 +83,7 @@ TEST(TensorTest, AnUndefinedTensorSaysThatItIs) {
              [&] { x.device(); }, [&] { x.raw_data(); }, [&] { x.storage().data(); },
              [&] { x.To(kCpu); }, [&] { x.Clone(); }, [&] { x.Fill(1); },
              [&] { x.ToVector<float>(); }}) {
-      EXPECT_THAT(MessageOf(use),
-                  HasSubstr("this tensor is undefined: it was default-constructed or moved from"));
+      EXPECT_THAT(MessageOf(use), HasSubstr("this tensor is undefined and has neither"));
     }
   }
 }

@@ -89,6 +89,30 @@ def lockstep_repositories():
     )
     _maybe(
         system_library,
+        name = "utf8proc",
+        apt = "libutf8proc-dev",
+        header = "utf8proc.h",
+        version_header = "utf8proc.h",
+        linkopts = ["-lutf8proc"],
+    )
+    _maybe(
+        system_library,
+        name = "zlib",
+        apt = "zlib1g-dev",
+        header = "zlib.h",
+        version_header = "zlib.h",
+        linkopts = ["-lz"],
+    )
+    _maybe(
+        system_library,
+        name = "zstd",
+        apt = "libzstd-dev",
+        header = "zstd.h",
+        version_header = "zstd.h",
+        linkopts = ["-lzstd"],
+    )
+    _maybe(
+        system_library,
         name = "openssl",
         apt = "libssl-dev",
         header = "openssl/evp.h",
