@@ -163,7 +163,6 @@ Optimizer::~Optimizer() {
 }
 
 void Optimizer::CheckNumber(int64_t step) const {
-  LS_CHECK(step >= 0, name(), ": the step must be at least 0, got ", step);
   const auto keeps_state = [&](const Trained& t) { return !t.tensors.states.empty(); };
   if (next_ == 0 && !any_next_) {
     LS_CHECK(
@@ -205,7 +204,7 @@ void Optimizer::WarnOfSkipped(const StepState& state) {
 
 TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
                                   const StepOptions& options) {
-  CheckNumber(step);
+  LS_CHECK(step >= 0, name(), ": the step must be at least 0, got ", step);
   LS_CHECK(lr >= 0 && std::isfinite(lr), name(), ": the learning rate of step ", step,
            " must be finite and at least 0, got ", lr);
   LS_CHECK(
@@ -234,6 +233,7 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
              "' is f16, in which small gradients vanish without a loss scale: after the StepState "
              "is made, write\n  state.EnableLossScaling();");
   }
+  CheckNumber(step);
   WarnOfSkipped(state);
   state.Begin(step, lr, betas_);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);

@@ -272,7 +272,7 @@ void CheckStaleMasters() {
   }
   EXPECT_EQ(Bits(parameters[0]->value()), loaded) << "what was loaded is there";
   O anew(parameters);
-  const auto training = anew.BeginStep(state, 3, 0.1);
+  const auto training = anew.BeginStep(state, 0, 0.1);
   SetGradient(parameters[0]);
   anew.Step(state);
 }
