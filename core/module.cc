@@ -1,5 +1,11 @@
 #include "core/module.h"
 
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
 #include <unordered_set>
 
 namespace lockstep {
@@ -176,6 +182,38 @@ Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
   }
   buffers_.push_back({name, value.Clone(), std::make_unique<Tensor>(value)});
   return *buffers_.back().value;
+}
+
+namespace {
+
+// An error that says in which module it was thrown.
+class PlacedError : public ArgumentError {
+ public:
+  using ArgumentError::ArgumentError;
+};
+
+// "lockstep::nn::Linear"
+std::string ClassOf(const Module& module) {
+  const char* const mangled = typeid(module).name();
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr), std::free);
+  return name ? name.get() : mangled;
+}
+
+}  // namespace
+
+void Module::ThrowWithPlace(const ArgumentError& error) const {
+  if (dynamic_cast<const PlacedError*>(&error) != nullptr) throw;
+  const std::string place = path_.empty() ? "" : StrCat("the module '", path_, "', ");
+  std::string text = StrCat(error.what(), " (in ", place, "a ", ClassOf(*this), ")");
+  const auto on_meta = [](const auto& p) { return p.second->part().device().is_meta(); };
+  if (text.find("meta") != std::string::npos && std::ranges::any_of(parameters_, on_meta)) {
+    text +=
+        ". Its parameters have no memory yet: call Materialize(device, seed) on the model. That "
+        "reaches the model's children; a member is one if it is declared as\n"
+        "  Child<nn::Linear> fc{this, \"fc\", 2, 3};";
+  }
+  throw PlacedError(text);
 }
 
 void Module::HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence) {

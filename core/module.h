@@ -108,7 +108,13 @@ class Module {
     if (Recomputing()) return forward();
     RunHooks(pre_forward_);
     const uint64_t first = NextSequence();
-    auto out = forward();
+    auto out = [&] {
+      try {
+        return forward();
+      } catch (const ArgumentError& error) {
+        ThrowWithPlace(error);
+      }
+    }();
     if (!pre_backward_.empty() || !post_backward_.empty()) {
       std::vector<const Tensor*> outputs;
       ForEachTensor(out, [&](const Tensor& t) { outputs.push_back(&t); });
@@ -135,6 +141,9 @@ class Module {
   // Adds this module, whose path is `path`, and everything below it. `above`: its ancestors.
   void Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
                std::vector<std::pair<std::string, Module*>>& out);
+  // In a handler of `error`, which this module's forward threw: throws it again, with a message
+  // that also says in which module, the innermost, it was thrown.
+  [[noreturn]] void ThrowWithPlace(const ArgumentError& error) const;
   // Attaches the backward hooks to the graph recorded since `first_sequence`.
   void HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence);
   void RunHooks(const std::vector<Hook>& hooks) {
@@ -224,7 +233,6 @@ class Child : public internal::ChildSlot {
               std::shared_ptr<Module>(std::make_shared<M>(std::forward<Args>(args)...))) {}
   Child(Module* owner, std::string name, std::shared_ptr<Module> module)
       : ChildSlot(owner, std::move(name)) {
-    LS_CHECK(module != nullptr, "the child '", this->name(), "' must be a module, not null");
     Child::Replace(std::move(module));
   }
 
@@ -247,6 +255,7 @@ class Child : public internal::ChildSlot {
   }
   std::shared_ptr<Module> module() const override { return module_; }
   void Replace(std::shared_ptr<Module> module) override {
+    LS_CHECK(module != nullptr, "the child '", name(), "' must be a module, not null");
     auto callee = std::dynamic_pointer_cast<Callee>(module);
     if constexpr (requires { typename SlotAdapter<M>::From; }) {
       auto other = std::dynamic_pointer_cast<typename SlotAdapter<M>::From>(module);

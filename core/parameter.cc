@@ -42,6 +42,7 @@ Parameter::Parameter(const Shape& shape, Initializer init, bool decay)
     : logical_shape_(shape), init_(std::move(init)), decay_(decay) {
   Tensor value = Tensor::Empty(shape, DType::kF32, kMeta);
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  leaf().SetOfParameter();
   Rebind(value);
 }
 
@@ -62,6 +63,7 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  leaf().SetOfParameter();
   if (layout_.range) {
     leaf().RefuseHooks(
         "it is sharded by ranges of its elements, and no backward computes the gradient of one; "

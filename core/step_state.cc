@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
 #include "core/autograd/node.h"
 #include "core/autograd/step_replay.h"
@@ -14,6 +15,9 @@ namespace {
 thread_local const StepState* current_state = nullptr;
 // The range of sequence numbers of the nodes that this thread recorded between its last two steps.
 thread_local uint64_t evaluation_begin = 0, evaluation_end = 0;
+// The sequence number of the next node when this thread last asked InTraining, recording, outside
+// of steps; 0: not since its last Backward or step.
+thread_local uint64_t left_out_at = 0;
 }  // namespace
 
 struct StepState::Block {
@@ -27,6 +31,7 @@ struct StepState::Block {
   bool needs_first_sample = false;  // a micro-batch has ended
   std::optional<LossScaleOptions> loss_scaling;
   bool root_scaled = false;                         // of the next Backward
+  bool was_read = false;                            // since Begin
   std::unordered_map<uint64_t, int64_t> site_uses;  // in this micro-batch
 };
 
@@ -73,7 +78,7 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   }
   block_->betas = std::move(betas);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
-  block_->root_scaled = false;
+  block_->root_scaled = block_->was_read = false;
   block_->site_uses.clear();
   Upload(0, offsetof(StepValues, loss_scale));
 }
@@ -142,6 +147,13 @@ StepValues StepState::Read() const {
   return ToStepValues(read);
 }
 
+HostRead StepState::ReadLater() const {
+  block_->was_read = true;
+  return HostRead(tensor());
+}
+
+bool StepState::was_read() const { return block_->was_read; }
+
 StepValues ToStepValues(HostRead& read) {
   StepValues out;
   std::memcpy(&out, read.Get().raw_data(), sizeof(out));
@@ -158,15 +170,23 @@ void StepState::Upload(size_t first, size_t count) {
 
 const StepState* CurrentStepState() { return GradEnabled() ? current_state : nullptr; }
 
+bool InTraining() {
+  if (GradEnabled() && current_state == nullptr) left_out_at = NextSequence();
+  return CurrentStepState() != nullptr;
+}
+
 const StepState* RandomState() {
-  const StepState* state = CurrentStepState();
-  if (state == nullptr) return nullptr;
+  if (!InTraining()) return nullptr;
+  const StepState* state = current_state;
   StepState::Block& block = *state->block_;
-  LS_CHECK(!block.needs_first_sample,
-           "this micro-batch would repeat the random numbers (dropout) of the previous one: before "
-           "its forward, say which samples of the step it holds:\n"
-           "  training.SetFirstSample(index of its first sample within the step);\n"
-           "where `training` is what BeginStep returned");
+  LS_CHECK(
+      !block.needs_first_sample,
+      "this micro-batch would repeat the random numbers (dropout) of the previous one: before "
+      "its forward, say which samples of the step it holds:\n"
+      "  training.SetFirstSample(index of its first sample within the step);\n"
+      "where `training` is what BeginStep returned. A forward that evaluates the model within a "
+      "step draws none under\n"
+      "  const NoGrad no_grad;");
   block.drew_without_it |= !block.first_sample_given;
   StepReplay::Recording::NoteDraw();
   return state;
@@ -184,8 +204,33 @@ uint64_t DistinctSite(uint64_t site) {
   return site;
 }
 
-void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves) {
-  if (current_state == nullptr) return;
+void CheckBackward(const BackwardCheck& backward) {
+  const auto& leaves = backward.leaves;
+  if (current_state == nullptr) {
+    const uint64_t at = std::exchange(left_out_at, 0);
+    LS_CHECK(backward.evaluation || at == 0 || at > backward.last + 1,
+             "the forward ran in evaluation mode, without dropout and with batch norm's running "
+             "statistics, since no step is under way. Begin one before the forward of each step:\n"
+             "  const auto training = optimizer.BeginStep(state, step, learning_rate);\n"
+             "or, without an optimizer,\n"
+             "  state.Begin(step, learning_rate);\n"
+             "  const TrainingScope training(state);\n"
+             "Evaluate under NoGrad. Where the gradients of an evaluation are wanted, write\n"
+             "  Backward(loss, {}, {.evaluation = true});");
+    return;
+  }
+  if (current_state->updater() != nullptr) {
+    for (const auto& leaf : leaves) {
+      LS_CHECK(!leaf->of_parameter() || leaf->optimizers() > 0, "Backward: the parameter '",
+               leaf->name(),
+               "' gets a gradient, but no optimizer updates it, so it would not be trained. If its "
+               "module is part of the model, make the optimizer after ReplaceChild, of the "
+               "Parameters() of the whole model, whose tree has its members of the kind\n"
+               "  Child<nn::Linear> fc{this, \"fc\", 2, 3};\n"
+               "Otherwise freeze the parameter, before the forward:\n"
+               "  parameter->SetTrainable(false);");
+    }
+  }
   const bool clipped = current_state->phase() == StepPhase::kClipped;
   const bool unscaled = current_state->loss_scaling() && !current_state->block_->root_scaled;
   if ((clipped || unscaled) && current_state->updater() != nullptr) {
@@ -202,12 +247,13 @@ void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> lea
                "gradient of the loss is 1 / n");
     }
   }
-  LS_CHECK(sequence < evaluation_begin || sequence >= evaluation_end,
+  LS_CHECK(backward.first < evaluation_begin || backward.first >= evaluation_end,
            "the forward ran before BeginStep, in evaluation mode: without dropout, and with batch "
            "norm's running statistics. Call BeginStep before the forward of each step");
 }
 
 void EndMicroBatch() {
+  left_out_at = 0;
   if (current_state == nullptr) return;
   current_state->block_->needs_first_sample = true;
   current_state->block_->root_scaled = false;
@@ -220,6 +266,7 @@ bool DrewWithoutFirstSample() {
 TrainingScope::TrainingScope(const StepState& state) : state_(state), previous_(current_state) {
   if (previous_ == nullptr) evaluation_end = NextSequence();
   current_state = &state_;
+  left_out_at = 0;
 }
 TrainingScope::~TrainingScope() {
   if (previous_ == nullptr) evaluation_begin = NextSequence();

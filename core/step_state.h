@@ -69,6 +69,8 @@ class StepUpdater {
 
 enum class StepPhase { kGradients, kClipped, kUpdated };
 
+struct BackwardCheck;
+
 // StepValues on a device, and the host's side of them. Copies share everything.
 class StepState {
  public:
@@ -107,7 +109,9 @@ class StepState {
   StepValues Read() const;
   // The same without waiting: the values once the work submitted so far is done. Pass it to
   // ToStepValues.
-  HostRead ReadLater() const { return HostRead(tensor()); }
+  HostRead ReadLater() const;
+  // Whether either was called since Begin.
+  bool was_read() const;
 
   // The optimizer whose step this is, from BeginStep until the destruction of what that returned;
   // otherwise null.
@@ -121,7 +125,7 @@ class StepState {
   friend const StepState* RandomState();
   friend void EndMicroBatch();
   friend bool DrewWithoutFirstSample();
-  friend void CheckBackward(uint64_t, std::span<const std::shared_ptr<Leaf>>);
+  friend void CheckBackward(const BackwardCheck&);
   friend uint64_t DistinctSite(uint64_t);
   friend class StepReplay;
   struct Block;
@@ -142,9 +146,13 @@ StepValues ToStepValues(HostRead& read);
 // Random operations and batch norm depend on it.
 const StepState* CurrentStepState();
 
-// The same, for an operation that is about to draw random numbers. Throws ArgumentError if it would
-// repeat those of the previous micro-batch because SetFirstSample was not called since the last
-// Backward. (Several forwards before one Backward are one micro-batch.)
+// Whether there is one, for what behaves differently in training: dropout, batch norm. Where the
+// forward records gradients and there is none, the Backward that follows outside of steps throws.
+bool InTraining();
+
+// The state of InTraining, for an operation that is about to draw random numbers. Throws
+// ArgumentError if it would repeat those of the previous micro-batch because SetFirstSample was not
+// called since the last Backward. (Several forwards before one Backward are one micro-batch.)
 const StepState* RandomState();
 
 // Sites tell random operations apart. Returns `site` on its first use in this thread's micro-batch
@@ -158,11 +166,19 @@ uint64_t DistinctSite(uint64_t site);
 // is, as if for the step's first sample: wrong if several ranks share the step's samples.
 bool DrewWithoutFirstSample();
 
-// Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded in
-// evaluation, between this thread's step and the previous one, or if one of the leaves is a
-// parameter of this step's optimizer, and the gradients have already been clipped, or the loss
-// scale is missing.
-void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves);
+// A Backward, as its checks see it.
+struct BackwardCheck {
+  uint64_t first = 0, last = 0;  // the sequence numbers of its nodes
+  std::span<const std::shared_ptr<Leaf>> leaves;
+  bool evaluation = false;  // BackwardOptions::evaluation; also of a Backward within another
+};
+
+// Backward calls it before its first node. Throws ArgumentError
+// - within a step, if the graph begins in the evaluation between this step and the previous one; if
+//   a leaf is that of a parameter that no optimizer updates; or if one is a parameter of this
+//   step's optimizer, and the gradients have already been clipped, or the loss scale is missing;
+// - outside of steps, if what it goes through asked InTraining and found it was not.
+void CheckBackward(const BackwardCheck& backward);
 
 // The outermost Backward calls it at its end: the next forward begins another micro-batch.
 void EndMicroBatch();

@@ -83,8 +83,8 @@ namespace {
 void CheckDefined(const Storage& storage) {
   LS_CHECK(
       storage.defined(),
-      "this tensor is undefined and has neither a device nor data: it was default-constructed, "
-      "moved from, or is a gradient that Backward has not made; check defined() first");
+      "this tensor is undefined and has neither a device nor data: it was default-constructed or "
+      "moved from; check defined() first");
 }
 
 }  // namespace

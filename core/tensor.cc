@@ -44,6 +44,14 @@ bool Overlap(const Tensor& from, const Tensor& to) {
   return from_begin < to_end && to_begin < from_end && !same;
 }
 
+void CheckLeaf(const char* what, const Tensor& x) {
+  LS_CHECK(!x.autograd() || x.autograd()->leaf, what, " of ", x.Describe(), ", the result of '",
+           x.autograd()->node->name(),
+           "': only a leaf keeps a gradient. To update a leaf w in place, write\n"
+           "  { const NoGrad no_grad; w.CopyFrom(w - lr * w.grad()); }\n"
+           "RegisterHook shows the gradient of a result");
+}
+
 }  // namespace
 
 Tensor Tensor::Empty(const Shape& shape, DType dtype, Device device) {
@@ -97,10 +105,18 @@ bool Tensor::is_contiguous() const {
 }
 
 std::string Tensor::Describe() const {
-  return defined() ? StrCat(dtype_, shape_, " on ", device()) : "undefined tensor";
+  if (defined()) return StrCat(dtype_, shape_, " on ", device());
+  return unmade_ ? "a gradient that Backward has not made" : "undefined tensor";
+}
+
+void Tensor::ThrowUnmade() {
+  throw ArgumentError(
+      "this tensor is a gradient that Backward has not made: none has reached its leaf, or none "
+      "since ZeroGrad. Read it after Backward, or check defined() first");
 }
 
 void* Tensor::raw_data() const {
+  if (unmade_) ThrowUnmade();
   void* data = storage_.data();
   return data == nullptr ? nullptr : static_cast<char*>(data) + offset_ * SizeOf(dtype_);
 }
@@ -132,8 +148,12 @@ Tensor Tensor::Copied(DType dtype, Device device) const {
 void Tensor::CopyFrom(const Tensor& source) const {
   LS_CHECK(defined() && source.defined() && source.shape_ == shape_, "copy of ", source.Describe(),
            " into ", Describe(), ": the shapes differ");
-  LS_CHECK(!(GradEnabled() && (requires_grad() || source.requires_grad())), "copying ",
-           source.Describe(), " records no gradient: Detach() first");
+  LS_CHECK(!(GradEnabled() && (requires_grad() || source.requires_grad())), "CopyFrom: the ",
+           source.requires_grad() ? "source, " : "tensor that is written to, ",
+           (source.requires_grad() ? source : *this).Describe(),
+           ", requires a gradient, and a copy records none: write\n"
+           "  { const NoGrad no_grad; w.CopyFrom(source); }\n"
+           "or Detach() first");
   for (int i = 0; i < ndim(); ++i) {
     LS_CHECK(strides_[i] != 0 || shape_[i] <= 1, "copy into ", Describe(), ", whose strides are ",
              strides_,
@@ -169,13 +189,15 @@ Tensor& Tensor::SetRequiresGrad(bool value) {
 }
 
 Tensor Tensor::grad() const {
-  LS_CHECK(autograd_ && autograd_->leaf,
-           "only a leaf that requires a gradient has one: ", Describe(), " does not");
+  CheckLeaf("grad()", *this);
+  LS_CHECK(autograd_, "only a leaf that requires a gradient has one: ", Describe(),
+           " does not: call SetRequiresGrad() on it");
   return autograd_->leaf->grad();
 }
 
 void Tensor::ZeroGrad() const {
-  if (autograd_ && autograd_->leaf) autograd_->leaf->ZeroGrad();
+  CheckLeaf("ZeroGrad()", *this);
+  if (autograd_) autograd_->leaf->ZeroGrad();
 }
 
 HookHandle Tensor::AddHook(GradHook hook) const {

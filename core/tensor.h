@@ -21,11 +21,17 @@ namespace lockstep {
 struct AutogradMeta;
 
 // {storage, dtype, shape, strides, offset, autograd}. Copying a handle shares the bytes and the
-// autograd state. An undefined tensor (default constructed or moved from) has neither device nor
-// data: asking for them throws ArgumentError.
+// autograd state. An undefined tensor (default constructed, moved from, or a gradient that Backward
+// has not made) has neither device nor data: asking for them throws ArgumentError.
 class Tensor {
  public:
-  Tensor() = default;  // undefined
+  Tensor() = default;                          // undefined
+  static Tensor UnmadeGradient(DType dtype) {  // undefined, and errors say why
+    Tensor x;
+    x.dtype_ = dtype;
+    x.unmade_ = true;
+    return x;
+  }
 
   // ---- Makers. Contiguous, no gradient. ----
   static Tensor Empty(const Shape& shape, DType dtype, Device device = kCpu);  // uninitialised
@@ -61,7 +67,11 @@ class Tensor {
   int64_t numel() const { return numel_; }
   int64_t bytes() const { return numel_ * SizeOf(dtype_); }
   DType dtype() const { return dtype_; }
-  Device device() const { return storage_.device(); }
+  Device device() const {
+    if (unmade_) [[unlikely]]
+      ThrowUnmade();
+    return storage_.device();
+  }
   int64_t offset() const { return offset_; }
   const Storage& storage() const { return storage_; }
   bool is_contiguous() const;
@@ -122,8 +132,10 @@ class Tensor {
   bool requires_grad() const;
   // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
   Tensor& SetRequiresGrad(bool value = true);
-  // Of a leaf: its gradient, undefined before the first backward. Else throws.
+  // Of a leaf: its gradient, undefined before the first backward. Else throws ArgumentError.
   Tensor grad() const;
+  // Empties the gradient of a leaf; does nothing to a tensor that does not require one. Throws
+  // ArgumentError of a result of operations.
   void ZeroGrad() const;
   // From now on each Backward calls `hook` with this tensor's gradient, once, when all that this
   // backward adds to it is there: of a leaf, before it is added to what earlier backwards left; of
@@ -142,12 +154,14 @@ class Tensor {
   void set_autograd(std::shared_ptr<AutogradMeta> meta) { autograd_ = std::move(meta); }
 
  private:
+  [[noreturn]] static void ThrowUnmade();
   HookHandle AddHook(std::function<Tensor(const Tensor&)> hook) const;
   Tensor Copied(DType dtype, Device device) const;
   Tensor WithLayout(const Shape& shape, const Shape& strides, int64_t offset) const;
 
   Storage storage_;
   DType dtype_ = DType::kF32;
+  bool unmade_ = false;  // undefined since Backward has not made it
   Shape shape_, strides_;
   int64_t offset_ = 0, numel_ = 0;
   std::shared_ptr<AutogradMeta> autograd_;

@@ -5,7 +5,7 @@
 namespace lockstep {
 
 void CheckFloating(const char* op, const Tensor& x, const char* argument) {
-  LS_CHECK(x.defined(), op, ": ", argument, " must be a floating tensor, got undefined tensor");
+  LS_CHECK(x.defined(), op, ": ", argument, " must be a floating tensor, got ", x.Describe());
   LS_CHECK(IsFloating(x.dtype()), op, ": ", argument, " must be a floating tensor, got ",
            x.Describe(), "; cast it with To(DType::kF32)");
 }

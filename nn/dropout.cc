@@ -16,7 +16,7 @@ double CheckProbability(double p) {
   return p;
 }
 
-bool Drops(double p) { return p > 0 && CurrentStepState() != nullptr; }
+bool Drops(double p) { return p > 0 && InTraining(); }
 
 }  // namespace
 

@@ -6,7 +6,8 @@
 namespace lockstep::nn {
 
 // In a TrainingScope zeroes each element with probability p and multiplies the others by 1/(1 - p);
-// outside of one, and for p = 0, returns x itself. The mask is a function of (seed, step, this
+// outside of one, and for p = 0, returns x itself (a Backward outside of one then throws, unless p
+// is 0 or BackwardOptions::evaluation is set). The mask is a function of (seed, step, this
 // module's path, how often it ran before in the micro-batch, the element's place in the global
 // batch), not of rank, micro-batch or device. So the model must have names (Module::Materialize).
 // Throws ArgumentError unless 0 <= p < 1.

@@ -34,8 +34,9 @@ LrDecay ParseLrDecay(std::string_view name) {
 }
 
 LrSchedule::LrSchedule(const LrScheduleOptions& o) : options_(o) {
-  LS_CHECK(o.lr >= 0 && std::isfinite(o.lr),
-           "learning rate schedule: lr must be finite and at least 0, got ", o.lr);
+  LS_CHECK(o.lr > 0 && std::isfinite(o.lr),
+           "learning rate schedule: lr must be finite and above 0, got ", o.lr,
+           ": it is the peak, such as in LrSchedule({.lr = 1e-3, .decay_steps = 1000})");
   LS_CHECK(o.warmup >= 0, "learning rate schedule: warmup must be at least 0 steps, got ",
            o.warmup);
   if (o.decay == LrDecay::kConstant) return;

@@ -19,7 +19,7 @@ std::string_view Name(LrDecay decay);
 
 struct LrScheduleOptions {
   LrDecay decay = LrDecay::kCosine;
-  double lr = 0;      // the peak
+  double lr = 0;      // the peak; must be given
   double min_lr = 0;  // from decay_steps on
   int64_t warmup = 0;
   int64_t decay_steps = 0;    // counted from step 0; unused by kConstant
@@ -32,8 +32,8 @@ struct LrScheduleOptions {
 //   cosine: min_lr + (1 + cos(pi r)) / 2 (lr - min_lr);  linear, wsd: lr + r (min_lr - lr).
 class LrSchedule {
  public:
-  // Throws ArgumentError unless 0 <= min_lr <= lr, finite; warmup >= 0; decay_steps >= 1 and
-  // 0 < wsd_fraction <= 1 where used.
+  // Throws ArgumentError unless 0 <= min_lr <= lr, 0 < lr, finite; warmup >= 0; decay_steps >= 1
+  // and 0 < wsd_fraction <= 1 where used.
   explicit LrSchedule(const LrScheduleOptions& options);
 
   double operator()(int64_t step) const;

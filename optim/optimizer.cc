@@ -1,7 +1,9 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -81,6 +83,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     AddGroup(groups[g], groups.size() > 1 ? StrCat(" of group ", g) : "");
   }
   SeeVersions();
+  for (const auto& p : parameters_) p->leaf().CountOptimizers(1);
 }
 
 void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_group) {
@@ -156,6 +159,47 @@ Tensor Optimizer::NewState(const Parameter& p, DType dtype) const {
 
 Optimizer::~Optimizer() {
   if (begun_ && begun_->updater() == this) begun_->SetUpdater(nullptr);
+  for (const auto& p : parameters_) p->leaf().CountOptimizers(-1);
+}
+
+void Optimizer::CheckNumber(int64_t step) const {
+  const auto keeps_state = [&](const Trained& t) { return !t.tensors.states.empty(); };
+  if (next_ == 0 && !any_next_) {
+    LS_CHECK(
+        step == 0 || std::none_of(trained_.begin(), trained_.end(), keeps_state), name(),
+        "::BeginStep: the first step of a new optimizer is 0, got ", step,
+        ": its state is empty, and bias corrections count from step 0. To continue a run, load "
+        "its state before:\n"
+        "  step = dist::LoadTraining(file, model, optimizer, state);\n"
+        "or optimizer.LoadState. An optimizer made in the middle of a run counts its own "
+        "steps:\n"
+        "  optimizer.BeginStep(state, step - first, schedule(step));");
+  }
+  LS_CHECK(any_next_ || step >= next_, name(), "::BeginStep: step ", step, " after the update of ",
+           next_ - 1,
+           ": the number of the step must grow with each update, through all epochs, since bias "
+           "corrections and random numbers (dropout) depend on it:\n"
+           "  optimizer.BeginStep(state, step++, learning_rate);\n"
+           "To return to an earlier step, load the optimizer's state of that step");
+}
+
+// The state still has the values of the step before.
+void Optimizer::WarnOfSkipped(const StepState& state) {
+  if (next_ > 0 && !state.device().is_meta() && !state.loss_scaling() && !state.was_read()) {
+    unseen_.emplace_back(HostRead(state.tensor()));
+  }
+  while (!unseen_.empty() && (unseen_.size() > 2 || unseen_.front().Ready())) {
+    const StepValues values = ToStepValues(unseen_.front());
+    unseen_.erase(unseen_.begin());
+    if (values.found_inf == 0) continue;
+    ++skipped_;
+    if ((skipped_ & (skipped_ - 1)) != 0) continue;  // the 1st, 2nd, 4th, 8th, ...
+    std::fprintf(stderr,
+                 "warning: %s left out the update of step %" PRId64
+                 ", since a gradient is infinite or NaN; so far %" PRId64
+                 " update(s). state.Read().found_inf says so after each Step\n",
+                 name(), values.step, skipped_);
+  }
 }
 
 TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
@@ -189,9 +233,12 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
              "' is f16, in which small gradients vanish without a loss scale: after the StepState "
              "is made, write\n  state.EnableLossScaling();");
   }
+  CheckNumber(step);
+  WarnOfSkipped(state);
   state.Begin(step, lr, betas_);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);
   state.SetUpdater(this);
+  number_ = step;
   begun_ = state;
   return TrainingStep(state);
 }
@@ -219,6 +266,8 @@ void Optimizer::Step(const StepState& state) {
   LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
   state.SetPhase(StepPhase::kUpdated);  // also if it fails halfway: not to be made twice
+  next_ = number_ + 1;
+  any_next_ = false;
   const auto on_host = std::stable_partition(
       calls.begin(), calls.end(), [](const UpdateCall& call) { return !call.needs_host(); });
   for (auto call = calls.begin(); call != on_host; ++call) call->update(call->tensors);
@@ -393,6 +442,7 @@ void Optimizer::LoadState(const NamedTensors& state) {
   const auto given = Checked(state, [](const Parameter& p) { return p.value(); });
   for (const auto& [name, tensor] : NamedState()) tensor.CopyFrom(given.at(name));
   SeeVersions();
+  any_next_ = true;
 }
 
 }  // namespace lockstep::optim

@@ -120,12 +120,16 @@ class Optimizer : public StepUpdater {
   // until after Step. Throws ArgumentError
   // - if a step is under way on this state, of this optimizer or of another, which needs a state of
   //   its own; or if the step or learning rate cannot be;
+  // - if the step is not above that of the last update, or is not 0 before the first update of an
+  //   optimizer that keeps state, unless LoadState came in between;
   // - if no parameter of a group was trainable when the optimizer was made, or one is now that was
   //   not then;
   // - if a parameter has changed device, dtype or shape since, or is not on the state's device;
   // - if a 16-bit parameter was written by others than its f32 original is updated here;
   // - if there are gradients already, which ZeroGrad has not emptied;
   // - if a parameter is f16, and the state has no loss scaling.
+  // Without loss scaling, a warning on stderr says, one step late or two, that an update was left
+  // out since a gradient was not finite, unless the loop reads the state (StepValues::found_inf).
   TrainingStep BeginStep(StepState& state, int64_t step, double lr,
                          const StepOptions& options = {});
   // Updates the parameters that have a gradient, in place, unless the state's found_inf is set:
@@ -194,6 +198,8 @@ class Optimizer : public StepUpdater {
   std::vector<UpdateCall> Calls(const StepState& state) const;
   void SeeVersions();
   void CheckUnchanged(const StepState& state) const;
+  void CheckNumber(int64_t step) const;
+  void WarnOfSkipped(const StepState& state);
 
   Settings settings_;
   std::vector<Betas> betas_;  // the different ones
@@ -201,6 +207,10 @@ class Optimizer : public StepUpdater {
   std::vector<Trained> trained_;             // as parameters_
   std::string nothing_to_train_;             // why, if a group has no trainable parameter
   std::optional<StepState> begun_;           // the step that BeginStep began last
+  int64_t number_ = 0, next_ = 0;            // of the step begun last; the least of the next
+  bool any_next_ = false;                    // after LoadState
+  std::vector<HostRead> unseen_;             // states after updates that the loop has not looked at
+  int64_t skipped_ = 0;                      // of these
   std::optional<HostUpdates> host_updates_;  // once needed
 };
 

@@ -58,7 +58,7 @@ def plant(bugs, source):
             raise ValueError(f"'{bug.name}' and '{other.name}' replace the same code")
     for begin, end, bug in reversed(places):
         old, test = source[begin:end], f"planted_bug == {bug.number}"
-        if re.search(r"[;}]\s*$", old):
+        if ";" in old and re.search(r"[;}]\s*$", old):
             code = f"if ({test}) {{ {bug.new} }} else {{ {old} }}"
         else:
             code = f"({test} ? ({bug.new}) : ({old}))"

@@ -193,7 +193,12 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
-    if (!plan_.nodes.empty()) CheckBackward(plan_.nodes.back()->sequence(), plan_.leaves);
+    if (!plan_.nodes.empty()) {
+      CheckBackward({.first = plan_.nodes.back()->sequence(),
+                     .last = plan_.nodes.front()->sequence(),
+                     .leaves = plan_.leaves,
+                     .evaluation = options_.evaluation || InBackward()});
+    }
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
     const LeafClaims claims(plan_.leaves);
@@ -303,8 +308,8 @@ class BackwardRun {
     for (const auto& node : plan_.nodes) {
       if (!node->released_) continue;
       throw Error(StrCat("second backward through '", node->name(),
-                         "': the first released what forward saved; set retain_graph in the first, "
-                         "or run forward again"));
+                         "': the first released what forward saved; run forward again, or keep it "
+                         "in the first:\n  Backward(loss, {}, {.retain_graph = true});"));
     }
   }
 

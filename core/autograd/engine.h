@@ -37,6 +37,7 @@ class DeferredGradients {
 
 struct BackwardOptions {
   bool retain_graph = false;                 // keep what forward saved, for another backward
+  bool evaluation = false;                   // dropout did nothing in forward, on purpose
   std::vector<BackwardObserver*> observers;  // besides those of the leaves
   // Leaves for which it returns true are left to `deferred`.
   std::function<bool(const Leaf&)> defer;
@@ -50,7 +51,7 @@ bool InBackward();
 // root's shape, dtype and device. If undefined, it is 1, and the root must have one element. The
 // order of all additions is fixed by the graph. Throws Error if the graph was released or a saved
 // tensor was overwritten, and ArgumentError while another thread is in a backward of one of the
-// leaves.
+// leaves, and what CheckBackward (core/step_state.h) throws.
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options = {});
 

@@ -1,6 +1,7 @@
 // Tensors that collect gradients, and their observers.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <string>
@@ -34,7 +35,7 @@ class Leaf {
   const Shape& shape() const { return shape_; }
 
   // Undefined from construction or ZeroGrad until a backward reaches this leaf.
-  Tensor grad() const { return fresh_ ? Tensor() : grad_; }
+  Tensor grad() const { return fresh_ ? Tensor::UnmadeGradient(grad_dtype()) : grad_; }
   void ZeroGrad();
   // Gradients are written here from now on: same shape, floating, contiguous, of any dtype (an f32
   // main gradient) and any storage (a slice of a bucket). Resets the gradient.
@@ -53,6 +54,13 @@ class Leaf {
   // The same without a copy, whatever the destination: the two share memory. For captured graphs,
   // which write to the memory they were captured with.
   void ShareGrad(const Tensor& grad);
+
+  // Whether it is a parameter's, and how many optimizers update that. A Backward within a step must
+  // not give a gradient to a parameter that none updates: it would add up unseen.
+  bool of_parameter() const { return of_parameter_; }
+  void SetOfParameter() { of_parameter_ = true; }
+  int optimizers() const { return optimizers_; }
+  void CountOptimizers(int more) { optimizers_ = std::max(0, optimizers_ + more); }
 
   void AddObserver(BackwardObserver* observer) { observers_.push_back(observer); }
   void RemoveObserver(BackwardObserver* observer) { std::erase(observers_, observer); }
@@ -79,6 +87,8 @@ class Leaf {
   DType dtype_;
   Tensor grad_;
   bool asked_ = false;  // for dtype_
+  bool of_parameter_ = false;
+  int optimizers_ = 0;
   bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;

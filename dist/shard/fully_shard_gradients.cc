@@ -24,7 +24,10 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   for (const auto& p : parameters_) {
     const std::shared_ptr<Leaf> leaf(std::shared_ptr<void>(), &p->leaf());
     if (!p->trainable() || plan.nodes.empty()) continue;
-    CheckBackward(plan.nodes.back()->sequence(), std::span(&leaf, 1));
+    CheckBackward({.first = plan.nodes.back()->sequence(),
+                   .last = plan.nodes.front()->sequence(),
+                   .leaves = std::span(&leaf, 1),
+                   .evaluation = true});  // the engine has checked that
     break;
   }
   std::unordered_set<const Leaf*> in_plan;

@@ -140,7 +140,7 @@ SequenceDropout::SequenceDropout(double p, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)), p_(p) {}
 
 Tensor SequenceDropout::Forward(const Tensor& x) {
-  if (p_ == 0 || CurrentStepState() == nullptr) return x;
+  if (p_ == 0 || !InTraining()) return x;
   const uint64_t site = nn::RandomSite(path());
   if (!GradEnabled()) return ops::Dropout(x, p_, site);
   const TensorRanksPtr within = ranks_->within();

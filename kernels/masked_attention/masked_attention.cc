@@ -39,11 +39,17 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 void CheckMask(const Tensor& mask, const Shape& scores, Device device) {
+  LS_CHECK(mask.dtype() == DType::kBool || IsFloating(mask.dtype()),
+           "attention: the mask must be bool or floating, got ", mask.Describe(),
+           ": write mask.To(DType::kBool), true where a query sees the key");
+  LS_CHECK(mask.ndim() != 3 || mask.dim(0) == 1, "attention: a mask of three dimensions, here ",
+           mask.Describe(),
+           ", might be one per sequence, [B, S, T], or one per head, [H, S, T]: write "
+           "mask.Unsqueeze(1) for the first, mask.Unsqueeze(0) for the second");
   LS_CHECK(
-      (mask.dtype() == DType::kBool || IsFloating(mask.dtype())) && mask.device() == device &&
-          BroadcastShape("attention's mask", mask.shape(), scores) == scores,
-      "attention: the mask must be bool or floating, and broadcast to the scores [B, H, S, T] = ",
-      scores, " on ", device, ", got ", mask.Describe());
+      mask.device() == device && BroadcastShape("attention's mask", mask.shape(), scores) == scores,
+      "attention: the mask must broadcast to the scores [B, H, S, T] = ", scores, " on ", device,
+      ", got ", mask.Describe());
 }
 
 // bool [s, t]: whether the query sees the key. Made on the device, so that a CUDA graph can

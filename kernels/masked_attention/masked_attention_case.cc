@@ -107,7 +107,7 @@ OpCase Make() {
         Sample("padding_causal", {3, 6, 6, 2, 2, 4, 4}, kBool, {3, 1, 1, 6}, true),
         Sample("mask_of_matrix", {2, 4, 6, 4, 2, 4, 4}, kBool, {4, 6}),
         Sample("bias", {2, 4, 6, 2, 2, 4, 4}, kAdded, {2, 1, 4, 6}),
-        Sample("bias_of_heads", {2, 4, 6, 4, 2, 4, 4}, kAdded, {4, 4, 6}, false, 0.5),
+        Sample("bias_of_heads", {2, 4, 6, 4, 2, 4, 4}, kAdded, {1, 4, 4, 6}, false, 0.5),
         Sample("transposed", {2, 4, 6, 2, 2, 5, 2}, kNone, {}, false, 0, true), large};
   };
   c.errors = [] {
@@ -129,9 +129,15 @@ OpCase Make() {
         {"heads", run(q, {2, 7, 3, 5}, {2, 7, 3, 5}),
          "attention: the 4 heads of q must be a multiple of the 3 of k and v"},
         {"mask_shape", run(q, k, k, {2, 2, 4, 3, 7}),
-         "attention: the mask must be bool or floating, and broadcast to the scores [B, H, S, T] = "
-         "[2, 4, 3, 7] on cpu, got bool[2, 2, 4, 3, 7] on cpu"},
-        {"mask_dtype", run(q, k, k, {3, 7}, DType::kI32), "got i32[3, 7] on cpu"},
+         "attention: the mask must broadcast to the scores [B, H, S, T] = [2, 4, 3, 7] on cpu, got "
+         "bool[2, 2, 4, 3, 7] on cpu"},
+        // Which would be taken for one per head where there are as many heads as sequences.
+        {"mask_of_three_dimensions", run({4, 3, 4, 5}, {4, 7, 2, 5}, {4, 7, 2, 5}, {4, 3, 7}),
+         "a mask of three dimensions, here bool[4, 3, 7] on cpu, might be one per sequence, [B, S, "
+         "T], or one per head, [H, S, T]: write mask.Unsqueeze(1) for the first, mask.Unsqueeze(0) "
+         "for the second"},
+        {"mask_dtype", run(q, k, k, {3, 7}, DType::kI32),
+         "the mask must be bool or floating, got i32[3, 7] on cpu: write mask.To(DType::kBool)"},
         {"more_queries", run({2, 8, 2, 5}, k, k, {}, DType::kBool, true),
          "attention: causal needs a key for each query, got 8 queries and 7 keys"}};
   };

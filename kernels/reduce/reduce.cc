@@ -271,7 +271,7 @@ Tensor BoolFold(const char* op, ReduceFold fold, const Tensor& x, const std::vec
 
 }  // namespace
 
-Tensor Sum(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Sum(const Tensor& x, const Dims& dims, bool keepdim) {
   if (x.defined() && !IsFloating(x.dtype())) {
     const Layout layout = MakeLayout("sum", x, dims, keepdim);
     const Tensor y = Tensor::Empty({layout.outer, layout.inner}, DType::kI64, x.device());
@@ -281,22 +281,22 @@ Tensor Sum(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   return ScaledSum(x, FloatLayout("sum", x, dims, keepdim), 1);
 }
 
-Tensor Mean(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Mean(const Tensor& x, const Dims& dims, bool keepdim) {
   const Layout layout = FloatLayout("mean", x, dims, keepdim);
   LS_CHECK(layout.reduced > 0, "mean over no elements, of a tensor of shape ", x.shape());
   return ScaledSum(x, layout, 1.0 / static_cast<double>(layout.reduced));
 }
 
-Tensor Max(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Max(const Tensor& x, const Dims& dims, bool keepdim) {
   return ExtremeOf("max", Extreme::kMax, x, dims, keepdim);
 }
-Tensor Min(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Min(const Tensor& x, const Dims& dims, bool keepdim) {
   return ExtremeOf("min", Extreme::kMin, x, dims, keepdim);
 }
-Tensor ArgMax(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor ArgMax(const Tensor& x, const Dims& dims, bool keepdim) {
   return IndexOf("argmax", Extreme::kMax, x, dims, keepdim);
 }
-Tensor ArgMin(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor ArgMin(const Tensor& x, const Dims& dims, bool keepdim) {
   return IndexOf("argmin", Extreme::kMin, x, dims, keepdim);
 }
 
@@ -307,14 +307,14 @@ ValuesAndIndices MinWithIndex(const Tensor& x, int dim, bool keepdim) {
   return WithIndex("min", Extreme::kMin, x, {dim}, keepdim);
 }
 
-Tensor Var(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
+Tensor Var(const Tensor& x, const Dims& dims, int correction, bool keepdim) {
   return SpreadOf("var", ReduceFold::kVariance, x, dims, correction, keepdim);
 }
-Tensor Std(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
+Tensor Std(const Tensor& x, const Dims& dims, int correction, bool keepdim) {
   return SpreadOf("std", ReduceFold::kDeviation, x, dims, correction, keepdim);
 }
 
-Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdim) {
+Tensor Norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   LS_CHECK(p == 1 || p == 2 || p == std::numeric_limits<double>::infinity(),
            "norm: p must be 1, 2 or infinity, got ", p);
   if (p != 1 && p != 2) {
@@ -329,7 +329,7 @@ Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdi
   return Folded("norm", fold, x, layout, blocks, FoldBlocks(fold, blocks), p == 2);
 }
 
-Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor LogSumExp(const Tensor& x, const Dims& dims, bool keepdim) {
   const Layout layout = FloatLayout("logsumexp", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
   Tensor max;
@@ -339,17 +339,17 @@ Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
                 FoldBlocks(ReduceFold::kLogSumExp, blocks, max), true);
 }
 
-Tensor Prod(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Prod(const Tensor& x, const Dims& dims, bool keepdim) {
   const Layout layout = FloatLayout("prod", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
   return Folded("prod", ReduceFold::kProduct, x, layout, blocks,
                 FoldBlocks(ReduceFold::kProduct, blocks), false);
 }
 
-Tensor Any(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor Any(const Tensor& x, const Dims& dims, bool keepdim) {
   return BoolFold("any", ReduceFold::kNonzeros, x, dims, keepdim);
 }
-Tensor All(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+Tensor All(const Tensor& x, const Dims& dims, bool keepdim) {
   return BoolFold("all", ReduceFold::kNoZeros, x, dims, keepdim);
 }
 

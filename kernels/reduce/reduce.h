@@ -1,6 +1,8 @@
 // Sums, means, extremes, variances, norms and other reductions over dimensions.
 #pragma once
 
+#include <concepts>
+#include <initializer_list>
 #include <vector>
 
 #include "core/slots.h"
@@ -10,6 +12,18 @@ namespace lockstep {
 
 namespace ops {
 
+// One dimension, several in braces or a vector, or none.
+class Dims : public std::vector<int> {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<int> dims) : std::vector<int>(dims) {}
+  Dims(const std::vector<int>& dims) : std::vector<int>(dims) {}
+  template <std::integral I>
+  requires(!std::same_as<I, bool>)  // a keepdim without its dimension
+      Dims(I dim)
+      : std::vector<int>{static_cast<int>(dim)} {}
+};
+
 // All reduce the dimensions `dims` (negative ones count from the end; none given: all). `keepdim`
 // leaves them in the shape with size 1. x is floating, of any strides; Sum, the extremes, Any and
 // All take any dtype.
@@ -18,18 +32,18 @@ namespace ops {
 // the logarithm of their length. Save nothing. The sum over no elements is 0; their mean is an
 // error. The sum of integers or bools is exact (but for overflow of i64, which wraps around), an
 // i64, and has no gradient.
-Tensor Sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-Tensor Mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor Mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // NaN if any element is. The gradient goes to the first of equal extremes, in row-major order. Save
 // the positions. Over no elements: an error.
-Tensor Max(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-Tensor Min(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor Min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // Where the extreme is, i64: of equal ones the first, and the first NaN if there is one. Of several
 // dimensions, the position in them in row-major order. No gradient. Over no elements: an error.
-Tensor ArgMax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-Tensor ArgMin(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor ArgMax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor ArgMin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // Both along one dimension, in one pass.
 //   const auto [values, indices] = ops::MaxWithIndex(logits, -1);
@@ -42,34 +56,32 @@ ValuesAndIndices MinWithIndex(const Tensor& x, int dim, bool keepdim = false);
 // gives the variance of exactly these elements. No more than
 // `correction` elements are an error. Save x and the mean, Std its result too. The gradient of Std
 // is 0 where Std is 0.
-Tensor Var(const Tensor& x, const std::vector<int>& dims = {}, int correction = 1,
-           bool keepdim = false);
-Tensor Std(const Tensor& x, const std::vector<int>& dims = {}, int correction = 1,
-           bool keepdim = false);
+Tensor Var(const Tensor& x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
+Tensor Std(const Tensor& x, const Dims& dims = {}, int correction = 1, bool keepdim = false);
 // Var(x, dims, true) would otherwise mean a correction of 1.
-Tensor Var(const Tensor& x, const std::vector<int>& dims, bool keepdim) = delete;
-Tensor Std(const Tensor& x, const std::vector<int>& dims, bool keepdim) = delete;
+Tensor Var(const Tensor& x, const Dims& dims, bool keepdim) = delete;
+Tensor Std(const Tensor& x, const Dims& dims, bool keepdim) = delete;
 
 // The vector norm (sum |x|^p)^(1/p) for p = 1 and 2, and max |x| for p = infinity; other p are an
 // error. Sums are in f32 or wider and not scaled: squares beyond the range of f32 become infinity.
 // The norm over no elements is 0, except for p = infinity, where it is an error. The gradient of
 // |x| at 0, and of the 2-norm where it is 0, is 0; that of the infinity norm goes to the first of
 // equal maxima. p = 1 saves x, p = 2 x and the norm, infinity the positions and their elements.
-Tensor Norm(const Tensor& x, double p = 2, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 
 // ln(sum e^x), computed as m + ln(sum e^(x - m)) with m = max x, in f32 or wider. Over no elements,
 // or only elements of -infinity, it is -infinity, with gradients of 0. Saves x and the result.
-Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor LogSumExp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // The product, in f32 or wider, in a fixed order; 1 over no elements. Saves x. The gradient
 // of an element is the product of the others: by a quotient where no element is 0, so that where
 // the product overflows or underflows, it does as well; where one is 0, the others' product.
-Tensor Prod(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // Whether any element, or each, is not 0; NaN is not. x has any dtype, the result is bool, without
 // a gradient. Over no elements Any is false and All is true.
-Tensor Any(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
-Tensor All(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor All(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 }  // namespace ops
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-using Dims = std::vector<int>;
+using ops::Dims;
 using Elements = std::vector<double>;  // that become one, in row-major order
 
 struct Over {

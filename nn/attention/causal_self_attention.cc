@@ -103,7 +103,7 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
         ->Attend(this, heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
         .View({qkv.dim(0), qkv.dim(1), h * heads.dim(3)});
   }
-  const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
+  const bool drop = dropout_ > 0 && InTraining();
   const double p = drop ? dropout_ : 0;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
   if (elsewhere) {

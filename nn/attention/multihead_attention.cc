@@ -56,7 +56,7 @@ Tensor MultiheadAttention::Forward(const Tensor& query, const Tensor& key, const
            "MultiheadAttentionOptions{.dropout = ",
            options.dropout, "}");
   ops::AttentionOptions own = options;
-  const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
+  const bool drop = dropout_ > 0 && InTraining();
   own.dropout = drop ? dropout_ : 0;
   own.site = drop ? RandomSite(path() + ".attn_dropout") : 0;
   const Tensor y = ops::Attention(Heads(q_proj_(query), n_head_), Heads(k_proj_(key), n_kv_head_),

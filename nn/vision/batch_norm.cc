@@ -23,7 +23,7 @@ BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options)
 
 Tensor BatchNorm::Forward(const Tensor& x) {
   CheckInput(x);
-  const bool in_training = CurrentStepState() != nullptr;
+  const bool in_training = InTraining();
   BatchNormRunning running;
   // A forward that is only recomputed is no second batch.
   if (options_.track_running_stats && !(in_training && Recomputing())) {

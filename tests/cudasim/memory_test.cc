@@ -1,6 +1,7 @@
 // Device, pinned and stream-ordered memory, and their detectors.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -322,6 +323,16 @@ TEST_F(MemoryDeathTest, Leaks) {
   EXPECT_EXIT(
       {
         cudaFree(NewOnDevice<float>(100));
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(
+      {
+        float* const x = NewOnDevice<float>(100);
+        cudaLaunchHostFunc(
+            nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); },
+            nullptr);
+        cudaFreeAsync(x, nullptr);  // waits in the stream when the process exits
         std::exit(0);
       },
       testing::ExitedWithCode(0), "");

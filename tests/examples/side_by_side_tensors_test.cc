@@ -116,7 +116,7 @@ TEST(SideBySide, Reductions) {
   const Tensor x = Matrix();
   // [Reductions]
   const double total = ops::Sum(x).Item();
-  const Tensor means = ops::Mean(x, {1});
+  const Tensor means = ops::Mean(x, 1);
   const Tensor highest = ops::Max(x, {-1}, /*keepdim=*/true);
   const Tensor variance = ops::Var(x, {0});
   const Tensor length = ops::Norm(x);

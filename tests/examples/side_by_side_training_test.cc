@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/examples/side_by_side.h"
 
 namespace lockstep {
@@ -145,7 +147,7 @@ TEST(SideBySide, Loop) {
   nn::Sequential model;
   Build(model).Materialize(kCpu, 1);
   const auto [x, y] = Problem();
-  std::vector<double> losses;
+  std::vector<double> losses, norms;
   // [A training loop]
   optim::AdamW adamw(model.Parameters());
   StepState state(kCpu, /*seed=*/1);
@@ -158,9 +160,11 @@ TEST(SideBySide, Loop) {
     adamw.Step(state);
     adamw.ZeroGrad();
     losses.push_back(loss.Item());
+    norms.push_back(state.Read().grad_norm);  // before clipping
   }
   // [end]
   EXPECT_LT(losses.back(), 0.1 * losses.front());
+  EXPECT_GT(norms.front(), 1);
 }
 
 TEST(SideBySide, Evaluation) {
@@ -177,6 +181,34 @@ TEST(SideBySide, Evaluation) {
   }
   // [end]
   EXPECT_EQ(loss, ops::MseLoss(plain(x), y).Item());
+}
+
+TEST(SideBySide, EarlyStopping) {
+  nn::Sequential model;
+  Build(model).Materialize(kCpu, 1);
+  const std::string folder = testing::TempDir();
+  const Tensor bias = model.Parameters().back()->value().Detach();
+  int epochs = 0;
+  const auto TrainEpoch = [&] { bias.Fill(++epochs); };
+  const auto Evaluate = [&] { return std::abs(epochs - 3); };
+  // [Evaluation]
+
+  // Early stopping: at the third evaluation that is not the best, with the weights of the best.
+  double best = HUGE_VAL;
+  int waited = 0;
+  while (waited++ < 3) {
+    TrainEpoch();
+    const double loss = Evaluate();
+    if (loss < best) {
+      best = loss;
+      waited = 0;
+      nn::SaveModule(model, folder + "/best.safetensors");
+    }
+  }
+  nn::LoadModule(model, folder + "/best.safetensors");
+  // [end]
+  EXPECT_EQ(epochs, 6);
+  EXPECT_EQ(bias.Item(), 3);
 }
 
 TEST(SideBySide, Files) {

@@ -84,19 +84,19 @@ TorchFunction WithOther(Tensor (*tensors)(const Tensor&, const Tensor&),
   };
 }
 
-TorchFunction Reduced(Tensor (*f)(const Tensor&, const std::vector<int>&, bool)) {
+TorchFunction Reduced(Tensor (*f)(const Tensor&, const ops::Dims&, bool)) {
   return [f](const Call& c) { return Tensors{f(c.x.at(0), c.Dims(), c.Flag("keepdim"))}; };
 }
 
-TorchFunction Spread(Tensor (*f)(const Tensor&, const std::vector<int>&, int, bool)) {
+TorchFunction Spread(Tensor (*f)(const Tensor&, const ops::Dims&, int, bool)) {
   return [f](const Call& c) {
     return Tensors{f(c.x.at(0), c.Dims(), Dim(c, "correction"), c.Flag("keepdim"))};
   };
 }
 
 // torch.max and torch.min of one dimension: values and where they are.
-TorchFunction ExtremeOf(Tensor (*value)(const Tensor&, const std::vector<int>&, bool),
-                        Tensor (*index)(const Tensor&, const std::vector<int>&, bool)) {
+TorchFunction ExtremeOf(Tensor (*value)(const Tensor&, const ops::Dims&, bool),
+                        Tensor (*index)(const Tensor&, const ops::Dims&, bool)) {
   return [=](const Call& c) {
     const bool keep = c.Flag("keepdim");
     return Tensors{value(c.x.at(0), c.Dims(), keep), index(c.x.at(0), c.Dims(), keep)};

@@ -272,7 +272,7 @@ void CheckStaleMasters() {
   }
   EXPECT_EQ(Bits(parameters[0]->value()), loaded) << "what was loaded is there";
   O anew(parameters);
-  const auto training = anew.BeginStep(state, 3, 0.1);
+  const auto training = anew.BeginStep(state, 0, 0.1);
   SetGradient(parameters[0]);
   anew.Step(state);
 }
@@ -315,10 +315,10 @@ TEST(LoopMistakes, MicroBatchesThatWouldShareAMask) {
   StepState state(kCpu, 1);
   const auto training = adamw.BeginStep(state, 0, 0.1);
   const auto first = Bits(Pass(parameters));
-  EXPECT_THAT(
-      MessageOf([&] { Pass(parameters); }),
-      AllOf(HasSubstr("random numbers (dropout) of the previous one"),
-            HasSubstr("training.SetFirstSample(index of its first sample within the step)")));
+  EXPECT_THAT(MessageOf([&] { Pass(parameters); }),
+              AllOf(HasSubstr("random numbers (dropout) of the previous one"),
+                    HasSubstr("training.SetFirstSample(index of its first sample within the step)"),
+                    HasSubstr("const NoGrad no_grad;")));
   training.SetFirstSample(8);
   EXPECT_NE(Bits(Pass(parameters)), first);
 }

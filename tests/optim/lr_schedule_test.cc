@@ -127,7 +127,8 @@ TEST(LrScheduleTest, Errors) {
     change(o);
     ExpectError<ArgumentError>([&] { LrSchedule schedule(o); }, message);
   };
-  expect([](auto& o) { o.lr = -1; }, "lr must be finite and at least 0, got -1");
+  expect([](auto& o) { o.lr = -1; }, "lr must be finite and above 0, got -1");
+  expect([](auto& o) { o.lr = 0; }, "got 0: it is the peak, such as in LrSchedule({.lr = 1e-3");
   expect([](auto& o) { o.lr = std::nan(""); }, "lr must be finite");
   expect([](auto& o) { o.lr = std::numeric_limits<double>::infinity(); }, "lr must be finite");
   expect([](auto& o) { o.min_lr = 1; }, "min_lr must be in [0, lr = 0.0006], got 1");

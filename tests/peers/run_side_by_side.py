@@ -2,6 +2,7 @@
 
   python3 tests/peers/run_side_by_side.py
 """
+import math
 import os
 import pathlib
 import re
@@ -29,7 +30,8 @@ def names():
         torch=torch, nn=nn, F=F, safetensors=safetensors, a=a, b=a + 6, v=torch.arange(3.),
         many=torch.randn(5, 2, 3), weight=a, bias=torch.randn(2), lr=0.1, logits=a,
         labels=torch.tensor([1, 2]), target=a + 1, bits=torch.ones(2, 3), model=model, other=mlp(),
-        large=mlp(), block=mlp(), adamw=torch.optim.AdamW(model.parameters()), losses=[], batches=0,
+        large=mlp(), block=mlp(), adamw=torch.optim.AdamW(model.parameters()), losses=[], norms=[],
+        math=math, train_epoch=lambda: None, evaluate=lambda: 1.0, batches=0,
         step=1, mean=a, folder=tempfile.mkdtemp(), count_call=lambda: None, x=a.clone(), y=a)
 
 

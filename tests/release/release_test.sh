@@ -35,6 +35,15 @@ grep -i 'mozilla public license' "$root/licenses/libeigen3-dev" >/dev/null || fa
 # From elsewhere: the program finds the library in its own folder.
 (cd / && "$root/bin/train_gpt" --train.steps=2 --optim.warmup=1 --train.eval_every=0 "--out_dir=$folder/run" >/dev/null) || fail "train_gpt does not train"
 
+# Examples include what is there, and pages link to it.
+for page in README.md pytorch.md torch_differences.md; do
+  [[ -f $root/examples/$page ]] || fail "there is no examples/$page"
+done
+while read -r name; do
+  [[ -f $root/include/$name || -f $root/examples/$name ]] || fail "an example includes $name, which is not there"
+done < <(sed -nE 's/^#include "(.*)"$/\1/p' "$root"/examples/*.{cc,h} | sort -u)
+if grep -n '](\.\./' "$root"/examples/*.md; then fail "these links lead out of the archive"; fi
+
 # not_ours: of the symbols read, those that are not in namespace lockstep.
 not_ours() {
   sed -E 's/^_Z(G[VR]|T[VTISHWC]|Th[n0-9]+_|Tv[n0-9]+_[n0-9]+_)?Z{0,2}N[KRO]*8lockstep/lockstep_/' | grep -v '^lockstep_' || true
@@ -67,6 +76,9 @@ if command -v pkg-config >/dev/null; then
     g++ mlp.o $(pkg-config --libs lockstep) -o mlp
     g++ mlp.o $(pkg-config --libs lockstep-static) -o mlp-static
   }
+  # shellcheck disable=SC2046
+  g++ -O2 "$root/examples/small_gpt.cc" $(pkg-config --cflags --libs lockstep) -o small_gpt
+  [[ $(run ./small_gpt) == "step 10  loss "* ]] || fail "examples/small_gpt.cc does not train"
   ldd mlp | grep "liblockstep.so.* => $root/lib" >/dev/null || fail "mlp uses $(ldd mlp)"
   if ldd mlp-static | grep liblockstep; then fail "mlp-static is not static"; fi
   echo "pkg-config: $(run ./mlp)"

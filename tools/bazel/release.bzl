@@ -53,6 +53,7 @@ def _release_impl(ctx):
     lines += ["archive " + file.path for file in archives]
     lines += ["plugin " + file.path for file in ctx.files.plugins]
     lines += ["program %s %s" % (name, file.path) for name, file in programs.items()]
+    lines += ["example " + file.path for file in ctx.files.examples]
     lines += ["file " + file.path for file in ctx.files.files]
     manifest = ctx.actions.declare_file(ctx.label.name + ".manifest")
     ctx.actions.write(manifest, "\n".join(lines) + "\n")
@@ -61,7 +62,8 @@ def _release_impl(ctx):
         command = ctx.file._script.path + ' "$@"',
         arguments = [manifest.path, output.path],
         inputs = [manifest, ctx.file._script, ctx.file._archive_script] + headers.values() + archives +
-                 programs.values() + ctx.files.plugins + ctx.files.files + ctx.files._templates,
+                 programs.values() + ctx.files.plugins + ctx.files.examples + ctx.files.files +
+                 ctx.files._templates,
         outputs = [output],
         mnemonic = "Release",
         progress_message = "Packing %s" % output.short_path,
@@ -73,6 +75,7 @@ release = rule(
     implementation = _release_impl,
     attrs = {
         "deps": attr.label_list(providers = [CcInfo], doc = "What the libraries consist of."),
+        "examples": attr.label_list(allow_files = True, doc = "Programs and pages, for the folder examples."),
         "exclude_suffixes": attr.string_list(doc = "Headers whose names end so are not installed."),
         "files": attr.label_list(allow_files = True, doc = "Beside the README."),
         "folders": attr.string_list(doc = "Those whose headers are installed."),

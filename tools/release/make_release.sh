@@ -41,6 +41,16 @@ while read -r name; do
   fi
 done < <(grep -rhoE '^ *# *include "[^"]+"' "$root/include" | cut -d '"' -f 2 | sort -u)
 
+# --- Examples ---------------------------------------------------------------------------------------
+
+# Programs, whose includes are changed as those of the headers are, and pages, without their links to
+# files that are not here.
+mkdir "$root/examples"
+while read -r file; do
+  sed -E -e 's@^( *# *include ")models/examples/@\1@' -e "s@^( *# *include \")($folders)/@\1lockstep/\2/@" \
+    -e 's@\[([^]]*)\]\(\.\./[^)]*\)@\1@g' "$file" >"$root/examples/${file##*/}"
+done < <(field example)
+
 # --- Libraries --------------------------------------------------------------------------------------
 
 object=$scratch/lockstep.o

@@ -36,7 +36,8 @@ std::string Hex(uintptr_t address) {
   return text;
 }
 
-// Reports device memory that was not freed. Runs after the destructors of static objects.
+// Reports device memory that was not freed. Runs after the destructors of static objects. What
+// cudaFreeAsync freed counts as freed even if the free was still in its stream, and was dropped.
 __attribute__((destructor(101))) void ReportLeaks() {
   if (GetSettings().leaks == Leaks::kOff) return;
   size_t bytes = 0;
@@ -47,6 +48,7 @@ __attribute__((destructor(101))) void ReportLeaks() {
     const Lock lock(GetState().mutex);
     for (const auto& [begin, block] : GetTable().live) {
       if (block->kind != BlockKind::kDevice && block->kind != BlockKind::kManaged) continue;
+      if (block->freed) continue;
       bytes += block->size;
       if (count++ < kShown) largest += "\n  " + DescribeWithSites(*block);
     }
