@@ -171,7 +171,8 @@ void Evaluator::DefineFunctions(int64_t now) {
 
 Value Evaluator::MakeNamespace(const Arguments& arguments) {
   auto* space = Own<NamespaceObject>();
-  for (const auto& [key, value] : MakeDict(arguments).dict().items) {
+  const Value attributes = MakeDict(arguments);
+  for (const auto& [key, value] : attributes.dict().items) {
     space->Set(RequireText(key, "the name of an attribute"), value);
   }
   return Value::Of(space);

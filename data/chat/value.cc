@@ -131,12 +131,12 @@ Kind Value::kind() const {
   }
 }
 
-const std::string& Value::undefined_why() const { return *std::get<UndefinedTag>(data_).why; }
-const std::string& Value::text() const {
+const std::string& Value::undefined_why() const& { return *std::get<UndefinedTag>(data_).why; }
+const std::string& Value::text() const& {
   return std::get<std::shared_ptr<const Text>>(data_)->text;
 }
 bool Value::safe() const { return std::get<std::shared_ptr<const Text>>(data_)->safe; }
-const List& Value::items() const {
+const List& Value::items() const& {
   return std::get<std::shared_ptr<const Sequence>>(data_)->items;
 }
 

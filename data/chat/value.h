@@ -77,18 +77,22 @@ class Value {
   bool IsInteger() const { return Is(Kind::kInt) || Is(Kind::kBool); }  // bool is an int in Python
   bool IsNumber() const { return IsInteger() || Is(Kind::kFloat); }
 
-  // Each for its kind only.
-  const std::string& undefined_why() const;
+  // Each for its kind only. References live as long as the value, so temporaries give none.
+  const std::string& undefined_why() const&;
   bool boolean() const { return std::get<bool>(data_); }
   int64_t integer() const { return Is(Kind::kBool) ? boolean() : std::get<int64_t>(data_); }
   double number() const {
     return Is(Kind::kFloat) ? std::get<double>(data_) : static_cast<double>(integer());
   }
-  const std::string& text() const;
+  const std::string& text() const&;
+  const std::string& text() && = delete;
   bool safe() const;
-  const List& items() const;
-  const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
-  const Method& method() const { return *std::get<std::shared_ptr<const Method>>(data_); }
+  const List& items() const&;
+  const List& items() && = delete;
+  const Dict& dict() && = delete;
+  const Method& method() && = delete;
+  const Dict& dict() const& { return *std::get<std::shared_ptr<const Dict>>(data_); }
+  const Method& method() const& { return *std::get<std::shared_ptr<const Method>>(data_); }
   Object* object() const { return std::get<Object*>(data_); }
 
   int nesting() const;  // 0 of a scalar, 1 of a list of scalars
