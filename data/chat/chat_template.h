@@ -1,0 +1,79 @@
+// Chat templates: the text of a conversation, as a model was trained to read it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/chat/budget.h"
+#include "data/chat/evaluator.h"
+
+namespace lockstep::data {
+
+// A conversation as text.
+struct RenderedChat {
+  std::string text;  // UTF-8
+  // What {% generation %} blocks wrote, in order: what the assistant says, for the loss mask.
+  // Bytes of `text`; CountUtf8 gives characters.
+  std::vector<chat::ByteSpan> generation;
+};
+
+// A template in the language of Jinja, as Hugging Face's tokenizers carry it: the subset that chat
+// templates use, in the environment of transformers (trim_blocks, lstrip_blocks, break and continue,
+// tojson without HTML escapes, raise_exception, strftime_now, generation blocks). See README.md for
+// what there is. Immutable after construction, so threads can share it.
+class ChatTemplate {
+ public:
+  // Parses `source`. Throws InputError with `origin` (a file), line and column if it is not a
+  // template, or uses what is not supported.
+  ChatTemplate(std::string_view source, std::string origin);
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // From a model's folder, its chat_template.jinja or its tokenizer_config.json. Of several
+  // templates takes the one called `name`. With a folder, chat_template.jinja is preferred for the
+  // default, and special tokens (bos_token and so on) become variables where a
+  // tokenizer_config.json stands beside it. InputError if there is no template.
+  static ChatTemplate Load(const std::string& path, const std::string& name = "default");
+
+
+  // `messages`: a list of objects with "role" and "content", in the order that their files have;
+  // `variables`: an object, or null; for example {"tools": [...], "enable_thinking": false}. It
+  // overrides special tokens; `tools` and `documents` are None unless given.
+  //
+  // Throws InputError with the position in the template if the template fails, raises an exception,
+  // or exceeds `limits`.
+  RenderedChat Render(const nlohmann::ordered_json& messages,
+                      const nlohmann::ordered_json& variables, bool add_generation_prompt) const;
+
+  // Whether Render gives generation spans.
+  bool has_generation() const { return has_generation_; }
+  const std::string& origin() const { return origin_; }
+  // Of the tokenizer, by name ("bos_token"); variables of the template.
+  const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
+
+  void set_special_tokens(std::map<std::string, std::string> tokens) {
+    special_tokens_ = std::move(tokens);
+  }
+  void set_limits(const chat::Limits& limits) { limits_ = limits; }
+  // The time that strftime_now gives, in seconds since 1970; the current time unless it is set. Set
+  // it to prepare data that can be reproduced.
+  void set_now(std::optional<int64_t> now) { now_ = now; }
+
+ private:
+  std::string origin_;
+  std::unique_ptr<const chat::Block> block_;
+  bool has_generation_ = false;
+  std::map<std::string, std::string> special_tokens_;
+  chat::Limits limits_;
+  std::optional<int64_t> now_;
+};
+
+}  // namespace lockstep::data
