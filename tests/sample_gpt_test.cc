@@ -11,7 +11,6 @@
 #include "core/io/safetensors_writer.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
-#include "data/tokenizer/gpt2_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/utf8.h"
 #include "models/gpt/gpt.h"
