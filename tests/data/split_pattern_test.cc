@@ -173,7 +173,7 @@ TEST(SplitPatternTest, WhatPcre2ReadsInAnotherWayIsRefused) {
 
 // A pattern that backtracks without end meets PCRE2's limit.
 TEST(SplitPatternTest, ExplosivePatternsEndWithAnError) {
-  const auto pattern = SplitPattern::Compile("(a+)+$(?<!a)b", "t.json: pattern");
+  const auto pattern = SplitPattern::Compile("(a|aa)+[bc]", "t.json: pattern");
   EXPECT_THAT(MessageOf<InputError>([&] { Cut(*pattern, std::string(100, 'a') + "!"); }),
               HasSubstr("t.json: pattern"));
 }
