@@ -146,7 +146,7 @@ TEST_F(SampleGpt, HelpListsTheOptionsThatAreTestedHere) {
                                         "tokens",    "stop",    "stop_at_end",        "temperature",
                                         "top_k",     "top_p",   "repetition_penalty", "seed",
                                         "kv_cache",  "slide",   "batch_size",         "stream",
-                                        "threads",   "device"};
+                                        "threads",   "device",  "special_tokens"};
   EXPECT_EQ(listed, tested);
 }
 
