@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/step_state.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/host_snapshot.h"
 #include "models/checkpoint/tensor_parts.h"
@@ -57,10 +57,11 @@ struct CheckpointShare {
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 
 // Rank 0's are the weights (model.safetensors, or its parts), the buffers, config.json,
-// tokenizer.json (unless null), the optimizer's state (optimizer.safetensors, or its parts) and
-// trainer_state.json; others have their parts. Tensors are copied to the snapshot, between Begin
-// and End; where that is null they are read when they are written, so the model must not change
-// before. Collective, unless `share.parts`, if the model is sharded.
+// tokenizer.json and tokenizer_config.json (unless null), the optimizer's state
+// (optimizer.safetensors, or its parts) and trainer_state.json; others have their parts. Tensors
+// are copied to the snapshot, between Begin and End; where that is null they are read when they are
+// written, so the model must not change before. Collective, unless `share.parts`, if the model is
+// sharded.
 CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const optim::Optimizer& optimizer,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,

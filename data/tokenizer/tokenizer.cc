@@ -1,0 +1,146 @@
+#include "data/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/system/environment.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/char_tokenizer.h"
+#include "data/tokenizer/gpt2_files.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "data/utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::json;
+
+std::unique_ptr<Tokenizer> CharFromJson(const Json& json, const std::string& origin) {
+  const auto it = json.find("characters");
+  if (it == json.end() || !it->is_string() || it->get_ref<const std::string&>().empty()) {
+    throw InputError(StrCat(origin, ": \"characters\" must be a nonempty string"));
+  }
+  const auto& characters = it->get_ref<const std::string&>();
+  auto tokenizer = std::make_unique<CharTokenizer>(characters);
+  if (tokenizer->vocab_size() != CountUtf8(characters) ||
+      tokenizer->Decode(tokenizer->Encode(characters)) != characters ||
+      !std::ranges::is_sorted(tokenizer->Encode(characters))) {
+    throw InputError(StrCat(origin, ": \"characters\" must be in ascending order, each once"));
+  }
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& origin) {
+  const Json version = json.value("version", Json());
+  if (json.value("format", Json()) != kTokenizerFormat || version != kTokenizerVersion) {
+    throw InputError(StrCat(origin, ": not a tokenizer file of this version of Lockstep: expected ",
+                            "\"format\": \"", kTokenizerFormat,
+                            "\", \"version\": ", kTokenizerVersion));
+  }
+  const Json type = json.value("type", Json());
+  if (type == "char") return CharFromJson(json, origin);
+  if (type == "byte") return std::make_unique<ByteTokenizer>();
+  if (type == "gpt2") return FromGpt2Json(json, origin);
+  throw InputError(StrCat(origin, ": unknown tokenizer type ", DumpJson(type),
+                          "; known: \"char\", \"byte\", \"gpt2\""));
+}
+
+// The largest vocabularies have some 40 MB. Parsed, a file takes several times its size.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+
+std::string ReadVocabulary(const std::string& path) {
+  if (const int64_t size = OpenForReading(path).size(); size > kMaxFileBytes) {
+    throw InputError(
+        StrCat(path, ": ", size, " bytes are too many for a tokenizer: at most ", kMaxFileBytes));
+  }
+  return ReadFile(path);
+}
+
+// `text` is a file of Lockstep's or Hugging Face's; `config` stands beside the latter.
+std::unique_ptr<Tokenizer> FromText(std::string text, std::string config,
+                                    const std::string& origin) {
+  const Json json = ParseJsonObject(text, origin);
+  if (json.contains("format")) return FromParsedJson(json, origin);
+  if (json.contains("model")) {
+    return std::make_unique<BpeTokenizer>(json, std::move(text), std::move(config), origin);
+  }
+  throw InputError(StrCat(origin, ": neither a tokenizer file of Lockstep (\"format\": \"",
+                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
+}
+
+// The two files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
+constexpr const char* kVocabularyFiles[][2] = {{"encoder.json", "vocab.bpe"},
+                                               {"vocab.json", "merges.txt"}};
+
+std::unique_ptr<Tokenizer> LoadGpt2Files(const std::string& tokens, const std::string& merges) {
+  return FromGpt2Files(ParseJsonObject(ReadVocabulary(tokens), tokens), ReadVocabulary(merges),
+                       tokens, merges);
+}
+
+std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
+  const std::string json = JoinPath(folder, "tokenizer.json");
+  if (PathExists(json)) return LoadTokenizer(json);
+  for (const auto& [tokens, merges] : kVocabularyFiles) {
+    if (PathExists(JoinPath(folder, tokens)) && PathExists(JoinPath(folder, merges))) {
+      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
+    }
+  }
+  throw InputError(StrCat(folder,
+                          ": no tokenizer in this folder: expected tokenizer.json, or "
+                          "encoder.json and vocab.bpe, or vocab.json and merges.txt"));
+}
+
+std::string Gpt2Folder() {
+  return JoinPath(EnvironmentVariable("HOME").value_or(""), ".cache/lockstep/gpt2");
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin) {
+  return FromText(std::string(json), "", origin);
+}
+
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
+  if (IsDirectory(path)) return LoadFolder(path);
+  const std::string folder = ParentPath(path);
+  for (const auto& [tokens, merges] : kVocabularyFiles) {
+    if (path.ends_with(tokens) || path.ends_with(merges)) {
+      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
+    }
+  }
+  const std::string config = JoinPath(folder, "tokenizer_config.json");
+  const bool has_config = path.ends_with("tokenizer.json") && PathExists(config);
+  return FromText(ReadVocabulary(path), has_config ? ReadVocabulary(config) : "", path);
+}
+
+std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
+  if (const auto named = EnvironmentVariable("LOCKSTEP_GPT2_DIR")) return LoadTokenizer(*named);
+  return IsDirectory(Gpt2Folder()) ? LoadFolder(Gpt2Folder()) : nullptr;
+}
+
+std::string HowToGetGpt2Vocabulary() {
+  return StrCat("put encoder.json and vocab.bpe, or GPT-2's tokenizer.json, in ", Gpt2Folder(),
+                ", or set LOCKSTEP_GPT2_DIR to their folder");
+}
+
+std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text) {
+  if (option == "char") return std::make_unique<CharTokenizer>(text);
+  if (option == "byte") return std::make_unique<ByteTokenizer>();
+  if (option == "gpt2") {
+    auto tokenizer = FindGpt2Tokenizer();
+    if (tokenizer != nullptr) return tokenizer;
+    throw InputError(
+        StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
+               "Lockstep: ",
+               HowToGetGpt2Vocabulary(), ", or use --data.tokenizer=FOLDER"));
+  }
+  if (PathExists(option)) return LoadTokenizer(option);
+  throw InputError(StrCat("data.tokenizer=", option,
+                          " is not char, byte or gpt2, and no such file or folder exists"));
+}
+
+}  // namespace lockstep::data

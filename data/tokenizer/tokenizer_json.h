@@ -1,0 +1,38 @@
+// Shared by the tokenizers: their JSON envelope and the check of ids. Only for data/tokenizer/*.cc.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace lockstep::data {
+
+inline constexpr std::string_view kTokenizerFormat = "lockstep-tokenizer";
+inline constexpr int kTokenizerVersion = 1;
+
+inline nlohmann::ordered_json TokenizerJson(const Tokenizer& tokenizer) {
+  nlohmann::ordered_json json;
+  json["format"] = kTokenizerFormat;
+  json["version"] = kTokenizerVersion;
+  json["type"] = tokenizer.name();
+  return json;
+}
+
+// Throws InputError naming `origin` unless the text is one JSON object.
+inline nlohmann::json ParseJsonObject(std::string_view text, const std::string& origin) {
+  nlohmann::json json = ParseJson(text, origin);
+  if (!json.is_object()) throw InputError(StrCat(origin, ": expected a JSON object"));
+  return json;
+}
+
+inline void RequireTokenId(int32_t id, const Tokenizer& tokenizer) {
+  LS_CHECK(id >= 0 && id < tokenizer.vocab_size(), "decode: token ", id,
+           " is outside the vocabulary of the ", tokenizer.name(), " tokenizer (0 to ",
+           tokenizer.vocab_size() - 1, ")");
+}
+
+}  // namespace lockstep::data
