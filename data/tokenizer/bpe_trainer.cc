@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/bpe.h"
+#include "data/tokenizer/bpe.h"
 #include "data/tokenizer/word_counts.h"
 
 namespace lockstep::data {
