@@ -7,12 +7,12 @@
 #include <queue>
 #include <set>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
 #include "core/io/json.h"
 #include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/pair_map.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
@@ -50,10 +50,6 @@ class Trainer {
     }
   };
 
-  static uint64_t Key(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-  }
-
   void AddToken(std::string bytes);
   void AddWords(const WordCounts& words);
   void AddPair(int32_t left, int32_t right, Place place);
@@ -71,8 +67,8 @@ class Trainer {
   // and the last slot of a token hold its id, so the neighbours of a token are found without links.
   std::vector<int32_t> slots_;
   std::vector<int64_t> word_counts_;
-  std::unordered_map<uint64_t, Pair> pairs_;
-  std::vector<uint64_t> new_pairs_;  // keys of pairs_ that heap_ does not have yet
+  PairMap<Pair> pairs_;
+  std::vector<std::pair<int32_t, int32_t>> new_pairs_;  // those that heap_ does not have yet
   std::priority_queue<Candidate> heap_;
 };
 
@@ -149,25 +145,23 @@ void Trainer::AddWords(const WordCounts& words) {
 }
 
 void Trainer::AddPair(int32_t left, int32_t right, Place place) {
-  const uint64_t key = Key(left, right);
-  const auto [it, is_new] = pairs_.try_emplace(key);
-  if (is_new) new_pairs_.push_back(key);
-  it->second.count += word_counts_[place.word];
-  it->second.places.push_back(place);
+  const auto [pair, added] = pairs_.FindOrAdd(left, right);
+  if (added) new_pairs_.emplace_back(left, right);
+  pair->count += word_counts_[place.word];
+  pair->places.push_back(place);
 }
 
 void Trainer::RemovePair(int32_t left, int32_t right, uint32_t word) {
-  const auto it = pairs_.find(Key(left, right));
-  if (it != pairs_.end()) it->second.count -= word_counts_[word];
+  if (Pair* pair = pairs_.Find(left, right)) pair->count -= word_counts_[word];
 }
 
 void Trainer::QueueNewPairs() {
-  for (const uint64_t key : new_pairs_) {
-    const auto it = pairs_.find(key);
-    if (it->second.count < min_count_) {
-      pairs_.erase(it);  // for good, since counts never rise again
+  for (const auto& [left, right] : new_pairs_) {
+    const int64_t count = pairs_.Find(left, right)->count;
+    if (count < min_count_) {
+      pairs_.Erase(left, right);  // for good, since counts never rise again
     } else {
-      heap_.push({it->second.count, static_cast<int32_t>(key >> 32), static_cast<int32_t>(key)});
+      heap_.push({count, left, right});
     }
   }
   new_pairs_.clear();
@@ -177,8 +171,9 @@ void Trainer::Merge(int32_t left, int32_t right) {
   const auto merged = static_cast<int32_t>(bpe_.tokens.size());
   bpe_.merges.push_back({left, right, merged});
   AddToken(bpe_.tokens[left] + bpe_.tokens[right]);
-  const auto pair = pairs_.extract(Key(left, right));
-  for (const auto [first, word] : pair.mapped().places) {
+  const std::vector<Place> places = std::move(pairs_.Find(left, right)->places);
+  pairs_.Erase(left, right);
+  for (const auto [first, word] : places) {
     if (slots_[first] != left) continue;
     const uint32_t middle = first + lengths_[left];
     if (slots_[middle] != right) continue;
@@ -204,10 +199,9 @@ TrainedBpe Trainer::Run() {
   while (size() < options_.vocab_size && !heap_.empty()) {
     const Candidate top = heap_.top();
     heap_.pop();
-    const auto pair = pairs_.find(Key(top.left, top.right));
-    const int64_t count = pair->second.count;
+    const int64_t count = pairs_.Find(top.left, top.right)->count;
     if (count < min_count_) {
-      pairs_.erase(pair);
+      pairs_.Erase(top.left, top.right);
     } else if (count < top.count) {
       heap_.push({count, top.left, top.right});
     } else {
