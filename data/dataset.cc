@@ -11,7 +11,7 @@
 #include "core/io/sha256.h"
 #include "data/corpus.h"
 #include "data/token_shards.h"
-#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_files.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

@@ -11,7 +11,6 @@
 #include "core/io/safetensors_writer.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
-#include "data/tokenizer/gpt2_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/utf8.h"
 #include "models/gpt/gpt.h"
@@ -310,6 +309,41 @@ TEST_F(SampleGpt, StopAtEndHeedsTheEndOfTextToken) {
   EXPECT_EQ(Out({"--prompt="}, ends), "\n");
   const std::string words = Save("words", config, ByteLevelTokenizer(), /*favourite=*/256);
   EXPECT_THAT(Out({"--prompt=", "--tokens=3"}, words), testing::Eq("ththth\n"));
+}
+
+// A tokenizer after Llama 2's: text begins with bos and a space that is not shown, and what lies
+// beside the tokenizer names eos.
+TEST_F(SampleGpt, HuggingFaceTokenizersBeginAndEndText) {
+  const std::string tokenizer = R"({"version": "1.0", "added_tokens": [
+      {"id": 0, "content": "<unk>", "special": true}, {"id": 1, "content": "<s>", "special": true},
+      {"id": 2, "content": "</turn>", "special": true}],
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+    "pre_tokenizer": null,
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true,
+      "vocab": {"<unk>": 0, "<s>": 1, "</turn>": 2, "▁": 3, "a": 4, "b": 5, "▁a": 6},
+      "merges": ["▁ a"]}})";
+  const GptConfig config{.vocab_size = 7, .block_size = 16, .n_layer = 1, .n_head = 1, .n_embd = 8};
+  const std::string words = Save("words", config, tokenizer, /*favourite=*/6);
+  EXPECT_EQ(Out({"--prompt=b", "--tokens=3"}, words), "b a a a\n");
+  const std::string ends = Save("ends", config, tokenizer, /*favourite=*/2);
+  EXPECT_THAT(Out({"--prompt=b", "--tokens=2"}, ends), testing::Eq("b</turn></turn>\n"));
+  WriteFileAtomically(ends + "/tokenizer_config.json", R"({"eos_token": {"content": "</turn>"}})");
+  EXPECT_EQ(Out({"--prompt=b", "--tokens=2"}, ends), "b\n");
+  // bos, once; and as many tokens as ids, whose number is on stderr.
+  const auto prompt_tokens = [&](const std::string& prompt, const std::string& option) {
+    const std::string err = Run({"--prompt=" + prompt, "--tokens=2", option}, words).err;
+    return err.substr(0, err.find(" in"));
+  };
+  EXPECT_EQ(prompt_tokens("a", "--special_tokens=true"), "prompt: 2 tokens");
+  EXPECT_EQ(prompt_tokens("<s>a", "--special_tokens=true"), "prompt: 2 tokens");
+  EXPECT_EQ(prompt_tokens("a", "--special_tokens=false"), "prompt: 1 tokens");
 }
 
 TEST_F(SampleGpt, TemperatureZeroIsGreedyAndHighIsWild) {

@@ -13,6 +13,8 @@ namespace {
 // Pieces longer than this use the heap.
 constexpr size_t kScanLimit = 96;
 
+constexpr size_t kMaxPiece = size_t{1} << 30;
+
 uint64_t Key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
 }
@@ -86,27 +88,30 @@ void BpeMerger::Scan(std::vector<int32_t>* ids) const {
 
 void BpeMerger::UseHeap(std::vector<int32_t>* ids) const {
   std::vector<int32_t>& v = *ids;
-  const auto n = static_cast<int64_t>(v.size());
+  if (v.size() > kMaxPiece) {
+    throw InputError(StrCat("a word of ", v.size(), " characters or bytes without a break is too ",
+                            "long to be tokenized: at most ", kMaxPiece));
+  }
+  const auto n = static_cast<int32_t>(v.size());
   // The surviving tokens form a list; a token that was merged into its left neighbour has id -1.
-  std::vector<int64_t> previous(n), next(n);
-  for (int64_t i = 0; i < n; ++i) {
+  std::vector<int32_t> previous(n), next(n);
+  for (int32_t i = 0; i < n; ++i) {
     previous[i] = i - 1;
     next[i] = i + 1;
   }
   struct Candidate {
-    int32_t rank;
-    int64_t position;
+    int32_t rank, position;
     bool operator>(const Candidate& other) const {
       return rank != other.rank ? rank > other.rank : position > other.position;
     }
   };
   std::vector<Candidate> candidates;
-  for (int64_t i = 0; i + 1 < n; ++i) {
+  for (int32_t i = 0; i + 1 < n; ++i) {
     const int32_t rank = Find(v[i], v[i + 1]).rank;
     if (rank != kNone) candidates.push_back({rank, i});
   }
   std::priority_queue heap(std::greater<Candidate>(), std::move(candidates));
-  const auto consider = [&](int64_t i) {
+  const auto consider = [&](int32_t i) {
     if (i < 0 || next[i] >= n) return;
     const int32_t rank = Find(v[i], v[next[i]]).rank;
     if (rank != kNone) heap.push({rank, i});

@@ -1,4 +1,4 @@
-// Byte pair merges: the inner loop of a byte-level BPE tokenizer.
+// Byte pair merges: the inner loop of a BPE tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ class BpeMerger {
   explicit BpeMerger(std::span<const BpeMerge> merges);
 
   // Replaces `ids` by the result of all merges. Short pieces are scanned, in O(n^2) with a small
-  // constant; long ones use a heap, in O(n log n), so that no input is slow.
+  // constant; long ones use a heap, in O(n log n), so that no input is slow, and about 28 bytes for
+  // each id. Throws InputError for more than 2^30 ids.
   void Apply(std::vector<int32_t>* ids) const;
 
  private:

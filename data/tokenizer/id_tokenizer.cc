@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "core/error.h"
-#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_files.h"
 
 namespace lockstep::data {
 

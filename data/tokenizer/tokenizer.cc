@@ -7,10 +7,10 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
+#include "data/tokenizer/bpe_tokenizer.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
-#include "data/tokenizer/gpt2_tokenizer.h"
-#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_files.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/utf8.h"
 
@@ -44,9 +44,32 @@ std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& o
   const Json type = json.value("type", Json());
   if (type == "char") return CharFromJson(json, origin);
   if (type == "byte") return std::make_unique<ByteTokenizer>();
-  if (type == "gpt2") return std::make_unique<Gpt2Tokenizer>(ParseGpt2Json(json, origin));
+  if (type == "gpt2") return FromGpt2Json(json, origin);
   throw InputError(StrCat(origin, ": unknown tokenizer type ", DumpJson(type),
                           "; known: \"char\", \"byte\", \"gpt2\""));
+}
+
+// The largest vocabularies have some 40 MB. Parsed, a file takes several times its size.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+
+std::string ReadVocabulary(const std::string& path) {
+  if (const int64_t size = OpenForReading(path).size(); size > kMaxFileBytes) {
+    throw InputError(
+        StrCat(path, ": ", size, " bytes are too many for a tokenizer: at most ", kMaxFileBytes));
+  }
+  return ReadFile(path);
+}
+
+// `text` is a file of Lockstep's or Hugging Face's; `config` stands beside the latter.
+std::unique_ptr<Tokenizer> FromText(std::string text, std::string config,
+                                    const std::string& origin) {
+  const Json json = ParseJsonObject(text, origin);
+  if (json.contains("format")) return FromParsedJson(json, origin);
+  if (json.contains("model")) {
+    return std::make_unique<BpeTokenizer>(json, std::move(text), std::move(config), origin);
+  }
+  throw InputError(StrCat(origin, ": neither a tokenizer file of Lockstep (\"format\": \"",
+                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
 }
 
 // The two files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
@@ -54,8 +77,8 @@ constexpr const char* kVocabularyFiles[][2] = {{"encoder.json", "vocab.bpe"},
                                                {"vocab.json", "merges.txt"}};
 
 std::unique_ptr<Tokenizer> LoadGpt2Files(const std::string& tokens, const std::string& merges) {
-  return std::make_unique<Gpt2Tokenizer>(
-      ParseGpt2Files(ParseJsonObject(ReadFile(tokens), tokens), ReadFile(merges), tokens, merges));
+  return FromGpt2Files(ParseJsonObject(ReadVocabulary(tokens), tokens), ReadVocabulary(merges),
+                       tokens, merges);
 }
 
 std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
@@ -78,7 +101,7 @@ std::string Gpt2Folder() {
 }  // namespace
 
 std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin) {
-  return FromParsedJson(ParseJsonObject(json, origin), origin);
+  return FromText(std::string(json), "", origin);
 }
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
@@ -89,13 +112,9 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
       return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
     }
   }
-  const Json json = ParseJsonObject(ReadFile(path), path);
-  if (json.contains("format")) return FromParsedJson(json, path);
-  if (json.contains("model")) {
-    return std::make_unique<Gpt2Tokenizer>(ParseHuggingFaceTokenizer(json, path));
-  }
-  throw InputError(StrCat(path, ": neither a tokenizer file of Lockstep (\"format\": \"",
-                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
+  const std::string config = JoinPath(folder, "tokenizer_config.json");
+  const bool has_config = path.ends_with("tokenizer.json") && PathExists(config);
+  return FromText(ReadVocabulary(path), has_config ? ReadVocabulary(config) : "", path);
 }
 
 std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {

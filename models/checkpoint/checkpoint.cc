@@ -131,6 +131,9 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
+  if (tokenizer && !tokenizer->ConfigJson().empty()) {
+    files.texts.emplace_back("tokenizer_config.json", tokenizer->ConfigJson());
+  }
   files.texts.emplace_back("trainer_state.json", ToJson(state));
   return files;
 }

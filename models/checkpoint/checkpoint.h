@@ -57,7 +57,7 @@ struct CheckpointShare {
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 
 // Rank 0's are the weights (model.safetensors, or its parts), the buffers, config.json,
-// tokenizer.json (unless null), the optimizer's state (optimizer.safetensors, or its parts) and
+// tokenizer.json and tokenizer_config.json (unless null), the optimizer's state (optimizer.safetensors, or its parts) and
 // trainer_state.json; others have their parts. Tensors are copied to the snapshot, between Begin
 // and End; where that is null they are read when they are written, so the model must not change
 // before. Collective, unless `share.parts`, if the model is sharded.

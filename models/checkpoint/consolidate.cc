@@ -29,7 +29,7 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   RemoveTree(temporary);
   WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
                 ToHfTensors(model, weight), max_bytes);
-  for (const char* name : {"tokenizer.json", kBuffersFile}) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", kBuffersFile}) {
     const std::string file = JoinPath(checkpoint, name);
     if (PathExists(file)) WriteFileAtomically(JoinPath(temporary, name), ReadFile(file));
   }

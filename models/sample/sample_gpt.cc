@@ -66,11 +66,24 @@ std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std:
   return std::make_unique<data::IdTokenizer>(vocab_size);
 }
 
+// With special tokens, those that the prompt spells become their ids, and what the model expects
+// before a text (its bos) is put there, unless the prompt has it.
+std::vector<int32_t> EncodeText(const std::string& text, const data::Tokenizer& tokenizer,
+                                bool special_tokens) {
+  if (!special_tokens) return tokenizer.Encode(text);
+  std::vector<int32_t> ids = tokenizer.EncodeWithSpecials(text);
+  const std::vector<int32_t> before = tokenizer.special_ids().before;
+  if (ids.size() < before.size() || !std::equal(before.begin(), before.end(), ids.begin())) {
+    ids.insert(ids.begin(), before.begin(), before.end());
+  }
+  return ids;
+}
+
 std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokenizer,
-                            int64_t vocab_size) {
+                            bool special_tokens, int64_t vocab_size) {
   std::vector<int32_t> ids;
   try {
-    ids = tokenizer.Encode(prompt.text);
+    ids = EncodeText(prompt.text, tokenizer, special_tokens);
   } catch (const InputError& e) {
     throw InputError(StrCat(prompt.origin, ": ", e.what()));
   }
@@ -171,7 +184,8 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
   const std::vector<Prompt> prompts = ReadPrompts(c);
   const bool several = prompts.size() > 1 || c.num_samples > 1;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const std::vector<int32_t> ids = Encode(prompts[p], tokenizer, model.config().vocab_size);
+    const std::vector<int32_t> ids =
+        Encode(prompts[p], tokenizer, c.special_tokens, model.config().vocab_size);
     for (int64_t s = 0; s < c.num_samples; ++s) {
       sequences.push_back({.prompt = ids, .sample = s});
       starts.push_back(tokenizer.name() == "ids" ? tokenizer.Decode(ids) : prompts[p].text);
@@ -183,14 +197,15 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
   std::vector<int64_t> left(sequences.size(), c.tokens);
   OrderedOutput output(std::move(headers), c.stream, prints ? stdout : nullptr);
   for (size_t i = 0; i < starts.size(); ++i) output.Write(static_cast<int64_t>(i), starts[i]);
+  const std::optional<int32_t> eos = tokenizer.special_ids().eos;
   GenerateStats stats;
   GenerateBatch(
       model, sequences, std::min(tokenizer.vocab_size(), model.config().vocab_size),
       ToGenerateOptions(c),
       [&](int64_t sequence, int32_t id) {
         TextStream& stream = streams[static_cast<size_t>(sequence)];
-        const bool end = c.stop_at_end && tokenizer.end_of_text() == id;
-        if (!end) output.Write(sequence, stream.Push(tokenizer.Decode(std::span(&id, 1))));
+        const bool end = c.stop_at_end && (tokenizer.end_of_text() == id || eos == id);
+        if (!end) output.Write(sequence, stream.Push(tokenizer.TokenText(id)));
         const bool go_on = !end && !stream.stopped();
         if (--left[static_cast<size_t>(sequence)] == 0 || !go_on) {
           output.Write(sequence, stream.Finish());
@@ -249,6 +264,11 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.aliases = {"start", "text"}, .doc = "text to continue; by default a newline"});
   options.Add("prompt_file", &c.prompt_file,
               {.doc = "a file with one prompt per line; they follow those of --prompt"});
+  options.Add(
+      "special_tokens", &c.special_tokens,
+      {.aliases = {"add_special_tokens", "parse_special"},
+       .doc = "special tokens that a prompt spells, such as <|im_start|>, become their ids, "
+              "and the tokenizer's bos comes first; false: prompts are plain text"});
   options.Add("num_samples", &c.num_samples,
               {.min = 1, .max = 1e6, .aliases = {"n", "samples"}, .doc = "texts for each prompt"});
   options.Add("tokens", &c.tokens,

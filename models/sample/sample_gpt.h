@@ -16,6 +16,7 @@ struct SampleConfig {
   std::string tokenizer;
   TextList prompts;
   std::string prompt_file;
+  bool special_tokens = true;
   int64_t num_samples = 1;
   int64_t tokens = 200;
   TextList stop;

@@ -129,7 +129,7 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
 }
 
 // The tokenizer beside the weights, or null. Also null for token files, which need none, if
-// Lockstep does not support its kind, as with most Llamas.
+// Lockstep does not support its kind.
 std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
                                                    const std::string& data_path) {
   const std::string file = JoinPath(weights, "tokenizer.json");

@@ -286,7 +286,9 @@ void TrainingLoop::Sample() {
                 .temperature = 0.8,
                 .seed = static_cast<uint64_t>(config_.seed)});
   ranks_.OnMain("printing", [&] {
-    const std::string start = tokenizer.Decode(prompt), text = tokenizer.Decode(ids);
+    const std::string start = tokenizer.Decode(prompt);
+    std::string text;
+    for (const int32_t id : ids) text += tokenizer.TokenText(id);
     progress_.PrintSample(start, text);
     log_->Sample({trainer_.step(), start, text});
   });

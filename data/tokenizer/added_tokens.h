@@ -1,0 +1,51 @@
+// Tokens that are found in the text itself, before it is cut into words.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace lockstep::data {
+
+// An element of "added_tokens" in a tokenizer.json.
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // does not match beside a character of a word
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // takes the white space after it along
+  bool normalized = true;    // is found in normalized text
+  bool special = false;      // a control token, which ordinary text cannot spell
+};
+
+// Finds added tokens in a text, as the tokenizers library does: matches go from left to right, at
+// each place the longest; a special token that is not wanted takes its place without being one.
+// Immutable and thread-safe.
+class AddedTokenFinder {
+ public:
+  AddedTokenFinder() = default;
+
+  // `pattern` is what to look for: the content, or its normalized form.
+  void Add(const AddedToken& token, std::string_view pattern);
+
+  // Takes, in order, the tokens (with an id) and the text between them (without).
+  using Sink = std::function<void(std::string_view text, std::optional<int32_t> id)>;
+  void Cut(std::string_view text, bool with_specials, const Sink& sink) const;
+
+ private:
+  // The token at the start of `text` with the longest pattern, or null; its length in bytes.
+  const AddedToken* Longest(std::string_view text, size_t* length) const;
+
+  // A trie: a node is a prefix of patterns, an edge (node, byte) leads to the next.
+  std::unordered_map<uint64_t, uint32_t> edges_;
+  std::vector<int32_t> token_at_{-1};  // by node: index into tokens_, or -1
+  std::vector<AddedToken> tokens_;
+  std::array<bool, 256> first_byte_{};
+};
+
+}  // namespace lockstep::data
