@@ -1,0 +1,67 @@
+// Trains a vocabulary per line of a file, and prints a line of JSON for each:
+//   train_bpe REQUESTS.jsonl
+// A request has "vocab_size", "min_frequency", "special_tokens", and either "words" (word -> count)
+// or "texts", which GPT-2's pattern splits. The answer has "tokenizer" (tokenizer.json) and
+// "seconds". tests/peers/train_bpe.py compares them with tokenizers'.
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/gpt2_splitter.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::json;
+
+WordCounts Words(const Json& request) {
+  WordCounts words;
+  if (!request.contains("texts")) {
+    for (const auto& [word, count] : request.at("words").items()) words[word] = count;
+    return words;
+  }
+  const Gpt2Splitter splitter;
+  const Json& texts = request["texts"];
+  return CountWords(
+      [&, next = texts.begin()](std::string* text) mutable {
+        if (next == texts.end()) return false;
+        *text = *next++;
+        return true;
+      },
+      [&](std::string_view text, const auto& sink) { splitter.Split(text, sink); });
+}
+
+Json Answer(const Json& request) {
+  const auto start = std::chrono::steady_clock::now();
+  const TrainedBpe bpe = TrainBpe(Words(request), {.vocab_size = request.at("vocab_size"),
+                                                   .min_frequency = request.at("min_frequency"),
+                                                   .allow_fewer = true,
+                                                   .special_tokens = request.at("special_tokens")});
+  const std::string json = ToHuggingFaceJson(bpe, Gpt2PreTokenizer(), nullptr);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return {{"tokenizer", json}, {"seconds", seconds.count()}};
+}
+
+}  // namespace
+}  // namespace lockstep::data
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  try {
+    LS_CHECK(argc == 2, "usage: train_bpe REQUESTS.jsonl");
+    std::istringstream lines(ReadFile(argv[1]));
+    for (std::string line; std::getline(lines, line);) {
+      std::cout << DumpJson(data::Answer(ParseJson(line, argv[1]))) << "\n";
+    }
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "train_bpe: error: %s\n", e.what());
+    return 1;
+  }
+}
