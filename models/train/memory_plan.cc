@@ -66,9 +66,8 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
 }
 
 // Trainer::Step without the parts that need values: the loss, and whether it is finite.
-void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model,
-          dist::DataRanks* parallel, optim::Optimizer& optimizer, StepState& state,
-          AllocationLog& log) {
+void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model, dist::DataRanks* parallel,
+          optim::Optimizer& optimizer, StepState& state, AllocationLog& log) {
   const auto training = optimizer.BeginStep(state, step, 1e-3);
   const size_t begin = log.Now();
   MicroSteps(o, model, parallel, training, state, log);
