@@ -209,7 +209,7 @@ void CheckBackward(const BackwardCheck& backward) {
   if (current_state == nullptr) {
     const uint64_t at = std::exchange(left_out_at, 0);
     LS_CHECK(backward.evaluation || at == 0 || at > backward.last + 1,
-             "the forward ran in evaluation mode, without dropout and with batch norm's running "
+             "the forward ran in evaluation mode, without dropout or with batch norm's running "
              "statistics, since no step is under way. Begin one before the forward of each step:\n"
              "  const auto training = optimizer.BeginStep(state, step, learning_rate);\n"
              "or, without an optimizer,\n"

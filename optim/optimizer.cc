@@ -183,12 +183,15 @@ void Optimizer::CheckNumber(int64_t step) const {
            "To return to an earlier step, load the optimizer's state of that step");
 }
 
-// The state still has the values of the step before.
+// The state still has the values of the step before. Does not wait for the device: where that is
+// many steps behind, a step may be missed.
 void Optimizer::WarnOfSkipped(const StepState& state) {
-  if (next_ > 0 && !state.device().is_meta() && !state.loss_scaling() && !state.was_read()) {
+  constexpr size_t kMost = 8;
+  if (next_ > 0 && unseen_.size() < kMost && !state.device().is_meta() && !state.loss_scaling() &&
+      !state.was_read()) {
     unseen_.emplace_back(HostRead(state.tensor()));
   }
-  while (!unseen_.empty() && (unseen_.size() > 2 || unseen_.front().Ready())) {
+  while (!unseen_.empty() && unseen_.front().Ready()) {
     const StepValues values = ToStepValues(unseen_.front());
     unseen_.erase(unseen_.begin());
     if (values.found_inf == 0) continue;

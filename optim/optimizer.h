@@ -128,8 +128,8 @@ class Optimizer : public StepUpdater {
   // - if a 16-bit parameter was written by others than its f32 original is updated here;
   // - if there are gradients already, which ZeroGrad has not emptied;
   // - if a parameter is f16, and the state has no loss scaling.
-  // Without loss scaling, a warning on stderr says, one step late or two, that an update was left
-  // out since a gradient was not finite, unless the loop reads the state (StepValues::found_inf).
+  // Without loss scaling, a warning on stderr says, some steps late, that an update was left out
+  // since a gradient was not finite, unless the loop reads the state (StepValues::found_inf).
   TrainingStep BeginStep(StepState& state, int64_t step, double lr,
                          const StepOptions& options = {});
   // Updates the parameters that have a gradient, in place, unless the state's found_inf is set:

@@ -49,7 +49,8 @@ class WhereNode : public Node {
 
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   LS_CHECK(condition.defined() && condition.dtype() == DType::kBool,
-           "where: the condition must be a bool tensor, got ", condition.Describe());
+           "where: the condition must be a bool tensor, got ", condition.Describe(),
+           ": write condition.To(DType::kBool)");
   LS_CHECK(a.defined() && b.defined() && a.dtype() == b.dtype() && a.device() == b.device() &&
                a.device() == condition.device(),
            "where: both choices must have the same dtype, and the condition's device ",

@@ -140,7 +140,8 @@ OpCase Make() {
            const Tensor x = zeros(DType::kF32, d);
            ops::Where(x, x, x);
          },
-         "where: the condition must be a bool tensor, got f32[2]"},
+         "where: the condition must be a bool tensor, got f32[2] on cpu: write "
+         "condition.To(DType::kBool)"},
         {"undefined_condition", [=](Device d) { ops::Where(Tensor(), zeros(DType::kF32, d), 0); },
          "where: the condition must be a bool tensor, got undefined tensor"},
         {"dtypes",

@@ -66,9 +66,9 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
 }
 
 // Trainer::Step without the parts that need values: the loss, and whether it is finite.
-void Step(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRanks* parallel,
+void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model, dist::DataRanks* parallel,
           optim::Optimizer& optimizer, StepState& state, AllocationLog& log) {
-  const auto training = optimizer.BeginStep(state, 0, 1e-3);
+  const auto training = optimizer.BeginStep(state, step, 1e-3);
   const size_t begin = log.Now();
   MicroSteps(o, model, parallel, training, state, log);
   // Nothing else is alive now.
@@ -208,7 +208,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   // The second step sees the optimizer state that the first one made.
   for (int i = 0; i < 2; ++i) {
     if (o.graphs && i == 1) log.BeginGraph();
-    Step(o, *model, parallel.get(), *optimizer, state, log);
+    Step(o, i, *model, parallel.get(), *optimizer, state, log);
   }
   log.EndSteps();
   if (o.evaluates) {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "core/autograd/engine.h"
 
@@ -45,6 +47,22 @@ TEST(ReduceTest, MaxOfInfinitiesAndNans) {
   EXPECT_EQ(rows[3], inf);
   for (float v : ops::Max(x, {0}).ToVector<float>()) EXPECT_TRUE(std::isnan(v));
   EXPECT_TRUE(std::isnan(ops::Sum(x).Item()));
+}
+
+// One dimension needs no braces; empty ones are all; a keepdim without a dimension is no dimension.
+TEST(ReduceTest, TakesDimensionsInEveryForm) {
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 4}, {2, 2});
+  const std::vector<int> both = {0, 1};
+  EXPECT_EQ(ops::Sum(x, 1).ToVector<float>(), (std::vector<float>{3, 7}));
+  EXPECT_EQ(ops::Sum(x, int64_t{0}).ToVector<float>(), (std::vector<float>{4, 6}));
+  EXPECT_EQ(ops::Sum(x, {-1}, true).shape(), Shape({2, 1}));
+  EXPECT_EQ(ops::Var(x, 0).ToVector<float>(), (std::vector<float>{2, 2}));
+  EXPECT_EQ(ops::Norm(x, 1, 0).ToVector<float>(), (std::vector<float>{4, 6}));
+  for (const Tensor& total :
+       {ops::Sum(x), ops::Sum(x, {}), ops::Sum(x, {0, 1}), ops::Sum(x, both)}) {
+    EXPECT_EQ(total.Item(), 10);
+  }
+  static_assert(!std::is_convertible_v<bool, ops::Dims>);
 }
 
 }  // namespace

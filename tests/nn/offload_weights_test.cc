@@ -143,7 +143,7 @@ TEST_F(OffloadedWeights, TakeTheMemoryOfTwoBlocks) {
       const Tensor y = stack(Input(1));
       peaks.forward = allocator.stats().peak_bytes - before;
       allocator.ResetPeak();
-      Backward(y, Input(2));
+      Backward(y, Input(2), {.evaluation = true});
       peaks.backward = allocator.stats().peak_bytes - before;
     }
     const NoGrad no_grad;
@@ -175,7 +175,7 @@ TEST_F(OffloadedWeights, KeepMemoryFlat) {
   Stack stack(3, {});
   stack.Materialize(kGpu, 5);
   const auto step = [&] {
-    Backward(stack(Input(1)), Input(2));
+    Backward(stack(Input(1)), Input(2), {.evaluation = true});
     stack.ZeroGrad();
     const NoGrad no_grad;
     stack(Input(1));
@@ -215,7 +215,8 @@ TEST_F(OffloadedWeights, ThatAreOverwrittenBeforeBackwardAreAnError) {
   stack.Materialize(kGpu, 5);
   const Tensor y = stack(Input(1));
   for (const auto& p : stack.Parameters()) p->value().Detach().Fill(1);
-  EXPECT_THAT(MessageOf<Error>([&] { Backward(y, Input(2)); }), HasSubstr("has been overwritten"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y, Input(2), {.evaluation = true}); }),
+              HasSubstr("has been overwritten"));
 }
 
 // A block that throws leaves weights on the device, which the next forward does not mistake for its
@@ -261,7 +262,7 @@ TEST(OffloadWeightsTest, DoesNothingOnTheCpu) {
     EXPECT_EQ(p->device(), kCpu);
   }
   const Tensor x = RandomTensor({1, 4, kWidth}, 1, DType::kF32);
-  Backward(stack(x), x);
+  Backward(stack(x), x, {.evaluation = true});
   EXPECT_TRUE(stack.Parameters()[0]->grad().defined());
 }
 

@@ -139,7 +139,7 @@ class BlockChain : public testing::TestWithParam<TransformerOptions> {
   std::vector<Matrix> Run(Tensor (Chain::*forward)(Tensor)) {
     state_.SetFirstSample(6);
     const Tensor y = (chain_.*forward)(x_);
-    Backward(test::Project(y));
+    Backward(test::Project(y), {}, {.evaluation = true});
     std::vector<Matrix> out{ToMatrix(y), ToMatrix(x_.grad())};
     for (const auto& p : chain_.Parameters()) out.push_back(ToMatrix(p->grad()));
     chain_.ZeroGrad();
