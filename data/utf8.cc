@@ -1,6 +1,7 @@
 #include "data/utf8.h"
 
 #include <cstdio>
+#include <cstring>
 
 namespace lockstep::data {
 namespace {
@@ -30,6 +31,14 @@ Utf8Character DecodeUtf8(std::string_view text, size_t position) {
 size_t ValidUtf8Prefix(std::string_view text) {
   size_t position = 0;
   while (position < text.size()) {
+    uint64_t eight;  // ASCII, as most text is
+    if (text.size() - position >= sizeof(eight)) {
+      std::memcpy(&eight, text.data() + position, sizeof(eight));
+      if ((eight & 0x8080808080808080u) == 0) {
+        position += sizeof(eight);
+        continue;
+      }
+    }
     const int length = DecodeUtf8(text, position).length;
     if (length == 0) return position;
     position += length;

@@ -13,7 +13,7 @@ namespace {
 // Pieces longer than this use the heap.
 constexpr size_t kScanLimit = 96;
 
-constexpr size_t kMaxPiece = size_t{1} << 30;
+constexpr size_t kMaxPiece = size_t{1} << 28;
 
 uint64_t Key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);

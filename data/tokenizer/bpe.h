@@ -24,7 +24,7 @@ class BpeMerger {
 
   // Replaces `ids` by the result of all merges. Short pieces are scanned, in O(n^2) with a small
   // constant; long ones use a heap, in O(n log n), so that no input is slow, and about 28 bytes for
-  // each id. Throws InputError for more than 2^30 ids.
+  // each id. Throws InputError for more than 2^28 ids.
   void Apply(std::vector<int32_t>* ids) const;
 
  private:

@@ -234,9 +234,9 @@ void BpeModel::Encode(std::string_view word, Scratch* scratch, std::vector<int32
 
 void BpeModel::EncodePart(std::string_view part, Scratch* scratch,
                           std::vector<int32_t>* ids) const {
-  const bool short_enough = part.size() <= WordCache::kMaxWordBytes;
-  const uint64_t hash = short_enough ? WordCache::Hash(part) : 0;
-  if (short_enough && scratch->cache.Find(part, hash, ids)) return;
+  std::optional<WordCache::Key> key;
+  if (part.size() <= WordCache::kMaxWordBytes) key.emplace(part);
+  if (key && scratch->cache.Find(*key, ids)) return;
   std::vector<int32_t>& symbols = scratch->symbols;
   symbols.clear();
   const auto whole = ignore_merges_ && !can_cut_ ? WholeWord(part) : std::nullopt;
@@ -247,7 +247,7 @@ void BpeModel::EncodePart(std::string_view part, Scratch* scratch,
     merger_->Apply(&symbols);
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
-  if (short_enough) scratch->cache.Insert(part, hash, symbols);
+  if (key) scratch->cache.Insert(*key, symbols);
 }
 
 void BpeModel::ToSymbols(std::string_view part, std::vector<int32_t>* symbols) const {

@@ -4,11 +4,11 @@
 //
 // INPUT has texts, each as its size (uint32) and its bytes. OUTPUT gets, for each of them, the
 // number of its ids (uint32), the ids (int32), and the size and the bytes of their text. Prints the
-// seconds that encoding took.
-#include <chrono>
+// seconds of processor time that encoding took.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +18,6 @@
 #include "data/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) try {
-  using Clock = std::chrono::steady_clock;
   if (argc < 4) {
     std::fprintf(stderr, "usage: tokenize TOKENIZER INPUT OUTPUT [ordinary|specials]\n");
     return 2;
@@ -31,17 +30,17 @@ int main(int argc, char** argv) try {
     const auto value = static_cast<uint32_t>(size);
     output.Write(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)));
   };
-  Clock::duration encoding{};
+  std::clock_t encoding = 0;
   for (size_t at = 0; at + sizeof(uint32_t) <= input.size();) {
     uint32_t size;
     std::memcpy(&size, input.data() + at, sizeof(size));
     at += sizeof(size);
     const std::string_view text = std::string_view(input).substr(at, size);
     at += size;
-    const auto begin = Clock::now();
+    const std::clock_t begin = std::clock();
     const std::vector<int32_t> ids =
         specials ? tokenizer->EncodeWithSpecials(text) : tokenizer->Encode(text);
-    encoding += Clock::now() - begin;
+    encoding += std::clock() - begin;
     write_size(ids.size());
     output.Write(std::as_bytes(std::span(ids)));
     const std::string decoded = tokenizer->Decode(ids);
@@ -49,7 +48,7 @@ int main(int argc, char** argv) try {
     output.Write(decoded);
   }
   output.Close();
-  std::printf("%.6f\n", std::chrono::duration<double>(encoding).count());
+  std::printf("%.6f\n", static_cast<double>(encoding) / CLOCKS_PER_SEC);
   return 0;
 } catch (const lockstep::Error& error) {
   std::fprintf(stderr, "tokenize: %s\n", error.what());

@@ -7,7 +7,8 @@
 
 For each kind of tokenizer a vocabulary is trained on part of the text. Ids must be equal for all of
 the text and all random strings, with special tokens and without; so must decoded text, where it is
-UTF-8. Speeds are of one thread: run it on an idle machine, with taskset -c 0.
+UTF-8. Speeds are of one thread, by its processor time; caches
+make them better on an idle machine.
 """
 import argparse
 import json
@@ -113,9 +114,9 @@ class Kind:
 def best(run):
     times = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         run()
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     return min(times)
 
 

@@ -78,7 +78,7 @@ def mixed_text(size, extra=()):
             try:
                 with open(path, "rb") as file:
                     catalog = gettext.GNUTranslations(file)._catalog
-            except (OSError, ValueError, UnicodeDecodeError):
+            except (OSError, ValueError, LookupError):  # damaged or of another encoding
                 continue
             yield "\n".join(text for text in catalog.values() if isinstance(text, str))
 
