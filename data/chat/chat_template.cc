@@ -61,7 +61,8 @@ std::string SourceOf(const Json& config, const std::string& path, const std::str
     throw InputError(StrCat(path, ": there is no chat_template; put the model's template into ",
                             kJinja, " beside it"));
   }
-  throw InputError(StrCat(path, ": no chat template is named ", Quoted(name), "; there is ", known));
+  throw InputError(
+      StrCat(path, ": no chat template is named ", Quoted(name), "; there is ", known));
 }
 
 }  // namespace
@@ -95,7 +96,8 @@ ChatTemplate ChatTemplate::Load(const std::string& path, const std::string& name
   const std::string config_path =
       !is_folder && path.ends_with(".json") ? path : JoinPath(folder, kConfig);
   const std::string jinja_path = is_folder ? JoinPath(folder, kJinja) : path;
-  const bool from_jinja = is_folder ? name == "default" && PathExists(jinja_path) : path != config_path;
+  const bool from_jinja =
+      is_folder ? name == "default" && PathExists(jinja_path) : path != config_path;
   if (!from_jinja && !PathExists(config_path)) {
     throw InputError(StrCat(path, ": no chat template; expected ", kJinja, " or ", kConfig));
   }

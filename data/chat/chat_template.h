@@ -25,9 +25,9 @@ struct RenderedChat {
 };
 
 // A template in the language of Jinja, as Hugging Face's tokenizers carry it: the subset that chat
-// templates use, in the environment of transformers (trim_blocks, lstrip_blocks, break and continue,
-// tojson without HTML escapes, raise_exception, strftime_now, generation blocks). See README.md for
-// what there is. Immutable after construction, so threads can share it.
+// templates use, in the environment of transformers (trim_blocks, lstrip_blocks, break and
+// continue, tojson without HTML escapes, raise_exception, strftime_now, generation blocks). See
+// README.md for what there is. Immutable after construction, so threads can share it.
 class ChatTemplate {
  public:
   // Parses `source`. Throws InputError with `origin` (a file), line and column if it is not a
@@ -42,7 +42,6 @@ class ChatTemplate {
   // default, and special tokens (bos_token and so on) become variables where a
   // tokenizer_config.json stands beside it. InputError if there is no template.
   static ChatTemplate Load(const std::string& path, const std::string& name = "default");
-
 
   // `messages`: a list of objects with "role" and "content", in the order that their files have;
   // `variables`: an object, or null; for example {"tools": [...], "enable_thinking": false}. It

@@ -149,7 +149,8 @@ void Evaluator::Assign(const Target& target, const Value& value) {
   } else {
     const Value* found = scope_->Find(target.name);
     if (found == nullptr) Fail("'", target.name, "' is undefined");
-    auto* space = found->Is(Kind::kObject) ? dynamic_cast<NamespaceObject*>(found->object()) : nullptr;
+    auto* space =
+        found->Is(Kind::kObject) ? dynamic_cast<NamespaceObject*>(found->object()) : nullptr;
     if (space == nullptr) {
       Fail("'", target.name, "' is no namespace: its attributes cannot be assigned to");
     }

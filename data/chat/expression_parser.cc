@@ -125,7 +125,8 @@ ExpressionPtr ExpressionParser::ParseTuple(bool conditional) {
   ExpressionPtr tuple = Make(ExpressionKind::kTuple, position, std::move(first));
   while (tokens_.TakeOperator(",")) {
     const TokenType next = tokens_.Peek().type;
-    if (next == TokenType::kTagEnd || next == TokenType::kOutputEnd || tokens_.IsOperator(")")) break;
+    if (next == TokenType::kTagEnd || next == TokenType::kOutputEnd || tokens_.IsOperator(")"))
+      break;
     AddOperand(tuple.get(), Parse(conditional));
   }
   return tuple;
@@ -389,7 +390,8 @@ ExpressionPtr ExpressionParser::ParseTest(ExpressionPtr operand) {
   }
   const TokenType next = tokens_.Peek().type;
   const bool value = next == TokenType::kString || next == TokenType::kInteger ||
-                     next == TokenType::kFloat || tokens_.IsOperator("[") || tokens_.IsOperator("{");
+                     next == TokenType::kFloat || tokens_.IsOperator("[") ||
+                     tokens_.IsOperator("{");
   const bool name = next == TokenType::kName && !tokens_.IsName("else") && !tokens_.IsName("or") &&
                     !tokens_.IsName("and") && !tokens_.IsName("if") && !tokens_.IsName("is") &&
                     !tokens_.IsName("in") && !tokens_.IsName("not") && !tokens_.IsName("recursive");

@@ -272,8 +272,8 @@ const std::map<std::string, Function, std::less<>>& Filters() {
         {"default",
          [](const Value& value, const Arguments& args) {
            const auto bound = args.Bind("default", {"default_value", "boolean"});
-           const bool absent = value.Is(Kind::kUndefined) ||
-                               (TruthyOr(bound[1], false) && !Truthy(value));
+           const bool absent =
+               value.Is(Kind::kUndefined) || (TruthyOr(bound[1], false) && !Truthy(value));
            return absent ? bound[0].value_or(Value::String("")) : value;
          }},
         {"dictsort", DictSort},
@@ -306,12 +306,14 @@ const std::map<std::string, Function, std::less<>>& Filters() {
            return Value::String(Lower(Str(value)));
          }},
         {"map", Map},
-        {"max", [](const Value& value, const Arguments& args) { return Extreme(value, args, false); }},
-        {"min", [](const Value& value, const Arguments& args) { return Extreme(value, args, true); }},
-        {"reject",
-         [](const Value& value, const Arguments& args) { return Select(value, args, false, false); }},
-        {"rejectattr",
-         [](const Value& value, const Arguments& args) { return Select(value, args, true, false); }},
+        {"max",
+         [](const Value& value, const Arguments& args) { return Extreme(value, args, false); }},
+        {"min",
+         [](const Value& value, const Arguments& args) { return Extreme(value, args, true); }},
+        {"reject", [](const Value& value,
+                      const Arguments& args) { return Select(value, args, false, false); }},
+        {"rejectattr", [](const Value& value,
+                          const Arguments& args) { return Select(value, args, true, false); }},
         {"replace",
          [](const Value& value, const Arguments& args) {
            const auto bound = args.Bind("replace", {"old", "new", "count"}, 2);
@@ -325,8 +327,8 @@ const std::map<std::string, Function, std::less<>>& Filters() {
            args.Bind("safe", {});
            return Value::String(Str(value), /*safe=*/true);
          }},
-        {"select",
-         [](const Value& value, const Arguments& args) { return Select(value, args, false, true); }},
+        {"select", [](const Value& value,
+                      const Arguments& args) { return Select(value, args, false, true); }},
         {"selectattr",
          [](const Value& value, const Arguments& args) { return Select(value, args, true, true); }},
         {"sort", Sort},

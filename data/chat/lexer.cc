@@ -190,8 +190,8 @@ class Lexer {
   void LexOperator(std::string* closers) {
     static constexpr std::string_view kTwo[] = {"//", "**", "==", "!=", ">=", "<="};
     const size_t begin = at_;
-    const bool two = std::ranges::find(kTwo, std::string_view(source_).substr(at_, 2)) !=
-                     std::end(kTwo);
+    const bool two =
+        std::ranges::find(kTwo, std::string_view(source_).substr(at_, 2)) != std::end(kTwo);
     const char c = source_[at_];
     if (!two && std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos) {
       const uint32_t code = DecodeUtf8(source_, at_).code_point;
@@ -214,8 +214,8 @@ class Lexer {
   std::string TakeDigits() {
     std::string digits;
     while (at_ < source_.size() &&
-           (IsDigitByte(source_[at_]) || (source_[at_] == '_' && at_ + 1 < source_.size() &&
-                                          IsDigitByte(source_[at_ + 1])))) {
+           (IsDigitByte(source_[at_]) ||
+            (source_[at_] == '_' && at_ + 1 < source_.size() && IsDigitByte(source_[at_ + 1])))) {
       if (source_[at_] != '_') digits += source_[at_];
       ++at_;
     }
@@ -234,7 +234,8 @@ class Lexer {
       is_float = true;
     }
     if (!after_dot && at_ < source_.size() && (source_[at_] | 0x20) == 'e') {
-      const bool sign = at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
+      const bool sign =
+          at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
       if (digit_at(at_ + (sign ? 2 : 1))) {
         text += source_.substr(at_, sign ? 2 : 1);
         at_ += sign ? 2 : 1;
@@ -287,7 +288,8 @@ class Lexer {
                  &source_[at_ + count]) {
         ++count;
       }
-      if (exact && count < digits) FailAt(PositionOf(begin), "this escape needs ", digits, " digits");
+      if (exact && count < digits)
+        FailAt(PositionOf(begin), "this escape needs ", digits, " digits");
       std::from_chars(&source_[at_], &source_[at_] + count, code, base);
       at_ += count;
       if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {

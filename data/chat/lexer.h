@@ -45,9 +45,9 @@ struct Token {
   Position position;
 };
 
-// With trim_blocks and lstrip_blocks of Jinja: white space before a tag on its line, and the newline
-// after it, are dropped, as `-` drops more and `+` none. Comments are dropped; raw blocks are text.
-// The last token is kEnd.
+// With trim_blocks and lstrip_blocks of Jinja: white space before a tag on its line, and the
+// newline after it, are dropped, as `-` drops more and `+` none. Comments are dropped; raw blocks
+// are text. The last token is kEnd.
 std::vector<Token> Tokenize(std::string_view source);
 
 }  // namespace lockstep::data::chat

@@ -139,10 +139,8 @@ const Table& TextMethods() {
        [](const Value& self, const Arguments& args) {
          return StartsOrEnds(self, args, "endswith", false);
        }},
-      {"find",
-       [](const Value& self, const Arguments& args) {
-         return Value::Int(Find(self, args, "find", false));
-       }},
+      {"find", [](const Value& self,
+                  const Arguments& args) { return Value::Int(Find(self, args, "find", false)); }},
       {"index",
        [](const Value& self, const Arguments& args) {
          return FoundOrFail(Find(self, args, "index", false));
@@ -151,8 +149,10 @@ const Table& TextMethods() {
        [](const Value& self, const Arguments& args) { return All(self, args, IsLetter); }},
       {"isdecimal",
        [](const Value& self, const Arguments& args) { return All(self, args, IsDecimal); }},
-      {"isdigit", [](const Value& self, const Arguments& args) { return All(self, args, IsDigit); }},
-      {"isspace", [](const Value& self, const Arguments& args) { return All(self, args, IsSpace); }},
+      {"isdigit",
+       [](const Value& self, const Arguments& args) { return All(self, args, IsDigit); }},
+      {"isspace",
+       [](const Value& self, const Arguments& args) { return All(self, args, IsSpace); }},
       {"islower",
        [](const Value& self, const Arguments& args) {
          args.Bind("islower", {});
@@ -169,10 +169,8 @@ const Table& TextMethods() {
          args.Bind("lower", {});
          return Value::String(Lower(self.text()));
        }},
-      {"lstrip",
-       [](const Value& self, const Arguments& args) {
-         return Stripped(self, args, "lstrip", true, false);
-       }},
+      {"lstrip", [](const Value& self,
+                    const Arguments& args) { return Stripped(self, args, "lstrip", true, false); }},
       {"partition",
        [](const Value& self, const Arguments& args) { return Partition(self, args, false); }},
       {"removeprefix",
@@ -196,28 +194,20 @@ const Table& TextMethods() {
                                       RequireText(*bound[1], "the text that replaces it"),
                                       IntegerOr(bound[2], -1, "count")));
        }},
-      {"rfind",
-       [](const Value& self, const Arguments& args) {
-         return Value::Int(Find(self, args, "rfind", true));
-       }},
+      {"rfind", [](const Value& self,
+                   const Arguments& args) { return Value::Int(Find(self, args, "rfind", true)); }},
       {"rindex",
        [](const Value& self, const Arguments& args) {
          return FoundOrFail(Find(self, args, "rindex", true));
        }},
       {"rpartition",
        [](const Value& self, const Arguments& args) { return Partition(self, args, true); }},
-      {"rsplit",
-       [](const Value& self, const Arguments& args) {
-         return SplitText(self, args, "rsplit", true);
-       }},
-      {"rstrip",
-       [](const Value& self, const Arguments& args) {
-         return Stripped(self, args, "rstrip", false, true);
-       }},
-      {"split",
-       [](const Value& self, const Arguments& args) {
-         return SplitText(self, args, "split", false);
-       }},
+      {"rsplit", [](const Value& self,
+                    const Arguments& args) { return SplitText(self, args, "rsplit", true); }},
+      {"rstrip", [](const Value& self,
+                    const Arguments& args) { return Stripped(self, args, "rstrip", false, true); }},
+      {"split", [](const Value& self,
+                   const Arguments& args) { return SplitText(self, args, "split", false); }},
       {"splitlines",
        [](const Value& self, const Arguments& args) {
          const auto bound = args.Bind("splitlines", {"keepends"});
@@ -227,10 +217,8 @@ const Table& TextMethods() {
        [](const Value& self, const Arguments& args) {
          return StartsOrEnds(self, args, "startswith", true);
        }},
-      {"strip",
-       [](const Value& self, const Arguments& args) {
-         return Stripped(self, args, "strip", true, true);
-       }},
+      {"strip", [](const Value& self,
+                   const Arguments& args) { return Stripped(self, args, "strip", true, true); }},
       {"title",
        [](const Value& self, const Arguments& args) {
          args.Bind("title", {});
@@ -319,9 +307,9 @@ const Table* MethodsOf(const Value& object) {
 // Methods of Python that are not in the tables.
 const std::set<std::string, std::less<>>& OtherMethodsOf(const Value& object) {
   static const std::set<std::string, std::less<>> text = {
-      "casefold",   "center",       "encode",      "expandtabs", "format",   "format_map",
-      "isalnum",    "isascii",      "isidentifier", "isnumeric",  "isprintable", "istitle",
-      "ljust",      "maketrans",    "rjust",       "swapcase",   "translate", "zfill"};
+      "casefold", "center",    "encode",       "expandtabs", "format",      "format_map",
+      "isalnum",  "isascii",   "isidentifier", "isnumeric",  "isprintable", "istitle",
+      "ljust",    "maketrans", "rjust",        "swapcase",   "translate",   "zfill"};
   static const std::set<std::string, std::less<>> list = {
       "append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"};
   static const std::set<std::string, std::less<>> dict = {"clear",   "fromkeys",   "pop",

@@ -84,8 +84,7 @@ Value LoopObject::Cycle(const Arguments& arguments) const {
 
 bool LoopObject::Changed(const Arguments& arguments) {
   const Value values = Value::Of(Kind::kTuple, arguments.positional);
-  const bool changed =
-      !last_changed_ || !Equal(Value::Of(Kind::kTuple, *last_changed_), values);
+  const bool changed = !last_changed_ || !Equal(Value::Of(Kind::kTuple, *last_changed_), values);
   last_changed_ = arguments.positional;
   return changed;
 }

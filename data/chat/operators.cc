@@ -68,14 +68,16 @@ double Floats(std::string_view symbol, double a, double b) {
   if (symbol == "//") return std::round((a - FloorModulo(a, b)) / b);
   if (a < 0 && b != std::floor(b)) Fail("the result of ** is a complex number");
   const double power = std::pow(a, b);
-  if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) Fail("the result of ** is too large");
+  if (std::isinf(power) && std::isfinite(a) && std::isfinite(b))
+    Fail("the result of ** is too large");
   return power;
 }
 
 Value Numbers(std::string_view symbol, const Value& a, const Value& b) {
   const bool divides = symbol == "/" || symbol == "//" || symbol == "%";
   if (divides && b.number() == 0) Fail("division by zero");
-  if (symbol == "**" && a.number() == 0 && b.number() < 0) Fail("0 cannot be raised to a negative power");
+  if (symbol == "**" && a.number() == 0 && b.number() < 0)
+    Fail("0 cannot be raised to a negative power");
   const bool integers = a.IsInteger() && b.IsInteger();
   if (integers && symbol != "/" && !(symbol == "**" && b.integer() < 0)) {
     return Integers(symbol, a.integer(), b.integer());
@@ -85,7 +87,8 @@ Value Numbers(std::string_view symbol, const Value& a, const Value& b) {
 
 Value Joined(const Value& a, const Value& b) {
   if (a.Is(Kind::kString)) {
-    if (a.safe() != b.safe() && (a.safe() ? b : a).text().find_first_of("<>&'\"") != std::string::npos) {
+    if (a.safe() != b.safe() &&
+        (a.safe() ? b : a).text().find_first_of("<>&'\"") != std::string::npos) {
       Fail("with + and a text from the filter safe, Jinja escapes the other text for HTML; use ~");
     }
     RequireTextFits(a.text().size() + b.text().size());
@@ -99,7 +102,8 @@ Value Joined(const Value& a, const Value& b) {
 Value Repeated(const Value& a, int64_t times) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   const size_t size = a.Is(Kind::kString) ? a.text().size() : a.items().size();
-  if (size != 0 && count > 0) RequireTextFits(count > SIZE_MAX / size / 2 ? SIZE_MAX : count * size);
+  if (size != 0 && count > 0)
+    RequireTextFits(count > SIZE_MAX / size / 2 ? SIZE_MAX : count * size);
   if (a.Is(Kind::kString)) {
     std::string text;
     for (size_t i = 0; i < count && size > 0; ++i) text += a.text();
@@ -123,15 +127,13 @@ Value Missing(const Value& object, const Value& key) {
   if (key.Is(Kind::kString)) {
     return Value::Undefined("'" + type + "' has no attribute " + ReprText(key.text()));
   }
-  const bool scalar = !key.IsSequence() && !key.Is(Kind::kDict) && !key.Is(Kind::kMethod) &&
-                      !key.Is(Kind::kObject);
+  const bool scalar =
+      !key.IsSequence() && !key.Is(Kind::kDict) && !key.Is(Kind::kMethod) && !key.Is(Kind::kObject);
   return Value::Undefined(type + " has no element " + (scalar ? Str(key) : TypeName(key)));
 }
 
 std::optional<Value> FindAttribute(const Value& object, const std::string& name) {
-  if (object.Is(Kind::kObject)) return object.object()->Attribute(name);
-  if (name.starts_with("__")) Fail("the attribute '", name, "' is not for templates");
-  return FindMethod(object, name);
+  return object.Is(Kind::kObject) ? object.object()->Attribute(name) : FindMethod(object, name);
 }
 
 }  // namespace
@@ -187,7 +189,7 @@ Value GetSlice(const Value& object, const Value& begin, const Value& end, const 
   RequireDefined(object);
   const bool is_text = object.Is(Kind::kString);
   if (!is_text && !object.Is(Kind::kList) && !object.Is(Kind::kTuple) && !object.Is(Kind::kRange)) {
-    Fail("'", TypeName(object), "' object cannot be sliced");
+    return Value::Undefined("'" + TypeName(object) + "' object cannot be sliced");
   }
   const auto bound = [](const Value& value, int64_t absent, int64_t length, int64_t least) {
     if (value.Is(Kind::kNone)) return absent;

@@ -104,7 +104,7 @@ class StatementParser {
   TokenStream tokens_;
   ExpressionParser expressions_;
   int depth_ = 0;
-  int loops_ = 0;         // around, that break can leave
+  int loops_ = 0;          // around, that break can leave
   int not_top_level_ = 0;  // set blocks, macros and generation blocks around
   bool has_generation_ = false;
 };

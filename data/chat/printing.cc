@@ -108,8 +108,8 @@ std::string Str(const Value& value) {
     case Kind::kDict:
       return Repr(value);
     case Kind::kMethod:
-      Fail("the method '", value.method().name, "' cannot be printed; call it: ",
-           value.method().name, "()");
+      Fail("the method '", value.method().name,
+           "' cannot be printed; call it: ", value.method().name, "()");
     case Kind::kObject:
       Fail("a ", TypeName(value), " cannot be printed");
     default:

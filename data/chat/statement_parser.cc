@@ -6,9 +6,9 @@ namespace lockstep::data::chat {
 namespace {
 
 // Tags of Jinja that chat templates do not use.
-constexpr std::string_view kUnsupportedTags[] = {
-    "autoescape", "block", "call", "do", "extends", "filter", "from", "import", "include", "print",
-    "trans", "with"};
+constexpr std::string_view kUnsupportedTags[] = {"autoescape", "block",  "call",  "do",
+                                                 "extends",    "filter", "from",  "import",
+                                                 "include",    "print",  "trans", "with"};
 
 Statement MakeStatement(StatementKind kind, const Position& position) {
   Statement statement;
@@ -19,7 +19,8 @@ Statement MakeStatement(StatementKind kind, const Position& position) {
 
 // True, true, None and so on are constants.
 void RequireAssignable(const std::string& name, const Position& position) {
-  static constexpr std::string_view kConstants[] = {"true", "True", "false", "False", "none", "None"};
+  static constexpr std::string_view kConstants[] = {"true",  "True", "false",
+                                                    "False", "none", "None"};
   if (std::ranges::find(kConstants, name) != std::end(kConstants)) {
     FailAt(position, "'", name, "' is a constant and cannot be assigned to");
   }
@@ -95,6 +96,7 @@ Statement StatementParser::ParseTag() {
 Statement StatementParser::ParseFor(const Position& position) {
   Statement loop = MakeStatement(StatementKind::kFor, position);
   loop.target = ParseTarget(/*attributes=*/false);
+  if (loop.target.name == "loop") FailAt(loop.target.position, "'loop' is the state of the loop");
   tokens_.RequireName("in");
   loop.expression = expressions_.ParseTuple(/*conditional=*/false);
   if (tokens_.TakeName("if")) loop.condition = expressions_.Parse();

@@ -20,17 +20,17 @@ using ExpressionPtr = std::unique_ptr<Expression>;
 enum class ExpressionKind {
   kConstant,
   kName,
-  kList,         // operands: the elements
-  kTuple,        // the same
-  kDict,         // key, value, key, value, ...
-  kAttribute,    // operand.name
-  kItem,         // operand[operand]
-  kSlice,        // operand[operand:operand:operand]
-  kCall,         // operand(arguments)
-  kFilter,       // operand|name(arguments)
-  kTest,         // operand is name(arguments)
-  kNegative,     // -operand
-  kPositive,     // +operand
+  kList,       // operands: the elements
+  kTuple,      // the same
+  kDict,       // key, value, key, value, ...
+  kAttribute,  // operand.name
+  kItem,       // operand[operand]
+  kSlice,      // operand[operand:operand:operand]
+  kCall,       // operand(arguments)
+  kFilter,     // operand|name(arguments)
+  kTest,       // operand is name(arguments)
+  kNegative,   // -operand
+  kPositive,   // +operand
   kNot,
   kAnd,
   kOr,

@@ -87,23 +87,21 @@ const std::map<std::string, Function, std::less<>>& Tests() {
         {"true", Plain<IsTrue>},
         {"undefined", Plain<IsKind<Kind::kUndefined>>},
         {"upper", Plain<IsUpperText>},
-        {"eq", [](const Value& value, const Arguments& args) { return Equal(value, Operand(args)); }},
+        {"eq",
+         [](const Value& value, const Arguments& args) { return Equal(value, Operand(args)); }},
         {"ne",
          [](const Value& value, const Arguments& args) { return !Equal(value, Operand(args)); }},
-        {"lt", [](const Value& value, const Arguments& args) { return Less(value, Operand(args)); }},
+        {"lt",
+         [](const Value& value, const Arguments& args) { return Less(value, Operand(args)); }},
         {"gt",
          [](const Value& value, const Arguments& args) { return Less(Operand(args), value, ">"); }},
-        {"le",
-         [](const Value& value, const Arguments& args) {
-           return LessOrEqual(value, Operand(args), "<=");
-         }},
-        {"ge",
-         [](const Value& value, const Arguments& args) {
-           return LessOrEqual(Operand(args), value, ">=");
-         }},
+        {"le", [](const Value& value,
+                  const Arguments& args) { return LessOrEqual(value, Operand(args), "<="); }},
+        {"ge", [](const Value& value,
+                  const Arguments& args) { return LessOrEqual(Operand(args), value, ">="); }},
     };
     const std::pair<const char*, const char*> aliases[] = {
-        {"==", "eq"}, {"equalto", "eq"},  {"!=", "ne"},       {">", "gt"}, {"greaterthan", "gt"},
+        {"==", "eq"}, {"equalto", "eq"},  {"!=", "ne"}, {">", "gt"}, {"greaterthan", "gt"},
         {"<", "lt"},  {"lessthan", "lt"}, {"<=", "le"}, {">=", "ge"}};
     for (const auto& [alias, name] : aliases) table.emplace(alias, table.at(name));
     return table;

@@ -193,9 +193,10 @@ std::string TitleWords(std::string_view text) {
   std::string out;
   bool inside = false;  // a word
   for (const uint32_t code : CodePoints(text)) {
-    const bool separates = IsSpace(code) || (code < 0x80 && code != 0 &&
-                                             std::string_view("-({[<").find(static_cast<char>(code)) !=
-                                                 std::string_view::npos);
+    const bool separates =
+        IsSpace(code) ||
+        (code < 0x80 && code != 0 &&
+         std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
     if (inside) {
       AppendUtf8(ToLower(code), &out);
     } else {

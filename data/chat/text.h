@@ -13,7 +13,7 @@ bool IsSpace(uint32_t code);      // str.isspace
 bool IsPrintable(uint32_t code);  // str.isprintable
 bool IsLetter(uint32_t code);     // str.isalpha
 bool IsDecimal(uint32_t code);    // str.isdecimal
-bool IsDigit(uint32_t code);    // str.isdigit
+bool IsDigit(uint32_t code);      // str.isdigit
 bool IsLower(uint32_t code);
 bool IsUpper(uint32_t code);
 // str.islower and str.isupper: at least one character is `wanted`, and none is `other`.

@@ -130,8 +130,8 @@ class JsonWriter {
   void WriteDict(const Dict& dict) {
     auto items = dict.items;
     if (sort_keys_) {
-      std::ranges::stable_sort(
-          items, [](const auto& a, const auto& b) { return Less(a.first, b.first); });
+      std::ranges::stable_sort(items,
+                               [](const auto& a, const auto& b) { return Less(a.first, b.first); });
     }
     WriteAll(items, '{', '}', [&](const auto& item) {
       WriteText(KeyText(item.first));

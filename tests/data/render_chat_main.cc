@@ -1,8 +1,8 @@
 // Renders chat templates, for tests/peers/compare_chat_templates.py:
 //   render_chat < CASES > RESULTS
 // Each line of CASES is a JSON object with "template", "messages", "variables",
-// "add_generation_prompt" and "now" (seconds since 1970); each line of RESULTS an object with "text"
-// and "generation" ([[begin, end], ...] in characters), or with "error".
+// "add_generation_prompt" and "now" (seconds since 1970); each line of RESULTS an object with
+// "text" and "generation" ([[begin, end], ...] in characters), or with "error".
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
