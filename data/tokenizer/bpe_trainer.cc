@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/pair_map.h"
 #include "data/utf8.h"
 

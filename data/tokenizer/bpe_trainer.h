@@ -38,12 +38,11 @@ struct TrainedBpe {
 TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options);
 
 // The vocabulary as Hugging Face's tokenizer.json, which `tokenizers`, `transformers` and
-// LoadTokenizer read. `pre_tokenizer` and `normalizer` are its fields of these names, and must
-// describe how the words that were counted had been split.
+// LoadTokenizer read. The two fields are those by which MakeWordSplitter made the words.
 std::string ToHuggingFaceJson(const TrainedBpe& bpe, const nlohmann::ordered_json& pre_tokenizer,
                               const nlohmann::ordered_json& normalizer);
 
-// The pre-tokenizer that describes Gpt2Splitter.
+// The pre-tokenizer of GPT-2.
 nlohmann::ordered_json Gpt2PreTokenizer();
 
 }  // namespace lockstep::data

@@ -1,9 +1,16 @@
 #include "data/tokenizer/word_counts.h"
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/thread_pool.h"
+#include "data/tokenizer/json_object.h"
+#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/utf8.h"
 
 namespace lockstep::data {
 namespace {
@@ -21,6 +28,34 @@ void MoveCounts(WordCounts* from, WordCounts* to) {
 }
 
 }  // namespace
+
+WordSplitter MakeWordSplitter(const nlohmann::ordered_json& pre_tokenizer,
+                              const nlohmann::ordered_json& normalizer) {
+  const nlohmann::json cut = pre_tokenizer, normal = normalizer;
+  const auto cutter = std::make_shared<PreTokenizer>(JsonObject(cut, "pre_tokenizer"));
+  const auto normalize = normal.is_null()
+                             ? std::make_shared<Normalizer>()
+                             : std::make_shared<Normalizer>(JsonObject(normal, "normalizer"));
+  if (!cutter->byte_level()) {
+    throw InputError(
+        "pre_tokenizer: a byte-level vocabulary is trained on the words of a ByteLevel "
+        "pre-tokenizer; add {\"type\": \"ByteLevel\", \"use_regex\": false} as the last of a "
+        "Sequence");
+  }
+  return [cutter, normalize](std::string_view text,
+                             const std::function<void(std::string_view)>& sink) {
+    std::string buffer;
+    for (bool at_start = true; !text.empty(); at_start = false) {
+      const size_t valid = ValidUtf8Prefix(text);
+      cutter->Cut(normalize->Apply(text.substr(0, valid), &buffer), at_start, sink);
+      text.remove_prefix(valid);
+      size_t malformed = 0;
+      while (malformed < text.size() && DecodeUtf8(text, malformed).length == 0) ++malformed;
+      if (malformed > 0) sink(text.substr(0, malformed));
+      text.remove_prefix(malformed);
+    }
+  };
+}
 
 WordCounts CountWords(const TextSource& source, const WordSplitter& split) {
   WordCounts all;

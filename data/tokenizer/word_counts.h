@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +23,12 @@ using WordCounts = std::unordered_map<std::string, int64_t, WordHash, std::equal
 // may normalize, so the words need not be views into `text`. It is called from several threads.
 using WordSplitter =
     std::function<void(std::string_view text, const std::function<void(std::string_view)>& sink)>;
+
+// The words of a byte-level tokenizer.json with these two fields (null for no normalizer).
+// Malformed bytes are words of their own, as BpeTokenizer encodes them. Throws InputError for
+// fields that Lockstep does not know, and for a pre-tokenizer without ByteLevel.
+WordSplitter MakeWordSplitter(const nlohmann::ordered_json& pre_tokenizer,
+                              const nlohmann::ordered_json& normalizer);
 
 // Moves the next text into `text`, or returns false after the last one.
 using TextSource = std::function<bool(std::string* text)>;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -13,10 +12,8 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/sha256.h"
-#include "core/thread_pool.h"
 #include "data/corpus.h"
-#include "data/tokenizer/gpt2_splitter.h"
-#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_test_util.h"
 
@@ -91,12 +88,7 @@ std::vector<std::array<int32_t, 3>> Triples(const std::vector<BpeMerge>& merges)
   return triples;
 }
 
-WordSplitter Gpt2Words() {
-  return [splitter = std::make_shared<Gpt2Splitter>()](
-             std::string_view text, const std::function<void(std::string_view)>& sink) {
-    splitter->Split(text, sink);
-  };
-}
+WordSplitter Gpt2Words() { return MakeWordSplitter(Gpt2PreTokenizer(), nullptr); }
 
 WordCounts Gpt2Counts(std::string_view text) { return CountWords(PiecesOf(text), Gpt2Words()); }
 
@@ -230,80 +222,6 @@ TEST(BpeTrainerTest, SaysWhatIsWrong) {
             "TrainBpe: the text has \"PAD\" so often that it becomes a token, but the special "
             "token \"PAD\" has the same name in tokenizer.json; give that special token "
             "another text, such as <|PAD|>");
-}
-
-class WordCountsTest : public testing::Test {
- protected:
-  void TearDown() override { SetNumThreads(threads_); }
-  const int threads_ = NumThreads();
-};
-
-// Words and numbers, punctuation, white space and letters of all kinds, in no language's order.
-std::string AwkwardText(size_t bytes) {
-  const std::vector<std::string> parts = {"a",  "b",  "Z",   " ", " ",      "  ",        "\n",
-                                          "\t", "'s", "'",   ".", "\u00e9", "\u4e2d",    "\u00a0",
-                                          "1",  "23", "c d", "-", "\r\n",   "\U0001f642"};
-  std::mt19937 random(2);
-  std::string text;
-  while (text.size() < bytes) text += parts[random() % parts.size()];
-  return text;
-}
-
-TEST_F(WordCountsTest, DoNotDependOnThreadsAndPieces) {
-  const std::string text = AwkwardText(1 << 19) + std::string(EmbeddedCorpus());
-  WordCounts expected;
-  Gpt2Splitter().Split(text, [&](std::string_view word) { ++expected[std::string(word)]; });
-  std::string joined;
-  int pieces = 0;
-  const TextSource source = PiecesOf(text);
-  for (std::string piece; source(&piece); ++pieces) joined += piece;
-  EXPECT_EQ(joined, text);
-  EXPECT_GE(pieces, 10);
-  for (const int threads : {1, 2, 4}) {
-    SetNumThreads(threads);
-    EXPECT_EQ(Gpt2Counts(text), expected) << threads;
-  }
-}
-
-TEST_F(WordCountsTest, TextsWithoutAPlaceToCutStayWhole) {
-  for (const std::string& text : {std::string(), std::string(200000, 'x'), std::string("a b")}) {
-    const TextSource source = PiecesOf(text);
-    std::string piece;
-    EXPECT_EQ(source(&piece), !text.empty());
-    EXPECT_EQ(piece, text);
-    EXPECT_FALSE(source(&piece));
-  }
-}
-
-// More distinct words than a thread keeps for itself.
-TEST_F(WordCountsTest, CountsManyDistinctWords) {
-  SetNumThreads(3);
-  int64_t texts = 0;
-  const WordCounts words = CountWords(
-      [&](std::string* text) {
-        *text = std::to_string(texts % 300000);
-        return ++texts <= 600000;
-      },
-      [](std::string_view text, const auto& sink) { sink(text); });
-  EXPECT_EQ(words.size(), 300000);
-  EXPECT_TRUE(std::ranges::all_of(words, [](const auto& word) { return word.second == 2; }));
-}
-
-TEST_F(WordCountsTest, ErrorsEndTheCounting) {
-  SetNumThreads(2);
-  std::atomic<int64_t> texts = 0;
-  const auto endless = [&](std::string*) { return ++texts > 0; };
-  EXPECT_EQ(MessageOf<InputError>([&] {
-              CountWords(endless, [&](std::string_view, const auto&) {
-                if (texts > 100) throw InputError("line 101 is not text");
-              });
-            }),
-            "line 101 is not text");
-  EXPECT_EQ(MessageOf<InputError>([&] {
-              CountWords([](std::string*) -> bool { throw InputError("the file has vanished"); },
-                         Gpt2Words());
-            }),
-            "the file has vanished");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Trains a vocabulary per line of a file, and prints a line of JSON for each:
 //   train_bpe REQUESTS.jsonl
 // A request has "vocab_size", "min_frequency", "special_tokens", and either "words" (word -> count)
-// or "texts", which GPT-2's pattern splits. The answer has "tokenizer" (tokenizer.json) and
-// "seconds". tests/peers/train_bpe.py compares them with tokenizers'.
+// or "texts", with "pre_tokenizer" and "normalizer". The answer has "tokenizer" (tokenizer.json)
+// and "seconds". tests/peers/train_bpe.py compares them with tokenizers'.
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -13,7 +13,6 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "data/tokenizer/bpe_trainer.h"
-#include "data/tokenizer/gpt2_splitter.h"
 
 namespace lockstep::data {
 namespace {
@@ -26,7 +25,6 @@ WordCounts Words(const Json& request) {
     for (const auto& [word, count] : request.at("words").items()) words[word] = count;
     return words;
   }
-  const Gpt2Splitter splitter;
   const Json& texts = request["texts"];
   return CountWords(
       [&, next = texts.begin()](std::string* text) mutable {
@@ -34,7 +32,7 @@ WordCounts Words(const Json& request) {
         *text = *next++;
         return true;
       },
-      [&](std::string_view text, const auto& sink) { splitter.Split(text, sink); });
+      MakeWordSplitter(request.at("pre_tokenizer"), request.at("normalizer")));
 }
 
 Json Answer(const Json& request) {
@@ -43,7 +41,8 @@ Json Answer(const Json& request) {
                                                    .min_frequency = request.at("min_frequency"),
                                                    .allow_fewer = true,
                                                    .special_tokens = request.at("special_tokens")});
-  const std::string json = ToHuggingFaceJson(bpe, Gpt2PreTokenizer(), nullptr);
+  const std::string json = ToHuggingFaceJson(bpe, request.value("pre_tokenizer", Json()),
+                                             request.value("normalizer", Json()));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return {{"tokenizer", json}, {"seconds", seconds.count()}};
 }
