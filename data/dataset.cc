@@ -90,6 +90,42 @@ std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::s
   }
 }
 
+// Of GPT-2's vocabulary and of Llama 3's; llm.c begins each document with it.
+constexpr int32_t kGpt2EndOfText = 50256, kLlama3BeginOfText = 128000;
+
+bool Contains(const TokenSource& source, int32_t token) {
+  std::vector<int32_t> piece(size_t{1} << 16);
+  for (int64_t at = 0; at < source.size(); at += std::ssize(piece)) {
+    const std::span some = std::span(piece).first(
+        static_cast<size_t>(std::min<int64_t>(std::ssize(piece), source.size() - at)));
+    source.Read(at, some);
+    if (std::ranges::find(some, token) != some.end()) return true;
+  }
+  return false;
+}
+
+// Makes both streams know where documents begin, by the token that separates them, unless they know
+// it already. `unknown`: what to say, and do, where there is no such token.
+void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator place,
+                       const std::string& unknown) {
+  const bool known =
+      dataset->train->has_documents() && (dataset->val == nullptr || dataset->val->has_documents());
+  if (known) return;
+  const std::string what =
+      StrCat(dataset->name, ": data.document_mask needs to know where documents begin, but ");
+  const char* otherwise = ", or leave data.document_mask out";
+  if (!token) throw InputError(StrCat(what, unknown, otherwise));
+  if (!Contains(*dataset->train, *token)) {
+    throw InputError(StrCat(what, "the token ", *token, ", which would separate them, does not ",
+                            "occur in the training data: encode it again with that token ",
+                            place == Separator::kFirst ? "before" : "after", " each document",
+                            otherwise));
+  }
+  for (auto* stream : {&dataset->train, &dataset->val}) {
+    if (*stream) *stream = std::make_shared<SeparatedTokens>(*stream, *token, place);
+  }
+}
+
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
   if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
   const std::string choice = options.tokenizer.empty() ? "char" : options.tokenizer;
@@ -112,6 +148,12 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
   dataset.train = EncodePart(*dataset.tokenizer, text, 0, split, name);
   if (options.val_fraction > 0) {
     dataset.val = EncodePart(*dataset.tokenizer, text, split, text.size(), name);
+  }
+  if (options.document_mask) {
+    SeparateDocuments(&dataset, dataset.tokenizer->end_of_text(), Separator::kLast,
+                      StrCat("the ", dataset.tokenizer->name(),
+                             " tokenizer has no token for their ends: use token files in which "
+                             "one separates documents, as nanoGPT and llm.c write them"));
   }
   return dataset;
 }
@@ -136,6 +178,16 @@ std::shared_ptr<const TokenSource> Concatenate(
   if (files.size() == 1) return files[0];
   return std::make_shared<TokenConcatenation>(
       std::vector<std::shared_ptr<const TokenSource>>(files.begin(), files.end()));
+}
+
+// The token between documents, if it is known.
+std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, bool is_gpt2) {
+  if (format == TokenFormat::kLlmcLlama3 && dataset.vocab_size > kLlama3BeginOfText) {
+    return kLlama3BeginOfText;
+  }
+  if (dataset.tokenizer) return dataset.tokenizer->end_of_text();
+  if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
+  return std::nullopt;
 }
 
 Dataset FromTokenFiles(const DatasetOptions& options) {
@@ -181,6 +233,17 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
     const int64_t split = TrainCount(all->size(), options.val_fraction);
     dataset.train = std::make_shared<TokenSlice>(all, 0, split);
     dataset.val = std::make_shared<TokenSlice>(all, split, all->size());
+  }
+  if (options.document_mask) {
+    const TokenFormat format = shards.train.front()->format();
+    SeparateDocuments(&dataset, SeparatorOf(dataset, format, absent_gpt2),
+                      format == TokenFormat::kNanoGpt ? Separator::kLast : Separator::kFirst,
+                      dataset.tokenizer == nullptr
+                          ? "these token files do not tell which token separates them: name their "
+                            "tokenizer with --data.tokenizer="
+                          : StrCat("the ", dataset.tokenizer->name(),
+                                   " tokenizer has no token that separates them: use the one that "
+                                   "made the files"));
   }
   return dataset;
 }

@@ -21,6 +21,8 @@ struct DatasetOptions {
   // token files), held out at its end for validation. Ignored for files whose names tell their
   // split.
   double val_fraction = 0.1;
+  // Whether windows will say where documents begin (Batch::first_key): then both streams must know.
+  bool document_mask = false;
   // Tokens in a window: training needs at least block_size + 1 tokens.
   int64_t block_size = 1;
   // The size of the model's vocabulary, or 0 if unknown. All tokens must be below it.
@@ -31,6 +33,7 @@ struct Dataset {
   // Null for token files without data.tokenizer, or if the vocabulary of the one it names is
   // missing: training needs only the ids.
   std::shared_ptr<const Tokenizer> tokenizer;
+  // With document_mask both has_documents().
   std::shared_ptr<const TokenSource> train;
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
   // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
@@ -45,7 +48,8 @@ struct Dataset {
 };
 
 // Reads the whole text, or checks all tokens of token files. Throws InputError or IoError that says
-// what is missing, empty, too small, malformed or outside the vocabulary, and how to fix it.
+// what is missing, empty, too small, malformed or outside the vocabulary, or where document_mask
+// lacks documents, and how to fix it.
 Dataset OpenDataset(const DatasetOptions& options);
 
 }  // namespace lockstep::data

@@ -46,6 +46,22 @@ void CheckSorts(const char* op, const char* why, Device device, int64_t elements
            " are more than CUDA devices sort at once (2^30): cut them into slices");
 }
 
+void CheckPositions(const char* op, const Tensor& positions, int64_t b, int64_t t, Device device,
+                    int64_t rows) {
+  if (!positions.defined()) return;
+  LS_CHECK(positions.dtype() == DType::kI32 && positions.shape() == Shape({b, t}) &&
+               positions.device() == device,
+           op, ": positions must be i32[", b, ", ", t, "], one for each token, on ", device,
+           ", got ", positions.Describe());
+  if (!device.is_cpu()) return;
+  const Tensor values = positions.Contiguous();
+  const int32_t* position = values.data<int32_t>();
+  for (int64_t i = 0; i < b * t; ++i) {
+    LS_CHECK(position[i] >= 0 && position[i] < rows, op, ": the position ", position[i], " at [",
+             i / t, ", ", i % t, "] is not in [0, ", rows, "), the positions of the table");
+  }
+}
+
 void ThrowTarget(const char* op, int64_t target, int64_t position, int64_t classes,
                  int64_t ignore_index) {
   throw ArgumentError(StrCat(

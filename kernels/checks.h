@@ -23,6 +23,11 @@ Tensor NumberLike(const char* op, double number, const Tensor& x);
 // sorted.
 void CheckSorts(const char* op, const char* why, Device device, int64_t elements, int64_t keys = 0);
 
+// Throws ArgumentError, which names `op`, unless the positions of tokens are undefined, or i32 [b,
+// t] on `device`; on the CPU also for one that is not in [0, rows).
+void CheckPositions(const char* op, const Tensor& positions, int64_t b, int64_t t, Device device,
+                    int64_t rows);
+
 // Throws ArgumentError for a class of a row of a loss that is neither in [0, classes) nor ignored.
 [[noreturn]] void ThrowTarget(const char* op, int64_t target, int64_t position, int64_t classes,
                               int64_t ignore_index);

@@ -17,8 +17,9 @@ Embedding::Embedding(std::shared_ptr<Parameter> weight) : weight_(std::move(weig
   ShareParameter("weight", weight_);
 }
 
-Tensor Embedding::AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position) {
-  return ops::TokenPositionEmbedding(ids, weight_->value(), positions, first_position);
+Tensor Embedding::AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position,
+                               const Tensor& at) {
+  return ops::TokenPositionEmbedding(ids, weight_->value(), positions, first_position, at);
 }
 
 Tensor Embedding::Forward(const Tensor& ids) { return ops::Embedding(ids, weight_->value()); }

@@ -9,6 +9,7 @@
 
 #include "core/autograd/recompute.h"
 #include "core/module.h"
+#include "nn/documents.h"
 #include "nn/residual_stream.h"
 
 namespace lockstep::nn {
@@ -35,11 +36,12 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     std::tuple<std::decay_t<In>...> arguments(in...);
     std::vector<Tensor> inputs;
     ForEachInput(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
-    RecomputeScope scope(
-        &*base_, inputs,
-        [base = base_.module(), callee = &*base_, arguments](std::vector<Tensor> again) mutable {
-          Again(*callee, arguments, std::move(again));
-        });
+    RecomputeScope scope(&*base_, inputs,
+                         [base = base_.module(), callee = &*base_, arguments,
+                          documents = CurrentDocuments()](std::vector<Tensor> again) mutable {
+                           const DocumentScope scope(documents);
+                           Again(*callee, arguments, std::move(again));
+                         });
     inputs.clear();
     Out out = base_(std::forward<In>(in)...);
     ForEachTensor(out, [&](const Tensor& t) { scope.AddOutput(t); });

@@ -11,11 +11,12 @@ Rotary::Rotary(int64_t head_size, const RotaryOptions& options)
   RotaryFrequencies(head_size, options);  // checks both
 }
 
-Tensor Rotary::operator()(Tensor x, int64_t rotated, int64_t first_position) {
+Tensor Rotary::operator()(Tensor x, int64_t rotated, int64_t first_position,
+                          const Tensor& positions) {
   LS_CHECK(x.defined() && x.ndim() >= 2, "Rotary takes [B, T, N * D], got ", x.Describe());
   const DType wide = AccumulationDType(x.dtype());
   const Tensor table = Table(first_position + x.dim(1), wide, x.device());
-  return ops::RotaryEmbedding(std::move(x), table, rotated, first_position);
+  return ops::RotaryEmbedding(std::move(x), table, rotated, first_position, positions);
 }
 
 Tensor Rotary::Table(int64_t positions, DType dtype, Device device) {

@@ -11,6 +11,7 @@
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "data/token_file.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -64,6 +65,9 @@ class TrainGptOptions : public testing::Test {
     std::string text;
     for (int i = 0; i < 400; ++i) text += "abcdefgh ijkl\n"[i * i % 14];
     WriteFileAtomically(Path("other.txt"), text);
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 400; ++i) tokens.push_back(i % 11 == 0 ? 50256 : i * i % 14);
+    data::WriteTokenFile(Path("documents.bin"), data::TokenFormat::kLlmcGpt2, tokens);
     runs_.clear();
   }
 
@@ -160,6 +164,9 @@ const std::vector<Numeric>& NumericOptions() {
       {"data.tokenizer", "byte"},
       {"data.val_fraction", "0.3"},
       {"data.order", "sequential"},
+      {"data.document_mask",
+       "true",
+       {"--data.path=" + testing::TempDir() + "options/documents.bin"}},
       {"train.batch_size", "3"},
       {"train.grad_accum", "2"},
       {"train.global_batch_size", "8"},
@@ -197,6 +204,12 @@ TEST_F(TrainGptOptions, NumbersChange) {
     with.push_back(argument + option.value);
     EXPECT_NE(Train(without).Numbers(), Train(with).Numbers()) << argument << option.value;
   }
+}
+
+TEST_F(TrainGptOptions, DocumentMaskNeedsDocuments) {
+  const Result run = RunProgram({"models/train_gpt", "--data.document_mask=true", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("the char tokenizer has no token for their ends"));
 }
 
 // ---- Options that change something else: a test each, named in kOthers ----

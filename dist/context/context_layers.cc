@@ -117,15 +117,17 @@ ContextEmbedding::ContextEmbedding(const nn::Embedding& replaced, ContextRanksPt
                   : std::make_shared<TensorRanks>(nullptr, 1)) {}
 
 Tensor ContextEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
-                                      int64_t first_position) {
+                                      int64_t first_position, const Tensor& at) {
   if (!GradEnabled()) {
-    return VocabularyRows(tensor_, ids, *weight(), positions, first_position);
+    return VocabularyRows(tensor_, ids, *weight(), positions, first_position, at);
   }
   const std::vector<Tensor> own = ranks_->Cut(ids);
+  const std::vector<Tensor> own_at =
+      at.defined() ? ranks_->Cut(at) : std::vector<Tensor>(own.size());
   const Copies copies = FanOut(ranks_, {*weight(), positions});
   return Below(*ranks_, [&](size_t j) {
     const int64_t first = first_position + ranks_->PartAt(static_cast<int64_t>(j)) * own[j].dim(1);
-    return VocabularyRows(tensor_, own[j], copies[0][j], copies[1][j], first);
+    return VocabularyRows(tensor_, own[j], copies[0][j], copies[1][j], first, own_at[j]);
   });
 }
 

@@ -62,7 +62,8 @@ class ContextEmbedding : public nn::Embedding {
  public:
   ContextEmbedding(const nn::Embedding& replaced, ContextRanksPtr ranks);
 
-  Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position) override;
+  Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position,
+                      const Tensor& at = {}) override;
 
  protected:
   Tensor Forward(const Tensor& ids) override;

@@ -10,6 +10,7 @@
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/vocabulary.h"
+#include "nn/documents.h"
 
 namespace lockstep::dist {
 namespace {
@@ -65,9 +66,14 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
 
 Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::AttentionCall& call) {
   std::vector<Tensor> chunks = qkv.Chunk(ranks->own(), 0);
+  std::vector<Tensor> positions(chunks.size());
+  if (const Tensor& whole = nn::CurrentDocuments().positions; whole.defined()) {
+    positions = ranks->Cut(whole);
+  }
   for (size_t j = 0; call.rotary && j < chunks.size(); ++j) {
     const int64_t first = ranks->PartAt(static_cast<int64_t>(j)) * qkv.dim(1);
-    chunks[j] = (*call.rotary)(std::move(chunks[j]), call.n_head + call.n_kv_head, first);
+    chunks[j] =
+        (*call.rotary)(std::move(chunks[j]), call.n_head + call.n_kv_head, first, positions[j]);
   }
   return ContextAttention(ranks, chunks, call);
 }

@@ -3,6 +3,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/binary/binary.h"
+#include "kernels/checks.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
@@ -53,27 +54,39 @@ Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight)
 class VocabularyEmbeddingNode : public Node {
  public:
   VocabularyEmbeddingNode(TensorRanksPtr ranks, const Tensor& ids, const Tensor& weight,
-                          const Tensor& positions, int64_t first_position)
+                          const Tensor& positions, int64_t first_position, const Tensor& at)
       : Node("vocabulary_embedding"),
         ranks_(std::move(ranks)),
         ids_(ids, "the ids of vocabulary_embedding"),
         weight_(weight.Detach()),
         positions_(positions.Detach()),
-        first_position_(first_position) {}
+        first_position_(first_position) {
+    if (at.defined()) at_ = SavedTensor(at, "the positions of vocabulary_embedding");
+  }
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = grads[0].Contiguous();
+    const bool sums_places = needs[1] && at_.defined();
+    const Tensor whole = needs[0] || sums_places ? ranks_->GatherSequence(dy) : Tensor();
     if (needs[0]) {
-      const Tensor whole = ranks_->GatherSequence(dy);
       const GradSink::Target to = sinks[0].OpenAnyDType(weight_);
       embedding_backward(stream, ids_.Unpack(), whole, PartOf(*ranks_, weight_.shape()), to.tensor,
                          to.accumulate);
     }
-    if (needs[1]) WritePositions(stream, dy, sinks[1].OpenAnyDType(positions_));
+    if (!needs[1]) return;
+    const GradSink::Target to = sinks[1].OpenAnyDType(positions_);
+    if (sums_places) {
+      embedding_backward(stream, at_.Unpack(), whole, {}, to.tensor, to.accumulate);
+    } else {
+      WritePositions(stream, dy, to);
+    }
   }
-  void Release() override { ids_.Reset(); }
+  void Release() override {
+    ids_.Reset();
+    at_.Reset();
+  }
 
  private:
   // Each rank sums the rows of its part of the sequence.
@@ -91,7 +104,7 @@ class VocabularyEmbeddingNode : public Node {
   }
 
   const TensorRanksPtr ranks_;
-  SavedTensor ids_;
+  SavedTensor ids_, at_;
   Tensor weight_, positions_;  // for their shapes and dtypes
   const int64_t first_position_;
 };
@@ -99,10 +112,10 @@ class VocabularyEmbeddingNode : public Node {
 }  // namespace
 
 Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
-                      const Tensor& positions, int64_t first_position) {
+                      const Tensor& positions, int64_t first_position, const Tensor& at) {
   if (ranks->size() == 1) {
     if (!positions.defined()) return ops::Embedding(ids, weight);
-    return ops::TokenPositionEmbedding(ids, weight, positions, first_position);
+    return ops::TokenPositionEmbedding(ids, weight, positions, first_position, at);
   }
   LS_CHECK(ids.defined() && ids.ndim() == 2 &&
                (ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64),
@@ -119,12 +132,19 @@ Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tens
              "vocabulary_embedding: a sequence of ", ids.dim(1), " tokens from position ",
              first_position, " does not fit the positions ", positions.Describe());
     const int64_t t = y.dim(1);
-    const int64_t first = first_position + (GradEnabled() ? ranks->rank() * t : 0);
-    y = ops::Add(y, positions.Detach().Slice(0, first, first + t));
+    const int64_t begin = GradEnabled() ? ranks->rank() * t : 0;
+    Tensor rows = positions.Detach().Slice(0, first_position + begin, first_position + begin + t);
+    if (at.defined()) {
+      CheckPositions("vocabulary_embedding", at, ids.dim(0), ids.dim(1), ids.device(),
+                     positions.dim(0));
+      rows = ops::Embedding(at.Slice(1, begin, begin + t), positions.Detach());
+    }
+    y = ops::Add(y, rows);
   }
   if (NeedsGrad({&weight, &positions})) {
     Record(
-        std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions, first_position),
+        std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions, first_position,
+                                                  at.defined() ? at.Contiguous() : Tensor()),
         {&weight, &positions}, {&y});
   }
   return y;
@@ -134,8 +154,8 @@ VocabularyEmbedding::VocabularyEmbedding(const nn::Embedding& replaced, TensorRa
     : Embedding(replaced.weight()), ranks_(std::move(ranks)) {}
 
 Tensor VocabularyEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
-                                         int64_t first_position) {
-  return VocabularyRows(ranks_, ids, *weight(), positions, first_position);
+                                         int64_t first_position, const Tensor& at) {
+  return VocabularyRows(ranks_, ids, *weight(), positions, first_position, at);
 }
 
 Tensor VocabularyEmbedding::Forward(const Tensor& ids) {

@@ -10,12 +10,14 @@ namespace lockstep::dist {
 // In the place of an nn::Embedding: a rank has an equal part of the rows. ids [B, T], the same on
 // every rank, -> this rank's part of the sequence, [B, T / size, dim]. Each row comes from its
 // owner, as it is; its gradient is summed there over the whole sequence, in order. The gradient of
-// positions is each rank's own, brought together.
+// positions is each rank's own, brought together; with positions for each token, which may be in
+// several parts of the sequence, every rank sums it over the whole sequence.
 class VocabularyEmbedding : public nn::Embedding {
  public:
   VocabularyEmbedding(const nn::Embedding& replaced, TensorRanksPtr ranks);
 
-  Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position) override;
+  Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position,
+                      const Tensor& at = {}) override;
 
  protected:
   Tensor Forward(const Tensor& ids) override;
@@ -45,9 +47,11 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
 
-// What VocabularyEmbedding computes, of this rank's part of the rows. positions may be undefined.
+// What VocabularyEmbedding computes, of this rank's part of the rows. positions may be undefined,
+// and `at`, which is that of all of ids.
 Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
-                      const Tensor& positions = {}, int64_t first_position = 0);
+                      const Tensor& positions = {}, int64_t first_position = 0,
+                      const Tensor& at = {});
 
 // The logits [B, T, V] of x [B, T, C] and this rank's part of the weight. No gradient, but with one
 // rank. Throws ArgumentError where there would be one.

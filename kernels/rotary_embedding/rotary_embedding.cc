@@ -6,6 +6,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 
 namespace lockstep {
 namespace {
@@ -72,7 +73,11 @@ class RotaryEmbeddingNode : public Node {
       : Node("rotary_embedding"),
         table_(args.table, "the table of rotary_embedding"),
         rotated_(args.rotated),
-        first_position_(args.first_position) {}
+        first_position_(args.first_position) {
+    if (args.positions.defined()) {
+      positions_ = SavedTensor(args.positions, "the positions of rotary_embedding");
+    }
+  }
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
@@ -86,15 +91,19 @@ class RotaryEmbeddingNode : public Node {
     args.x = dy.Detach().View(heads);
     args.rotated = rotated_;
     args.first_position = first_position_;
+    if (positions_.defined()) args.positions = positions_.Unpack();
     args.backwards = true;
     args.y = dx.View(heads);
     rotary_embedding(CurrentStream(dy.device()), args);
     sinks[0].Put(dx);
   }
-  void Release() override { table_.Reset(); }
+  void Release() override {
+    table_.Reset();
+    positions_.Reset();
+  }
 
  private:
-  SavedTensor table_;
+  SavedTensor table_, positions_;
   int64_t rotated_, first_position_;
 };
 
@@ -118,7 +127,8 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
   return Tensor::FromVector(values, {positions, head_size}).To(dtype).To(device);
 }
 
-Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position) {
+Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position,
+                       const Tensor& positions) {
   const DType wide = x.defined() ? AccumulationDType(x.dtype()) : DType::kF32;
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && (x.ndim() == 3 || x.ndim() == 4),
            "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got ",
@@ -134,9 +144,11 @@ Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t f
   const int64_t heads = x.ndim() == 4 ? x.dim(2) : x.dim(2) / d;
   LS_CHECK(rotated >= 0 && rotated <= heads, "rotary_embedding: cannot turn ", rotated, " of ",
            heads, " heads");
-  LS_CHECK(first_position >= 0 && first_position <= table.dim(0) - x.dim(1),
-           "rotary_embedding: positions ", first_position, " to ", first_position + x.dim(1),
-           " do not fit a table of ", table.dim(0));
+  CheckPositions("rotary_embedding", positions, x.dim(0), x.dim(1), x.device(), table.dim(0));
+  LS_CHECK(
+      positions.defined() || (first_position >= 0 && first_position <= table.dim(0) - x.dim(1)),
+      "rotary_embedding: positions ", first_position, " to ", first_position + x.dim(1),
+      " do not fit a table of ", table.dim(0));
   const bool overwrite = x.storage().unique() && x.is_contiguous();
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Destination(input, overwrite);
@@ -146,6 +158,7 @@ Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t f
   args.table = table.Detach().Contiguous();
   args.rotated = rotated;
   args.first_position = first_position;
+  if (positions.defined()) args.positions = positions.Contiguous();
   args.y = y.View(shape);
   rotary_embedding(CurrentStream(x.device()), args);
   if (NeedsGrad({&x})) Record(std::make_shared<RotaryEmbeddingNode>(args), {&x}, {&y});

@@ -40,15 +40,18 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
 
 // Turns heads by their position: with D = table.dim(1), (x[i], x[i + D/2]) becomes
 //   (x[i] cos - x[i + D/2] sin, x[i + D/2] cos + x[i] sin)
-// at position first_position + t. x: [B, T, N * D] or [B, T, N, D], floating; of its N heads the
-// first `rotated` are turned and the others copied, as v in a joint qkv; y: like x. table:
-// RotaryTable's, f64 for an f64 x, else f32. Computes in f32 or wider and rounds once. Throws
-// ArgumentError if first_position + T exceeds the table. Saves the table.
+// at position first_position + t, or positions[b, t], i32 [B, T], if given, as where documents are
+// packed one after another into a row and each begins at 0. x: [B, T, N * D] or [B, T, N, D],
+// floating; of its N heads the first `rotated` are turned and the others copied, as v in a joint
+// qkv; y: like x. table: RotaryTable's, f64 for an f64 x, else f32. Computes in f32 or wider and
+// rounds once. Throws ArgumentError if first_position + T exceeds the table, or on the CPU one of
+// the positions; other devices give NaN there. Saves the table and positions.
 //
 // Turns in place, and leaves the other heads alone, where nothing but the argument holds x: pass
 // std::move(qkv). So does backward with the gradient of y, if the graph is not retained. The bits
 // do not depend on that.
-Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position = 0);
+Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position = 0,
+                       const Tensor& positions = {});
 
 }  // namespace ops
 
@@ -56,6 +59,7 @@ struct RotaryEmbeddingArgs {
   Tensor x;      // [B, T, N, D]
   Tensor table;  // [positions, D]
   int64_t rotated = 0, first_position = 0;
+  Tensor positions;        // i32 [B, T], contiguous; undefined: first_position + t
   bool backwards = false;  // turns by the negative angle: the gradient
   Tensor y;                // like x, written; may be x, whose other heads are not touched then
 };

@@ -11,6 +11,7 @@ struct Setting {
   int64_t head_size, rotated, first_position = 0;
   RotaryOptions options = {};
   bool in_place = false;
+  bool positions = false;  // a second input: below first_position + T
 };
 
 // The frequency of a pair, from Llama 3's own description by wavelengths.
@@ -26,7 +27,8 @@ double Frequency(const Setting& s, int64_t pair) {
 }
 
 // Multiplication of complex numbers x[i] + x[i + D/2] i by e^(i angle).
-std::vector<RefTensor> Reference(const Setting& s, const RefTensor& x) {
+std::vector<RefTensor> Reference(const Setting& s, std::span<const RefTensor> in) {
+  const RefTensor& x = in[0];
   RefTensor y = x;
   const int64_t d = s.head_size, half = d / 2, length = x.shape[1];
   int64_t width = 1;
@@ -34,8 +36,10 @@ std::vector<RefTensor> Reference(const Setting& s, const RefTensor& x) {
   for (size_t at = 0; at < x.data.size(); ++at) {
     const int64_t head = static_cast<int64_t>(at) % width / d, i = static_cast<int64_t>(at) % d;
     if (head >= s.rotated) continue;
-    const int64_t t = static_cast<int64_t>(at) / width % length;
-    const double angle = static_cast<double>(s.first_position + t) * Frequency(s, i % half);
+    const int64_t token = static_cast<int64_t>(at) / width;
+    const double position = s.positions ? in[1].data[static_cast<size_t>(token)]
+                                        : static_cast<double>(s.first_position + token % length);
+    const double angle = position * Frequency(s, i % half);
     const double other = i < half ? -x.data[at + half] : x.data[at - half];
     y.data[at] = x.data[at] * std::cos(angle) + other * std::sin(angle);
   }
@@ -43,8 +47,15 @@ std::vector<RefTensor> Reference(const Setting& s, const RefTensor& x) {
 }
 
 OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
+  std::vector<InputSpec> inputs = {{.shape = shape, .low = -2, .high = 2}};
+  if (s.positions) {
+    inputs.push_back({.shape = {shape[0], shape[1]},
+                      .low = 0,
+                      .high = static_cast<double>(s.first_position + shape[1]),
+                      .index = true});
+  }
   return {.name = name,
-          .inputs = {{.shape = shape, .low = -2, .high = 2}},
+          .inputs = inputs,
           .run =
               [=](std::span<const Tensor> in) {
                 // Between two ops, nothing else holds either what is turned or its gradient.
@@ -53,10 +64,11 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
                 const Tensor table = ops::RotaryTable(s.first_position + shape[1] + 1, s.head_size,
                                                       s.options, wide, x.device());
                 const Tensor y =
-                    ops::RotaryEmbedding(std::move(x), table, s.rotated, s.first_position);
+                    ops::RotaryEmbedding(std::move(x), table, s.rotated, s.first_position,
+                                         s.positions ? in[1] : Tensor());
                 return std::vector{s.in_place ? ops::Scale(y, 1) : y};
               },
-          .reference = [=](std::span<const RefTensor> in) { return Reference(s, in[0]); }};
+          .reference = [=](std::span<const RefTensor> in) { return Reference(s, in); }};
 }
 
 std::vector<OpSample> Samples() {
@@ -70,6 +82,9 @@ std::vector<OpSample> Samples() {
   const RotaryOptions linear{.scaling = RotaryScaling::kLinear, .factor = 4};
   OpSample strided = Sample("strided", {3, 5, 2, 4}, {4, 2});
   strided.inputs[0].non_contiguous = true;
+  OpSample strided_positions =
+      Sample("strided_positions", {3, 5, 2, 4}, {.head_size = 4, .rotated = 1, .positions = true});
+  for (InputSpec& input : strided_positions.inputs) input.non_contiguous = true;
   OpSample large = Sample("llama", {4, 512, 48, 64}, {64, 40});
   large.flops = 4.0 * 512 * 40 * 64 * 3;
   large.elements_moved = 4.0 * 512 * 48 * 64 * 2;
@@ -92,6 +107,14 @@ std::vector<OpSample> Samples() {
           Sample("linear_scaling", {1, 40, 1, 8}, {8, 1, 7, linear}),
           Sample("llama3_scaling", {1, 100, 1, 16}, {16, 1, 3, llama3}),
           Sample("chunks", {3, 211, 6 * 18}, {18, 5}),
+          Sample("positions", {3, 7, 5, 6}, {.head_size = 6, .rotated = 5, .positions = true}),
+          Sample("positions_in_place", {2, 9, 6 * 16},
+                 {.head_size = 16,
+                  .rotated = 4,
+                  .first_position = 100,
+                  .in_place = true,
+                  .positions = true}),
+          strided_positions,
           strided,
           large};
 }
@@ -133,6 +156,18 @@ std::vector<ErrorSample> Errors() {
          ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 4);
        },
        "rotary_embedding: positions 4 to 6 do not fit a table of 5"},
+      {"positions of another dtype",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 0,
+                              Tensor::Zeros({1, 2}, DType::kI64, d));
+       },
+       "rotary_embedding: positions must be i32[1, 2], one for each token, on "},
+      {"a position beyond the table",
+       [=](Device) {
+         ops::RotaryEmbedding(x(kCpu, {1, 2, 4}), table(kCpu, 5, 4), 1, 0,
+                              Tensor::FromVector<int32_t>({4, 5}, {1, 2}));
+       },
+       "rotary_embedding: the position 5 at [0, 1] is not in [0, 5), the positions of the table"},
       {"before the table",
        [=](Device d) {
          ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, -1);

@@ -31,7 +31,9 @@ void TurnAll(const RotaryEmbeddingArgs& args) {
   const int64_t width = heads * d, rotated = args.rotated;
   const T* in = args.x.data<T>();
   T* out = args.y.data<T>();
-  const A* table = args.table.data<A>() + args.first_position * d;
+  const A* table = args.table.data<A>();
+  const int64_t first_position = args.first_position;
+  const int32_t* positions = args.positions.defined() ? args.positions.data<int32_t>() : nullptr;
   const A sign = args.backwards ? A(-1) : A(1);
   ParallelFor(args.x.dim(0) * length,
               std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(width, 1)),
@@ -39,7 +41,9 @@ void TurnAll(const RotaryEmbeddingArgs& args) {
                 for (int64_t row = begin; row < end; ++row) {
                   const T* x = in + row * width;
                   T* y = out + row * width;
-                  const A* cosines = table + row % length * d;
+                  const int64_t position =
+                      positions != nullptr ? positions[row] : first_position + row % length;
+                  const A* cosines = table + position * d;
                   for (int64_t head = 0; head < rotated; ++head) {
                     const T* a = x + head * d;
                     T* p = y + head * d;

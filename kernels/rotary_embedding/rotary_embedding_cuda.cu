@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
@@ -9,12 +11,15 @@ namespace {
 // Turns the pairs of the first `rotated` heads, and copies the others up to `written`: all, or none
 // where y is x. One pass over memory: a thread has N neighbouring pairs of a head, that is, a pack
 // of either half.
+// Where positions are given, one outside [0, rows) cannot be reported to the host: its heads are
+// NaN.
 // Grid: one thread per group of pairs of [B, T, written]. No shared memory; every element by one
 // thread.
 template <int N, bool kAligned, class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    RotaryKernel(const T* x, const float* table, int64_t groups, int64_t length, int64_t heads,
-                 int64_t d, int64_t rotated, int64_t written, float sign, T* y) {
+    RotaryKernel(const T* x, const float* table, int64_t rows, const int32_t* positions,
+                 int64_t first_position, int64_t groups, int64_t length, int64_t heads, int64_t d,
+                 int64_t rotated, int64_t written, float sign, T* y) {
   const int64_t index = GlobalThread();
   if (index >= groups) return;
   const int64_t half = d / 2, per_head = half / N;
@@ -44,12 +49,14 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   };
   const auto a = load(x + at), b = load(x + at + half);
   auto p = a, q = b;
-  const float* cosines = table + row % length * d + i;
+  const int64_t position = positions != nullptr ? positions[row] : first_position + row % length;
+  const bool known = position >= 0 && position < rows;
+  const float* cosines = table + position * d + i;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     float u = ToFloat(element(a, k)), v = ToFloat(element(b, k));
     if (head < rotated) {
-      const float c = cosines[k], s = sign * cosines[half + k];
+      const float c = known ? cosines[k] : NAN, s = known ? sign * cosines[half + k] : NAN;
       const float turned = u * c - v * s;
       v = v * c + u * s;
       u = turned;
@@ -74,10 +81,12 @@ void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
       constexpr bool kAligned = decltype(aligned)::value;
       constexpr int N = kAligned ? kPackSize<T> : 1;
       const int64_t groups = args.x.numel() / heads * written / 2 / N;
-      Launch({"rotary_embedding", args.x, args.table}, RotaryKernel<N, kAligned, T>,
+      Launch({"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
              Blocks(groups, kElementwiseThreads), kElementwiseThreads, 0, stream, x,
-             Data<float>(args.table) + args.first_position * d, groups, length, heads, d,
-             args.rotated, written, args.backwards ? -1.0f : 1.0f, y);
+             Data<float>(args.table), args.table.dim(0),
+             args.positions.defined() ? Data<int32_t>(args.positions) : nullptr,
+             args.first_position, groups, length, heads, d, args.rotated, written,
+             args.backwards ? -1.0f : 1.0f, y);
     });
   });
 }

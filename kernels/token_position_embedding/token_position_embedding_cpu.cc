@@ -7,7 +7,7 @@ namespace {
 constexpr int64_t kChannelBlock = 256;
 
 void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
-                int64_t first_position, const Tensor& y) {
+                int64_t first_position, const Tensor& positions, const Tensor& y) {
   const int64_t t = ids.dim(1), c = wte.dim(1);
   DispatchIndex("token_position_embedding", ids.dtype(), [&](auto id_tag) {
     using I = typename decltype(id_tag)::type;
@@ -16,15 +16,17 @@ void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
       using T = typename decltype(tag)::type;
       using A = Acc<T>;
       const I* id = ids.data<I>();
-      const T *tokens = wte.data<T>(), *positions = wpe.data<T>() + first_position * c;
+      const T *tokens = wte.data<T>(), *places = wpe.data<T>();
+      const int32_t* position = positions.defined() ? positions.data<int32_t>() : nullptr;
       T* out = y.data<T>();
       const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(c, 1));
       ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const T *token = tokens + id[i] * c, *position = positions + i % t * c;
+          const int64_t p = position != nullptr ? position[i] : first_position + i % t;
+          const T *token = tokens + id[i] * c, *place = places + p * c;
           T* row = out + i * c;
           for (int64_t k = 0; k < c; ++k) {
-            row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(position[k]));
+            row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(place[k]));
           }
         }
       });

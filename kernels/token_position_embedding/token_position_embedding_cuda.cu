@@ -5,22 +5,24 @@
 namespace lockstep::cuda {
 namespace {
 
-// y[b, t] = wte[ids[b, t]] + wpe[first_position + t]: one pass over memory. An id outside [0, v)
-// cannot be reported to the host: its row is NaN.
-// Grid: one block per id. No shared memory.
+// y[b, t] = wte[ids[b, t]] + wpe[first_position + t], or wpe[positions[b, t]]: one pass over
+// memory. An id outside [0, v), or a position outside [0, p), cannot be reported to the host: its
+// row is NaN. Grid: one block per id. No shared memory.
 template <bool kAligned, class T, class I>
 __global__ void TokenPositionForwardKernel(const I* ids, int64_t length, const T* wte, int64_t v,
-                                           const T* wpe, int64_t c, T* y) {
+                                           const T* wpe, int64_t p, const int32_t* positions,
+                                           int64_t first_position, int64_t c, T* y) {
   constexpr int N = kPackSize<T>;
   const int64_t id = ids[blockIdx.x];
-  const bool known = id >= 0 && id < v;
-  const T* position = wpe + blockIdx.x % length * c;
+  const int64_t position =
+      positions != nullptr ? positions[blockIdx.x] : first_position + blockIdx.x % length;
+  const bool known = id >= 0 && id < v && position >= 0 && position < p;
   T* out = y + blockIdx.x * c;
   for (int64_t at = threadIdx.x * N; at < c; at += static_cast<int64_t>(blockDim.x) * N) {
     Packed<T> x;
     if (known) {
       const Packed<T> token = LoadRow<kAligned, N>(wte + id * c, at, c);
-      const Packed<T> place = LoadRow<kAligned, N>(position, at, c);
+      const Packed<T> place = LoadRow<kAligned, N>(wpe + position * c, at, c);
 #pragma unroll
       for (int i = 0; i < N; ++i) x[i] = Convert<T>(ToFloat(token[i]) + ToFloat(place[i]));
     } else {
@@ -64,19 +66,20 @@ __global__ void PositionBackwardKernel(const T* dy, int64_t batch, int64_t lengt
 }
 
 void ForwardCuda(Stream stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
-                 int64_t first_position, const Tensor& y) {
+                 int64_t first_position, const Tensor& positions, const Tensor& y) {
   if (y.numel() == 0) return;
   const int64_t c = wte.dim(1);
   DispatchFloat("token_position_embedding", wte.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     DispatchIndex("token_position_embedding", ids.dtype(), [&](auto id_tag) {
       using I = typename decltype(id_tag)::type;
-      const T* positions = Data<T>(wpe) + first_position * c;
-      DispatchBool(AlignedRows(c, Data<T>(wte), positions, Data<T>(y)), [&](auto aligned) {
-        Launch({"token_position_embedding_forward", ids, wte, wpe},
+      DispatchBool(AlignedRows(c, Data<T>(wte), Data<T>(wpe), Data<T>(y)), [&](auto aligned) {
+        Launch({"token_position_embedding_forward", ids, wte, wpe, positions},
                TokenPositionForwardKernel<decltype(aligned)::value, T, I>, Blocks(ids.numel(), 1),
                RowThreads(c, kPackSize<T>), 0, stream, Data<I>(ids), ids.dim(1), Data<T>(wte),
-               wte.dim(0), positions, c, Data<T>(y));
+               wte.dim(0), Data<T>(wpe), wpe.dim(0),
+               positions.defined() ? Data<int32_t>(positions) : nullptr, first_position, c,
+               Data<T>(y));
       });
     });
   });

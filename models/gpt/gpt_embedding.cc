@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_embedding.h"
 
+#include "nn/documents.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
@@ -35,7 +36,10 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
     if (!wpe_) return wte_(part);
     nn::Embedding &wte = *wte_, &wpe = **wpe_;
     return wte.WithHooks([&] {
-      return wpe.WithHooks([&] { return wte.AddPositions(part, *wpe.weight(), first_position); });
+      return wpe.WithHooks([&] {
+        return wte.AddPositions(part, *wpe.weight(), first_position,
+                                nn::CurrentDocuments().positions);
+      });
     });
   }));
 }

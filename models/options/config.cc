@@ -93,6 +93,10 @@ void AddDataOptions(Options& options, DataOptions& data) {
               {.choices = {"shuffled", "random", "sequential"},
                .doc = "windows of the data: each once per epoch in a new random order, at random "
                       "offsets, or in the data's order"});
+  options.Add("data.document_mask", &data.document_mask,
+              {.doc = "keep the documents of a window apart: attention does not cross from one to "
+                      "the other, and positions start anew in each; for token files with a token "
+                      "between documents, or an index of them"});
 }
 
 void AddTrainOptions(Options& options, TrainOptions& train) {

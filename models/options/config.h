@@ -57,6 +57,7 @@ struct DataOptions {
   std::string tokenizer = "auto";
   double val_fraction = 0.1;
   std::string order = "shuffled";
+  bool document_mask = false;
 };
 
 struct TrainOptions {

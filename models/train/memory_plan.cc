@@ -21,6 +21,7 @@
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
+#include "nn/documents.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -47,8 +48,9 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
   if (auto* const pipeline = dynamic_cast<PipelineParallel*>(parallel)) {
     ActivationsInFlight kept(log);
     BackwardObserver* const observers[] = {&kept};
-    const std::vector<data::Batch> batches(static_cast<size_t>(count),
-                                           {.rows = o.batch_size, .cols = o.window});
+    data::Batch batch{.rows = o.batch_size, .cols = o.window};
+    if (o.document_mask) batch.first_key.resize(batch.rows * batch.cols);
+    const std::vector<data::Batch> batches(static_cast<size_t>(count), batch);
     pipeline->Gradients(batches, /*root=*/1, state, observers);
     return;
   }
@@ -58,6 +60,9 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
     if (parallel) parallel->BeginMicroBatch(a + 1 == count);
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
     const Tensor targets = Tensor::EmptyLike(ids);
+    nn::Documents documents;
+    if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
+    const nn::DocumentScope scope(documents);
     const Tensor sum = model.Loss(ids, targets);
     log.SetKind(forward, &MemoryKinds::activations);
     const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
@@ -152,6 +157,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .grad_accum = setup.micro_batches,
        .clip = setup.config.optim.clip,
        .device = setup.device,
+       .document_mask = setup.config.data.document_mask,
        .evaluates = true,
        .graphs =
            setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});

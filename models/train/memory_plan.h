@@ -95,6 +95,7 @@ struct MemoryPlanOptions {
   int64_t grad_accum = 1;  // of a single process
   double clip = 1;
   Device device = kCpu;
+  bool document_mask = false;
   bool evaluates = false;  // as train_gpt does, at the end at least
   bool graphs = false;     // of a GPU: steps are CUDA graphs, with pools of their own
 };

@@ -201,6 +201,8 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
   dist::PipelineStage functions;
   functions.forward = [this, &stage, &order](const Tensor& input, int micro) {
     if (work_.state) work_.state->SetFirstSample(order[micro] * work_.rows);
+    const nn::DocumentScope documents(work_.documents.empty() ? nn::CurrentDocuments()
+                                                              : work_.documents[micro]);
     const Tensor out = stage.model.Forward(input, work_.ids[micro], work_.targets[micro]);
     if (stage.model.last()) work_.results.push_back(out.Detach());
     return out;
@@ -242,6 +244,7 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
   for (const data::Batch& batch : batches) {
     work_.ids.push_back(ToTensor(batch.inputs, batch, state.device()));
     work_.targets.push_back(ToTensor(batch.targets, batch, state.device()));
+    work_.documents.push_back(DocumentsOf(batch, state.device()));
   }
   dist::PipelineOptions options = options_;
   options.observers = {observers.begin(), observers.end()};

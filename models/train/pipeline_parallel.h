@@ -15,6 +15,7 @@
 #include "dist/tensor/tensor_ranks.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/pipeline_stages.h"
+#include "nn/documents.h"
 
 namespace lockstep::models {
 
@@ -93,8 +94,9 @@ class PipelineParallel : public dist::DataRanks {
   };
   // What the stages' functions work on.
   struct Work {
-    std::vector<Tensor> ids{}, targets{};  // of each micro-batch
-    std::optional<StepState> state{};      // of training
+    std::vector<Tensor> ids{}, targets{};    // of each micro-batch
+    std::vector<nn::Documents> documents{};  // the same; empty: those of the thread
+    std::optional<StepState> state{};        // of training
     int64_t rows = 0;
     double root = 0;
     std::vector<Tensor> results{};  // of the last stage

@@ -147,6 +147,7 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   d.path = config.data.path;
   if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
   d.val_fraction = config.data.val_fraction;
+  d.document_mask = config.data.document_mask;
   d.block_size = config.model.block_size;
   d.vocab_size = vocab_size;
   if (!weights.empty() && config.data.tokenizer == "auto") {

@@ -4,6 +4,7 @@
 
 #include "core/allocator.h"
 #include "core/autograd/grad_hooks.h"
+#include "models/train/batch_tensor.h"
 
 namespace lockstep::models {
 
@@ -14,6 +15,7 @@ StepGraphs::StepGraphs(StepState& state, std::vector<std::shared_ptr<Parameter>>
       options_(options),
       ids_(static_cast<size_t>(options.micro_steps)),
       targets_(static_cast<size_t>(options.micro_steps)),
+      documents_(static_cast<size_t>(options.micro_steps)),
       first_sample_of_(static_cast<size_t>(options.micro_steps)),
       root_(Tensor::Zeros({}, DType::kF32, state.device())),
       losses_(Tensor::Zeros({options.micro_steps}, DType::kF32, state.device())) {}
@@ -21,16 +23,26 @@ StepGraphs::StepGraphs(StepState& state, std::vector<std::shared_ptr<Parameter>>
 void StepGraphs::Load(int64_t i, const data::Batch& batch) {
   const Shape shape{batch.rows, batch.cols};
   const auto at = static_cast<size_t>(i);
-  const auto load = [&](Tensor& to, const std::vector<int32_t>& values) {
+  const auto load = [&](Tensor& to, const Tensor& values) {
     if (to.defined() && !(to.shape() == shape)) {
       GiveUp(StrCat("a batch has shape ", shape, ", earlier ones had ", to.shape()));
       to = Tensor();
     }
     if (!to.defined()) to = Tensor::Empty(shape, DType::kI32, state_.device());
-    to.CopyFrom(Tensor::FromVector<int32_t>(values, shape));
+    to.CopyFrom(values);
   };
-  load(ids_[at], batch.inputs);
-  load(targets_[at], batch.targets);
+  load(ids_[at], ToTensor(batch.inputs, batch, kCpu));
+  load(targets_[at], ToTensor(batch.targets, batch, kCpu));
+  const nn::Documents documents = DocumentsOf(batch, kCpu);
+  if (gradients_.defined() && documents.defined() != documents_[at].defined()) {
+    GiveUp("only some batches have document masks");
+  }
+  if (documents.defined()) {
+    load(documents_[at].first_key, documents.first_key);
+    load(documents_[at].positions, documents.positions);
+  } else {
+    documents_[at] = {};
+  }
   if (std::exchange(first_sample_of_[at], i * batch.rows) != i * batch.rows) {
     first_samples_ = Tensor();
   }
@@ -41,6 +53,7 @@ void StepGraphs::RunMicroSteps() {
   for (size_t i = 0; i < ids_.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     state_.SetFirstSample(first_samples_.Slice(0, at, at + 1));
+    const nn::DocumentScope documents(documents_[i]);
     const Tensor sum = options_.micro_step(ids_[i], targets_[i], root_);
     losses_.Slice(0, at, at + 1).CopyFrom(sum.Detach().View({1}));
   }

@@ -12,11 +12,13 @@
 #include "core/parameter.h"
 #include "core/step_state.h"
 #include "data/batch.h"
+#include "nn/documents.h"
 
 namespace lockstep::models {
 
 // Forward and backward of one micro-batch, ids and targets i32 [B, T] on the device; returns the
-// sum of the losses, an f32 scalar, whose gradient is `root`.
+// sum of the losses, an f32 scalar, whose gradient is `root`. Runs in a scope of the batch's
+// documents.
 using MicroStep =
     std::function<Tensor(const Tensor& ids, const Tensor& targets, const Tensor& root)>;
 
@@ -66,6 +68,7 @@ class StepGraphs {
   Options options_;
   // What a step reads and writes; of one shape while graphs are used.
   std::vector<Tensor> ids_, targets_;
+  std::vector<nn::Documents> documents_;
   std::vector<int64_t> first_sample_of_;
   Tensor first_samples_;  // the same on the device
   Tensor root_, losses_;  // [], [micro_steps]

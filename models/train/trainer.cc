@@ -160,6 +160,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     // The gradients of this rank's last micro-step come back summed over all ranks.
     if (options_.parallel) options_.parallel->BeginMicroBatch(m == micro_order_.back());
     const Device device = state_.device();
+    const nn::DocumentScope documents(DocumentsOf(batch, device));
     const DType wide = AccumulationDType(parameters_[0]->value().dtype());
     pending.losses.emplace_back(
         MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
@@ -310,6 +311,7 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
     const auto on_device = [&](const std::vector<int32_t>& values) {
       return ToTensor(values, eval_batch_, state_.device());
     };
+    const nn::DocumentScope documents(DocumentsOf(eval_batch_, state_.device()));
     reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
   }
   std::vector<double> sums(static_cast<size_t>(batches.size()));

@@ -2,6 +2,7 @@
 
 #include "core/step_state.h"
 #include "kernels/concat/concat.h"
+#include "nn/documents.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
@@ -90,9 +91,10 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
   if (copy_keys_) qkv = copy_keys_(qkv);
   if (q_norm_) qkv = NormHeads(qkv);
   const bool elsewhere = attend_ && GradEnabled();
+  const Documents& documents = CurrentDocuments();
   if (rotary_ && !elsewhere) {
     qkv = AtPositions(std::move(qkv), [&](Tensor part, int64_t first_position) {
-      return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position);
+      return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position, documents.positions);
     });
   }
   ops::CausalAttentionOptions options;
@@ -109,6 +111,7 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
     options.site = RandomSite(path() + ".attn_dropout");
   }
   options.first_head = first_head_;
+  options.first_key = documents.first_key;
   if (elsewhere) return attend_(qkv, {n_head_, n_kv_head_, options, rotary_.get()});
   return ops::CausalAttention(qkv, n_head_, n_kv_head_, options);
 }

@@ -128,6 +128,41 @@ TEST_F(DatasetTest, TextErrors) {
   EXPECT_THAT(OpenError(options_), HasSubstr(options_.path));  // and does not wait for a writer
 }
 
+std::vector<int32_t> DocumentStarts(const TokenSource& source) {
+  std::vector<int32_t> starts(source.size());
+  source.ReadDocumentStarts(0, starts);
+  return starts;
+}
+
+TEST_F(DatasetTest, DocumentMasksNeedAKnownSeparator) {
+  options_.document_mask = true;
+  WriteText(path_, "0123456789");
+  EXPECT_THAT(OpenError(options_),
+              AllOf(HasSubstr(path_ + ": data.document_mask needs to know where documents begin"),
+                    HasSubstr("the char tokenizer has no token for their ends"),
+                    HasSubstr("use token files"), HasSubstr("leave data.document_mask out")));
+  options_.path = folder_ + "/documents.bin";
+  const std::vector<int32_t> tokens = {50256, 1, 2, 3, 50256, 4, 5, 50256, 6, 7};
+  WriteTokenFile(options_.path, TokenFormat::kNanoGpt, tokens);
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("do not tell which token separates them"),
+                                         HasSubstr("--data.tokenizer=")));
+  options_.tokenizer = "byte";
+  options_.vocab_size = 0;
+  WriteTokenFile(options_.path, TokenFormat::kNanoGpt, std::vector<int32_t>(10, 7));
+  EXPECT_THAT(OpenError(options_), HasSubstr("the byte tokenizer has no token that separates"));
+  options_.tokenizer = "";
+  WriteTokenFile(options_.path, TokenFormat::kLlmcGpt2, std::vector<int32_t>(10, 7));
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("the token 50256, which would separate them"),
+                                         HasSubstr("before each document")));
+  WriteTokenFile(options_.path, TokenFormat::kLlmcGpt2, tokens);
+  options_.val_fraction = 0.4;
+  const Dataset dataset = OpenDataset(options_);
+  EXPECT_THAT(DocumentStarts(*dataset.train), ElementsAre(1, 0, 0, 0, 1, 0));
+  EXPECT_THAT(DocumentStarts(*dataset.val), ElementsAre(0, 1, 0, 0));
+  options_.document_mask = false;
+  EXPECT_FALSE(OpenDataset(options_).train->has_documents());
+}
+
 TEST_F(DatasetTest, TooLittleTextSaysHowMuchIsNeeded) {
   WriteText(path_, "0123456789");
   options_.block_size = 9;

@@ -67,6 +67,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "data.tokenizer",
                                 "data.val_fraction",
                                 "data.order",
+                                "data.document_mask",
                                 "train.steps",
                                 "train.epochs",
                                 "train.batch_size",

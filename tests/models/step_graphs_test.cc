@@ -36,8 +36,10 @@ GptConfig LlamaLike() {
 
 // A model on the GPU with everything that training needs.
 struct Bench {
-  Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2, bool pure = false)
-      : tokens(Tokens(300)), model(config) {
+  Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2, bool pure = false,
+        bool document_mask = false)
+      : tokens(std::make_shared<data::SeparatedTokens>(Tokens(300), 9, data::Separator::kFirst)),
+        model(config) {
     model.Materialize(kGpu, 4, dtype);
     // Two groups, so that captured updates read two pairs of bias corrections.
     optim::ParameterGroup all = {.parameters = model.Parameters()};
@@ -51,7 +53,8 @@ struct Bench {
     std::optional<LossScaleOptions> scaling;
     if (dtype == DType::kF16) scaling = {.init = 0x1p24, .growth_interval = 3};
     loader = std::make_unique<data::Loader>(
-        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = 3, .micro_batches = accum});
+        tokens, Shuffled(*tokens),
+        data::BatchLayout{.batch_size = 3, .micro_batches = accum, .document_mask = document_mask});
     trainer = std::make_unique<Trainer>(
         model, *optimizer, SmallSchedule(), *loader,
         TrainerOptions{.micro_batches = accum,
@@ -98,14 +101,16 @@ struct Case {
   GptConfig (*config)();
   DType dtype;
   bool pure = false;  // no f32 weights and moments
+  bool document_mask = false;
 };
 
 class StepGraphsBits : public GraphTest, public testing::WithParamInterface<Case> {};
 
 TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
   const int kSteps = GetParam().pure ? 8 : 20;
-  Bench eager(GetParam().config(), GetParam().dtype, false, 2, GetParam().pure);
-  Bench graphs(GetParam().config(), GetParam().dtype, true, 2, GetParam().pure);
+  const Case& c = GetParam();
+  Bench eager(c.config(), c.dtype, false, 2, c.pure, c.document_mask);
+  Bench graphs(c.config(), c.dtype, true, 2, c.pure, c.document_mask);
   const std::vector<std::byte> start = graphs.Bytes();
   for (int i = 0; i < kSteps; ++i) {
     const StepMetrics a = eager.trainer->Step(), b = graphs.trainer->Step();
@@ -119,7 +124,7 @@ TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
     ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
     if (i % 7 != 3) continue;
     // Work between replays does not use their memory.
-    const data::EvalBatches batches(eager.tokens, kWindow, 4);
+    const data::EvalBatches batches(eager.tokens, kWindow, 4, 0, c.document_mask);
     EXPECT_EQ(eager.trainer->Evaluate(batches), graphs.trainer->Evaluate(batches));
   }
   EXPECT_NE(graphs.Bytes(), start);
@@ -135,6 +140,7 @@ TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Models, StepGraphsBits,
                          testing::Values(Case{"gpt2_f32", Gpt2Like, DType::kF32},
+                                         Case{"gpt2_documents", Gpt2Like, DType::kF32, false, true},
                                          Case{"gpt2_bf16", Gpt2Like, DType::kBF16},
                                          Case{"gpt2_bf16_pure", Gpt2Like, DType::kBF16, true},
                                          Case{"gpt2_f16", Gpt2Like, DType::kF16},

@@ -133,7 +133,7 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
              << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
-             << (t.fast ? ", fast" : "");
+             << (t.document_mask ? ", document masks" : "") << (t.fast ? ", fast" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
@@ -196,7 +196,7 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       parallel_plan_(ToParallelPlan(task_, plan)),
       groups_(GroupsOf(all, MeshOf(all, task_, plan), parallel_plan_.sums_context_with_data)),
       model_(ModelOf(task, plan)),
-      tokens_(Tokens(400)) {
+      tokens_(std::make_shared<data::SeparatedTokens>(Tokens(400), 9, data::Separator::kFirst)) {
   // All begin with the weights of the first ranks that have them.
   const bool is_first = MeshOf(all, task_, plan).coordinate("dp") < plan.data_ranks_of_experts();
   parallel_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {
@@ -222,7 +222,8 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       std::make_unique<data::Loader>(tokens_, sampler,
                                      data::BatchLayout{.batch_size = 2,
                                                        .micro_batches = task.micro_batches,
-                                                       .micro_order = parallel_->micro_order()},
+                                                       .micro_order = parallel_->micro_order(),
+                                                       .document_mask = task.document_mask},
                                      step);
   // The scale begins too large, and grows beyond what fits again.
   std::optional<LossScaleOptions> scaling;
@@ -244,7 +245,8 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
 }
 
 double PlanRun::Evaluate() {
-  return trainer_->Evaluate(data::EvalBatches(tokens_, task_.model.block_size, 3, 2));
+  return trainer_->Evaluate(
+      data::EvalBatches(tokens_, task_.model.block_size, 3, 2, task_.document_mask));
 }
 
 void PlanRun::Train(int steps) {

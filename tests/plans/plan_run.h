@@ -31,7 +31,8 @@ struct Task {
   int64_t micro_batches = 4;  // of a step, on all ranks
   int64_t virtual_tp = 1;
   int64_t virtual_cp = 1;
-  bool fast = false;  // dist.reduction=fast; virtual sizes are then those of the plan
+  bool document_mask = false;  // token 9 begins each document
+  bool fast = false;           // dist.reduction=fast; virtual sizes are then those of the plan
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
