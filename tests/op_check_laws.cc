@@ -44,7 +44,7 @@ void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTe
   }
   for (int pass = 1; pass <= 2; ++pass) {
     const Roots roots = MakeRoots(s.run(inputs));
-    Backward(roots.tensors, roots.grads);
+    Backward(roots.tensors, roots.grads, {.evaluation = true});
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!needs[i]) continue;
       RefTensor want = ToRef(plain.grads[i]);
@@ -82,7 +82,7 @@ Result Accumulation(const OpCase&, const OpSample& s, DType dtype, Device device
       inputs[i].autograd()->leaf->SetGrad(ToTensor(prior[i], inputs[i].dtype(), device));
     }
     const Roots roots = MakeRoots(s.run(inputs));
-    Backward(roots.tensors, roots.grads);
+    Backward(roots.tensors, roots.grads, {.evaluation = true});
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!needs[i]) continue;
       RefTensor want = ToRef(plain.grads[i]);
@@ -236,7 +236,7 @@ Result Overwriting(const OpCase&, const OpSample& s, DType dtype, Device device)
       const size_t at = input ? i : i - run.inputs.size();
       (input ? run.inputs : run.outputs)[at].Detach().Fill(7);
       try {
-        Backward(roots.tensors, roots.grads);
+        Backward(roots.tensors, roots.grads, {.evaluation = true});
       } catch (const Error& error) {
         if (std::string(error.what()).find("overwritten") == std::string::npos) throw;
         continue;
@@ -266,7 +266,7 @@ Result Meta(const OpCase& c, const OpSample& s, DType dtype) {
     std::vector<Tensor> grads(inputs.size());
     if (HasGradient(c, s)) {
       const Roots roots = MakeRoots(outputs);
-      Backward(roots.tensors, roots.grads);
+      Backward(roots.tensors, roots.grads, {.evaluation = true});
       grads = Gradients(inputs, needs);
     }
     const int64_t allocations = GetAllocator(kCpu).stats().allocations - before;

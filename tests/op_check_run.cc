@@ -170,7 +170,7 @@ Run RunOn(const OpSample& s, std::vector<Tensor> inputs, const std::vector<bool>
   if (std::find(needs.begin(), needs.end(), true) == needs.end()) return run;
   const Roots roots = MakeRoots(run.outputs);
   PoisonMemory(run.inputs);
-  Backward(roots.tensors, roots.grads);
+  Backward(roots.tensors, roots.grads, {.evaluation = true});
   run.grads = Gradients(run.inputs, needs);
   return run;
 }
