@@ -58,8 +58,8 @@ struct NewerRange {
   std::string_view category;
 };
 
-// The letters, marks and numbers that came to Unicode after version 14, up to 16: what PCRE2 10.42
-// does not know.
+// The letters, marks, numbers, punctuation and symbols that came to Unicode after version 14, up to
+// 16: what PCRE2 10.42 does not know.
 std::span<const NewerRange> CharactersNewerThanUnicode14();
 
 }  // namespace lockstep::data

@@ -22,7 +22,8 @@ class SplitPattern {
 
   // A pattern in Oniguruma's syntax, as Hugging Face's tokenizers use it. The patterns of GPT-2,
   // Llama 3, Qwen 2, GPT-4o, Tekken and their variants have hand-written matchers; PCRE2 compiles
-  // all others, with Unicode 16's letters, marks and numbers. Throws InputError, which begins with
+  // all others, with Unicode 16's letters, marks, numbers, punctuation
+  // and symbols. Throws InputError, which begins with
   // `where`, for what PCRE2 does not know or understands in another way.
   static std::unique_ptr<SplitPattern> Compile(std::string_view regex, const std::string& where);
 

@@ -119,6 +119,8 @@ TEST(SplitPatternTest, OtherPatternsHaveOnigurumasMeaning) {
               ElementsAre("[a]", "\u4e2d\U00031350\U0002ebf0"));
   EXPECT_THAT(Cut(R"(\p{Lu}+)", "A\ua7cb\ua7cd"), ElementsAre("A\ua7cb", "[\ua7cd]"));
   EXPECT_THAT(Cut(R"(\P{N}+)", "a\U00010d40"), ElementsAre("a", "[\U00010d40]"));
+  EXPECT_THAT(Cut(R"([\p{P}\p{S}]+)", "a!\U0001fae8\U00011f43"),
+              ElementsAre("[a]", "!\U0001fae8\U00011f43"));
   EXPECT_THAT(Cut(R"(\p{^L}+)", "\U0002ebf0!"), ElementsAre("[\U0002ebf0]", "!"));
 }
 
