@@ -25,7 +25,7 @@ template <class... Args>
 struct Limits {
   size_t output_bytes = size_t{64} << 20;   // of the text, and of any one string
   size_t memory_bytes = size_t{512} << 20;  // of the values that are alive at one time
-  int64_t steps = 50'000'000;  // nodes evaluated, elements and 64 bytes of text visited
+  int64_t steps = 10'000'000;  // nodes evaluated, elements and 64 bytes of text visited
   int depth = 400;             // nodes within nodes, through calls of macros
 };
 

@@ -189,7 +189,7 @@ Value GetSlice(const Value& object, const Value& begin, const Value& end, const 
   RequireDefined(object);
   const bool is_text = object.Is(Kind::kString);
   if (!is_text && !object.Is(Kind::kList) && !object.Is(Kind::kTuple) && !object.Is(Kind::kRange)) {
-    return Value::Undefined("'" + TypeName(object) + "' object cannot be sliced");
+    Fail("'", TypeName(object), "' object cannot be sliced");
   }
   const auto bound = [](const Value& value, int64_t absent, int64_t length, int64_t least) {
     if (value.Is(Kind::kNone)) return absent;

@@ -17,7 +17,7 @@ Value Negate(const Value& value);
 Value GetAttribute(const Value& object, const std::string& name);
 // object[key]: elements first, then methods and attributes.
 Value GetItem(const Value& object, const Value& key);
-// object[begin:end:step]; None for what is absent. Undefined if there are no slices of the object.
+// object[begin:end:step]; None for what is absent.
 Value GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step);
 
 }  // namespace lockstep::data::chat

@@ -1,10 +1,11 @@
 """Renders chat templates with Jinja2 as transformers sets it up. Needs transformers and jinja2."""
+import copy
 import datetime
 import warnings
 
 from transformers.utils import chat_template_utils
 
-warnings.filterwarnings("ignore", category=DeprecationWarning)  # unknown escapes in texts
+warnings.filterwarnings("ignore")  # of Python, about what templates write
 
 
 def render(case):
@@ -13,9 +14,11 @@ def render(case):
         template = chat_template_utils._compile_jinja_template(case["template"])
         now = datetime.datetime.fromtimestamp(case["now"])
         template.environment.globals["strftime_now"] = now.strftime
-        variables = {"tools": None, "documents": None, **case["variables"]}
+        # A copy, because the filter `indent` appends to lists.
+        messages, variables = copy.deepcopy((case["messages"], case["variables"]))
+        variables = {"tools": None, "documents": None, **variables}
         text, spans = chat_template_utils._render_with_assistant_indices(
-            template, case["messages"], variables.pop("tools"), variables.pop("documents"),
+            template, messages, variables.pop("tools"), variables.pop("documents"),
             case["add_generation_prompt"], **variables)
         text.encode()  # lone surrogates
         return {"text": text, "generation": [list(span) for span in spans]}
