@@ -99,7 +99,7 @@ TEST(LlamaTrain, ThePresetTrainsAndSamples) {
   ASSERT_NE(at, std::string::npos);
   EXPECT_LT(std::stod(metrics.substr(at + key.size())), 3.3);
   const models::GptConfig config = models::ReadHfConfig(JoinPath(out, "latest"));
-  EXPECT_EQ(models::HfFormatOf(config), models::HfFormat::kLlama);
+  EXPECT_EQ(models::HfModelType(config), "llama");
   EXPECT_EQ(config.n_kv_head, 2);
   const Result sample =
       RunProgram({"models/sample_gpt", "--checkpoint=" + out, "--prompt=The ", "--tokens=100"});

@@ -2,12 +2,11 @@
 
 #include "dist/tensor/sequence.h"
 #include "kernels/concat/concat.h"
-#include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep::dist {
 
 HeadNorm::HeadNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks, int dim)
-    : RmsNorm(replaced.weight(), replaced.eps()), axes_{{std::move(ranks), dim}} {
+    : RmsNorm(&replaced), axes_{{std::move(ranks), dim}} {
   if (const auto* norm = dynamic_cast<const HeadNorm*>(&replaced)) {
     axes_.insert(axes_.end(), norm->axes_.begin(), norm->axes_.end());
   }
@@ -18,7 +17,7 @@ Tensor HeadNorm::Forward(const Tensor& x) {
 }
 
 Tensor HeadNorm::Norm(const Tensor& x, const Tensor& weight, size_t axis) const {
-  if (axis == axes_.size()) return ops::RmsNorm(x, weight, eps());
+  if (axis == axes_.size()) return nn::Norm(options(), x, weight, {});
   const auto& [ranks, dim] = axes_[axis];
   const std::vector<Tensor> copies = FanOut(ranks, {weight})[0];
   std::vector<Tensor> parts = x.Chunk(ranks->own(), dim);

@@ -65,6 +65,10 @@ class Applier {
                                          [&](const nn::ResidualNorm& norm) {
                                            return std::make_shared<SequenceNorm>(norm, ranks_);
                                          }) ||
+               Replace<nn::BranchNorm>(path, module,
+                                       [&](const nn::BranchNorm& norm) {
+                                         return std::make_shared<SequenceBranchNorm>(norm, ranks_);
+                                       }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
                  return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
@@ -87,11 +91,14 @@ class Applier {
   // The norm is a child of the attention at `path`.
   void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
                    const Child<Layer>& norm) {
+    LS_CHECK(attention.qk_norm() != nn::QkNorm::kFull, "Parallelize: '", path, ".", norm.name(),
+             "' norms all heads together (model.qk_norm = \"full\"), which tensor-parallel ranks "
+             "cannot share out: leave parallel.tp and virtual.tp out");
     const int64_t parts = ranks_->parts(), keys = attention.n_kv_head() * ranks_->size();
     LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
              "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
              keys, " heads of keys (model.n_kv_head): use a divisor of them, or ",
-             "model.qk_norm=false");
+             "model.qk_norm=none");
     const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
     LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
              "' is no nn::RmsNorm, and ranks can share out only these");

@@ -195,9 +195,9 @@ n_expert_used = 2
 router = "softmax"
 balance_loss = 0.001
 )";
-constexpr char kQwen3Heads[] = "head_dim = 128\nqk_norm = true\n";
+constexpr char kQwen3Heads[] = "head_dim = 128\nqk_norm = \"head\"\n";
 constexpr char kQwen3Moe[] = R"(head_dim = 128
-qk_norm = true
+qk_norm = "head"
 n_expert = 128
 n_expert_used = 8
 n_expert_inner = 768

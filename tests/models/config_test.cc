@@ -233,7 +233,7 @@ timeout = 15
   EXPECT_EQ(config.model.n_head, 4);
   EXPECT_EQ(config.model.n_kv_head, 2);
   EXPECT_EQ(config.model.head_dim, 6);
-  EXPECT_TRUE(config.model.qk_norm);
+  EXPECT_EQ(config.model.qk_norm, "head");  // as earlier versions wrote it
   EXPECT_EQ(config.model.n_embd, 16);
   EXPECT_EQ(config.model.n_inner, 20);
   EXPECT_EQ(config.model.dropout, 0.5);

@@ -49,7 +49,7 @@ void DrawMixture(Draw& draw, GptConfig& m) {
 // Draws wider heads, and norms of their queries and keys.
 void DrawHeads(Draw& draw, GptConfig& m) {
   m.head_dim = draw.Of<int64_t>({0, 0, 12});
-  m.qk_norm = draw.Of({true, false, false});
+  m.qk_norm = draw.Of({nn::QkNorm::kHead, nn::QkNorm::kNone, nn::QkNorm::kNone});
 }
 
 // What a model needs whose layers ranks may share out.

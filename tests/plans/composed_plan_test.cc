@@ -44,7 +44,7 @@ Task Qwen3(DType dtype) {
   Task task = Llama(dtype);
   task.model.n_kv_head = 4;
   task.model.head_dim = 12;
-  task.model.qk_norm = true;
+  task.model.qk_norm = nn::QkNorm::kHead;
   return task;
 }
 

@@ -51,7 +51,7 @@ Task Llama(DType dtype) {
 Task Qwen3(DType dtype) {
   Task task = Llama(dtype);
   task.model.head_dim = 12;  // more than n_embd / n_head
-  task.model.qk_norm = true;
+  task.model.qk_norm = nn::QkNorm::kHead;
   return task;
 }
 
