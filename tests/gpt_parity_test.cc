@@ -1,6 +1,6 @@
 // A tiny GPT-2, tiny Llamas, a tiny Mixtral and tiny Qwen3s against PyTorch and transformers: the
 // same weights, tokens and settings give the same logits, losses and gradient norms. tests/peers/
-// make_gpt2_parity.py and make_llama_parity.py made the goldens.
+// make_gpt2_parity.py and make_family_parity.py made the goldens.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
