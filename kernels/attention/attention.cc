@@ -212,8 +212,6 @@ AttentionScores MakeAttentionScores(const char* op, const ops::CausalAttentionOp
       .softcap = options.softcap,
       .window = options.window};
   const Tensor& first_key = options.first_key;
-  LS_CHECK(scores.plain() && !first_key.defined(), op,
-           ": kernels with a softcap, a window or documents are not made yet");
   if (!first_key.defined()) return scores;
   LS_CHECK(first_key.dtype() == DType::kI32 && first_key.shape() == Shape({batches, queries}) &&
                first_key.device() == device,

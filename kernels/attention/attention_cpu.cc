@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "kernels/attention/attention.h"
@@ -40,6 +41,18 @@ struct Rows {
     stride = x.strides()[1];
   }
   X* Row(int64_t i) const { return data + (i - first) * stride; }
+};
+
+// Queries [begin, end) that see no key before `first_key`: of one document, if rows are packed.
+// Tiles of keys begin there, so that a document's sums do not depend on where in a row it is.
+struct QueryRange {
+  int64_t begin, end, first_key;
+
+  // Where the first tile of keys begins that a query from i on sees.
+  int64_t FirstTile(int64_t i, int64_t window) const {
+    const int64_t lowest = window > 0 ? i - window + 1 : 0;
+    return lowest <= first_key ? first_key : first_key + (lowest - first_key) / kTile * kTile;
+  }
 };
 
 struct HeadDropout {
@@ -89,7 +102,8 @@ struct Head {
   T* log_sum_exp = nullptr;  // of the queries
   bool accumulate_q = false, accumulate_k = false, accumulate_v = false;
   int64_t d = 0;
-  double scale = 1;
+  double scale = 1, softcap = 0;
+  int64_t window = 0;
   HeadDropout dropout;
 };
 
@@ -167,26 +181,63 @@ Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
   h.log_sum_exp = args.log_sum_exp.template data<T>() + (batch * args.q.dim(2) + head) * queries;
   h.d = args.q.dim(3);
   h.scale = args.scores.scale;
+  h.softcap = args.scores.softcap;
+  h.window = args.scores.window;
   h.dropout = MakeDropout(args.dropout, batch, head);
   return h;
 }
 
-void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
-  // Queries per call: more of them reuse the keys they share, fewer divide better among threads.
+// All queries of one sample.
+template <class Args>
+std::vector<QueryRange> RunsOf(const Args& args, int64_t batch) {
+  const int64_t queries = args.q.dim(1), length = args.k.dim(1), first = length - queries;
+  if (queries == 0) return {};
+  if (!args.scores.first_key.defined()) return {{first, length, 0}};
+  const int32_t* first_key = args.scores.first_key.template data<int32_t>() + batch * queries;
+  std::vector<QueryRange> runs;
+  for (int64_t i = first; i < length; ++i) {
+    const int64_t key = first_key[i - first];
+    if (runs.empty() || runs.back().first_key != key) runs.push_back({i, i, key});
+    ++runs.back().end;
+  }
+  return runs;
+}
+
+// A call's worth of queries of each head of a sample.
+struct Piece {
+  int64_t batch;
+  QueryRange run;
+};
+
+std::vector<Piece> PiecesOf(const AttentionForwardArgs& args) {
+  // Queries of a piece: more of them reuse the keys they share, fewer divide better among threads.
   constexpr int64_t kQueries = 2 * kTile;
-  const int64_t heads = args.q.dim(2), length = args.k.dim(1), first = length - args.q.dim(1);
-  const int64_t chunks = (length - first + kQueries - 1) / kQueries;
+  std::vector<Piece> pieces;
+  for (int64_t batch = 0; batch < args.q.dim(0); ++batch) {
+    for (const QueryRange& run : RunsOf(args, batch)) {
+      for (int64_t i = run.begin; i < run.end; i += kQueries) {
+        pieces.push_back({batch, {i, std::min(run.end, i + kQueries), run.first_key}});
+      }
+    }
+  }
+  // Those that see the most keys go first.
+  const auto keys = [](const Piece& piece) { return piece.run.end - piece.run.first_key; };
+  std::stable_sort(pieces.begin(), pieces.end(),
+                   [&](const Piece& a, const Piece& b) { return keys(a) > keys(b); });
+  return pieces;
+}
+
+void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
+  const int64_t heads = args.q.dim(2);
+  const std::vector<Piece> pieces = PiecesOf(args);
   Dispatch(args.q, [&](auto computing, auto stored) {
     using T = typename decltype(computing)::type;
     using X = typename decltype(stored)::type;
     const auto run = HasAvx512() ? avx512::ForwardHead<T, X> : avx2::ForwardHead<T, X>;
-    ParallelFor(args.q.dim(0) * heads * chunks, 1, [&](int64_t at, int64_t) {
+    ParallelFor(std::ssize(pieces) * heads, 1, [&](int64_t at, int64_t) {
       static thread_local Buffers<T> buffers;
-      // The last queries see the most keys: they go first.
-      const int64_t chunk = chunks - 1 - at / (args.q.dim(0) * heads);
-      const int64_t batch = at / heads % args.q.dim(0), head = at % heads;
-      const int64_t begin = first + chunk * kQueries;
-      run(MakeHead<T, X>(args, batch, head), begin, std::min(length, begin + kQueries), buffers);
+      const Piece& piece = pieces[static_cast<size_t>(at / heads)];
+      run(MakeHead<T, X>(args, piece.batch, at % heads), piece.run, buffers);
     });
   });
 }
@@ -197,7 +248,8 @@ void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
   Dispatch(args.q, [&](auto computing, auto stored) {
     using T = typename decltype(computing)::type;
     using X = typename decltype(stored)::type;
-    const auto run = HasAvx512() ? avx512::BackwardHeads<T, X> : avx2::BackwardHeads<T, X>;
+    const auto run = HasAvx512() ? avx512::BackwardHeads<T, X, std::vector<QueryRange>>
+                                 : avx2::BackwardHeads<T, X, std::vector<QueryRange>>;
     ParallelFor(args.q.dim(0) * heads, 1, [&](int64_t at, int64_t) {
       static thread_local Buffers<T> buffers;
       static thread_local std::vector<Head<T, X>> members;
@@ -214,7 +266,7 @@ void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
         h.accumulate_v = args.accumulate_v;
         members.push_back(h);
       }
-      run(members.data(), group, length, buffers);
+      run(members.data(), group, length, RunsOf(args, batch), buffers);
     });
   });
 }

@@ -6,6 +6,20 @@
 namespace lockstep::cuda {
 namespace {
 
+// Where a block of queries begins to walk over keys: at the tile with the first that one sees.
+template <class Tile, bool kRules>
+__device__ int64_t FirstTile(const AttentionRules& rules, const Place& at) {
+  if constexpr (!kRules) return 0;
+  return rules.FirstKey(at.batch, static_cast<int>(at.first)) / Tile::kColumns * Tile::kColumns;
+}
+
+// Calls f(AttentionTile, whether there are rules).
+template <class F>
+void DispatchTile(int64_t d, const AttentionScores& scores, const F& f) {
+  DispatchBool(!scores.plain(),
+               [&](auto rules) { DispatchHeadSize(d, [&](auto tile) { f(tile, rules); }); });
+}
+
 // ---- Forward. ----
 
 template <class T>
@@ -17,19 +31,20 @@ struct ForwardArgs {
   int d;
   float scale;
   bool aligned;
+  AttentionRules rules;
   AttentionDropoutArgs dropout;
 };
 
-// Blocks per multiprocessor: nvcc's choice, except for one kernel, where it would aim at two and
-// spill.
-template <class Tile, class T>
-inline constexpr int kForwardBlocks = Tile::kHead == 128 && sizeof(T) == 2 ? 1 : 0;
+// Blocks per multiprocessor: nvcc's choice, except for kernels where it would aim at two or more
+// and spill.
+template <class Tile, class T, bool kRules>
+inline constexpr int kForwardBlocks = kRules || (Tile::kHead == 128 && sizeof(T) == 2) ? 1 : 0;
 
 // Flash attention (Dao et al., 2022) in f32: scores exist only in tiles.
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
 // Deterministic: a row's sums run over the keys in order, by tiles.
-template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
+template <class Tile, class T, bool kRules>
+__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T, kRules>)
     AttentionForwardKernel(ForwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
@@ -51,7 +66,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
   for (int i = 0; i < kM; ++i) largest[i] = -INFINITY;
 
   const int64_t end = Min(at.first + Tile::kRows, args.length);
-  for (int64_t key = 0; key < end; key += Tile::kColumns) {
+  const FirstKeys<Tile, kRules> first_keys(args.rules, at.batch, at.first, args.length);
+  for (int64_t key = FirstTile<Tile, kRules>(args.rules, at); key < end; key += Tile::kColumns) {
     __syncthreads();  // the tiles were read
     LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,
                                    args.aligned, 1, k_tile);
@@ -61,23 +77,26 @@ __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
     const uint32_t kept = mask.template KeptOfQueries<Tile>(at.first + TileY() * kM, key + TileX());
     float s[kM][kN];
     Multiply<Tile>(q_tile, k_tile, args.d, s);
+    if constexpr (kRules) CapScores(args.rules.softcap, s);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
       const int64_t query = at.first + TileY() * kM + i;
       float most = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        if (key + TileX() + kSide * j > query) s[i][j] = -INFINITY;
+        const int64_t column = key + TileX() + kSide * j;
+        if (column > query || !first_keys.See(i, column)) s[i][j] = -INFINITY;
         most = MaxOp()(most, s[i][j]);
       }
-      // Key 0 is seen by every query: this is a number.
+      // Key 0 is seen by every query: this is a number. But by rules a query may see none so far.
       most = MaxOp()(largest[i], WarpMax<kSide>(most));
-      const float shrink = expf(largest[i] - most);
+      const float shift = kRules && most == -INFINITY ? 0.0f : most;
+      const float shrink = expf(largest[i] - shift);
       largest[i] = most;
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        const float p = expf(s[i][j] - most);
+        const float p = expf(s[i][j] - shift);
         added += p;
         s[i][j] = p * mask.Factor(kept, kN * i + j);
       }
@@ -121,12 +140,14 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
     a.d = static_cast<int>(args.q.dim(3));
     a.scale = static_cast<float>(args.scores.scale);
     a.aligned = a.q.Aligned(a.d) && a.k.Aligned(a.d) && a.v.Aligned(a.d);
+    a.rules = AttentionRules(args.scores, a.queries, first);
     a.dropout = AttentionDropoutArgs(args.dropout);
-    DispatchHeadSize(args.q.dim(3), [&](auto tile) {
+    DispatchTile(args.q.dim(3), args.scores, [&](auto tile, auto rules) {
       using Tile = decltype(tile);
       constexpr size_t kBytes =
           sizeof(float) * (Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize);
-      Launch({"attention_forward", args.q, args.k}, AttentionForwardKernel<Tile, T>,
+      Launch({"attention_forward", args.q, args.k},
+             AttentionForwardKernel<Tile, T, decltype(rules)::value>,
              Blocks(a.batches * a.heads * CeilDiv(a.queries, Tile::kRows), 1), kAttentionThreads,
              kBytes, stream, a);
     });
@@ -135,7 +156,8 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
 
 // ---- Backward. With p the probabilities, m the mask, and delta_i = dy_i . y_i:
 //   dv_j = sum_i p_ij m_ij dy_i,   ds_ij = p_ij (m_ij dy_i . v_j - delta_i) scale,
-//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i.
+//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i,
+// where a soft cap multiplies ds_ij by its slope.
 // One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
 // scores are computed twice, and nothing is added by two blocks. ----
 
@@ -148,6 +170,7 @@ struct BackwardArgs {
   int d;
   float scale;
   bool aligned, accumulate_q, accumulate_k, accumulate_v;
+  AttentionRules rules;
   AttentionDropoutArgs dropout;
 };
 
@@ -174,8 +197,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, dy, k, v and the
 // scores. Deterministic: a row's sums run over the keys in order, by tiles.
-template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
+template <class Tile, class T, bool kRules>
+__global__ void __launch_bounds__(kAttentionThreads, kRules ? 1 : 2)
     AttentionBackwardQueryKernel(BackwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
@@ -204,7 +227,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   float out[kM][Tile::kOut] = {};
   const int64_t end = Min(at.first + Tile::kRows, args.length);
-  for (int64_t key = 0; key < end; key += Tile::kColumns) {
+  const FirstKeys<Tile, kRules> first_keys(args.rules, at.batch, at.first, args.length);
+  for (int64_t key = FirstTile<Tile, kRules>(args.rules, at); key < end; key += Tile::kColumns) {
     __syncthreads();  // the tiles were read
     LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,
                                    args.aligned, 1, k_tile);
@@ -215,14 +239,16 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     float s[kM][kN], dp[kM][kN];
     Multiply<Tile>(q_tile, k_tile, args.d, s);
     Multiply<Tile>(dy_tile, v_tile, args.d, dp);
+    if constexpr (kRules) CapScores(args.rules.softcap, s);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
       const int row = TileY() * kM + i;
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         const int64_t column = key + TileX() + kSide * j, query = at.first + row;
-        const bool seen = column <= query && row < rows_left;
-        const float p = seen ? expf(s[i][j] - log_sum[i]) : 0.0f;
+        const bool seen = column <= query && row < rows_left && first_keys.See(i, column);
+        float p = seen ? expf(s[i][j] - log_sum[i]) : 0.0f;
+        if constexpr (kRules) p *= CapSlope(args.rules.softcap, s[i][j]);
         s[i][j] = seen ? p * (mask.Factor(kept, kN * i + j) * dp[i][j] - delta[i]) : 0.0f;
       }
     }
@@ -240,7 +266,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
 // Grid: one block per tile of keys of a key head. Shared memory: tiles of k, v, q, dy and two of
 // scores. Deterministic: a row's sums run over the query heads of the group, and over the queries
 // of each in order, by tiles.
-template <class Tile, class T>
+template <class Tile, class T, bool kRules>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     AttentionBackwardKeyKernel(BackwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
@@ -266,7 +292,12 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     // The first queries that see a key of this tile, or the first of all.
     const int64_t first_query = args.length - args.queries;
     const int64_t begin = at.first > first_query ? at.first : first_query;
-    for (int64_t query = begin; query < args.length; query += Tile::kColumns) {
+    int64_t end = args.length;
+    if constexpr (kRules) {
+      end = args.rules.EndQuery(at.batch, static_cast<int>(at.first) + Tile::kRows - 1,
+                                static_cast<int>(begin), static_cast<int>(args.length));
+    }
+    for (int64_t query = begin; query < end; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
       // Scaled as in forward: the scores have the same bits, and none exceeds its log-sum-exp.
       LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,
@@ -279,20 +310,27 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
       float s[kM][kN], dp[kM][kN];
       Multiply<Tile>(k_tile, q_tile, args.d, s);
       Multiply<Tile>(v_tile, dy_tile, args.d, dp);
+      if constexpr (kRules) CapScores(args.rules.softcap, s);
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         const int64_t column = query + TileX() + kSide * j;
         const bool is_query = column < args.length;
         const float log_sum = is_query ? args.log_sum_exp[statistics + column] : 0.0f;
         const float delta = is_query ? args.delta[statistics + column] : 0.0f;
+        int first_key = 0;
+        if constexpr (kRules) {
+          first_key = args.rules.FirstKey(at.batch, static_cast<int>(Min(column, args.length - 1)));
+        }
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
           const int64_t key = at.first + TileY() * kM + i;
-          const bool seen = is_query && key <= column;
+          const bool seen = is_query && key <= column && (!kRules || key >= first_key);
           const float p = seen ? expf(s[i][j] - log_sum) : 0.0f;
           const float factor = mask.Factor(kept, kN * i + j);
+          float ds = seen ? p * (factor * dp[i][j] - delta) : 0.0f;
+          if constexpr (kRules) ds *= CapSlope(args.rules.softcap, s[i][j]);
           s[i][j] = p * factor;
-          dp[i][j] = seen ? p * (factor * dp[i][j] - delta) : 0.0f;
+          dp[i][j] = ds;
         }
       }
       StoreScores<Tile>(s, p_scores);
@@ -339,20 +377,22 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
     a.accumulate_q = args.accumulate_q;
     a.accumulate_k = args.accumulate_k;
     a.accumulate_v = args.accumulate_v;
+    a.rules = AttentionRules(args.scores, queries, first);
     a.dropout = AttentionDropoutArgs(args.dropout);
     const LaunchName name("attention_backward", args.q, args.k);
     Launch(name, AttentionDeltaKernel<T>, Blocks(rows, kAttentionThreads / kWarpSize),
            kAttentionThreads, 0, stream, Data<T>(args.y), Data<T>(args.dy), rows, queries, heads,
            a.d, Data<float>(delta));
-    DispatchHeadSize(d, [&](auto tile) {
+    DispatchTile(d, args.scores, [&](auto tile, auto rules) {
       using Tile = decltype(tile);
+      constexpr bool kRules = decltype(rules)::value;
       constexpr int kTiles = 2 * Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize;
       const int64_t query_blocks = batches * heads * CeilDiv(queries, Tile::kRows);
       const int64_t key_blocks = batches * args.k.dim(2) * CeilDiv(length, Tile::kRows);
-      Launch(name, AttentionBackwardQueryKernel<Tile, T>, Blocks(query_blocks, 1),
+      Launch(name, AttentionBackwardQueryKernel<Tile, T, kRules>, Blocks(query_blocks, 1),
              kAttentionThreads, sizeof(float) * kTiles, stream, a);
-      Launch(name, AttentionBackwardKeyKernel<Tile, T>, Blocks(key_blocks, 1), kAttentionThreads,
-             sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
+      Launch(name, AttentionBackwardKeyKernel<Tile, T, kRules>, Blocks(key_blocks, 1),
+             kAttentionThreads, sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
     });
   });
 }
@@ -369,8 +409,9 @@ struct AttentionFunctions {
 
 template <class Args>
 void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const Args& args) {
-  // Neither dropout nor fewer queries than keys is for cuDNN's graphs.
-  const bool ours = args.dropout.step_values.defined() || args.q.dim(1) != args.k.dim(1);
+  // Our dropout, fewer queries than keys and rules for scores are not in cuDNN's graphs.
+  const bool ours =
+      args.dropout.step_values.defined() || args.q.dim(1) != args.k.dim(1) || !args.scores.plain();
   AttentionChoice chosen = ChooseAttentionKernels(CurrentAttentionKernels(), args.q, ours,
                                                   [&] { return WhyNoCudnnAttention(stream); });
   std::string kernel;

@@ -193,6 +193,89 @@ __device__ inline void StoreRows(const float (&out)[Tile::kM][Tile::kOut],
   }
 }
 
+// ---- Soft caps, windows and documents. ----
+
+// AttentionScores beside the scale, for the instances of kernels that have them (kRules).
+struct AttentionRules {
+  float softcap = 0;                 // 0: none
+  float to_tanh = 0, from_tanh = 0;  // scale / softcap and 1 / softcap, or 0
+  float scale = 1;                   // of what a cap leaves: 1 with a cap
+  int window = INT32_MAX;
+  const int* first_key = nullptr;  // [B, S], from position 0 on; null: none
+  int64_t queries = 0;             // S
+
+  AttentionRules() = default;
+  // `first`: the first query's position.
+  AttentionRules(const AttentionScores& scores, int64_t queries, int64_t first)
+      : scale(static_cast<float>(scores.scale)), queries(queries) {
+    if (scores.softcap > 0) {
+      softcap = static_cast<float>(scores.softcap);
+      to_tanh = static_cast<float>(scores.scale / scores.softcap);
+      from_tanh = static_cast<float>(1 / scores.softcap);
+      scale = 1;
+    }
+    if (scores.window > 0) window = static_cast<int>(Min(scores.window, int64_t{INT32_MAX}));
+    if (scores.first_key.defined()) first_key = Data<int>(scores.first_key) - first;
+  }
+
+  // The first key that query i of sample b sees. Every query sees its own.
+  __device__ int FirstKey(int64_t b, int i) const {
+    const int of_document = first_key == nullptr ? 0 : Min(first_key[b * queries + i], i);
+    const int of_window = i - window + 1;
+    return MaxOp()(0, MaxOp()(of_document, of_window));
+  }
+  // The first query from i on that sees no key up to `key`, and so no later one does; or `length`.
+  __device__ int EndQuery(int64_t b, int key, int i, int length) const {
+    while (i < length) {
+      const int middle = i + (length - i) / 2;
+      if (FirstKey(b, middle) <= key) {
+        i = middle + 1;
+      } else {
+        length = middle;
+      }
+    }
+    return i;
+  }
+};
+
+// The first keys of a thread's rows, which are queries; without rules nothing.
+template <class Tile, bool kRules>
+struct FirstKeys {
+  __device__ FirstKeys(const AttentionRules&, int64_t, int64_t, int64_t) {}
+  __device__ bool See(int, int64_t) const { return true; }
+};
+template <class Tile>
+struct FirstKeys<Tile, true> {
+  int key[Tile::kM];
+
+  // Rows after the last query have its.
+  __device__ FirstKeys(const AttentionRules& rules, int64_t batch, int64_t first, int64_t length) {
+#pragma unroll
+    for (int i = 0; i < Tile::kM; ++i) {
+      const int64_t query = Min(first + TileY() * Tile::kM + i, length - 1);
+      key[i] = rules.FirstKey(batch, static_cast<int>(query));
+    }
+  }
+  __device__ bool See(int row, int64_t column) const { return column >= key[row]; }
+};
+
+// Scores s become softcap tanh(s / softcap).
+template <int kM, int kN>
+__device__ inline void CapScores(float softcap, float (&s)[kM][kN]) {
+  if (softcap == 0) return;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) s[i][j] = softcap * tanhf(s[i][j] / softcap);
+  }
+}
+
+// The derivative of a capped score by the score; 1 without a cap.
+__device__ inline float CapSlope(float softcap, float capped) {
+  const float t = softcap == 0 ? 0.0f : capped / softcap;
+  return 1 - t * t;
+}
+
 // ---- Dropout. ----
 
 struct AttentionDropoutArgs {

@@ -169,14 +169,35 @@ inline Vec<double> ExpVector(Vec<double> x) {
   return y;
 }
 
+// tanh within 3e-7 relative: Cephes' polynomial near 0, else by the exponential.
+inline Vec<float> TanhVector(Vec<float> x) {
+  const Vec<float> size = x < 0.0f ? -x : x;
+  const Vec<float> z = x * x;
+  Vec<float> p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const Vec<float> small = p * z * x + x;
+  const Vec<float> e = ExpVector((size > 10.0f ? Vec<float>{} + 10.0f : size) * 2.0f);
+  const Vec<float> large = 1.0f - 2.0f / (e + 1.0f);
+  return size < 0.625f ? small : (x < 0.0f ? -large : large);
+}
+inline Vec<double> TanhVector(Vec<double> x) {
+  Vec<double> y;
+  for (int i = 0; i < kLanes<double>; ++i) y[i] = __builtin_tanh(x[i]);
+  return y;
+}
+
 // ---- Tiles. ----
 
-// One tile: queries [i0, i0 + queries), keys [j0, j0 + keys). Where the diagonal runs through it,
-// key r of the tile is seen by its queries c >= FirstQuery(r) only.
+// One tile: queries [i0, i0 + queries), keys [j0, j0 + keys). Key r of the tile is seen by its
+// queries FirstQuery(r) <= c < EndQuery(r) only, because of the diagonal and the window.
 struct Tile {
-  int64_t i0, queries, j0, keys;
+  int64_t i0, queries, j0, keys, window;  // window: 0: none
 
   bool diagonal() const { return i0 < j0 + kTile - 1; }
+  // May be beyond the tile's queries, or before them.
+  int64_t EndQuery(int64_t r) const { return window > 0 ? r + window - (i0 - j0) : 2 * kTile; }
   // May be beyond the tile's queries.
   int64_t FirstQuery(int64_t r) const {
     const int64_t c = r - (i0 - j0);
@@ -200,9 +221,10 @@ inline Vec<T> Iota() {
 // Row r of a tile, columns [c, c + lanes): `x` where the query sees the key.
 template <class T>
 inline Vec<T> Mask(const Tile& tile, int64_t r, int64_t c, Vec<T> x, T otherwise) {
-  const int64_t first = tile.FirstQuery(r);
-  if (c >= first) return x;
-  return Iota<T>() + static_cast<T>(c - first) >= Vec<T>{} ? x : Vec<T>{} + otherwise;
+  const int64_t first = tile.FirstQuery(r), end = tile.EndQuery(r);
+  if (c < first) x = Iota<T>() + static_cast<T>(c - first) >= Vec<T>{} ? x : Vec<T>{} + otherwise;
+  if (c + kLanes<T> <= end) return x;
+  return Iota<T>() + static_cast<T>(c - end) < Vec<T>{} ? x : Vec<T>{} + otherwise;
 }
 
 // scores [keys, queries] = K Q^T, or the same product of V and dY^T; what is masked is not written.
@@ -233,6 +255,19 @@ inline void ByKey(const Tile& tile, int64_t d, const T* p, const T* x, int64_t l
   });
 }
 
+// softcap tanh(scores / softcap); 0: nothing.
+template <class T>
+inline void SoftCap(const Tile& tile, T softcap, T* scores) {
+  if (softcap == 0) return;
+  const T inverse = 1 / softcap;
+  for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
+    for (int64_t r = 0; r < tile.KeysSeen(c, kLanes<T>); ++r) {
+      T* at = scores + r * kTile + c;
+      Store(at, TanhVector(Load(at) * inverse) * softcap);
+    }
+  }
+}
+
 // The running softmax: scores become exp(scores - max), and max, sum and the factor by which
 // earlier sums and outputs shrink follow. `first`: there are none.
 template <class T>
@@ -246,16 +281,18 @@ inline void OnlineSoftmax(const Tile& tile, bool first, T* scores, T* max, T* su
       const Vec<T> s = Mask(tile, r, c, Load(scores + r * kTile + c), kMinusInfinity);
       largest = s > largest ? s : largest;
     }
+    // A query may see no key of its first tiles.
+    const Vec<T> shift = largest > kMinusInfinity ? largest : Vec<T>{};
     Vec<T> total = {};
     for (int64_t r = 0; r < seen; ++r) {
       T* at = scores + r * kTile + c;
-      const Vec<T> p = ExpVector(Mask(tile, r, c, Load(at), kMinusInfinity) - largest);
+      const Vec<T> p = ExpVector(Mask(tile, r, c, Load(at), kMinusInfinity) - shift);
       Store(at, p);
       total += p;
     }
     for (int64_t r = seen; r < tile.keys; ++r) Store(scores + r * kTile + c, Vec<T>{});
     if (!first) {
-      const Vec<T> factor = ExpVector(before - largest);
+      const Vec<T> factor = ExpVector(before - shift);
       Store(shrink + c, factor);
       total += Load(sum + c) * factor;
     }
@@ -270,9 +307,11 @@ inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
   const T kept = static_cast<T>(1 / (1 - dropout.p));
   const Philox random(dropout.seed);
   uint32_t words[4][kTile] = {};
-  for (int64_t r = 0; r < tile.keys; r += 4) {
-    QueryRandom(random, dropout.stream, tile.i0, tile.FirstQuery(r), (tile.j0 + r) / 4, words);
-    for (int64_t row = 0; row < 4; ++row) {
+  // Four neighbouring keys, from a multiple of 4 on, share random numbers.
+  for (int64_t key = tile.j0 / 4 * 4; key < tile.j0 + tile.keys; key += 4) {
+    const int64_t r = key - tile.j0, first = tile.FirstQuery(r > 0 ? r : 0);
+    QueryRandom(random, dropout.stream, tile.i0, first, key / 4, words);
+    for (int64_t row = r < 0 ? -r : 0; row < 4 && r + row < kTile; ++row) {
       T* out = mask + (r + row) * kTile;
       for (int64_t c = 0; c < kTile; ++c) {
         out[c] = DropoutKeeps(words[row][c], dropout.threshold) ? kept : T(0);
@@ -292,10 +331,11 @@ inline void MultiplyTile(const Tile& tile, const T* y, T* x) {
   }
 }
 
-// ---- Forward: the queries at the positions [begin, end) of one head. ----
+// ---- Forward: some queries of one head. ----
 
 template <class T, class X>
-void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>& buffers) {
+void ForwardHead(const Head<T, X>& head, const QueryRange& run, Buffers<T>& buffers) {
+  const int64_t begin = run.begin, end = run.end;
   const int64_t d = head.d, ld = RoundUp(d, kLanes<T>), blocks = (end - begin + kTile - 1) / kTile;
   buffers.Reset(kTile * ld * 3 + blocks * (kTile * ld * 2 + 2 * kTile) + 2 * kTile * kTile + kTile);
   T* const rows = buffers.Take(kTile * ld);
@@ -315,17 +355,21 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
                   qt + block * kTile * ld);
   }
 
-  for (int64_t j = 0; j < end; j += kTile) {
+  for (int64_t j = run.FirstTile(begin, head.window); j < end; j += kTile) {
     const int64_t keys = rows_at(j);
     Pack(head.k.Row(j), head.k.stride, keys, RoundUp(keys, kRows), d, ld, k);
     Pack(head.v.Row(j), head.v.stride, keys, RoundUp(keys, kRows), d, ld, v);
     for (int64_t block = j > begin ? (j - begin) / kTile : 0; block < blocks; ++block) {
       const int64_t i = begin + block * kTile;
-      const Tile tile{i, rows_at(i), j, keys};
+      const int64_t first_tile = run.FirstTile(i, head.window);
+      if (j < first_tile) continue;
+      const bool first = j == first_tile;
+      const Tile tile{i, rows_at(i), j, keys, head.window};
       T* const out = y + block * kTile * ld;
       Scores(tile, d, k, ld, qt + block * kTile * ld, scores);
-      OnlineSoftmax(tile, j == 0, scores, max + block * kTile, sum + block * kTile, shrink);
-      if (j > 0) {
+      SoftCap(tile, static_cast<T>(head.softcap), scores);
+      OnlineSoftmax(tile, first, scores, max + block * kTile, sum + block * kTile, shrink);
+      if (!first) {
         for (int64_t c = 0; c < tile.queries; ++c) {
           for (int64_t l = 0; l < ld; l += kLanes<T>) {
             Store(out + c * ld + l, Load(out + c * ld + l) * shrink[c]);
@@ -336,7 +380,7 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
         DropoutMask(tile, head.dropout, mask);
         MultiplyTile(tile, mask, scores);
       }
-      ByQuery(tile, d, scores, v, ld, j > 0, out);
+      ByQuery(tile, d, scores, v, ld, !first, out);
     }
   }
   for (int64_t i = begin; i < end; ++i) {
@@ -352,7 +396,8 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
 // ---- Backward: one key head with all of its query heads. ----
 
 // A tile of backward. P = exp(S - log-sum-exp); with Z the mask of dropout, dV += (P Z)^T dY and
-// dS = P (Z dP - delta), where dP = dY V^T and delta_i = sum_l dy_il y_il.
+// dS = P (Z dP - delta), where dP = dY V^T and delta_i = sum_l dy_il y_il; a soft cap makes S from
+// t = tanh(scores / softcap) and multiplies dS by 1 - t^2.
 template <class T>
 struct BackwardTile {
   T *k, *v, *dk, *dv;           // [keys, ld]
@@ -361,10 +406,13 @@ struct BackwardTile {
   T *log_sum_exp, *delta;       // [queries]
   T *scores, *d_scores, *mask;  // [keys, queries]
 
-  // `first_key`: the first tile of these keys, which starts dk and dv; likewise `first_query` and
-  // dq.
-  void Run(const Tile& tile, int64_t d, int64_t ld, const HeadDropout& dropout, bool first_key,
-           bool first_query) const {
+  // Adds to dk and dv, and to dq, unless this is the `first` tile of these queries, which starts
+  // it.
+  template <class X>
+  void Run(const Tile& tile, const Head<T, X>& head, int64_t ld, bool first) const {
+    const int64_t d = head.d;
+    const HeadDropout& dropout = head.dropout;
+    const T softcap = static_cast<T>(head.softcap), inverse = softcap > 0 ? 1 / softcap : 0;
     Scores(tile, d, k, ld, qt, scores);
     Scores(tile, d, v, ld, dyt, d_scores);
     const bool drop = dropout.p > 0;
@@ -372,23 +420,30 @@ struct BackwardTile {
     for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
       const int64_t seen = tile.KeysSeen(c, kLanes<T>);
       const Vec<T> shift = Load(log_sum_exp + c), minus = Load(delta + c);
-      for (int64_t r = 0; r < tile.keys; ++r) {
+      // Products go on to the end of a block of rows, where other keys may follow.
+      for (int64_t r = 0; r < RoundUp(tile.keys, kRows); ++r) {
         const int64_t at = r * kTile + c;
         if (r >= seen) {
           Store(scores + at, Vec<T>{});
           Store(d_scores + at, Vec<T>{});
           continue;
         }
-        const Vec<T> p = Mask(tile, r, c, ExpVector(Load(scores + at) - shift), T(0));
+        Vec<T> s = Load(scores + at), t = {};
+        if (softcap > 0) {
+          t = TanhVector(s * inverse);
+          s = t * softcap;
+        }
+        const Vec<T> p = Mask(tile, r, c, ExpVector(s - shift), T(0));
         const Vec<T> z = drop ? Load(mask + at) : Vec<T>{} + T(1);
-        const Vec<T> ds = p * (Load(d_scores + at) * z - minus);
+        Vec<T> ds = p * (Load(d_scores + at) * z - minus);
+        if (softcap > 0) ds *= T(1) - t * t;
         Store(scores + at, drop ? p * z : p);
         Store(d_scores + at, Mask(tile, r, c, ds, T(0)));
       }
     }
-    ByKey(tile, d, scores, dy, ld, !first_key, dv);
-    ByKey(tile, d, d_scores, q, ld, !first_key, dk);
-    ByQuery(tile, d, d_scores, k, ld, !first_query, dq);
+    ByKey(tile, d, scores, dy, ld, true, dv);
+    ByKey(tile, d, d_scores, q, ld, true, dk);
+    ByQuery(tile, d, d_scores, k, ld, !first, dq);
   }
 };
 
@@ -406,10 +461,13 @@ inline void PutRows(const T* from, int64_t ld, int64_t n, int64_t d, T factor, b
   }
 }
 
-// heads: the query heads that share k and v, n of them. length: of the keys.
-template <class T, class X>
-void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T>& buffers) {
-  const int64_t d = heads->d, ld = RoundUp(d, kLanes<T>), whole = RoundUp(length, kTile) * ld;
+// heads: the query heads that share k and v, n of them. length: of the keys. runs: of queries, a
+// range.
+template <class T, class X, class Runs>
+void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, const Runs& runs,
+                   Buffers<T>& buffers) {
+  const int64_t d = heads->d, ld = RoundUp(d, kLanes<T>);
+  const int64_t padded = RoundUp(length, kTile) + kRows, whole = padded * ld;
   const T scale = static_cast<T>(heads->scale);
   buffers.Reset(4 * whole + 6 * kTile * ld + 3 * kTile * kTile + 2 * kTile);
   T* const k = buffers.Take(whole);
@@ -421,12 +479,13 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
   T* const yt = buffers.Take(kTile * ld);
   for (T** p : {&t.scores, &t.d_scores, &t.mask}) *p = buffers.Take(kTile * kTile);
   for (T** p : {&t.log_sum_exp, &t.delta}) *p = buffers.Take(kTile);
-  Pack(heads->k.Row(0), heads->k.stride, length, RoundUp(length, kTile), d, ld, k);
-  Pack(heads->v.Row(0), heads->v.stride, length, RoundUp(length, kTile), d, ld, v);
+  Pack(heads->k.Row(0), heads->k.stride, length, padded, d, ld, k);
+  Pack(heads->v.Row(0), heads->v.stride, length, padded, d, ld, v);
+  for (int64_t at = 0; at < whole; ++at) dk[at] = dv[at] = 0;
 
-  for (const Head<T, X>* head = heads; head < heads + n; ++head) {
-    for (int64_t i = head->first; i < length; i += kTile) {
-      const int64_t queries = length - i < kTile ? length - i : kTile;
+  const auto run_head = [&](const Head<T, X>* head, const QueryRange& run) {
+    for (int64_t i = run.begin; i < run.end; i += kTile) {
+      const int64_t queries = run.end - i < kTile ? run.end - i : kTile;
       Pack(head->q.Row(i), head->q.stride, queries, kTile, d, ld, t.q);
       Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
       TransposeTile(t.q, ld, d, scale, t.qt);
@@ -443,19 +502,20 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
       for (int64_t c = 0; c < kTile; ++c) {
         t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i - head->first + c] : T(0);
       }
-      for (int64_t j = 0; j < i + queries; j += kTile) {
+      const int64_t first_tile = run.FirstTile(i, head->window);
+      for (int64_t j = first_tile; j < i + queries; j += kTile) {
         t.k = k + j * ld;
         t.v = v + j * ld;
         t.dk = dk + j * ld;
         t.dv = dv + j * ld;
-        const int64_t keys = length - j < kTile ? length - j : kTile;
-        // The very first tile to see these keys is among the first head's: that of its first
-        // queries, or the one in which the keys begin.
-        const bool first_key = head == heads && (i == head->first || j >= i);
-        t.Run({i, queries, j, keys}, d, ld, head->dropout, first_key, j == 0);
+        const int64_t keys = run.end - j < kTile ? run.end - j : kTile;
+        t.Run({i, queries, j, keys, head->window}, *head, ld, j == first_tile);
       }
       PutRows(t.dq, ld, queries, d, scale, head->accumulate_q, head->dq.Row(i), head->dq.stride);
     }
+  };
+  for (const Head<T, X>* head = heads; head < heads + n; ++head) {
+    for (const QueryRange& run : runs) run_head(head, run);
   }
   PutRows(dk, ld, length, d, scale, heads->accumulate_k, heads->dk.Row(0), heads->dk.stride);
   PutRows(dv, ld, length, d, T(1), heads->accumulate_v, heads->dv.Row(0), heads->dv.stride);

@@ -1,14 +1,14 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_tile.cuh"
-#include "kernels/cuda/exp2.cuh"
 
 namespace lockstep::cuda {
 namespace {
 
 // With p the probabilities, m the mask, and delta_i = dy_i . y_i:
 //   dv_j = sum_i p_ij m_ij dy_i,   ds_ij = p_ij (m_ij dy_i . v_j - delta_i) scale,
-//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i.
+//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i,
+// where a soft cap multiplies ds_ij by its slope.
 // One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
 // scores are computed twice (7 matrix products instead of 5), and nothing is added by two blocks.
 
@@ -21,6 +21,7 @@ struct BackwardArgs {
   int queries, length, d;
   float scale;
   bool accumulate_q, accumulate_k, accumulate_v;
+  AttentionRules rules;
   AttentionDropoutArgs dropout;
 };
 
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kFlashThreads)
 
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q and dy, two of k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
-template <class T, int kHead, bool kDropout>
+template <class T, int kHead, bool kDropout, bool kRules>
 __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(BackwardArgs<T> args) {
   using Shape = BackwardShape<kHead>;
   constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kColumns;
@@ -89,7 +90,12 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
                               length - first, args.d, q_tile);
   CopyTileAsync<kHead, kRows>(args.dy.Head(at.batch, at.head) + first * args.dy.row, args.dy.row,
                               length - first, args.d, dy_tile);
-  copy_keys(0, kv_tiles);
+  const FlashFirstKeys<kM, kRules> first_keys(args.rules, at.batch, query, length);
+  int first_tile = 0;
+  if constexpr (kRules) {
+    first_tile = args.rules.FirstKey(at.batch, first) / kKeys;
+  }
+  copy_keys(first_tile * kKeys, kv_tiles + first_tile % 2 * 2 * Shape::kColumnsSize);
 
   const int64_t statistics = (at.batch * args.heads + at.head) * args.queries;
   float log_sum[kM][2], delta[kM][2];
@@ -102,9 +108,9 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
       delta[m][h] = row < length ? args.delta[statistics + row] : 0.0f;
     }
   }
-  const float scale = args.scale * kLog2E;
+  const float scale = (kRules ? args.rules.scale : args.scale) * kLog2E;
   float dq[kM][kHead / 8][4] = {};
-  for (int tile = 0; tile * kKeys < end; ++tile) {
+  for (int tile = first_tile; tile * kKeys < end; ++tile) {
     CpAsyncWait<0>();
     __syncthreads();  // this tile is there, and the other one was read
     const T* k_tile = kv_tiles + tile % 2 * 2 * Shape::kColumnsSize;
@@ -116,6 +122,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
     for (int column = 0; column < kKeys; column += 8 * kN) {
       const int key = tile * kKeys + column;
       if (key >= query + 16 * kM) break;  // no query of this warp sees it
+      if (!first_keys.SeenUpTo(key + 8 * kN)) continue;
       float s[kM][kN][4], dp[kM][kN][4];
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(q_tile, warp_row + 16 * m, i, a); },
@@ -123,6 +130,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(dy_tile, warp_row + 16 * m, i, a); },
           v_tile, column, dp);
+      if constexpr (kRules) CapProducts(args.rules, s);
       const int distance = query + FlashGroup() - key - 2 * FlashT();
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
@@ -135,8 +143,10 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
         for (int n = 0; n < kN; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const bool seen = 8 * n + i % 2 <= distance + 16 * m + i / 2 * 8;
-            const float p = FastExp2(fmaf(s[m][n][i], scale, -log_sum[m][i / 2]));
+            const bool seen = 8 * n + i % 2 <= distance + 16 * m + i / 2 * 8 &&
+                              first_keys.See(m, i, key + 8 * n + 2 * FlashT() + i % 2);
+            float p = FastExp2(fmaf(s[m][n][i], scale, -log_sum[m][i / 2]));
+            if constexpr (kRules) p *= FlashCapSlope(args.rules, s[m][n][i]);
             float g = dp[m][n][i];
             if constexpr (kDropout) {
               g = (kept >> (4 * n + i) & 1) != 0 ? g * args.dropout.keep_scale : 0.0f;
@@ -170,10 +180,11 @@ struct QueryTile {
 // Grid: one block per tile of keys of a key head. Shared memory: tiles of k and v, two of q and dy
 // with their rows' statistics. Deterministic: a row's sums run over the query heads of the group,
 // and over the queries of each in order, by tiles.
-template <class T, int kHead, bool kDropout>
+template <class T, int kHead, bool kDropout, bool kRules>
 __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(BackwardArgs<T> args) {
   using Shape = BackwardShape<kHead>;
-  constexpr int kM = Shape::kM, kN = Shape::kKeyN, kRows = Shape::kRows;
+  constexpr int kM = Shape::kM, kRows = Shape::kRows;
+  constexpr int kN = kRules ? 2 : Shape::kKeyN;  // rules need registers
   constexpr int kQueries = Shape::kColumns;
   DYN_SHARED(T, shared);
   SHARED_ARRAY(float2, pairs, Shape::kStatistics);
@@ -185,7 +196,11 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   const int length = args.length, first = static_cast<int>(at.first);
   const int warp_row = 16 * kM * WarpOfBlock(), key = first + warp_row;
   const int first_query = first > length - args.queries ? first : length - args.queries;
-  const int tiles_of_head = (length - first_query + kQueries - 1) / kQueries;
+  int end_query = length;  // later ones see no key of this block
+  if constexpr (kRules) {
+    end_query = args.rules.EndQuery(at.batch, first + kRows - 1, first_query + 1, length);
+  }
+  const int tiles_of_head = (end_query - first_query + kQueries - 1) / kQueries;
   const int tiles = tiles_of_head * static_cast<int>(args.group);
   const auto copy_queries = [&](int index) {
     const QueryTile tile(index, tiles_of_head, at.head * args.group, first_query, kQueries);
@@ -210,7 +225,10 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
                               length - first, args.d, v_tile);
   copy_queries(0);
 
-  const float scale = args.scale * kLog2E;
+  const float scale = (kRules ? args.rules.scale : args.scale) * kLog2E;
+  const auto first_key = [&](int query) {
+    return args.rules.FirstKey(at.batch, Min(query, length - 1));
+  };
   float dk[kM][kHead / 8][4] = {}, dv[kM][kHead / 8][4] = {};
   for (int index = 0; index < tiles; ++index) {
     CpAsyncWait<0>();
@@ -225,10 +243,14 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
     for (int column = 0; column < kQueries; column += 8 * kN) {
       const int query = tile.query + column;
       if (query + 8 * kN <= key) continue;  // sees no key of this warp
+      if constexpr (kRules) {
+        if (first_key(query) >= key + 16 * kM) continue;
+      }
       float s[kM][kN][4];
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(k_tile, warp_row + 16 * m, i, a); },
           q_tile, column, s);
+      if constexpr (kRules) CapProducts(args.rules, s);
       // Queries past the last: their rows are zeros, and so are dp, delta and what p is multiplied
       // by.
       const int distance = query + 2 * FlashT() - key - FlashGroup();
@@ -237,11 +259,21 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
         const float2 sums =
             *reinterpret_cast<const float2*>(log_sum + column + 8 * n + 2 * FlashT());
         const float shift[2] = {sums.x * kLog2E, sums.y * kLog2E};
+        [[maybe_unused]] int hidden[2];  // rows of the lane that its queries do not see
+        if constexpr (kRules) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            hidden[i] = first_key(query + 8 * n + 2 * FlashT() + i) - key - FlashGroup();
+          }
+        }
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const bool seen = 16 * m + i / 2 * 8 <= distance + 8 * n + i % 2;
+            bool seen = 16 * m + i / 2 * 8 <= distance + 8 * n + i % 2;
+            if constexpr (kRules) {
+              seen = seen && 16 * m + i / 2 * 8 >= hidden[i % 2];
+            }
             s[m][n][i] = seen ? FastExp2(fmaf(s[m][n][i], scale, -shift[i % 2])) : 0.0f;
           }
         }
@@ -273,13 +305,21 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
         for (int n = part; n < part + 2; ++n) {
           const float2 deltas =
               *reinterpret_cast<const float2*>(delta + column + 8 * n + 2 * FlashT());
+          [[maybe_unused]] const float2 sums =
+              *reinterpret_cast<const float2*>(log_sum + column + 8 * n + 2 * FlashT());
 #pragma unroll
           for (int m = 0; m < kM; ++m) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               float g = dp[m][n - part][i];
               if constexpr (kDropout) g = is_kept(m, n, i) ? g * args.dropout.keep_scale : 0.0f;
+              const float p = s[m][n][i];
               s[m][n][i] *= g - (i % 2 == 0 ? deltas.x : deltas.y);
+              if constexpr (kRules) {
+                // There are no registers for scores, but these follow from probabilities.
+                const float log = __logf(fmaxf(p, 1.17549435e-38f));
+                s[m][n][i] *= FlashCapSlope(args.rules, log + (i % 2 == 0 ? sums.x : sums.y));
+              }
             }
           }
         }
@@ -351,20 +391,22 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
   a.accumulate_q = args.accumulate_q;
   a.accumulate_k = args.accumulate_k;
   a.accumulate_v = args.accumulate_v;
+  a.rules = AttentionRules(args.scores, queries, first);
   a.dropout = AttentionDropoutArgs(args.dropout);
   const LaunchName name("flash_attention_backward", q, k);
-  DispatchFlash(d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
+  const bool drop = a.dropout.step != nullptr;
+  DispatchFlash(d, drop, args.scores, [&](auto head, auto dropout, auto rules) {
     constexpr int kHead = decltype(head)::value;
-    constexpr bool kDropout = decltype(dropout)::value;
+    constexpr bool kDropout = decltype(dropout)::value, kRules = decltype(rules)::value;
     using Shape = BackwardShape<kHead>;
     Launch(name, FlashDeltaKernel<T, kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads,
            0, stream, Data<T>(y), Data<T>(dy), rows, queries, heads, a.d, Data<float>(delta));
     const int64_t query_blocks = batches * heads * CeilDiv(queries, Shape::kRows);
     const int64_t key_blocks = batches * k.dim(2) * CeilDiv(length, Shape::kRows);
-    Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout>, Blocks(query_blocks, 1),
+    Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout, kRules>, Blocks(query_blocks, 1),
            kFlashThreads, Shape::kBytes, stream, a);
-    Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout>, Blocks(key_blocks, 1), kFlashThreads,
-           Shape::kBytes, stream, a);
+    Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout, kRules>, Blocks(key_blocks, 1),
+           kFlashThreads, Shape::kBytes, stream, a);
   });
   for (const Destination<T>* destination : {&dq, &dk, &dv}) destination->Finish();
 }

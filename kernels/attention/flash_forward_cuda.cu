@@ -1,7 +1,6 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_tile.cuh"
-#include "kernels/cuda/exp2.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -14,6 +13,7 @@ struct ForwardArgs {
   int64_t batches, heads, group;
   int queries, length, d;
   float scale;
+  AttentionRules rules;
   AttentionDropoutArgs dropout;
 };
 
@@ -27,7 +27,7 @@ struct ForwardShape {
 
 // What a warp knows about its rows so far: out / sum is their result, in units of e^largest. `sum`
 // is the lane's share. Scores are as the products leave them; `scale` makes them exponents of 2.
-template <int kHead>
+template <int kHead, bool kRules>
 struct RunningRows {
   static constexpr int kM = ForwardShape<kHead>::kM, kN = ForwardShape<kHead>::kN;
   float out[kM][kHead / 8][4] = {};
@@ -49,9 +49,11 @@ struct RunningRows {
         for (int n = 0; n < kN; ++n) {
           most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
         }
-        // Key 0 is seen by every query: this is a number. A NaN comes out of the exponentials.
+        // Key 0 is seen by every query: this is a number. But by rules a query may see none so far.
+        // A NaN comes out of the exponentials.
         most = WarpReduce<4>(most, [](float a, float b) { return fmaxf(a, b); });
-        const float shrink = FastExp2((largest[m][h] - most) * scale), shift = most * scale;
+        const float base = kRules && most == -INFINITY ? 0.0f : most;
+        const float shrink = FastExp2((largest[m][h] - base) * scale), shift = base * scale;
         largest[m][h] = most;
         float added = 0;
 #pragma unroll
@@ -90,11 +92,27 @@ __device__ inline void HideFuture(float (&s)[kM][kN][4], int query, int key) {
   }
 }
 
+// Writes minus infinity for keys before the first that a query sees.
+template <int kM, int kN>
+__device__ inline void HidePast(float (&s)[kM][kN][4], const FlashFirstKeys<kM, true>& first_keys,
+                                int key) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!first_keys.See(m, i, key + 8 * n + 2 * FlashT() + i % 2)) s[m][n][i] = -INFINITY;
+      }
+    }
+  }
+}
+
 // FlashAttention-2 (Dao, 2023): probabilities exist only in registers, and those of a warp's rows
 // only in that warp. The next keys are copied while values are used, and vice versa.
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
-template <class T, int kHead, bool kDropout>
+template <class T, int kHead, bool kDropout, bool kRules>
 __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<T> args) {
   using Shape = ForwardShape<kHead>;
   constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kKeys;
@@ -108,9 +126,14 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
   const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
   const int64_t key_head = DivideSmall(at.head, args.group);
   const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
+  const FlashFirstKeys<kM, kRules> first_keys(args.rules, at.batch, query, length);
+  int begin = 0;  // of the tiles of keys
+  if constexpr (kRules) {
+    begin = args.rules.FirstKey(at.batch, first) / kKeys * kKeys;
+  }
   CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
                               length - first, args.d, q_tile);
-  CopyTileAsync<kHead, kKeys>(k, args.k.row, length, args.d, k_tile);
+  CopyTileAsync<kHead, kKeys>(k + begin * args.k.row, args.k.row, length - begin, args.d, k_tile);
   CpAsyncCommit();
   CpAsyncWait<0>();
   __syncthreads();
@@ -122,14 +145,16 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i) LoadA<kHead>(q_tile, warp_row + 16 * m, i, q[m][i]);
   }
-  const float scale = args.scale * 1.4426950408889634f;
-  RunningRows<kHead> rows;
-  for (int key = 0; key < end; key += kKeys) {
+  const float score_scale = kRules ? args.rules.scale : args.scale;
+  const float scale = score_scale * 1.4426950408889634f;
+  RunningRows<kHead, kRules> rows;
+  for (int key = begin; key < end; key += kKeys) {
     CpAsyncWait<0>();
     __syncthreads();  // k_tile is there, and v_tile was read
     CopyTileAsync<kHead, kKeys>(v + key * args.v.row, args.v.row, length - key, args.d, v_tile);
     CpAsyncCommit();
-    const bool seen = key < query + 16 * kM;  // by some query of this warp
+    // By some query of this warp.
+    const bool seen = key < query + 16 * kM && first_keys.SeenUpTo(key + kKeys);
     float s[kM][kN][4];
     if (seen) {
       MultiplyRows<kHead>(
@@ -151,7 +176,11 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
       CpAsyncCommit();
     }
     if (!seen) continue;
+    if constexpr (kRules) CapProducts(args.rules, s);
     if (key + kKeys > query + 1) HideFuture(s, query, key);
+    if constexpr (kRules) {
+      if (key < first_keys.most) HidePast(s, first_keys, key);
+    }
     rows.Add(s, scale);
     if constexpr (kDropout) {
       const FlashMask mask(args.dropout, at.batch, at.head);
@@ -179,7 +208,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
       factor[m][h] = (kDropout ? args.dropout.keep_scale : 1.0f) / sum;
       const int row = query + 16 * m + 8 * h + FlashGroup();
       if (FlashT() == 0 && row < length) {
-        log_sum_exp[row] = rows.largest[m][h] * args.scale + logf(sum);
+        log_sum_exp[row] = rows.largest[m][h] * score_scale + logf(sum);
       }
     }
   }
@@ -207,12 +236,14 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
   a.group = a.heads / k.dim(2);
   a.d = static_cast<int>(q.dim(3));
   a.scale = static_cast<float>(args.scores.scale);
+  a.rules = AttentionRules(args.scores, a.queries, first);
   a.dropout = AttentionDropoutArgs(args.dropout);
-  DispatchFlash(a.d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
+  const bool drop = a.dropout.step != nullptr;
+  DispatchFlash(a.d, drop, args.scores, [&](auto head, auto dropout, auto rules) {
     constexpr int kHead = decltype(head)::value;
     using Shape = ForwardShape<kHead>;
     Launch({"flash_attention_forward", q, k},
-           FlashForwardKernel<T, kHead, decltype(dropout)::value>,
+           FlashForwardKernel<T, kHead, decltype(dropout)::value, decltype(rules)::value>,
            Blocks(a.batches * a.heads * CeilDiv(a.queries, Shape::kRows), 1), kFlashThreads,
            Shape::kBytes, stream, a);
   });

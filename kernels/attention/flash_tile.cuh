@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/cuda/cp_async.cuh"
+#include "kernels/cuda/exp2.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace lockstep::cuda {
@@ -153,6 +154,62 @@ __device__ inline void MultiplyAddColumns(const Scores& s, const T* tile, int ro
   }
 }
 
+// ---- Soft caps, windows and documents. ----
+
+// tanh within 2e-7, absolute.
+__device__ inline float FastTanh(float x) {
+  return 1 - __fdividef(2, 1 + FastExp2(x * 2.8853900817779268f));
+}
+
+// Products q . k become scores under the soft cap, if there is one: to be scaled by rules.scale.
+template <int kM, int kN>
+__device__ inline void CapProducts(const AttentionRules& rules, float (&s)[kM][kN][4]) {
+  if (rules.softcap == 0) return;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[m][n][i] = rules.softcap * FastTanh(s[m][n][i] * rules.to_tanh);
+    }
+  }
+}
+
+// The derivative of a score under the cap by the one above; 1 without a cap.
+__device__ inline float FlashCapSlope(const AttentionRules& rules, float s) {
+  const float t = s * rules.from_tanh;
+  return fmaf(-t, t, 1.0f);
+}
+
+// The first keys of a warp's rows, which are queries; without rules nothing.
+template <int kM, bool kRules>
+struct FlashFirstKeys {
+  __device__ FlashFirstKeys(const AttentionRules&, int64_t, int, int) {}
+  __device__ bool SeenUpTo(int) const { return true; }
+  __device__ bool See(int, int, int) const { return true; }
+};
+template <int kM>
+struct FlashFirstKeys<kM, true> {
+  int least, most;  // of the warp
+  int key[kM][2];   // of the lane's rows
+
+  // Rows after the last query have its.
+  __device__ FlashFirstKeys(const AttentionRules& rules, int64_t batch, int query, int length) {
+    const auto at = [&](int row) { return rules.FirstKey(batch, Min(query + row, length - 1)); };
+    least = at(0);
+    most = at(16 * kM - 1);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) key[m][h] = at(16 * m + 8 * h + FlashGroup());
+    }
+  }
+  // Whether some row sees keys before `end`, but for the future.
+  __device__ bool SeenUpTo(int end) const { return least < end; }
+  // Whether the row of s[m][.][i] sees this key, but for the future.
+  __device__ bool See(int m, int i, int column) const { return column >= key[m][i / 2]; }
+};
+
 // ---- Results. ----
 
 // Stores the warp's results, times factor[m][h] in rows 16 m + group + 8 h, to rows [0, n) of d
@@ -277,15 +334,17 @@ void DispatchFlashType(DType dtype, F&& f) {
   f(TypeTag<f16>());
 }
 
-// Calls f(kHead, dropout) as std::integral_constants.
+// Calls f(kHead, kDropout, kRules) as std::integral_constants.
 template <class F>
-void DispatchFlash(int64_t d, bool dropout, F&& f) {
+void DispatchFlash(int64_t d, bool dropout, const AttentionScores& scores, F&& f) {
   DispatchBool(dropout, [&](auto drop) {
-    if (d <= 64) {
-      f(std::integral_constant<int, 64>(), drop);
-    } else {
-      f(std::integral_constant<int, 128>(), drop);
-    }
+    DispatchBool(!scores.plain(), [&](auto rules) {
+      if (d <= 64) {
+        f(std::integral_constant<int, 64>(), drop, rules);
+      } else {
+        f(std::integral_constant<int, 128>(), drop, rules);
+      }
+    });
   });
 }
 

@@ -60,7 +60,7 @@ Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   LS_CHECK(!NeedsGrad({&q, &k, &v}), kOp,
            " has no gradient: generate within NoGrad, or train with CausalAttention");
   LS_CHECK(options.dropout == 0 && !options.first_key.defined(), kOp,
-           " has neither dropout nor first_key: a cache has one document of a text in a row");
+           " has neither dropout nor first_key: a row of a cache holds one document");
   Tensor y = Tensor::Empty(q.shape(), q.dtype(), q.device());
   cached_attention(
       CurrentStream(q.device()),

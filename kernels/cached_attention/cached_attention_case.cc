@@ -38,7 +38,9 @@ RefTensor StoreReference(const RefTensor& x, const Places& places, RefTensor cac
 
 // By the definition: all scores of a query, then their softmax.
 RefTensor AttendReference(const RefTensor& q, const RefTensor& k, const RefTensor& v,
-                          const Places& places) {
+                          const Places& places, const ops::CausalAttentionOptions& options) {
+  const double scale =
+      options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.shape[3]));
   const int64_t t = q.shape[1], heads = q.shape[2], d = q.shape[3];
   const int64_t groups = k.shape[1], capacity = k.shape[2];
   RefTensor y(q.shape);
@@ -48,8 +50,11 @@ RefTensor AttendReference(const RefTensor& q, const RefTensor& k, const RefTenso
     std::vector<double> p(static_cast<size_t>(places.positions[b] + i + 1));
     double sum = 0;
     for (size_t j = 0; j < p.size(); ++j) {
+      if (options.window > 0 && j + static_cast<size_t>(options.window) < p.size()) continue;
       for (int64_t l = 0; l < d; ++l) p[j] += q.data[row * d + l] * k.data[(first + j) * d + l];
-      sum += p[j] = std::exp(p[j] / std::sqrt(static_cast<double>(d)));
+      p[j] *= scale;
+      if (options.softcap > 0) p[j] = options.softcap * std::tanh(p[j] / options.softcap);
+      sum += p[j] = std::exp(p[j]);
     }
     for (size_t j = 0; j < p.size(); ++j) {
       for (int64_t l = 0; l < d; ++l) {
@@ -75,7 +80,8 @@ std::vector<InputSpec> Inputs(const Sizes& s, bool queries) {
   return specs;
 }
 
-OpSample Attend(const std::string& name, const Sizes& s) {
+OpSample Attend(const std::string& name, const Sizes& s,
+                const ops::CausalAttentionOptions& options = {}) {
   const Places places(s.batch, s.tokens, s.sequences, s.capacity);
   OpSample sample;
   sample.name = name;
@@ -83,10 +89,10 @@ OpSample Attend(const std::string& name, const Sizes& s) {
   sample.run = [=](std::span<const Tensor> in) {
     const Device device = in[0].device();
     return std::vector{ops::CachedAttention(in[0], in[1], in[2], Index(places.rows, device),
-                                            Index(places.positions, device))};
+                                            Index(places.positions, device), options)};
   };
   sample.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{AttendReference(in[0], in[1], in[2], places)};
+    return std::vector{AttendReference(in[0], in[1], in[2], places, options)};
   };
   return sample;
 }
@@ -131,6 +137,13 @@ std::vector<OpSample> Samples() {
       Attend("grouped", {2, 1, 6, 2, 17, 2, 9}),
       Attend("several_tokens", {2, 4, 4, 2, 8, 5, 11}),
       Attend("several_chunks", {3, 2, 4, 4, 48, 3, 530}),
+      Attend("scale", {2, 1, 2, 2, 8, 2, 9}, {.scale = 1}),
+      Attend("softcap", {2, 1, 2, 2, 8, 2, 140}, {.scale = 1, .softcap = 1.5}),
+      Attend("window", {3, 4, 4, 2, 8, 3, 30}, {.window = 5}),
+      Attend("window_of_one", {2, 2, 2, 2, 8, 2, 30}, {.window = 1}),
+      Attend("window_of_several_tiles", {2, 3, 4, 2, 8, 3, 530}, {.window = 200}),
+      Attend("window_beyond_the_text", {2, 1, 2, 1, 5, 2, 20}, {.window = 20}),
+      Attend("everything", {2, 3, 4, 2, 8, 3, 300}, {.scale = 0.8, .softcap = 2, .window = 150}),
       Store("store_nothing", {0, 1, 2, 2, 4, 3, 5}),
       Store("store_one", {1, 1, 1, 1, 1, 1, 1}),
       Store("store_odd", {3, 1, 3, 3, 5, 4, 13}),
@@ -200,6 +213,20 @@ std::vector<ErrorSample> Errors() {
          attend(q.SetRequiresGrad(), zeros({1, 2, 3, 4}, d), {0}, {0});
        },
        "cached_attention has no gradient: generate within NoGrad"},
+      {"dropout",
+       [=](Device d) {
+         const Tensor cache = zeros({1, 2, 3, 4}, d);
+         ops::CachedAttention(zeros({1, 1, 2, 4}, d), cache, cache, Index({0}, d), Index({0}, d),
+                              {.dropout = 0.1});
+       },
+       "cached_attention has neither dropout nor first_key"},
+      {"window",
+       [=](Device d) {
+         const Tensor cache = zeros({1, 2, 3, 4}, d);
+         ops::CachedAttention(zeros({1, 1, 2, 4}, d), cache, cache, Index({0}, d), Index({0}, d),
+                              {.window = -2});
+       },
+       "cached_attention: window must be a positive number, or 0 for the default, got -2"},
       {"store_twice",
        [=](Device) {
          ops::StoreInCache(zeros({2, 1, 2, 4}, kCpu), Index({1, 1}, kCpu), Index({0, 1}, kCpu),

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -61,15 +62,24 @@ inline A Dot(const A* q, const T* k, int64_t d) {
   return sum[0];
 }
 
-// One query over n keys and values [n, d]. `memory` has room for n + 2 d.
+// One query over the last of n keys and values [n, d] that it sees. `memory` has room for n + 2 d.
 template <class A, class T>
-void Attend(const T* q, const T* k, const T* v, int64_t n, int64_t d, double scale, A* memory,
-            T* y) {
+void Attend(const T* q, const T* k, const T* v, int64_t n, int64_t d, const AttentionScores& scores,
+            A* memory, T* y) {
+  if (scores.window > 0 && n > scores.window) {
+    k += (n - scores.window) * d;
+    v += (n - scores.window) * d;
+    n = scores.window;
+  }
   A *p = memory, *query = memory + n, *out = query + d;
-  for (int64_t l = 0; l < d; ++l) query[l] = Convert<A>(q[l]) * static_cast<A>(scale);
+  for (int64_t l = 0; l < d; ++l) query[l] = Convert<A>(q[l]) * static_cast<A>(scores.scale);
   A largest = -std::numeric_limits<A>::infinity();
   for (int64_t j = 0; j < n; ++j) {
     p[j] = Dot(query, k + j * d, d);
+    if (scores.softcap > 0) {
+      const A softcap = static_cast<A>(scores.softcap);
+      p[j] = softcap * std::tanh(p[j] / softcap);
+    }
     largest = p[j] > largest ? p[j] : largest;
   }
   for (int64_t j = 0; j < n; ++j) p[j] = Exp(p[j] - largest);
@@ -104,7 +114,7 @@ void CachedAttentionCpu(Stream, const CachedAttentionArgs& args) {
         const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
         const int64_t keys = (row[b] * groups + h / (heads / groups)) * capacity * d;
         Attend<A, T>(q.data<T>() + b * s[0] + i * s[1] + h * s[2], args.k.data<T>() + keys,
-                     args.v.data<T>() + keys, position[b] + i + 1, d, args.scores.scale, memory,
+                     args.v.data<T>() + keys, position[b] + i + 1, d, args.scores, memory,
                      args.y.data<T>() + at * d);
       }
     });

@@ -62,15 +62,15 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       x.data[b * x.batch + i * x.token + h * x.head + l];
 }
 
-// One query over the keys and values of its sequence, in tiles of kKeys keys, with a running
-// softmax in f32. A place outside the cache cannot be reported to the host: y is NaN there.
+// One query over the keys and values of its sequence that it sees, in tiles of kKeys keys, with a
+// running softmax in f32. A place outside the cache cannot be reported to the host: y is NaN there.
 // Grid: one block per query [B, T, H]; its warps share the keys of a tile, then its threads share
 // the elements of y. Shared memory: the query, y and the tile's probabilities. Deterministic: the
-// order of sums depends only on d and the number of keys.
-template <class T>
+// order of sums depends only on d and the number of keys. kRules: there is a soft cap or a window.
+template <class T, bool kRules>
 __global__ void __launch_bounds__(kThreads)
     CachedAttentionKernel(Tokens<T> q, CachePlaces places, const T* k, const T* v, float scale,
-                          T* y) {
+                          float softcap, int64_t window, T* y) {
   DYN_SHARED(float, shared);
   SHARED_ARRAY(float, scratch, kWarps);
   const int d = static_cast<int>(places.d), thread = static_cast<int>(threadIdx.x);
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
     out[l] = 0;
   }
   float largest = -INFINITY, sum = 0;
-  for (int64_t first = 0; first < keys; first += kKeys) {
+  for (int64_t first = kRules && keys > window ? keys - window : 0; first < keys; first += kKeys) {
     const int count = CountWithin<kKeys>(first, keys);
     __syncthreads();  // the query is there, and the probabilities were read
     for (int j = warp; j < count; j += kWarps) {
@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(kThreads)
       float score = 0;
       for (int l = lane; l < d; l += kWarpSize) score = fmaf(query[l], ToFloat(key[l]), score);
       score = WarpSum(score);
+      if (kRules && softcap > 0) score = softcap * tanhf(score / softcap);
       if (lane == 0) p[j] = score;
     }
     __syncthreads();
@@ -132,10 +133,13 @@ void CachedAttentionCuda(Stream stream, const CachedAttentionArgs& args) {
   DispatchFloat("cached_attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const size_t bytes = sizeof(float) * (2 * static_cast<size_t>(args.q.dim(3)) + kKeys);
-    Launch({"cached_attention", args.q, args.k}, CachedAttentionKernel<T>,
-           Blocks(args.q.numel() / args.q.dim(3), 1), kThreads, bytes, stream, Tokens<T>(args.q),
-           CachePlaces(args.rows, args.positions, args.k), Data<T>(args.k), Data<T>(args.v),
-           static_cast<float>(args.scores.scale), Data<T>(args.y));
+    DispatchBool(!args.scores.plain(), [&](auto rules) {
+      Launch({"cached_attention", args.q, args.k}, CachedAttentionKernel<T, decltype(rules)::value>,
+             Blocks(args.q.numel() / args.q.dim(3), 1), kThreads, bytes, stream, Tokens<T>(args.q),
+             CachePlaces(args.rows, args.positions, args.k), Data<T>(args.k), Data<T>(args.v),
+             static_cast<float>(args.scores.scale), static_cast<float>(args.scores.softcap),
+             args.scores.window > 0 ? args.scores.window : INT64_MAX, Data<T>(args.y));
+    });
   });
 }
 

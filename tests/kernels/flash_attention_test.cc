@@ -30,7 +30,9 @@ constexpr uint64_t kSite = 77;
 
 struct Case {
   int64_t batch = 1, length = 1, groups = 1, heads_of_group = 1, d = 8;
-  double dropout = 0;
+  double dropout = 0, softcap = 0;
+  int64_t window = 0;
+  int64_t documents = 0;    // of equal length, the last one shorter; 0: no first keys
   bool joint = false;       // q, k and v are views of one tensor
   bool accumulate = false;  // onto existing gradients
   DType dtype = DType::kBF16;
@@ -38,7 +40,8 @@ struct Case {
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.Describe(); }
   std::string Describe() const {
     return StrCat("B ", batch, ", T ", length, ", G ", groups, ", H ", groups * heads_of_group,
-                  ", D ", d, ", dropout ", dropout, joint ? ", joint" : "",
+                  ", D ", d, ", dropout ", dropout, ", softcap ", softcap, ", window ", window,
+                  ", documents ", documents, joint ? ", joint" : "",
                   accumulate ? ", accumulate" : "", ", ", dtype);
   }
 };
@@ -50,7 +53,8 @@ std::vector<Case> Cases() {
   constexpr std::array<int64_t, 8> kSizes = {64, 128, 8, 72, 64, 128, 40, 104};
   std::vector<Case> cases;
   const Philox random(2026);
-  for (uint64_t i = 0; i < 40; ++i) {
+  constexpr uint64_t kPlain = 40, kAll = 88;
+  for (uint64_t i = 0; i < kAll; ++i) {
     const auto draw = [&](uint64_t what, uint64_t n) {
       return static_cast<int64_t>(random.At(i, what) % n);
     };
@@ -64,6 +68,11 @@ std::vector<Case> Cases() {
     c.joint = draw(4, 2) == 0;
     c.accumulate = draw(5, 3) == 0;
     if (i % 3 == 2) c.dtype = DType::kF16;
+    if (i >= kPlain) {
+      if (draw(6, 2) == 0) c.window = 1 + draw(7, static_cast<uint64_t>(c.length) + 8);
+      if (draw(8, 2) == 0) c.softcap = 1.5;  // scores have a standard deviation of 1.3
+      if (draw(9, 2) == 0) c.documents = 1 + draw(10, 6);
+    }
     cases.push_back(c);
   }
   return cases;
@@ -99,7 +108,16 @@ std::vector<Tensor> Compute(const Case& c, DType dtype, Device device) {
   state.Begin(3, 0.1);
   state.SetFirstSample(2);
   const TrainingScope scope(state);
-  const ops::CausalAttentionOptions options{.dropout = c.dropout, .site = kSite};
+  ops::CausalAttentionOptions options{
+      .dropout = c.dropout, .site = kSite, .softcap = c.softcap, .window = c.window};
+  if (c.documents > 0) {
+    const int64_t size = (c.length + c.documents - 1) / c.documents;
+    std::vector<int32_t> first_key;
+    for (int64_t i = 0; i < c.batch * c.length; ++i) {
+      first_key.push_back(static_cast<int32_t>(i % c.length / size * size));
+    }
+    options.first_key = Tensor::FromVector(first_key, {c.batch, c.length}, device);
+  }
   const Tensor y = c.joint ? ops::CausalAttention(inputs[0], heads, c.groups, options)
                            : ops::CausalAttention(inputs[0], inputs[1], inputs[2], options);
   Backward(y, Values(y.shape(), 20, 1).To(dtype).To(device));
@@ -178,7 +196,9 @@ TEST_P(FlashShapes, FollowsF64AndHasTheSameBitsInEveryOrder) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       SCOPED_TRACE(i == 0 ? std::string("y") : StrCat("gradient ", i - 1));
-      const double factor = i == 0 ? 1 : 2;  // the ceilings of dtypes, for gradients twice
+      // The ceilings of dtypes, for gradients twice. Their terms are differences of numbers that
+      // dropout enlarges.
+      const double factor = i == 0 ? 1 : 2 / (1 - c.dropout);
       EXPECT_LT(Compare(plain[i], want[i]).largest, 1e-5 * factor);
       const double rounding = Compare(plain_narrow[i], want[i]).rms;
       for (const Tensor& other : {want[i], plain[i]}) {
