@@ -69,6 +69,8 @@ TEST_P(HfFolder, IsTrainedAndWrittenBack) {
 INSTANTIATE_TEST_SUITE_P(All, HfFolder,
                          testing::Values(std::pair("llama_parity", "\"LlamaForCausalLM\""),
                                          std::pair("qwen3_parity", "\"Qwen3ForCausalLM\""),
+                                         std::pair("gemma3_parity", "\"Gemma3ForCausalLM\""),
+                                         std::pair("olmo2_parity", "\"Olmo2ForCausalLM\""),
                                          std::pair("qwen3_moe_parity", "\"Qwen3MoeForCausalLM\"")));
 
 TEST(LlamaTrain, OptionsMustAgreeWithTheWeights) {

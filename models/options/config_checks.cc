@@ -118,9 +118,8 @@ void CheckRope(Options& options, const ModelOptions& model) {
   CheckEffect(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
   CheckEffect(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
               llama3, kLlama3);
-  const bool pattern = m.window > 0 && m.window_pattern > 0;
   CheckEffect(options, "model.rope_local_theta", m.rope_local_theta, d.rope_local_theta,
-              rope && pattern, "model.position = \"rope\", model.window and model.window_pattern");
+              rope && m.window > 0, "model.position = \"rope\" and model.window above 0");
   CheckEffect(options, "model.rope_skip", m.rope_skip, d.rope_skip, rope, kRope);
   CheckEffect(options, "model.embed_scale", m.embed_scale, d.embed_scale, rope, kRope);
   CheckEffect(options, "model.window_pattern", m.window_pattern, d.window_pattern, m.window > 0,

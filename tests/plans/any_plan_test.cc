@@ -84,6 +84,7 @@ Task DrawTask(Draw& draw) {
     m.position = Position::kRope;
     m.n_kv_head = draw.Of<int64_t>({1, 2});
     m.n_inner = draw.Of<int64_t>({40, 50, 300});
+    if (draw.Of({true, false, false})) task = GemmaLike(task);
   }
   if (draw.Of({true, false, false})) DrawMixture(draw, m);
   task.dtype = draw.Of({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});

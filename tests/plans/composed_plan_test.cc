@@ -65,6 +65,10 @@ std::vector<Plan> PairsOfModes() {
 
 TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
 
+TEST(ComposedPlan, PairsOfModesOfAGemma) {
+  ExpectSameBits(GemmaLike(Qwen3(DType::kBF16)), PairsOfModes());
+}
+
 TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
   ExpectSameBits(Llama(DType::kBF16), PairsOfModes());
 }

@@ -94,6 +94,15 @@ TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(ContextParallelPlan, Gemma) {
+  ExpectSameBits(GemmaLike(Llama(DType::kF32)));
+  Task biases = GemmaLike(Llama(DType::kBF16));
+  biases.model.bias = true;  // of branches that end in a norm
+  ExpectSameBits(biases);
+}
+
+TEST(ContextParallelPlan, OlmosNorms) { ExpectSameBits(OlmoLike(Llama(DType::kBF16))); }
+
 TEST(ContextParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
   ExpectSameBits(Qwen3(DType::kBF16));

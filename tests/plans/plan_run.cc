@@ -161,6 +161,30 @@ Task LlamaLike(Task task) {
   return task;
 }
 
+Task GemmaLike(Task task) {
+  GptConfig& m = task.model;
+  m.qkv_bias = true;
+  m.qk_norm = nn::QkNorm::kHead;
+  m.attn_scale = 0.4;
+  m.attn_softcap = 0.5;
+  m.window = 3;
+  m.window_pattern = 2;
+  m.norm_offset = 1;
+  m.norm_place = nn::NormPlace::kSandwich;
+  m.activation = nn::MlpActivation::kGegluTanh;
+  m.rope_local_theta = 50;
+  m.rope_skip = 3;
+  m.embed_scale = 5;
+  m.logit_softcap = 0.7;
+  return task;
+}
+
+Task OlmoLike(Task task) {
+  task.model.qk_norm = nn::QkNorm::kFull;
+  task.model.norm_place = nn::NormPlace::kPost;
+  return task;
+}
+
 Plan ByShards(Plan plan, const dist::ShardOptions& options) {
   plan.options = options;
   plan.options.sum = dist::GradientSum::kOrdered;

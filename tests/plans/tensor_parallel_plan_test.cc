@@ -81,6 +81,13 @@ TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(TensorParallelPlan, Gemma) {
+  ExpectSameBits(GemmaLike(Llama(DType::kF32)));
+  Task biases = GemmaLike(Llama(DType::kBF16));
+  biases.model.bias = true;  // of branches that end in a norm
+  ExpectSameBits(biases);
+}
+
 TEST(TensorParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
   ExpectSameBits(Qwen3(DType::kBF16));
@@ -206,6 +213,9 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   qwen3.model.n_head = 12;
   qwen3.model.n_kv_head = 6;
   EXPECT_EQ(error(qwen3, 2), "");
+  EXPECT_THAT(error(OlmoLike(Llama(DType::kF32)), 2),
+              testing::HasSubstr("'h.0.attn.q_norm' norms all heads together (model.qk_norm = "
+                                 "\"full\"), which tensor-parallel ranks cannot share out"));
   EXPECT_THAT(error(qwen3, 4),
               testing::HasSubstr("the gradient of 'h.0.attn.q_norm' is a sum over the 4 parts of "
                                  "virtual.tp, and these do not divide the 6 heads of keys"));
