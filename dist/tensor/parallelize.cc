@@ -44,6 +44,7 @@ class Applier {
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
         if (attention == nullptr) return false;
+        if (attention->qk_norm() == nn::QkNorm::kFull) CheckKeysAreCut(path, *attention);
         ShareHeads(*attention, ranks_);
         for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
           if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
@@ -88,12 +89,17 @@ class Applier {
   }
 
  private:
+  // A norm of all keys together cannot norm copies of them.
+  void CheckKeysAreCut(const std::string& path, const nn::CausalSelfAttention& attention) const {
+    const int64_t keys = attention.n_kv_head(), parts = ranks_->parts();
+    LS_CHECK(keys % parts == 0, "Parallelize: '", path,
+             ".k_norm' norms all heads together (model.qk_norm = \"full\"), and the ", parts,
+             " parts of virtual.tp do not divide the ", keys,
+             " heads of keys (model.n_kv_head): use a divisor of them");
+  }
   // The norm is a child of the attention at `path`.
   void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
                    const Child<Layer>& norm) {
-    LS_CHECK(attention.qk_norm() != nn::QkNorm::kFull, "Parallelize: '", path, ".", norm.name(),
-             "' norms all heads together (model.qk_norm = \"full\"), which tensor-parallel ranks "
-             "cannot share out: leave parallel.tp and virtual.tp out");
     const int64_t parts = ranks_->parts(), keys = attention.n_kv_head() * ranks_->size();
     LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
              "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
@@ -102,6 +108,11 @@ class Applier {
     const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
     LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
              "' is no nn::RmsNorm, and ranks can share out only these");
+    if (attention.qk_norm() == nn::QkNorm::kFull) {
+      Cut(replaced->weight(), 0, {});
+      return model_.ReplaceChild(StrCat(path, ".", norm.name()),
+                                 std::make_shared<ProjectionNorm>(*replaced, ranks_));
+    }
     model_.ReplaceChild(StrCat(path, ".", norm.name()),
                         std::make_shared<HeadNorm>(*replaced, ranks_, /*dim=*/2));
   }

@@ -88,6 +88,12 @@ TEST(TensorParallelPlan, Gemma) {
   ExpectSameBits(biases);
 }
 
+// Whose norms of queries and keys are sums over all ranks.
+TEST(TensorParallelPlan, Olmo) {
+  ExpectSameBits(OlmoLike(Llama(DType::kF32)));
+  ExpectSameBits(OlmoLike(Llama(DType::kBF16)));
+}
+
 TEST(TensorParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
   ExpectSameBits(Qwen3(DType::kBF16));
@@ -213,9 +219,12 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   qwen3.model.n_head = 12;
   qwen3.model.n_kv_head = 6;
   EXPECT_EQ(error(qwen3, 2), "");
-  EXPECT_THAT(error(OlmoLike(Llama(DType::kF32)), 2),
-              testing::HasSubstr("'h.0.attn.q_norm' norms all heads together (model.qk_norm = "
-                                 "\"full\"), which tensor-parallel ranks cannot share out"));
+  Task olmo = OlmoLike(Llama(DType::kF32));
+  olmo.model.n_kv_head = 2;
+  EXPECT_EQ(error(olmo, 2), "");
+  EXPECT_THAT(error(olmo, 4),
+              testing::HasSubstr("'h.0.attn.k_norm' norms all heads together (model.qk_norm = "
+                                 "\"full\"), and the 4 parts of virtual.tp do not divide the 2"));
   EXPECT_THAT(error(qwen3, 4),
               testing::HasSubstr("the gradient of 'h.0.attn.q_norm' is a sum over the 4 parts of "
                                  "virtual.tp, and these do not divide the 6 heads of keys"));
