@@ -1,6 +1,8 @@
 // RMS normalisation, Zhang and Sennrich, "Root mean square layer normalization" (2019).
 #pragma once
 
+#include <functional>
+
 #include "core/module.h"
 #include "nn/norm_parameters.h"
 
@@ -15,7 +17,7 @@ class RmsNorm : public NormParameters<Layer> {
                        {.kind = NormKind::kRmsNorm, .bias = false, .eps = eps, .offset = offset}) {}
 
  protected:
-  explicit RmsNorm(const RmsNorm* other) : NormParameters(other) {}
+  explicit RmsNorm(std::reference_wrapper<const RmsNorm> other) : NormParameters(&other.get()) {}
   Tensor Forward(const Tensor& x) override { return Norm(options(), x, weight()->value(), {}); }
 };
 

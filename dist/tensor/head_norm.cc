@@ -44,7 +44,7 @@ Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
 }  // namespace
 
 HeadNorm::HeadNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks, int dim)
-    : RmsNorm(&replaced), axes_{{std::move(ranks), dim}} {
+    : RmsNorm(std::cref(replaced)), axes_{{std::move(ranks), dim}} {
   if (const auto* norm = dynamic_cast<const HeadNorm*>(&replaced)) {
     axes_.insert(axes_.end(), norm->axes_.begin(), norm->axes_.end());
   }

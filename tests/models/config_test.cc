@@ -334,7 +334,7 @@ timeout = 15
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out, and parallel.ep and those of a
   // pipeline and of context parallelism, which parallel.shard rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 76u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 86u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -411,7 +411,7 @@ TEST(RunConfig, UnknownWords) {
   for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
     EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
                 HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
-                          "swiglu, layer_norm, rms_norm, as in gelu,layer_norm"));
+                          "swiglu, geglu_tanh, layer_norm, rms_norm, as in gelu,layer_norm"));
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "

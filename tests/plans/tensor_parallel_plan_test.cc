@@ -154,7 +154,8 @@ TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
 TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
   Task fewer_keys = Llama(DType::kF32);
   fewer_keys.model.n_kv_head = 2;
-  for (Task task : {Gpt2(DType::kF32), fewer_keys}) {
+  for (Task task : {Gpt2(DType::kF32), fewer_keys, GemmaLike(Llama(DType::kF32)),
+                    OlmoLike(Llama(DType::kF32))}) {
     task.steps = 3;
     const Outcome parts = TrainBy(task, PlanOf(4, 1), task.steps);
     task.virtual_tp = 1;
