@@ -13,23 +13,27 @@ using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 // x [..., n_embd]. Where `targets` is undefined the logits, x weight^T [..., vocab_size]; else the
 // sum of the cross entropies with the targets, i32 or i64 [...] and -1 for none: a scalar, f64 for
 // f64, else f32. The logits of at most `loss_chunk` rows stand in memory for it (0: no limit):
-// ops::LinearCrossEntropy. Parameter: weight [vocab_size, n_embd] (decays).
+// ops::LinearCrossEntropy. With a `softcap` > 0 logits
+// are within (-softcap, softcap): ops::Softcap. Parameter: weight [vocab_size, n_embd] (decays).
 class LmHead : public LmHeadLayer, public ReadsTiedWeight {
  public:
-  LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk);
+  LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk,
+         double softcap = 0);
   // Tied: with the weight of another module, the token embedding. Whoever replaces that module
   // unties it, unless the head is replaced too.
-  LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk);
+  LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk, double softcap = 0);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   std::shared_ptr<TiedWeight> tied() const override { return tied_; }
   int64_t loss_chunk() const { return loss_chunk_; }
+  double softcap() const { return softcap_; }
 
  protected:
   Tensor Forward(const Tensor& x, const Tensor& targets) override;
 
  private:
   int64_t loss_chunk_;
+  double softcap_;
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<TiedWeight> tied_;  // null: the weight is its own
 };

@@ -18,7 +18,7 @@ int64_t Inner(const TransformerOptions& options) {
 
 std::shared_ptr<Linear> MakeInput(const TransformerOptions& options) {
   const bool fused = options.activation == MlpActivation::kGelu;
-  const bool gated = options.activation == MlpActivation::kSwiGlu;
+  const bool gated = IsGated(options.activation);
   return std::make_shared<Linear>(
       options.n_embd, gated ? 2 * Inner(options) : Inner(options),
       LinearOptions{.bias = options.bias,
@@ -41,6 +41,8 @@ Tensor ActivateMlp(MlpActivation activation, const Tensor& x) {
       return ops::Silu(x);
     case MlpActivation::kSwiGlu:
       return ops::SwiGlu(x);
+    case MlpActivation::kGegluTanh:
+      return ops::GegluTanh(x);
   }
   throw ArgumentError(StrCat("no activation has the number ", static_cast<int>(activation)));
 }

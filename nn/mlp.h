@@ -7,7 +7,7 @@
 namespace lockstep::nn {
 
 // y = dropout(c_proj(activation(c_fc(x)))): x [..., n_embd] -> the same, as a branch. Children,
-// replaceable: c_fc, a Layer (n_embd -> n_inner; kSwiGlu: -> 2 n_inner, the gate before up, as one
+// replaceable: c_fc, a Layer (n_embd -> n_inner; if gated, -> 2 n_inner, the gate before up, as one
 // product), c_proj (n_inner -> n_embd) and dropout, BranchLayers. What replaces c_fc must apply a
 // kGelu itself.
 class Mlp : public BranchLayer {
@@ -24,7 +24,7 @@ class Mlp : public BranchLayer {
   Child<BranchLayer> c_proj_, dropout_;
 };
 
-// The activation of what c_fc gives, which has a kGelu already; SwiGLU halves its width.
+// The activation of what c_fc gives, which has a kGelu already; gated ones halve its width.
 Tensor ActivateMlp(MlpActivation activation, const Tensor& x);
 
 }  // namespace lockstep::nn

@@ -88,7 +88,7 @@ std::shared_ptr<ModuleOf<Out(In...)>> MakeRecomputed(std::shared_ptr<void> owner
 //
 // With `ops` only the results of these operations are computed again, each from what the operation
 // keeps for its own backward: gelu (where it is no part of a product; on the CPU in f32 also
-// there), silu, swiglu, layer_norm, rms_norm.
+// there), silu, swiglu, geglu_tanh, layer_norm, rms_norm.
 template <class M>
 auto Recompute(const std::shared_ptr<M>& module, std::vector<std::string> ops = {}) {
   LS_CHECK(module != nullptr, "Recompute needs a module, not null");

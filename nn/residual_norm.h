@@ -1,45 +1,46 @@
-// The residual connection together with the normalisation after it.
+// Norms of the residual connection: of the stream with its branch, and of a branch by itself.
 #pragma once
 
-#include <memory>
 #include <utility>
 
+#include "nn/norm_parameters.h"
 #include "nn/residual_stream.h"
 
 namespace lockstep::nn {
-
-struct NormOptions {
-  NormKind kind = NormKind::kLayerNorm;
-  bool bias = true;  // of a layer norm; an RMS norm has none
-  double eps = 1e-5;
-};
 
 // stream -> {Complete(stream), norm(Complete(stream))}, both [..., dim], in one pass, with the bias
 // and the dropout that the branch left open; where nothing is to be added {x, norm(x)}.
 using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const ResidualStream&)>;
 
-// Parameters are those of the norm: weight [dim] = 1 and, if it has one, bias [dim] = 0; neither
-// decays. Throws ArgumentError unless dim and eps are positive.
-class ResidualNorm : public ResidualNormLayer {
+// Parameters are those of the norm (NormParameters).
+class ResidualNorm : public NormParameters<ResidualNormLayer> {
  public:
-  ResidualNorm(int64_t dim, const NormOptions& options);
+  ResidualNorm(int64_t dim, const NormOptions& options) : NormParameters(dim, options) {}
 
-  const std::shared_ptr<Parameter>& weight() const { return weight_; }
-  const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
   // What forward does, with values in the place of the parameters, such as their copies for a part
   // of the sequence; the bias may be undefined. `part` is that of each sample which the stream has.
   std::pair<Tensor, Tensor> Apply(const ResidualStream& stream, const Tensor& weight,
                                   const Tensor& bias, SamplePart part = {}) const;
 
  protected:
-  // With the parameters of another norm, in whose place this one is.
-  explicit ResidualNorm(const ResidualNorm* other);
+  explicit ResidualNorm(const ResidualNorm* other) : NormParameters(other) {}
   std::pair<Tensor, Tensor> Forward(const ResidualStream& stream) override;
+};
 
- private:
-  NormKind kind_;
-  double eps_;
-  std::shared_ptr<Parameter> weight_, bias_;
+// What is added to the stream where a branch ends in a norm: branch -> dropout(norm(value + bias)),
+// complete, with the bias and the dropout that the branch left open. Parameters are those of the
+// norm.
+class BranchNorm : public NormParameters<BranchLayer> {
+ public:
+  BranchNorm(int64_t dim, const NormOptions& options) : NormParameters(dim, options) {}
+
+  // As ResidualNorm::Apply.
+  Tensor Apply(const ops::Branch& branch, const Tensor& weight, const Tensor& bias,
+               SamplePart part = {}) const;
+
+ protected:
+  explicit BranchNorm(const BranchNorm* other) : NormParameters(other) {}
+  ops::Branch Forward(ops::Branch branch) override;
 };
 
 }  // namespace lockstep::nn

@@ -1,29 +1,24 @@
 // RMS normalisation, Zhang and Sennrich, "Root mean square layer normalization" (2019).
 #pragma once
 
-#include <memory>
+#include <functional>
 
 #include "core/module.h"
+#include "nn/norm_parameters.h"
 
 namespace lockstep::nn {
 
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension: x [..., dim].
-// Parameter: weight [dim] = 1; it does not decay.
-class RmsNorm : public Layer {
+// y = x / sqrt(mean(x^2) + eps) * (offset + weight) over the last dimension: x [..., dim].
+// Parameter: weight [dim] = 1 - offset; it does not decay.
+class RmsNorm : public NormParameters<Layer> {
  public:
-  explicit RmsNorm(int64_t dim, double eps = 1e-5);
-
-  const std::shared_ptr<Parameter>& weight() const { return weight_; }
-  double eps() const { return eps_; }
+  explicit RmsNorm(int64_t dim, double eps = 1e-5, double offset = 0)
+      : NormParameters(dim,
+                       {.kind = NormKind::kRmsNorm, .bias = false, .eps = eps, .offset = offset}) {}
 
  protected:
-  // With the parameter of another norm, in whose place this one is.
-  RmsNorm(std::shared_ptr<Parameter> weight, double eps);
-  Tensor Forward(const Tensor& x) override;
-
- private:
-  double eps_;
-  std::shared_ptr<Parameter> weight_;
+  explicit RmsNorm(std::reference_wrapper<const RmsNorm> other) : NormParameters(&other.get()) {}
+  Tensor Forward(const Tensor& x) override { return Norm(options(), x, weight()->value(), {}); }
 };
 
 }  // namespace lockstep::nn

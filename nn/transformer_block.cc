@@ -8,10 +8,34 @@
 namespace lockstep::nn {
 namespace {
 
-std::shared_ptr<ResidualNorm> Norm(const TransformerOptions& options) {
-  return std::make_shared<ResidualNorm>(
-      options.n_embd,
-      NormOptions{.kind = options.norm, .bias = options.bias, .eps = options.norm_eps});
+NormOptions NormOf(const TransformerOptions& o) {
+  return {.kind = o.norm, .bias = o.bias, .eps = o.norm_eps, .offset = o.norm_offset};
+}
+
+std::unique_ptr<Child<ResidualNormLayer>> NormBefore(Module* owner, const char* name,
+                                                     const TransformerOptions& o) {
+  if (o.norm_place == NormPlace::kPost) return nullptr;
+  return std::make_unique<Child<ResidualNormLayer>>(
+      owner, name, std::make_shared<ResidualNorm>(o.n_embd, NormOf(o)));
+}
+
+std::unique_ptr<Child<BranchLayer>> NormAfter(Module* owner, const char* name,
+                                              const TransformerOptions& o) {
+  if (o.norm_place == NormPlace::kPre) return nullptr;
+  return std::make_unique<Child<BranchLayer>>(owner, name,
+                                              std::make_shared<BranchNorm>(o.n_embd, NormOf(o)));
+}
+
+// The sum of a stream, and what a branch takes of it.
+std::pair<Tensor, Tensor> Input(const std::unique_ptr<Child<ResidualNormLayer>>& norm,
+                                const ResidualStream& stream) {
+  if (norm) return (*norm)(stream);
+  const Tensor sum = Complete(stream);
+  return {sum, sum};
+}
+
+ops::Branch Output(const std::unique_ptr<Child<BranchLayer>>& norm, ops::Branch branch) {
+  return norm ? (*norm)(std::move(branch)) : branch;
 }
 
 std::shared_ptr<BranchLayer> MakeMlp(const TransformerOptions& options) {
@@ -22,15 +46,18 @@ std::shared_ptr<BranchLayer> MakeMlp(const TransformerOptions& options) {
 }  // namespace
 
 TransformerBlock::TransformerBlock(const TransformerOptions& options)
-    : ln_1_(this, "ln_1", Norm(options)),
+    : ln_1_(NormBefore(this, "ln_1", options)),
       attn_(this, "attn", std::make_shared<CausalSelfAttention>(options)),
-      ln_2_(this, "ln_2", Norm(options)),
-      mlp_(this, "mlp", MakeMlp(options)) {}
+      ln_1_out_(NormAfter(this, "ln_1_out", options)),
+      ln_2_(NormBefore(this, "ln_2", options)),
+      mlp_(this, "mlp", MakeMlp(options)),
+      ln_2_out_(NormAfter(this, "ln_2_out", options)) {}
 
 ResidualStream TransformerBlock::Forward(ResidualStream stream) {
-  const auto [after_input, attn_in] = FromSum(this, [&] { return ln_1_(stream); });
-  const auto [after_attn, mlp_in] = ln_2_(ResidualStream(after_input, attn_(attn_in)));
-  return {after_attn, mlp_(mlp_in)};
+  const auto [after_input, attn_in] = FromSum(this, [&] { return Input(ln_1_, stream); });
+  const auto [after_attn, mlp_in] =
+      Input(ln_2_, ResidualStream(after_input, Output(ln_1_out_, attn_(attn_in))));
+  return {after_attn, Output(ln_2_out_, mlp_(mlp_in))};
 }
 
 }  // namespace lockstep::nn

@@ -1,5 +1,7 @@
-// One layer of GPT-2, or of Llama.
+// One layer of GPT-2, of Llama, or of what came after them.
 #pragma once
+
+#include <memory>
 
 #include "nn/residual_norm.h"
 #include "nn/transformer_options.h"
@@ -11,10 +13,13 @@ namespace lockstep::nn {
 // x [B, T, n_embd] -> the same, as streams: ln_1 adds what the block before left open, and what mlp
 // gives is left to the norm after this block. Children, replaceable: ln_1 and ln_2, which are
 // ResidualNormLayers since a sum and its norm are one pass, attn (CausalSelfAttention) and mlp
-// (Mlp, or MixtureOfExperts), which are BranchLayers. With RMS norms, rotary positions and SwiGLU
-// this is the block of Llama, Touvron et al. (2023), with experts that of Mixtral. Parameter names
-// are those of Hugging Face's GPT-2; weights of linear layers are [out, in], where its Conv1D
-// stores [in, out].
+// (Mlp, or MixtureOfExperts), which are BranchLayers. With other places of the norms:
+//   kPost      x = x + ln_1_out(attn(x)); y = x + ln_2_out(mlp(x))
+//   kSandwich  x = x + ln_1_out(attn(ln_1(x))); y = x + ln_2_out(mlp(ln_2(x)))
+// where ln_1_out and ln_2_out are BranchNorms, and kPost has no ln_1 and ln_2. With RMS norms,
+// rotary positions and SwiGLU this is the block of Llama, Touvron et al. (2023), with experts that
+// of Mixtral. Parameter names are those of Hugging Face's GPT-2; weights of linear layers are [out,
+// in], where its Conv1D stores [in, out].
 class TransformerBlock : public Block {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
@@ -26,10 +31,13 @@ class TransformerBlock : public Block {
   ResidualStream Forward(ResidualStream stream) override;
 
  private:
-  Child<ResidualNormLayer> ln_1_;
+  // Null where there is no such norm.
+  std::unique_ptr<Child<ResidualNormLayer>> ln_1_;
   Child<BranchLayer> attn_;
-  Child<ResidualNormLayer> ln_2_;
+  std::unique_ptr<Child<BranchLayer>> ln_1_out_;
+  std::unique_ptr<Child<ResidualNormLayer>> ln_2_;
   Child<BranchLayer> mlp_;
+  std::unique_ptr<Child<BranchLayer>> ln_2_out_;
 };
 
 }  // namespace lockstep::nn

@@ -15,7 +15,27 @@ enum class MlpActivation {
   kGeluExact,  // by the error function
   kRelu,
   kSilu,
-  kSwiGlu,  // gated: ops::SwiGlu
+  kSwiGlu,     // gated: ops::SwiGlu
+  kGegluTanh,  // gated: ops::GegluTanh
+};
+
+// Whether c_fc gives a gate beside what it multiplies.
+inline bool IsGated(MlpActivation a) {
+  return a == MlpActivation::kSwiGlu || a == MlpActivation::kGegluTanh;
+}
+
+// RMS norms of queries and keys, before they are turned.
+enum class QkNorm {
+  kNone,
+  kHead,  // of each head by itself, with the same weight [head_dim], as in Qwen3 and Gemma 3
+  kFull,  // of all heads together, with a weight as wide, as in OLMo 2
+};
+
+// Where a block has its norms.
+enum class NormPlace {
+  kPre,       // before each branch, as in GPT-2 and Llama
+  kPost,      // after each branch, before it is added, as in OLMo 2
+  kSandwich,  // both, as in Gemma 2
 };
 
 // The experts that take the place of an MLP (nn/mixture/mixture_of_experts.h).
@@ -41,10 +61,16 @@ struct TransformerOptions {
   double residual_std = 0.02;  // of the two c_proj weights; GPT-2: init_std / sqrt(2 * layers)
   int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
   int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
-  bool qk_norm = false;        // RMS norms of each head's queries and keys, before they are turned
-  int64_t n_inner = 0;         // width inside of the MLP; 0: 4 n_embd
+  bool qkv_bias = false;       // whether queries, keys and values have biases even without `bias`
+  QkNorm qk_norm = QkNorm::kNone;
+  double attn_scale = 0;    // of the scores; 0: head_dim^-1/2
+  double attn_softcap = 0;  // of the scores; 0: none
+  int64_t window = 0;       // how many keys a query sees, with its own; 0: all
+  int64_t n_inner = 0;      // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
+  double norm_offset = 0;  // what is added to the weight of norms, also of queries and keys
+  NormPlace norm_place = NormPlace::kPre;
   MlpActivation activation = MlpActivation::kGelu;
   // Turns queries and keys by their positions, shared by the model's layers; null: positions are
   // the embedding's business.

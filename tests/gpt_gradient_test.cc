@@ -127,7 +127,7 @@ constexpr GptConfig TiedWithBiasesAndOneKeyHead() {
 constexpr GptConfig Qwen3() {
   GptConfig config = kLlama;
   config.head_dim = 6;  // more than n_embd / n_head
-  config.qk_norm = true;
+  config.qk_norm = nn::QkNorm::kHead;
   config.init_std = 0.3;  // a norm of small numbers is too far from linear for differences
   return config;
 }

@@ -1,6 +1,6 @@
-// A tiny GPT-2, tiny Llamas, a tiny Mixtral and tiny Qwen3s against PyTorch and transformers: the
-// same weights, tokens and settings give the same logits, losses and gradient norms. tests/peers/
-// make_gpt2_parity.py and make_llama_parity.py made the goldens.
+// Tiny models of each family against PyTorch and transformers: the same weights, tokens and
+// settings give the same logits, losses and gradient norms. tests/peers/ make_gpt2_parity.py and
+// make_family_parity.py made the goldens.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -68,7 +68,10 @@ INSTANTIATE_TEST_SUITE_P(All, GptParity,
                          testing::Values(Golden{"gpt2_parity", 20}, Golden{"llama_parity", 10},
                                          Golden{"llama_tied_parity", 10},
                                          Golden{"mixtral_parity", 10}, Golden{"qwen3_parity", 10},
-                                         Golden{"qwen3_moe_parity", 10}),
+                                         Golden{"qwen3_moe_parity", 10}, Golden{"qwen2_parity", 10},
+                                         Golden{"mistral_parity", 10}, Golden{"gemma2_parity", 10},
+                                         Golden{"gemma3_parity", 10}, Golden{"olmo2_parity", 10},
+                                         Golden{"smollm3_parity", 10}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 class LlamaLogits : public testing::TestWithParam<const char*> {};

@@ -69,6 +69,8 @@ TEST_P(HfFolder, IsTrainedAndWrittenBack) {
 INSTANTIATE_TEST_SUITE_P(All, HfFolder,
                          testing::Values(std::pair("llama_parity", "\"LlamaForCausalLM\""),
                                          std::pair("qwen3_parity", "\"Qwen3ForCausalLM\""),
+                                         std::pair("gemma3_parity", "\"Gemma3ForCausalLM\""),
+                                         std::pair("olmo2_parity", "\"Olmo2ForCausalLM\""),
                                          std::pair("qwen3_moe_parity", "\"Qwen3MoeForCausalLM\"")));
 
 TEST(LlamaTrain, OptionsMustAgreeWithTheWeights) {
@@ -99,7 +101,7 @@ TEST(LlamaTrain, ThePresetTrainsAndSamples) {
   ASSERT_NE(at, std::string::npos);
   EXPECT_LT(std::stod(metrics.substr(at + key.size())), 3.3);
   const models::GptConfig config = models::ReadHfConfig(JoinPath(out, "latest"));
-  EXPECT_EQ(models::HfFormatOf(config), models::HfFormat::kLlama);
+  EXPECT_EQ(models::HfModelType(config), "llama");
   EXPECT_EQ(config.n_kv_head, 2);
   const Result sample =
       RunProgram({"models/sample_gpt", "--checkpoint=" + out, "--prompt=The ", "--tokens=100"});

@@ -119,6 +119,9 @@ const Arguments kLinear = {"--model.position=rope", "--model.rope_scaling=linear
                            "--model.rope_factor=4"};
 const Arguments kLlama3 = {"--model.position=rope", "--model.rope_scaling=llama3",
                            "--model.rope_original_length=8", "--model.rope_factor=4"};
+const Arguments kWindow = {"--model.position=rope", "--model.n_layer=2", "--model.window=5"};
+const Arguments kPattern = {"--model.position=rope", "--model.n_layer=2", "--model.window=5",
+                            "--model.window_pattern=2"};
 const Arguments kExperts = {"--model.n_expert=4"};
 const Arguments kSharedExpert = {"--model.n_expert=4", "--model.n_shared_expert=1"};
 const Arguments kSigmoid = {"--model.n_expert=4", "--model.router=sigmoid"};
@@ -140,7 +143,18 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.tie_embeddings", "false"},
       {"model.n_kv_head", "1"},
       {"model.head_dim", "12"},
-      {"model.qk_norm", "true"},
+      {"model.qkv_bias", "true"},
+      {"model.qk_norm", "full"},
+      {"model.attn_scale", "0.5"},
+      {"model.attn_softcap", "0.5"},
+      {"model.window", "3"},
+      {"model.window_pattern", "2", kWindow},
+      {"model.norm_offset", "1"},
+      {"model.norm_place", "sandwich"},
+      {"model.rope_local_theta", "100", kPattern},
+      {"model.rope_skip", "1", kRope},
+      {"model.embed_scale", "4", kRope},
+      {"model.logit_softcap", "2"},
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},
       {"model.init_std", "0.05"},

@@ -139,25 +139,28 @@ Tensor ContextEmbedding::Forward(const Tensor& ids) {
 }
 
 ContextHead::ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
-                         int64_t loss_chunk, ContextRanksPtr ranks)
+                         int64_t loss_chunk, double softcap, ContextRanksPtr ranks)
     : ranks_(std::move(ranks)),
       weight_(std::move(weight)),
       tied_(std::move(tied)),
-      loss_chunk_(loss_chunk) {
+      loss_chunk_(loss_chunk),
+      softcap_(softcap) {
   ShareParameter("weight", weight_);
 }
 
 Tensor ContextHead::Loss(const Tensor& x, const Tensor& weight, const Tensor& targets) const {
   const TensorRanksPtr within = ranks_->within();
-  return within ? VocabularyCrossEntropy(within, x, weight, targets, loss_chunk_)
-                : ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_);
+  return within ? VocabularyCrossEntropy(within, x, weight, targets, loss_chunk_, -1, softcap_)
+                : ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_, -1,
+                                          softcap_);
 }
 
 Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor whole = tied_ ? tied_->value() : weight_->value();
   if (!GradEnabled()) {
     if (targets.defined()) return Loss(x, whole, targets);
-    return ranks_->within() ? VocabularyLogits(*ranks_->within(), x, whole) : ops::Linear(x, whole);
+    return ranks_->within() ? VocabularyLogits(*ranks_->within(), x, whole, softcap_)
+                            : ops::CappedLogits(x, whole, softcap_);
   }
   LS_CHECK(targets.defined(),
            "the head of a context-parallel model gives logits only under NoGrad: give it targets, "

@@ -24,7 +24,8 @@ std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
     return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
   }
   if (auto* m = dynamic_cast<nn::LmHead*>(module)) {
-    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), m->softcap(),
+                                         ranks);
   }
   return nullptr;
 }
@@ -39,7 +40,8 @@ std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
     return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks, ranks->within());
   }
   if (auto* m = dynamic_cast<VocabularyHead*>(module)) {
-    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), m->softcap(),
+                                         ranks);
   }
   if (auto* m = dynamic_cast<SequenceDropout*>(module)) {
     return std::make_shared<SequenceDropout>(m->p(), ranks);
@@ -54,6 +56,9 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
   }
   if (auto* m = dynamic_cast<nn::ResidualNorm*>(module)) {
     return std::make_shared<SequenceNorm>(*m, ranks);
+  }
+  if (auto* m = dynamic_cast<nn::BranchNorm*>(module)) {
+    return std::make_shared<SequenceBranchNorm>(*m, ranks);
   }
   if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
     return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);

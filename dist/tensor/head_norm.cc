@@ -1,13 +1,50 @@
 #include "dist/tensor/head_norm.h"
 
+#include "core/autograd/node.h"
 #include "dist/tensor/sequence.h"
+#include "kernels/binary/binary.h"
+#include "kernels/cast/cast.h"
 #include "kernels/concat/concat.h"
-#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
+#include "kernels/unary/unary.h"
 
 namespace lockstep::dist {
+namespace {
+
+// The gradient of a sum is that of each of its parts.
+class SumPartsNode : public Node {
+ public:
+  explicit SumPartsNode(size_t parts) : Node("sum_parts"), parts_(parts) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    for (size_t j = 0; j < parts_; ++j) {
+      if (needs[j]) sinks[j].Put(grads[0]);
+    }
+  }
+  void Release() override {}
+
+ private:
+  size_t parts_;
+};
+
+// The sum of the own() parts of all ranks, added in adjacent pairs; the same on each.
+Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
+  const Tensor own =
+      ranks.SumOwn([&](int64_t j) { return parts[static_cast<size_t>(j)].Detach().Clone(); });
+  Tensor sum = ranks.Sum(own, own.dtype());
+  std::vector<const Tensor*> edges;
+  for (const Tensor& part : parts) edges.push_back(&part);
+  if (NeedsGrad(edges))
+    Record(std::make_shared<SumPartsNode>(parts.size()), edges, std::vector<Tensor*>{&sum});
+  return sum;
+}
+
+}  // namespace
 
 HeadNorm::HeadNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks, int dim)
-    : RmsNorm(replaced.weight(), replaced.eps()), axes_{{std::move(ranks), dim}} {
+    : RmsNorm(std::cref(replaced)), axes_{{std::move(ranks), dim}} {
   if (const auto* norm = dynamic_cast<const HeadNorm*>(&replaced)) {
     axes_.insert(axes_.end(), norm->axes_.begin(), norm->axes_.end());
   }
@@ -18,12 +55,34 @@ Tensor HeadNorm::Forward(const Tensor& x) {
 }
 
 Tensor HeadNorm::Norm(const Tensor& x, const Tensor& weight, size_t axis) const {
-  if (axis == axes_.size()) return ops::RmsNorm(x, weight, eps());
+  if (axis == axes_.size()) return nn::Norm(options(), x, weight, {});
   const auto& [ranks, dim] = axes_[axis];
   const std::vector<Tensor> copies = FanOut(ranks, {weight})[0];
   std::vector<Tensor> parts = x.Chunk(ranks->own(), dim);
   for (size_t j = 0; j < parts.size(); ++j) parts[j] = Norm(parts[j], copies[j], axis + 1);
   return parts.size() == 1 ? parts[0] : ops::Concat(parts, dim);
+}
+
+ProjectionNorm::ProjectionNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks)
+    : NormParameters(&replaced), ranks_(std::move(ranks)) {}
+
+Tensor ProjectionNorm::Forward(const Tensor& x) {
+  const DType wide = AccumulationDType(x.dtype());
+  const std::vector<Tensor> xs = x.Chunk(ranks_->own(), 2);
+  const std::vector<Tensor> weights = weight()->value().Chunk(ranks_->own(), 0);
+  std::vector<Tensor> parts, squares;
+  for (const Tensor& part : xs) {
+    parts.push_back(ops::Cast(part, wide));
+    squares.push_back(ops::Sum(ops::Square(parts.back()), {2}, /*keepdim=*/true));
+  }
+  const std::vector<Tensor> sums = FanOut(ranks_, {SumParts(*ranks_, squares)})[0];
+  const auto width = static_cast<double>(x.dim(2) * ranks_->size());
+  for (size_t j = 0; j < parts.size(); ++j) {
+    const Tensor scale = ops::Rsqrt(sums[j] / width + options().eps);
+    const Tensor w = ops::Cast(nn::WithOffset(weights[j], options().offset), wide);
+    parts[j] = ops::Cast(parts[j] * scale * w, x.dtype());
+  }
+  return parts.size() == 1 ? parts[0] : ops::Concat(parts, 2);
 }
 
 }  // namespace lockstep::dist

@@ -1,4 +1,4 @@
-// Norms of queries and keys of which ranks have a part.
+// Norms of queries and keys of which ranks have a part, of each head or of all together.
 #pragma once
 
 #include <vector>
@@ -30,6 +30,20 @@ class HeadNorm : public nn::RmsNorm {
   Tensor Norm(const Tensor& x, const Tensor& weight, size_t axis) const;
 
   std::vector<Axis> axes_;  // the outermost first
+};
+
+// In the place of a q_norm or k_norm of all heads together (nn::QkNorm::kFull): x [B, T, C / size],
+// this rank's heads, to the same; its weight is this rank's part. The mean square, and in backward
+// its gradient, is a sum of parts() partial sums in f32 at least, over all ranks.
+class ProjectionNorm : public nn::NormParameters<Layer> {
+ public:
+  ProjectionNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks);
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
 };
 
 }  // namespace lockstep::dist

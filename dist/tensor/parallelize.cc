@@ -44,6 +44,7 @@ class Applier {
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
         if (attention == nullptr) return false;
+        if (attention->qk_norm() == nn::QkNorm::kFull) CheckKeysAreCut(path, *attention);
         ShareHeads(*attention, ranks_);
         for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
           if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
@@ -65,6 +66,10 @@ class Applier {
                                          [&](const nn::ResidualNorm& norm) {
                                            return std::make_shared<SequenceNorm>(norm, ranks_);
                                          }) ||
+               Replace<nn::BranchNorm>(path, module,
+                                       [&](const nn::BranchNorm& norm) {
+                                         return std::make_shared<SequenceBranchNorm>(norm, ranks_);
+                                       }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
                  return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
@@ -84,6 +89,14 @@ class Applier {
   }
 
  private:
+  // A norm of all keys together cannot norm copies of them.
+  void CheckKeysAreCut(const std::string& path, const nn::CausalSelfAttention& attention) const {
+    const int64_t keys = attention.n_kv_head(), parts = ranks_->parts();
+    LS_CHECK(keys % parts == 0, "Parallelize: '", path,
+             ".k_norm' norms all heads together (model.qk_norm = \"full\"), and the ", parts,
+             " parts of virtual.tp do not divide the ", keys,
+             " heads of keys (model.n_kv_head): use a divisor of them");
+  }
   // The norm is a child of the attention at `path`.
   void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
                    const Child<Layer>& norm) {
@@ -91,10 +104,15 @@ class Applier {
     LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
              "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
              keys, " heads of keys (model.n_kv_head): use a divisor of them, or ",
-             "model.qk_norm=false");
+             "model.qk_norm=none");
     const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
     LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
              "' is no nn::RmsNorm, and ranks can share out only these");
+    if (attention.qk_norm() == nn::QkNorm::kFull) {
+      Cut(replaced->weight(), 0, {});
+      return model_.ReplaceChild(StrCat(path, ".", norm.name()),
+                                 std::make_shared<ProjectionNorm>(*replaced, ranks_));
+    }
     model_.ReplaceChild(StrCat(path, ".", norm.name()),
                         std::make_shared<HeadNorm>(*replaced, ranks_, /*dim=*/2));
   }

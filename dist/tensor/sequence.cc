@@ -49,7 +49,7 @@ class FanOutNode : public Node {
 };
 
 Tensor Joined(const std::vector<Tensor>& parts, int dim) {
-  return parts.size() == 1 ? parts[0] : ops::Concat(parts, dim);
+  return parts.size() == 1 || !parts[0].defined() ? parts[0] : ops::Concat(parts, dim);
 }
 
 }  // namespace
@@ -131,9 +131,26 @@ SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr rank
 
 std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
   if (!GradEnabled()) return ResidualNorm::Forward(stream);
-  return MapParts(ranks_, stream, {weight()->value(), bias() ? bias()->value() : Tensor()},
+  return MapParts(ranks_, stream, {weight()->value(), bias_value()},
                   [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
                       SamplePart where) { return Apply(part, copies[0], copies[1], where); });
+}
+
+SequenceBranchNorm::SequenceBranchNorm(const nn::BranchNorm& replaced, TensorRanksPtr ranks)
+    : BranchNorm(&replaced), ranks_(std::move(ranks)) {}
+
+ops::Branch SequenceBranchNorm::Forward(ops::Branch branch) {
+  if (!GradEnabled()) return BranchNorm::Forward(std::move(branch));
+  // A stream of which the branch's value is all there is.
+  nn::ResidualStream stream(branch.value, branch);
+  stream.open.value = {};
+  const StreamPart norm = [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
+                              SamplePart where) {
+    ops::Branch own = part.open;
+    own.value = part.x;
+    return std::pair(Tensor(), Apply(own, copies[0], copies[1], where));
+  };
+  return MapParts(ranks_, stream, {weight()->value(), bias_value()}, norm).second;
 }
 
 SequenceDropout::SequenceDropout(double p, TensorRanksPtr ranks)

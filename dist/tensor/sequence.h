@@ -20,8 +20,9 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
 // What adds a stream's open branch to it, and perhaps norms the sum, part by part: f(part, copies,
 // where) for each of this rank's own() virtual parts of the stream [B, T / size, C], with copies of
 // the branch's bias (in part.open) and of `parameters`, some of which may be undefined. The results
-// are joined again. Where ranks compute the parts together (TensorRanks::within), f is for each
-// virtual part of these. Throws ArgumentError if own() does not divide the sequence.
+// are joined again; of the pair the first may be undefined. Where ranks compute the parts together
+// (TensorRanks::within), f is for each virtual part of these. Throws ArgumentError if own() does
+// not divide the sequence.
 using StreamPart = std::function<std::pair<Tensor, Tensor>(
     const nn::ResidualStream& part, const std::vector<Tensor>& copies, SamplePart where)>;
 std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::ResidualStream& stream,
@@ -37,6 +38,18 @@ class SequenceNorm : public nn::ResidualNorm {
 
  protected:
   std::pair<Tensor, Tensor> Forward(const nn::ResidualStream& stream) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+};
+
+// In the place of an nn::BranchNorm, likewise: the branch is of this rank's part of the sequence.
+class SequenceBranchNorm : public nn::BranchNorm {
+ public:
+  SequenceBranchNorm(const nn::BranchNorm& replaced, TensorRanksPtr ranks);
+
+ protected:
+  ops::Branch Forward(ops::Branch branch) override;
 
  private:
   const TensorRanksPtr ranks_;

@@ -5,7 +5,7 @@
 #include "kernels/binary/binary.h"
 #include "kernels/checks.h"
 #include "kernels/embedding/embedding.h"
-#include "kernels/linear/linear.h"
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 
 namespace lockstep::dist {
@@ -165,6 +165,7 @@ Tensor VocabularyEmbedding::Forward(const Tensor& ids) {
 VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)),
       loss_chunk_(replaced.loss_chunk()),
+      softcap_(replaced.softcap()),
       weight_(replaced.weight()),
       tied_(replaced.tied()) {
   ShareParameter("weight", weight_);
@@ -173,16 +174,17 @@ VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
 Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor weight = tied_ ? tied_->value() : weight_->value();
   if (targets.defined()) {
-    return VocabularyCrossEntropy(ranks_, x, weight, targets, loss_chunk_);
+    return VocabularyCrossEntropy(ranks_, x, weight, targets, loss_chunk_, -1, softcap_);
   }
-  return VocabularyLogits(*ranks_, x, weight);
+  return VocabularyLogits(*ranks_, x, weight, softcap_);
 }
 
-Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight) {
+Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
+                        double softcap) {
   LS_CHECK(!GradEnabled() || ranks.size() == 1,
            "a tensor-parallel head brings logits together only under NoGrad: give it targets, "
            "whose loss it computes without");
-  const Tensor logits = ops::Linear(x, weight);
+  const Tensor logits = ops::CappedLogits(x, weight, softcap);
   if (ranks.size() == 1) return logits;
   const Tensor all = ranks.Gather(logits, "logits");  // [size, B, T, V / size]
   return all.Permute({1, 2, 0, 3})

@@ -35,6 +35,7 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   int64_t loss_chunk() const { return loss_chunk_; }
+  double softcap() const { return softcap_; }
   std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
  protected:
@@ -43,6 +44,7 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  private:
   const TensorRanksPtr ranks_;
   const int64_t loss_chunk_;
+  const double softcap_;
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
@@ -53,15 +55,17 @@ Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tens
                       const Tensor& positions = {}, int64_t first_position = 0,
                       const Tensor& at = {});
 
-// The logits [B, T, V] of x [B, T, C] and this rank's part of the weight. No gradient, but with one
-// rank. Throws ArgumentError where there would be one.
-Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight);
+// The logits [B, T, V], capped as by nn::LmHead, of x [B, T, C] and this rank's part of the weight.
+// No gradient, but with one rank. Throws ArgumentError where there would be one.
+Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
+                        double softcap = 0);
 
 // ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,
 // C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those
 // of parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of as many
 // partial products.
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
-                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index = -1);
+                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index = -1,
+                              double softcap = 0);
 
 }  // namespace lockstep::dist

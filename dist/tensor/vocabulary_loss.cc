@@ -13,11 +13,12 @@ namespace {
 class ChunkedLoss {
  public:
   ChunkedLoss(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
-              const Tensor& targets, int64_t ignore_index)
+              const Tensor& targets, int64_t ignore_index, double softcap)
       : ranks_(ranks),
         x_(x),
         targets_(targets),
         ignore_index_(ignore_index),
+        softcap_(softcap),
         wide_(AccumulationDType(x.dtype())),
         stream_(CurrentStream(x.device())),
         losses_(Empty({x.dim(0)})) {
@@ -83,12 +84,14 @@ class ChunkedLoss {
   // The losses and log-sum-exps of all classes; keeps the logits of this rank's.
   Joint Forward(const Tensor& x, const Tensor& targets) {
     const int64_t rows = x.dim(0), own = ranks_.own();
+    raw_logits_.clear();
     logits_.clear();
     std::vector<Joint> parts;
     for (int64_t j = 0; j < own; ++j) {
       const Tensor& weight = weights_[static_cast<size_t>(j)];
-      logits_.push_back(Tensor::Empty({rows, classes()}, x.dtype(), x.device()));
-      linear_forward(stream_, {.x = x, .weight = weight, .y = logits_.back()});
+      raw_logits_.push_back(Tensor::Empty({rows, classes()}, x.dtype(), x.device()));
+      linear_forward(stream_, {.x = x, .weight = weight, .y = raw_logits_.back()});
+      logits_.push_back(SoftcapForward(stream_, raw_logits_.back(), softcap_));
       const Tensor pair = EmptyPair(rows);
       parts.push_back({pair.Slice(0, 0, 1).View({rows}), pair.Slice(0, 1, 2).View({rows})});
       cross_entropy_forward(stream_, {.logits = logits_.back(),
@@ -131,6 +134,7 @@ class ChunkedLoss {
                                        .upstream = one,
                                        .scale = one,
                                        .dlogits = dlogits});
+      SoftcapBackward(stream_, raw_logits_[static_cast<size_t>(j)], softcap_, dlogits);
       const Tensor& weight = weights_[static_cast<size_t>(j)];
       if (dweight_.defined()) {
         linear_backward(stream_, {.x = x,
@@ -149,8 +153,10 @@ class ChunkedLoss {
 
   const TensorRanks& ranks_;
   const Tensor x_, targets_;
-  std::vector<Tensor> weights_, logits_;  // of each of the own parts
+  // Of each of the own parts; the raw logits are those before the soft cap.
+  std::vector<Tensor> weights_, raw_logits_, logits_;
   const int64_t ignore_index_;
+  const double softcap_;
   const DType wide_;
   const Stream stream_;
   const Tensor losses_;
@@ -182,14 +188,16 @@ void Check(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, cons
 }  // namespace
 
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
-                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index) {
+                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index,
+                              double softcap) {
   Check(*ranks, x, weight, targets, chunk_rows);
   const Device device = x.device();
   const DType wide = AccumulationDType(x.dtype());
   const Tensor part = x.Detach().Contiguous();
   const Tensor whole = GradEnabled() ? ranks->GatherSequence(part) : part;
   const Tensor flat = targets.Detach().Contiguous().View({targets.numel()});
-  ChunkedLoss loss(*ranks, AsRows(whole), weight.Detach().Contiguous(), flat, ignore_index);
+  ChunkedLoss loss(*ranks, AsRows(whole), weight.Detach().Contiguous(), flat, ignore_index,
+                   softcap);
   const bool record = NeedsGrad({&x, &weight});
   Tensor dx, dweight;
   if (record && x.requires_grad()) dx = Tensor::Empty(AsRows(whole).shape(), wide, device);

@@ -6,6 +6,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/linear/linear.h"
+#include "kernels/unary/unary.h"
 
 namespace lockstep::ops {
 namespace {
@@ -72,7 +73,7 @@ struct Rows {
 
 // Fills losses, dx and, if it is defined, dweight.
 void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int64_t chunk_rows,
-               int64_t ignore_index) {
+               int64_t ignore_index, double softcap) {
   const Device device = all.x.device();
   const Stream stream = CurrentStream(device);
   const int64_t rows = all.x.dim(0), chunks = (rows + chunk_rows - 1) / chunk_rows;
@@ -83,8 +84,9 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
   for (int64_t begin = 0; begin < rows; begin += most) {
     const int64_t end = std::min(rows, begin + most);
     const Rows chunk = all.Slice(begin, end);
-    const Tensor y = logits.Slice(0, 0, end - begin), lse = log_sum_exp.Slice(0, 0, end - begin);
-    linear_forward(stream, {.x = chunk.x, .weight = weight, .y = y});
+    const Tensor raw = logits.Slice(0, 0, end - begin), lse = log_sum_exp.Slice(0, 0, end - begin);
+    linear_forward(stream, {.x = chunk.x, .weight = weight, .y = raw});
+    const Tensor y = SoftcapForward(stream, raw, softcap);
     cross_entropy_forward(stream, {.logits = y,
                                    .targets = chunk.targets,
                                    .ignore_index = ignore_index,
@@ -99,6 +101,7 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                                     .upstream = one,
                                     .scale = one,
                                     .dlogits = y});
+    SoftcapBackward(stream, raw, softcap, y);
     linear_backward(stream, {.x = chunk.x,
                              .weight = weight,
                              .dy = y,
@@ -109,7 +112,7 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
 }
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reduction reduction,
-           int64_t chunk_rows) {
+           int64_t chunk_rows, double softcap) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1,
            "linear_cross_entropy: x must be a floating tensor [..., C], got ", x.Describe());
   LS_CHECK(weight.defined() && weight.ndim() == 2 && weight.dim(1) == x.dim(-1) &&
@@ -128,16 +131,24 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reducti
            "SoftmaxCrossEntropy of Linear");
   LS_CHECK(chunk_rows >= 0,
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got ", chunk_rows);
+  LS_CHECK(softcap >= 0, "linear_cross_entropy: softcap must be at least 0 (0: none), got ",
+           softcap);
 }
 
 }  // namespace
 
+Tensor CappedLogits(const Tensor& x, const Tensor& weight, double softcap) {
+  const Tensor logits = Linear(x, weight);
+  return softcap > 0 ? Softcap(logits, softcap) : logits;
+}
+
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index) {
-  Check(x, weight, targets, reduction, chunk_rows);
+                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index,
+                          double softcap) {
+  Check(x, weight, targets, reduction, chunk_rows, softcap);
   const int64_t rows = targets.numel();
   if (chunk_rows == 0 || rows <= chunk_rows) {
-    return SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index);
+    return SoftmaxCrossEntropy(CappedLogits(x, weight, softcap), targets, reduction, ignore_index);
   }
   const Device device = x.device();
   const DType wide = AccumulationDType(x.dtype());
@@ -151,7 +162,7 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
                            : Tensor()};
   Tensor dweight;
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
-  RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index);
+  RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index, softcap);
   const Tensor scale = Tensor::Empty({1}, wide, device);
   Tensor total = Tensor::Empty({}, wide, device);
   cross_entropy_reduce(CurrentStream(device), {.losses = all.losses,
@@ -170,3 +181,19 @@ void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, co
 }
 
 }  // namespace lockstep::ops
+
+namespace lockstep {
+
+Tensor SoftcapForward(Stream stream, const Tensor& logits, double softcap) {
+  if (softcap == 0) return logits;
+  Tensor y = Tensor::EmptyLike(logits);
+  unary_forward(stream, UnaryOp::kSoftcap, softcap, 0, logits, y);
+  return y;
+}
+
+void SoftcapBackward(Stream stream, const Tensor& logits, double softcap, const Tensor& dy) {
+  if (softcap == 0) return;
+  unary_backward(stream, UnaryOp::kSoftcap, softcap, 0, logits, dy, dy, /*accumulate=*/false);
+}
+
+}  // namespace lockstep

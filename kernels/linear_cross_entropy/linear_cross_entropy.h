@@ -27,9 +27,15 @@ namespace ops {
 // sum of the chunks' sums, so its bits depend on chunk_rows, and both gradients are scaled last.
 // Where N <= chunk_rows, and for chunk_rows = 0 (no limit), it runs the ops one after the other.
 // Bits do not depend on threads.
+// With a softcap > 0 the logits become Softcap(logits, softcap) first; a second chunk of logits is
+// in memory then.
 // Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1);
+                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1,
+                          double softcap = 0);
+
+// Softcap(Linear(x, weight), softcap); 0: Linear(x, weight).
+Tensor CappedLogits(const Tensor& x, const Tensor& weight, double softcap);
 
 // For a loss `total` of x and weight whose gradients forward has computed: records that backward
 // gives x `dx`, and the weight `dweight` (f32 or wider), times its upstream gradient and scale[0].
@@ -38,6 +44,12 @@ void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, co
                      const Tensor& scale, Tensor* total);
 
 }  // namespace ops
+
+// For losses that are computed in chunks: Softcap(logits, softcap) in memory of its own; without a
+// cap (0) the logits themselves. All of these are contiguous, and nothing is recorded.
+Tensor SoftcapForward(Stream stream, const Tensor& logits, double softcap);
+// Makes of dy, the gradient of what SoftcapForward gave, that of the logits, in place.
+void SoftcapBackward(Stream stream, const Tensor& logits, double softcap, const Tensor& dy);
 
 // y = grad * (upstream[0] * scale[0]), or y += that. Contiguous; y may be grad, or of another
 // dtype. upstream and scale are f64 for f64 gradients, else f32, and read on the device.

@@ -9,8 +9,8 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
-                                 int64_t ignore) {
+std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction, int64_t ignore,
+                                 double softcap) {
   const RefTensor &x = in[0], &weight = in[1], &targets = in[2];
   const int64_t v = weight.shape[0], c = weight.shape[1];
   std::vector<double> logits(static_cast<size_t>(v));
@@ -22,6 +22,7 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduct
     for (int64_t j = 0; j < v; ++j) {
       logits[j] = 0;
       for (int64_t i = 0; i < c; ++i) logits[j] += x.data[row * c + i] * weight.data[j * c + i];
+      if (softcap > 0) logits[j] = softcap * std::tanh(logits[j] / softcap);
       largest = std::max(largest, logits[j]);
     }
     for (double logit : logits) total += std::exp(logit - largest);
@@ -34,16 +35,19 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduct
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction reduction,
-                int64_t chunk_rows, int64_t ignore = -1) {
+                int64_t chunk_rows, int64_t ignore = -1, double softcap = 0) {
   OpSample s;
   s.name = name;
   InputSpec targets{.shape = {}, .low = 0, .high = static_cast<double>(v), .index = true};
   for (int i = 0; i + 1 < x.ndim(); ++i) targets.shape.push_back(x[i]);
   s.inputs = {{.shape = x, .low = -2, .high = 2}, {.shape = {v, x[-1]}}, targets};
   s.run = [=](std::span<const Tensor> in) {
-    return std::vector{ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore)};
+    return std::vector{
+        ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap)};
   };
-  s.reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); };
+  s.reference = [=](std::span<const RefTensor> in) {
+    return Reference(in, reduction, ignore, softcap);
+  };
   return s;
 }
 
@@ -76,7 +80,9 @@ std::vector<OpSample> Samples() {
                              Sample("all_ignored", {6, 3}, 1, kMean, 2, 0),
                              Sample("many_classes", {37, 16}, 1003, kMean, 19),
                              Sample("of_eights", {40, 24}, 64, kSum, 24),
-                             Sample("many_rows", {1100, 5}, 7, kMean, 256)};
+                             Sample("many_rows", {1100, 5}, 7, kMean, 256),
+                             Sample("capped", {7, 11}, 19, kMean, 3, kIgnore, 0.8),
+                             Sample("capped_unchunked", {7, 11}, 19, kSum, 0, -1, 0.8)};
   OpSample strided = Sample("strided", {9, 12}, 10, kSum, 4);
   strided.inputs[0].non_contiguous = strided.inputs[1].non_contiguous = true;
   s.push_back(strided);
@@ -117,6 +123,13 @@ std::vector<ErrorSample> Errors() {
            "linear_cross_entropy: the losses must be added up: use kSum or kMean"},
           {"negative_chunk", run({4, 3}, {5, 3}, {4}, 0, Reduction::kSum, -1),
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got -1"},
+          {"negative_cap",
+           [](Device d) {
+             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
+             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kI32, d), Reduction::kSum, 1,
+                                     -1, -2);
+           },
+           "linear_cross_entropy: softcap must be at least 0 (0: none), got -2"},
           // Targets are checked only on the CPU: other devices could not report to the host.
           {"target_of_a_later_chunk",
            [](Device) {

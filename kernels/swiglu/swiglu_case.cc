@@ -6,14 +6,19 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+double Silu(double x) { return x / (1 + std::exp(-x)); }
+double GeluTanh(double x) {
+  const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+  return x / 2 * (1 + std::tanh(u));
+}
+
+std::vector<RefTensor> Gated(double (*function)(double), std::span<const RefTensor> in) {
   Shape shape = in[0].shape;
   const int64_t f = shape[-1] /= 2;
   RefTensor y(shape);
   for (size_t i = 0; i < y.data.size(); ++i) {
     const size_t gate = i / f * 2 * f + i % f;
-    const double x = in[0].data[gate];
-    y.data[i] = x / (1 + std::exp(-x)) * in[0].data[gate + f];
+    y.data[i] = function(in[0].data[gate]) * in[0].data[gate + f];
   }
   return {y};
 }
@@ -22,7 +27,14 @@ OpSample Sample(const std::string& name, const InputSpec& x) {
   return {.name = name,
           .inputs = {x},
           .run = [](std::span<const Tensor> in) { return std::vector{ops::SwiGlu(in[0])}; },
-          .reference = Reference};
+          .reference = [](std::span<const RefTensor> in) { return Gated(Silu, in); }};
+}
+
+OpSample Geglu(const std::string& name, const InputSpec& x) {
+  return {.name = StrCat("geglu_tanh ", name),
+          .inputs = {x},
+          .run = [](std::span<const Tensor> in) { return std::vector{ops::GegluTanh(in[0])}; },
+          .reference = [](std::span<const RefTensor> in) { return Gated(GeluTanh, in); }};
 }
 
 OpCase Make() {
@@ -35,6 +47,11 @@ OpCase Make() {
     large.elements_moved = 512.0 * 5632 * 3;
     large.backward_elements_moved = 512.0 * 5632 * 5;
     large.benchmark_only = true;
+    OpSample large_geglu = Geglu("gemma", {.shape = {512, 2 * 9216}, .low = -4, .high = 4});
+    large_geglu.flops = 512.0 * 9216 * 15;
+    large_geglu.elements_moved = 512.0 * 9216 * 3;
+    large_geglu.backward_elements_moved = 512.0 * 9216 * 5;
+    large_geglu.benchmark_only = true;
     return std::vector<OpSample>{
         Sample("empty", {.shape = {0, 6}}),
         Sample("one", {.shape = {2}, .low = 1, .high = 2}),
@@ -43,7 +60,12 @@ OpCase Make() {
         Sample("one long row", {.shape = {2 * 33001}, .low = -3, .high = 3}),
         Sample("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
         Sample("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
-        large};
+        large,
+        Geglu("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
+        Geglu("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
+        Geglu("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
+        Geglu("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
+        large_geglu};
   };
   c.errors = [] {
     return std::vector<ErrorSample>{
@@ -54,6 +76,12 @@ OpCase Make() {
            ops::SwiGlu(Tensor::Zeros({2, 3}, DType::kF32, d));
          },
          "swiglu: the input must be a floating [..., 2F], gate and up side by side, got f32[2, 3]"},
+        {"geglu of an odd size",
+         [](Device d) {
+           ops::GegluTanh(Tensor::Zeros({2, 3}, DType::kF32, d));
+         },
+         "geglu_tanh: the input must be a floating [..., 2F], gate and up side by side, got "
+         "f32[2, 3]"},
         {"scalar", [](Device d) { ops::SwiGlu(Tensor::Zeros({}, DType::kF32, d)); },
          "swiglu: the input must be a floating [..., 2F]"}};
   };

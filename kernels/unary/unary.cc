@@ -110,6 +110,10 @@ Tensor Pow(const Tensor& x, double exponent) {
 }
 Tensor LeakyRelu(const Tensor& x, double slope) { return Unary(UnaryOp::kLeakyRelu, x, slope); }
 Tensor Elu(const Tensor& x, double alpha) { return Unary(UnaryOp::kElu, x, alpha); }
+Tensor Softcap(const Tensor& x, double cap) {
+  LS_CHECK(cap > 0, "softcap: the cap must be positive, got ", cap);
+  return Unary(UnaryOp::kSoftcap, x, cap);
+}
 
 }  // namespace ops
 }  // namespace lockstep

@@ -36,6 +36,7 @@ enum class UnaryOp {
   kPow,         // x^a
   kLeakyRelu,   // the slope is a
   kElu,         // alpha is a
+  kSoftcap,     // a tanh(x / a)
   kAddNumber,   // x + a
   kSubNumber,   // x - a
   kSubFrom,     // a - x
@@ -65,9 +66,10 @@ inline constexpr UnaryInfo kUnaryInfo[] = {
     {"floor", UnarySaves::kNothing, 0}, {"ceil", UnarySaves::kNothing, 0},
     {"round", UnarySaves::kNothing, 0}, {"clamp", UnarySaves::kInput},
     {"pow", UnarySaves::kInput},        {"leaky_relu", UnarySaves::kInput},
-    {"elu", UnarySaves::kInput},        {"add", UnarySaves::kNothing, 1},
-    {"sub", UnarySaves::kNothing, 1},   {"sub", UnarySaves::kNothing, -1},
-    {"div", UnarySaves::kInput},        {"pow", UnarySaves::kResult}};
+    {"elu", UnarySaves::kInput},        {"softcap", UnarySaves::kInput},
+    {"add", UnarySaves::kNothing, 1},   {"sub", UnarySaves::kNothing, 1},
+    {"sub", UnarySaves::kNothing, -1},  {"div", UnarySaves::kInput},
+    {"pow", UnarySaves::kResult}};
 inline constexpr int kNumUnaryOps = static_cast<int>(std::size(kUnaryInfo));
 
 namespace ops {
@@ -113,6 +115,10 @@ Tensor LeakyRelu(const Tensor& x, double slope = 0.01);
 // x, or alpha (e^x - 1) where x <= 0. Clevert et al., "Fast and accurate deep network learning by
 // exponential linear units (ELUs)" (ICLR 2016).
 Tensor Elu(const Tensor& x, double alpha = 1);
+// cap tanh(x / cap): nearly x where that is small, and always within (-cap, cap). Gemma Team,
+// "Gemma 2: improving open language models at a practical size" (2024). Throws ArgumentError unless
+// cap > 0.
+Tensor Softcap(const Tensor& x, double cap);
 
 }  // namespace ops
 

@@ -137,6 +137,10 @@ const Function kFunctions[] = {
      .run = [](const Tensor& x) { return ops::Elu(x, 1.5); },
      .reference = [](double x) { return x > 0 ? x : 1.5 * std::expm1(x); },
      .kinks = true,
+     .saturates = true},
+    {.name = "softcap",
+     .run = [](const Tensor& x) { return ops::Softcap(x, 1.5); },
+     .reference = [](double x) { return 1.5 * std::tanh(x / 1.5); },
      .saturates = true}};
 
 OpSample Sample(const Function& f, const std::string& name, const Shape& shape) {
@@ -185,6 +189,8 @@ OpCase Make() {
     return std::vector<ErrorSample>{
         {"integers", [](Device d) { ops::Tanh(Tensor::Zeros({2}, DType::kI32, d)); },
          "tanh: x must be a floating tensor, got i32[2]"},
+        {"no cap", [](Device d) { ops::Softcap(Tensor::Zeros({2}, DType::kF32, d), 0); },
+         "softcap: the cap must be positive, got 0"},
         {"undefined", [](Device) { ops::Relu(Tensor()); },
          "relu: x must be a floating tensor, got undefined tensor"},
         {"low_above_high", [](Device d) { ops::Clamp(Tensor::Zeros({2}, DType::kF32, d), 2, 1.5); },

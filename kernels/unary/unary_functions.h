@@ -136,6 +136,13 @@ struct UnaryFunctions {
     LS_HOST_DEVICE A Forward(A x) const { return x <= A(0) ? this->a * Math::Expm1(x) : x; }
     LS_HOST_DEVICE A Derivative(A x) const { return x <= A(0) ? this->a * Math::Exp(x) : A(1); }
   };
+  struct Softcap : Numbers {
+    LS_HOST_DEVICE A Forward(A x) const { return this->a * Math::Tanh(x / this->a); }
+    LS_HOST_DEVICE A Derivative(A x) const {
+      const A y = Math::Tanh(x / this->a);
+      return A(1) - y * y;
+    }
+  };
   struct AddNumber : Numbers {
     LS_HOST_DEVICE A Forward(A x) const { return x + this->a; }
   };
@@ -157,7 +164,7 @@ struct UnaryFunctions {
   // Indexed by UnaryOp.
   using All = std::tuple<Relu, Tanh, Sigmoid, Silu, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Reciprocal,
                          Square, Abs, Sign, Sin, Cos, Erf, Softplus, Floor, Ceil, Round, Clamp, Pow,
-                         LeakyRelu, Elu, AddNumber, SubNumber, SubFrom, DivideInto, PowOf>;
+                         LeakyRelu, Elu, Softcap, AddNumber, SubNumber, SubFrom, DivideInto, PowOf>;
   static_assert(std::tuple_size_v<All> == kNumUnaryOps);
 };
 

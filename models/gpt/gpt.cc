@@ -25,6 +25,15 @@ std::shared_ptr<nn::Block> Recomputed(const std::shared_ptr<nn::TransformerBlock
   return block;
 }
 
+// Those of layers that see all tokens, and of layers with a window.
+std::pair<std::shared_ptr<nn::Rotary>, std::shared_ptr<nn::Rotary>> Rotaries(const GptConfig& c) {
+  if (c.position != Position::kRope) return {};
+  const auto global = std::make_shared<nn::Rotary>(c.head_dim, c.rope);
+  if (c.rope_local_theta == 0) return {global, global};
+  return {global,
+          std::make_shared<nn::Rotary>(c.head_dim, RotaryOptions{.theta = c.rope_local_theta})};
+}
+
 std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
   nn::TransformerOptions options{
       .n_embd = config.n_embd,
@@ -36,18 +45,23 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
       .n_kv_head = config.n_kv_head,
       .head_dim = config.head_dim,
+      .qkv_bias = config.qkv_bias,
       .qk_norm = config.qk_norm,
+      .attn_scale = config.attn_scale,
+      .attn_softcap = config.attn_softcap,
       .n_inner = config.n_inner,
       .norm = config.norm,
       .norm_eps = config.norm_eps,
-      .activation = config.activation,
-      .rotary = config.position == Position::kRope
-                    ? std::make_shared<nn::Rotary>(config.head_dim, config.rope)
-                    : nullptr};
+      .norm_offset = static_cast<double>(config.norm_offset),
+      .norm_place = config.norm_place,
+      .activation = config.activation};
+  const auto [rotary, local_rotary] = Rotaries(config);
   std::vector<std::shared_ptr<nn::Block>> blocks;
   const RecomputeChoice& recompute = config.recompute;
   const auto offloader = std::make_shared<Offloader>();
   for (int64_t i = 0; i < config.n_layer; ++i) {
+    options.window = HasWindow(config, i) ? config.window : 0;
+    options.rotary = !HasRope(config, i) ? nullptr : options.window > 0 ? local_rotary : rotary;
     options.mixture = i < config.n_dense ? nn::MixtureOptions() : config.mixture;
     const auto block = std::make_shared<nn::TransformerBlock>(options);
     const bool chosen = recompute.layers < 0 || i < recompute.layers;
@@ -74,15 +88,21 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
 int64_t Gpt::NumActiveParameters() const {
   const nn::MixtureOptions& m = config_.mixture;
   if (m.n_expert == 0) return NumParameters();
-  const int64_t matrices = config_.activation == nn::MlpActivation::kSwiGlu ? 3 : 2;
+  const int64_t matrices = nn::IsGated(config_.activation) ? 3 : 2;
   const int64_t expert = matrices * config_.n_embd * m.n_inner;
   return NumParameters() -
          (config_.n_layer - config_.n_dense) * (m.n_expert - m.n_expert_used) * expert;
 }
 
 double Gpt::FlopsPerToken(int64_t t) const {
+  const auto all = static_cast<double>(t);
+  double keys = 0;  // that a query sees, twice the mean, in all layers
+  for (int64_t i = 0; i < config_.n_layer; ++i) {
+    const auto window = static_cast<double>(config_.window);
+    keys += HasWindow(config_, i) && window < all ? window * (2 - window / all) : all;
+  }
   return 6.0 * static_cast<double>(NumActiveParameters()) +
-         6.0 * static_cast<double>(config_.n_layer * config_.n_head * config_.head_dim * t);
+         6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {

@@ -10,9 +10,10 @@
 
 namespace lockstep::models {
 
-// A decoder-only transformer with pre-norm blocks and an output head, by default tied to the token
+// A decoder-only transformer with an output head, by default tied to the token
 // embedding. The default configuration is GPT-2's: learned positions, layer norms, tanh GELU; with
-// rope, rms_norm, swiglu and no biases it is Llama, with qk_norm, too, Qwen3. Parameters always
+// rope, rms_norm, swiglu and no biases it is Llama, and further options make the families of
+// models/README.md. Parameters always
 // have Hugging Face's GPT-2 names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as
 // [out, in]. Initialised like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2
 // n_layer)), biases 0, norms 1.
@@ -24,7 +25,8 @@ class Gpt : public LanguageModel {
   // Those that a token meets: of a mixture, without the experts that it does not go to.
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
-  // as llm.c counts, for N active parameters, L layers and heads that are C wide together.
+  // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer
+  // with a window w < t counts w (2 - w / t) for its t.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:

@@ -13,16 +13,22 @@ using Words = std::array<std::pair<E, std::string_view>, n>;
 
 constexpr Words<NormKind, 2> kNorms{
     {{NormKind::kLayerNorm, "layer_norm"}, {NormKind::kRmsNorm, "rms_norm"}}};
-constexpr Words<nn::MlpActivation, 5> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
+constexpr Words<nn::MlpActivation, 6> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
                                                     {nn::MlpActivation::kGeluExact, "gelu_exact"},
                                                     {nn::MlpActivation::kRelu, "relu"},
                                                     {nn::MlpActivation::kSilu, "silu"},
-                                                    {nn::MlpActivation::kSwiGlu, "swiglu"}}};
+                                                    {nn::MlpActivation::kSwiGlu, "swiglu"},
+                                                    {nn::MlpActivation::kGegluTanh, "geglu_tanh"}}};
 constexpr Words<Position, 2> kPositions{
     {{Position::kLearned, "learned"}, {Position::kRope, "rope"}}};
 constexpr Words<RotaryScaling, 3> kScalings{{{RotaryScaling::kNone, "none"},
                                              {RotaryScaling::kLinear, "linear"},
                                              {RotaryScaling::kLlama3, "llama3"}}};
+constexpr Words<nn::QkNorm, 3> kQkNorms{
+    {{nn::QkNorm::kNone, "none"}, {nn::QkNorm::kHead, "head"}, {nn::QkNorm::kFull, "full"}}};
+constexpr Words<nn::NormPlace, 3> kNormPlaces{{{nn::NormPlace::kPre, "pre"},
+                                               {nn::NormPlace::kPost, "post"},
+                                               {nn::NormPlace::kSandwich, "sandwich"}}};
 
 // What a router's word says of its scores and gates.
 struct RouterWord {
@@ -65,6 +71,8 @@ std::string_view Name(NormKind norm) { return NameIn(kNorms, norm); }
 std::string_view Name(nn::MlpActivation activation) { return NameIn(kActivations, activation); }
 std::string_view Name(Position position) { return NameIn(kPositions, position); }
 std::string_view Name(RotaryScaling scaling) { return NameIn(kScalings, scaling); }
+std::string_view Name(nn::QkNorm norm) { return NameIn(kQkNorms, norm); }
+std::string_view Name(nn::NormPlace place) { return NameIn(kNormPlaces, place); }
 NormKind ParseNorm(std::string_view name) { return Parse("norm", kNorms, name); }
 nn::MlpActivation ParseActivation(std::string_view name) {
   return Parse("activation", kActivations, name);
@@ -72,6 +80,10 @@ nn::MlpActivation ParseActivation(std::string_view name) {
 Position ParsePosition(std::string_view name) { return Parse("position", kPositions, name); }
 RotaryScaling ParseRopeScaling(std::string_view name) {
   return Parse("rope_scaling", kScalings, name);
+}
+nn::QkNorm ParseQkNorm(std::string_view name) { return Parse("qk_norm", kQkNorms, name); }
+nn::NormPlace ParseNormPlace(std::string_view name) {
+  return Parse("norm_place", kNormPlaces, name);
 }
 std::string_view RouterName(const RouterOptions& router) {
   for (const RouterWord& w : kRouters) {
@@ -91,8 +103,16 @@ std::vector<std::string> ActivationNames() { return All(kActivations); }
 std::vector<std::string> PositionNames() { return All(kPositions); }
 std::vector<std::string> RopeScalingNames() { return All(kScalings); }
 
+bool HasWindow(const GptConfig& c, int64_t layer) {
+  return c.window > 0 && (c.window_pattern == 0 || (layer + 1) % c.window_pattern != 0);
+}
+
+bool HasRope(const GptConfig& c, int64_t layer) {
+  return c.position == Position::kRope && (c.rope_skip == 0 || (layer + 1) % c.rope_skip != 0);
+}
+
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
-  if (activation != nn::MlpActivation::kSwiGlu) return 4 * n_embd;
+  if (!nn::IsGated(activation)) return 4 * n_embd;
   return ((8 * n_embd + 2) / 3 + 63) / 64 * 64;
 }
 
@@ -100,6 +120,7 @@ GptConfig Resolved(GptConfig c) {
   if (c.n_kv_head == 0) c.n_kv_head = c.n_head;
   if (c.head_dim == 0 && c.n_head > 0) c.head_dim = c.n_embd / c.n_head;
   if (c.n_inner == 0) c.n_inner = DefaultInner(c.n_embd, c.activation);
+  if (c.bias) c.qkv_bias = false;
   if (c.mixture.n_expert > 0 && c.mixture.n_inner == 0) c.mixture.n_inner = c.n_inner;
   return c;
 }
@@ -120,6 +141,20 @@ void ValidateMixture(const GptConfig& c) {
   LS_CHECK(m.router.scale > 0, "the scale of the model's router must be positive, got ",
            m.router.scale);
   RouterName(m.router);
+}
+
+void ValidateAttention(const GptConfig& c) {
+  const auto none_or_more = [](const char* name, double value) {
+    LS_CHECK(value >= 0 && value < 1e30, "the model's ", name,
+             " must be a number and not negative (0: none), got ", value);
+  };
+  none_or_more("attn_scale", c.attn_scale);
+  none_or_more("attn_softcap", c.attn_softcap);
+  none_or_more("logit_softcap", c.logit_softcap);
+  none_or_more("window", static_cast<double>(c.window));
+  none_or_more("window_pattern", static_cast<double>(c.window_pattern));
+  none_or_more("rope_local_theta", c.rope_local_theta);
+  none_or_more("rope_skip", static_cast<double>(c.rope_skip));
 }
 
 }  // namespace
@@ -148,6 +183,14 @@ void Validate(const GptConfig& config) {
            "the model cannot recompute ", c.recompute.layers, " of ", c.n_layer, " layers");
   LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
+  LS_CHECK(c.norm_offset == 0 || c.norm_offset == 1, "the model's norm_offset must be 0 or 1, got ",
+           c.norm_offset);
+  LS_CHECK(c.embed_scale > 0 && c.embed_scale < 1e30,
+           "the model's embed_scale must be positive, got ", c.embed_scale);
+  LS_CHECK(c.embed_scale == 1 || c.position == Position::kRope,
+           "the model's embed_scale = ", c.embed_scale,
+           " would also have to scale the learned positions: use position = rope");
+  ValidateAttention(c);
   ValidateMixture(c);
   if (c.position == Position::kRope) RotaryFrequencies(c.head_dim, c.rope);
 }

@@ -1,4 +1,4 @@
-// The shape of a GPT: GPT-2, Llama, combinations of the two, and mixtures of experts.
+// The shape of a GPT: GPT-2, Llama, what came after them, combinations, and mixtures of experts.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,26 @@ struct GptConfig {
   bool tie_embeddings = true;  // the output head is the token embedding
   int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
   int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
-  bool qk_norm = false;        // RMS norms of each head's queries and keys
+  bool qkv_bias = false;       // of queries, keys and values, where `bias` is false
+  nn::QkNorm qk_norm = nn::QkNorm::kNone;
+  double attn_scale = 0;       // of attention's scores; 0: head_dim^-1/2
+  double attn_softcap = 0;     // scores s become cap tanh(s / cap); 0: no cap
+  int64_t window = 0;          // how many tokens a query sees, with its own; 0: all before it
+  int64_t window_pattern = 0;  // every so many-th layer sees all tokens; 0: none does
   int64_t n_inner = 0;         // hidden width of the MLP; 0: DefaultInner
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
+  int64_t norm_offset = 0;  // 0 or 1: norms multiply by offset + weight
+  nn::NormPlace norm_place = nn::NormPlace::kPre;
   nn::MlpActivation activation = nn::MlpActivation::kGelu;
   Position position = Position::kLearned;
   RotaryOptions rope = {};  // for kRope
-  double init_std = 0.02;   // of initial weights; residual projections: init_std / sqrt(2 n_layer)
+  double rope_local_theta =
+      0;                     // of layers with a window, which then do not scale; 0: as the others
+  int64_t rope_skip = 0;     // every so many-th layer has no rotary embedding; 0: all have
+  double embed_scale = 1;    // factor of token embeddings, rounded to their dtype
+  double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
+  double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
   // How many rows of logits (tokens of a batch) are in memory at once while a loss is computed; 0:
   // no limit. More than one chunk changes the order in which the head's gradient is summed. Each
   // chunk reads and writes that gradient, 8 bytes per weight, and makes 6 FLOPs per weight and row:
@@ -54,21 +66,30 @@ struct GptConfig {
   bool operator==(const GptConfig&) const = default;
 };
 
-// 4 n_embd; for SwiGLU, which has three matrices instead of two, 8/3 n_embd rounded up to a
-// multiple of 64.
+// Whether the layer's attention is limited to the window.
+bool HasWindow(const GptConfig& config, int64_t layer);
+// Whether the layer turns queries and keys.
+bool HasRope(const GptConfig& config, int64_t layer);
+
+// 4 n_embd; for gated activations, which have three matrices instead of two, 8/3 n_embd rounded up
+// to a multiple of 64.
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
 
-// With n_kv_head, head_dim, n_inner and mixture.n_inner written out.
+// With n_kv_head, head_dim, n_inner and mixture.n_inner written out, and qkv_bias only where it
+// says something.
 GptConfig Resolved(GptConfig config);
 
 // Throws an ArgumentError naming the first field that is out of range or does not fit the others.
 void Validate(const GptConfig& config);
 
 // The words in options and files, and back. Any other word is an ArgumentError that lists these.
-std::string_view Name(NormKind norm);                 // layer_norm, rms_norm
-std::string_view Name(nn::MlpActivation activation);  // gelu, gelu_exact, relu, silu, swiglu
-std::string_view Name(Position position);             // learned, rope
-std::string_view Name(RotaryScaling scaling);         // none, linear, llama3
+std::string_view Name(NormKind norm);  // layer_norm, rms_norm
+std::string_view Name(
+    nn::MlpActivation activation);             // gelu, gelu_exact, relu, silu, swiglu, geglu_tanh
+std::string_view Name(Position position);      // learned, rope
+std::string_view Name(RotaryScaling scaling);  // none, linear, llama3
+std::string_view Name(nn::QkNorm norm);        // none, head, full
+std::string_view Name(nn::NormPlace place);    // pre, post, sandwich
 // softmax (over the chosen experts, as in Mixtral), softmax_all (shares of all experts, as in
 // OLMoE), sigmoid (DeepSeek-V3). But for the scale.
 std::string_view RouterName(const RouterOptions& router);
@@ -77,6 +98,8 @@ NormKind ParseNorm(std::string_view name);
 nn::MlpActivation ParseActivation(std::string_view name);
 Position ParsePosition(std::string_view name);
 RotaryScaling ParseRopeScaling(std::string_view name);
+nn::QkNorm ParseQkNorm(std::string_view name);
+nn::NormPlace ParseNormPlace(std::string_view name);
 std::vector<std::string> NormNames();
 std::vector<std::string> ActivationNames();
 std::vector<std::string> PositionNames();

@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_embedding.h"
 
+#include "kernels/scale/scale.h"
 #include "nn/documents.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
@@ -19,10 +20,17 @@ std::unique_ptr<Child<nn::Embedding>> Positions(Module* owner, const GptConfig& 
                                                 MakeEmbedding(config.block_size, config));
 }
 
+// As in Gemma, whose sqrt(n_embd) is a tensor of the embedding's dtype.
+Tensor Scaled(const Tensor& x, double scale) {
+  if (scale == 1) return x;
+  return x * Tensor::Full({1}, scale, x.dtype()).To(DType::kF64).ToVector<double>()[0];
+}
+
 }  // namespace
 
 GptEmbedding::GptEmbedding(const GptConfig& config)
     : block_size_(config.block_size),
+      scale_(config.embed_scale),
       wte_(this, "wte", MakeEmbedding(config.vocab_size, config)),
       wpe_(Positions(this, config)),
       drop_(this, "drop", std::make_shared<nn::Dropout>(config.dropout)) {}
@@ -33,7 +41,7 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
   LS_CHECK(ids.dim(1) <= block_size_, "a sequence of ", ids.dim(1),
            " tokens is longer than the model's block_size = ", block_size_);
   return drop_(nn::AtPositions(ids, [&](const Tensor& part, int64_t first_position) {
-    if (!wpe_) return wte_(part);
+    if (!wpe_) return Scaled(wte_(part), scale_);
     nn::Embedding &wte = *wte_, &wpe = **wpe_;
     return wte.WithHooks([&] {
       return wpe.WithHooks([&] {

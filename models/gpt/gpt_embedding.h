@@ -9,8 +9,9 @@
 namespace lockstep::models {
 
 // ids i32 or i64 [B, T], T <= block_size -> drop(wte(ids) + wpe(positions)) [B, T, n_embd]; with
-// rope there is no wpe. Children: wte and wpe, which are nn::Embeddings since both are read in one
-// pass, and drop, a Layer. Throws ArgumentError for other shapes and longer sequences.
+// rope there is no wpe, and wte(ids) may be multiplied by embed_scale, rounded to its dtype.
+// Children: wte and wpe, which are nn::Embeddings since both are read in one pass, and drop, a
+// Layer. Throws ArgumentError for other shapes and longer sequences.
 class GptEmbedding : public Layer {
  public:
   explicit GptEmbedding(const GptConfig& config);
@@ -22,6 +23,7 @@ class GptEmbedding : public Layer {
 
  private:
   int64_t block_size_;
+  double scale_;
   Child<nn::Embedding> wte_;
   std::unique_ptr<Child<nn::Embedding>> wpe_;  // null with rope
   Child<Layer> drop_;

@@ -8,9 +8,10 @@ namespace {
 
 std::shared_ptr<nn::LmHead> MakeLmHead(const GptConfig& config,
                                        const std::shared_ptr<Parameter>& tied) {
-  if (tied) return std::make_shared<nn::LmHead>(tied, config.loss_chunk);
+  if (tied) return std::make_shared<nn::LmHead>(tied, config.loss_chunk, config.logit_softcap);
   return std::make_shared<nn::LmHead>(config.n_embd, config.vocab_size,
-                                      nn::Normal(0, config.init_std), config.loss_chunk);
+                                      nn::Normal(0, config.init_std), config.loss_chunk,
+                                      config.logit_softcap);
 }
 
 }  // namespace
@@ -18,8 +19,10 @@ std::shared_ptr<nn::LmHead> MakeLmHead(const GptConfig& config,
 GptHead::GptHead(const GptConfig& config, const std::shared_ptr<Parameter>& tied)
     : ln_f_(this, "ln_f",
             std::make_shared<nn::ResidualNorm>(
-                config.n_embd,
-                nn::NormOptions{.kind = config.norm, .bias = config.bias, .eps = config.norm_eps})),
+                config.n_embd, nn::NormOptions{.kind = config.norm,
+                                               .bias = config.bias,
+                                               .eps = config.norm_eps,
+                                               .offset = static_cast<double>(config.norm_offset)})),
       lm_head_(this, "lm_head", MakeLmHead(config, tied)) {}
 
 Tensor GptHead::Forward(nn::ResidualStream stream, const Tensor& targets) {

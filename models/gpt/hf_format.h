@@ -1,11 +1,7 @@
-// Models as Hugging Face folders: model.safetensors and config.json. transformers loads a model
-// with GPT-2's parts (learned positions, layer norms, a key and value head for each query head, any
-// activation but SwiGLU) as GPT2LMHeadModel, and one with Llama's parts (rope, rms_norm, swiglu) as
-// LlamaForCausalLM; with Llama's parts, no biases, and in each layer experts whose gates a softmax
-// over the chosen ones makes, as MixtralForCausalLM; with Llama's parts, no biases, and norms of
-// queries and keys as Qwen3ForCausalLM, or with experts that a softmax chooses as
-// Qwen3MoeForCausalLM. All other models have a format of our own, with model_type "lockstep" and
-// the names of Gpt's parameters, which transformers does not know.
+// Models as Hugging Face folders: model.safetensors and config.json. A model is written as the
+// first family that has all of its parts (gpt/hf/, one file each; the table is in
+// models/README.md), and transformers loads it. All other models have a format of our own, with
+// model_type "lockstep" and the names of Gpt's parameters, which transformers does not know.
 #pragma once
 
 #include <functional>
@@ -18,8 +14,10 @@
 
 namespace lockstep::models {
 
-enum class HfFormat { kGpt2, kLlama, kMixtral, kQwen3, kQwen3Moe, kLockstep };
-HfFormat HfFormatOf(const GptConfig& config);
+// The model_type of a model's folder: "gpt2", "llama", ..., "lockstep".
+std::string HfModelType(const GptConfig& config);
+// Its family in words: "Llama", "Gemma 3"; "GPT" where it is none.
+std::string HfTitle(const GptConfig& config);
 
 // config.json for a model whose weights are of this dtype.
 std::string ToHfConfig(const GptConfig& config, DType dtype = DType::kF32);
@@ -27,7 +25,7 @@ std::string ToHfConfig(const GptConfig& config, DType dtype = DType::kF32);
 // the field; a feature that our models lack is one, since ignoring it would give wrong results.
 GptConfig FromHfConfig(const std::string& json, const std::string& source);
 
-// The model's weights under the names of its format. GPT-2: Conv1D weights as [in, out]; a model
+// The model's weights under the names of its family. GPT-2: Conv1D weights as [in, out]; a model
 // without biases gets zeros for them, since the format always has them. Llama: q, k and v, and gate
 // and up, are separate; a tied head is left out. With experts also each expert's matrices. Of a
 // sharded model all ranks produce the items together, in the same order.

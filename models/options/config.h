@@ -30,14 +30,25 @@ struct ModelOptions {
   bool tie_embeddings = true;
   int64_t n_kv_head = 0;  // 0: n_head
   int64_t head_dim = 0;   // 0: n_embd / n_head
-  bool qk_norm = false;
+  bool qkv_bias = false;
+  std::string qk_norm = "none";
+  double attn_scale = 0;  // 0: head_dim^-1/2
+  double attn_softcap = 0;
+  int64_t window = 0;
+  int64_t window_pattern = 0;
   int64_t n_inner = 0;  // 0: DefaultInner of gpt_config.h
   double norm_eps = 1e-5;
+  int64_t norm_offset = 0;
+  std::string norm_place = "pre";
   double rope_theta = 10000;
   std::string rope_scaling = "none";
   double rope_factor = 1;
   double rope_low = 1, rope_high = 4;
   int64_t rope_original_length = 8192;
+  double rope_local_theta = 0;  // 0: rope_theta, scaled as in other layers
+  int64_t rope_skip = 0;
+  double embed_scale = 1;
+  double logit_softcap = 0;
   double init_std = 0;   // 0: 1 / sqrt(n_embd)
   int64_t n_expert = 0;  // 0: no experts, and what follows does nothing
   int64_t n_expert_used = 2;

@@ -118,6 +118,12 @@ void CheckRope(Options& options, const ModelOptions& model) {
   CheckEffect(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
   CheckEffect(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
               llama3, kLlama3);
+  CheckEffect(options, "model.rope_local_theta", m.rope_local_theta, d.rope_local_theta,
+              rope && m.window > 0, "model.position = \"rope\" and model.window above 0");
+  CheckEffect(options, "model.rope_skip", m.rope_skip, d.rope_skip, rope, kRope);
+  CheckEffect(options, "model.embed_scale", m.embed_scale, d.embed_scale, rope, kRope);
+  CheckEffect(options, "model.window_pattern", m.window_pattern, d.window_pattern, m.window > 0,
+              "model.window above 0");
   if (!rope) return;
   if (m.head_dim % 2 != 0) {
     options.Fail({"model.head_dim"},

@@ -37,6 +37,48 @@ void AddRopeOptions(Options& options, ModelOptions& model) {
                .max = kMaxTokens,
                .aliases = {"original_max_position_embeddings"},
                .doc = "llama3: context of the original training, in tokens"});
+  options.Add("model.rope_local_theta", &model.rope_local_theta,
+              {.min = 0,
+               .max = 1e12,
+               .aliases = {"rope_local_base_freq"},
+               .doc = "rope: base of the wavelengths in layers with a window, which rope_scaling "
+                      "does not touch then, as in Gemma 3; 0: as in the others"});
+  options.Add("model.rope_skip", &model.rope_skip,
+              {.min = 0,
+               .max = 10000,
+               .aliases = {"no_rope_layer_interval"},
+               .doc = "rope: every so many-th layer has no position embedding, as in SmolLM3; 0: "
+                      "all have it"});
+}
+
+void AddAttentionOptions(Options& options, ModelOptions& model) {
+  options.Add("model.qkv_bias", &model.qkv_bias,
+              {.aliases = {"attention_bias"},
+               .doc = "biases of queries, keys and values where model.bias is false, as in Qwen2"});
+  options.Add("model.qk_norm", &model.qk_norm,
+              {.choices = {"none", "head", "full"},
+               .formerly = {"none", "head"},
+               .doc = "RMS norms of queries and keys: of each head (as in Qwen3), or of all heads "
+                      "together (full, as in OLMo 2)"});
+  options.Add("model.attn_scale", &model.attn_scale,
+              {.min = 0, .max = 1e6, .doc = "factor of attention's scores; 0: head_dim^-1/2"});
+  options.Add("model.attn_softcap", &model.attn_softcap,
+              {.min = 0,
+               .max = 1e6,
+               .aliases = {"attn_logit_softcapping"},
+               .doc = "scores s become cap tanh(s / cap), as in Gemma 2; 0: no cap"});
+  options.Add("model.window", &model.window,
+              {.min = 0,
+               .max = kMaxTokens,
+               .aliases = {"sliding_window"},
+               .doc = "how many tokens a query sees, with its own, as in Mistral 7B; 0: all before "
+                      "it"});
+  options.Add("model.window_pattern", &model.window_pattern,
+              {.min = 0,
+               .max = 10000,
+               .aliases = {"sliding_window_pattern"},
+               .doc = "with a window: every so many-th layer sees all tokens (Gemma 2: 2, Gemma 3: "
+                      "6); 0: none does"});
 }
 
 }  // namespace
@@ -74,10 +116,10 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.choices = {"layer_norm", "rms_norm"},
                .doc = "normalization: layer_norm (GPT-2), rms_norm (Llama)"});
   options.Add("model.activation", &model.activation,
-              {.choices = {"gelu", "gelu_exact", "relu", "silu", "swiglu"},
+              {.choices = {"gelu", "gelu_exact", "relu", "silu", "swiglu", "geglu_tanh"},
                .aliases = {"activation_function", "hidden_act"},
                .doc = "activation of the MLP: gelu (the tanh form, as in GPT-2), gelu_exact, relu, "
-                      "silu, or swiglu (gated, as in Llama)"});
+                      "silu, swiglu (gated, as in Llama), or geglu_tanh (gated, as in Gemma)"});
   options.Add("model.position", &model.position,
               {.choices = {"learned", "rope"},
                .doc = "position embedding: learned (a table, GPT-2), rope (rotary, Llama)"});
@@ -95,20 +137,34 @@ void AddModelOptions(Options& options, ModelOptions& model) {
                .max = 100000,
                .aliases = {"head_size"},
                .doc = "width of a head; 0: n_embd / n_head"});
-  options.Add("model.qk_norm", &model.qk_norm,
-              {.doc = "normalize each head's queries and keys (RMS norms, as in Qwen3)"});
-  options.Add(
-      "model.n_inner", &model.n_inner,
-      {.min = 0,
-       .max = 10000000,
-       .aliases = {"intermediate_size", "ffn_dim", "hidden_dim", "d_ff"},
-       .doc = "hidden width of the MLP; 0: 4 n_embd, or with swiglu 8/3 n_embd rounded up to a "
-              "multiple of 64"});
+  AddAttentionOptions(options, model);
+  options.Add("model.n_inner", &model.n_inner,
+              {.min = 0,
+               .max = 10000000,
+               .aliases = {"intermediate_size", "ffn_dim", "hidden_dim", "d_ff"},
+               .doc = "hidden width of the MLP; 0: 4 n_embd, or with a gated activation 8/3 n_embd "
+                      "rounded up to a multiple of 64"});
   options.Add("model.norm_eps", &model.norm_eps,
               {.min = 1e-30,
                .max = 1,
                .aliases = {"rms_norm_eps", "layer_norm_epsilon"},
                .doc = "added to the variance or mean square"});
+  options.Add(
+      "model.norm_offset", &model.norm_offset,
+      {.min = 0,
+       .max = 1,
+       .doc = "norms multiply by offset + weight: with 1, as in Gemma, weights begin at 0"});
+  options.Add("model.norm_place", &model.norm_place,
+              {.choices = {"pre", "post", "sandwich"},
+               .doc = "norms before each branch of a block (pre, as in Llama), after it (post, as "
+                      "in OLMo 2), or both (sandwich, as in Gemma)"});
+  options.Add("model.embed_scale", &model.embed_scale,
+              {.above = 0, .max = 1e6, .doc = "factor of token embeddings; Gemma: sqrt(n_embd)"});
+  options.Add("model.logit_softcap", &model.logit_softcap,
+              {.min = 0,
+               .max = 1e6,
+               .aliases = {"final_logit_softcapping"},
+               .doc = "logits x become cap tanh(x / cap), as in Gemma 2; 0: no cap"});
   AddRopeOptions(options, model);
   options.Add("model.init_std", &model.init_std,
               {.min = 0,

@@ -10,8 +10,8 @@ namespace {
 
 using Part = RecomputeChoice::Part;
 
-constexpr std::array<std::string_view, 5> kOps = {"gelu", "silu", "swiglu", "layer_norm",
-                                                  "rms_norm"};
+constexpr std::array<std::string_view, 6> kOps = {"gelu",       "silu",       "swiglu",
+                                                  "geglu_tanh", "layer_norm", "rms_norm"};
 
 std::string Joined(const auto& words) {
   std::string text;

@@ -42,6 +42,9 @@ struct OptionSpec {
   // Returns why a string can't be used and what to write instead, or "". Runs before choices, and
   // for each string of a list.
   std::function<std::string(const std::string&)> check{};
+  // Of a string that was true or false in earlier versions: the words that false and true stand
+  // for, wherever they are still written.
+  std::vector<std::string> formerly{};
   // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
   // True if the option affects where, how fast or how verbosely a program runs, but its numbers at

@@ -60,7 +60,10 @@ Options::Assignments Options::ReadToml(std::string_view text, const std::string&
       throw InputError(StrCat(entry.position, ": ",
                               IsSection(entry.key) ? "a value for the section " : "unknown key ",
                               entry.key, Suggest(entry.key, source)));
-    const OptionValue value = FitToml(entry, option->initial);
+    const auto* former = std::get_if<bool>(&entry.value);
+    const OptionValue value = former && !option->spec.formerly.empty()
+                                  ? OptionValue(option->spec.formerly.at(*former))
+                                  : FitToml(entry, option->initial);
     Check(*option, value, StrCat(entry.position, ": ", AsToml(entry.key, value)));
     const std::string origin =
         source == OptionSource::kPreset ? name : entry.position;  // a preset's lines are ours
@@ -137,7 +140,9 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
     if (!option)
       throw InputError(
           StrCat("command line: unknown option ", name, Suggest(key, OptionSource::kCommandLine)));
-    if (!value && std::holds_alternative<bool>(option->initial)) {
+    const bool is_switch =
+        std::holds_alternative<bool>(option->initial) || !option->spec.formerly.empty();
+    if (!value && is_switch) {
       value = "true";
       last_switch = option;
     } else if (!value) {
@@ -162,7 +167,9 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
 Options::Assignment Options::FromText(Option& option, const std::string& text, OptionSource source,
                                       const std::string& spelled) {
   const std::string where = StrCat(Name(source), ": ", spelled);
-  const OptionValue value = ParseValue(text, option.initial, where);
+  const bool former = !option.spec.formerly.empty() && (text == "true" || text == "false");
+  const OptionValue value = former ? OptionValue(option.spec.formerly.at(text == "true"))
+                                   : ParseValue(text, option.initial, where);
   Check(option, value, where);
   return {&option, value, source, std::string(Name(source))};
 }

@@ -1,6 +1,9 @@
 #include "models/options/presets.h"
 
+#include <cmath>
+
 #include "core/error.h"
+#include "models/options/options.h"
 
 namespace lockstep::models {
 namespace {
@@ -169,15 +172,16 @@ std::string MixtralTiny() {
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
 // "TinyLlama" 2024, section 2.3). Meta published none for its small models; large ones need lower
 // rates. Llama 3.1 and 3.2 read 131072 tokens, but were first trained on windows of 8192, and so
-// are these. Mistral 7B is that of version 0.3, which attends to all tokens. Qwen3 reads 40960
-// tokens, after a first training on windows of 4096.
+// are these. Mistral 7B is that of version 0.3, which attends to all tokens. Those of
+// Qwen, Gemma 3 and SmolLM read more tokens than here, after a first training on windows as these.
 struct LlamaSize {
   int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
   bool tie_embeddings;
   const char* rope;  // lines of [model]
   int64_t steps, batch_size, global_batch_size;
-  const char* more = "";  // lines of [model]
+  std::string more = "";  // lines of [model]
   const char* norm_eps = "1e-5";
+  const char* activation = "swiglu";
 };
 
 constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
@@ -195,14 +199,31 @@ n_expert_used = 2
 router = "softmax"
 balance_loss = 0.001
 )";
-constexpr char kQwen3Heads[] = "head_dim = 128\nqk_norm = true\n";
+constexpr char kQwen3Heads[] = "head_dim = 128\nqk_norm = \"head\"\n";
 constexpr char kQwen3Moe[] = R"(head_dim = 128
-qk_norm = true
+qk_norm = "head"
 n_expert = 128
 n_expert_used = 8
 n_expert_inner = 768
 router = "softmax"
 balance_loss = 0.001
+)";
+constexpr char kQwen2Bias[] = "qkv_bias = true\n";
+constexpr char kMistralWindow[] = "window = 4096\n";
+constexpr char kSmolLm2Rope[] = "rope_theta = 100000.0\n";
+constexpr char kSmolLm3Rope[] = "rope_theta = 5000000.0\nrope_skip = 4\n";
+constexpr char kOlmo2Norms[] = "qk_norm = \"full\"\nnorm_place = \"post\"\n";
+constexpr char kGemma2[] = R"(head_dim = 256
+attn_softcap = 50.0
+logit_softcap = 30.0
+window = 4096
+window_pattern = 2
+)";
+constexpr char kGemma3[] = R"(head_dim = 256
+qk_norm = "head"
+window = 512
+window_pattern = 6
+rope_local_theta = 10000.0
 )";
 constexpr char kLlama32Rope[] = R"(rope_theta = 500000.0
 rope_scaling = "llama3"
@@ -222,10 +243,10 @@ init_std = 0.02
 dropout = 0.0
 bias = false
 norm = "rms_norm"
-activation = "swiglu"
 position = "rope"
 )",
-                "norm_eps = ", size.norm_eps, "\n", size.rope, size.more, R"([data]
+                "activation = \"", size.activation, "\"\nnorm_eps = ", size.norm_eps, "\n",
+                size.rope, size.more, R"([data]
 tokenizer = "auto"
 order = "shuffled"
 [train]
@@ -248,6 +269,15 @@ clip = 1.0
 [checkpoint]
 every = 1000
 )");
+}
+
+// What Gemma 2 and 3 have in common; `more` is theirs alone.
+std::string Gemma(LlamaSize size) {
+  size.more += StrCat("norm_offset = 1\nnorm_place = \"sandwich\"\nembed_scale = ",
+                      ToToml(OptionValue(std::sqrt(static_cast<double>(size.n_embd)))), "\n");
+  size.norm_eps = "1e-6";
+  size.activation = "geglu_tanh";
+  return Llama(size);
 }
 
 }  // namespace
@@ -294,6 +324,43 @@ const std::vector<Preset>& Presets() {
               "1e-6"})},
       {"qwen3-30b-a3b", "Qwen3-MoE's shape: 30.5B parameters, 3.4B active; TinyLlama's recipe",
        Llama({151936, 4096, 48, 32, 4, 2048, 6144, false, kMistralRope, 1430512, 1, 512, kQwen3Moe,
+              "1e-6"})},
+      {"mistral-7b-v0.1",
+       "Mistral's first shape, with a window: 7242M parameters, TinyLlama's recipe",
+       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kLlama2Rope, 1430512, 1, 512,
+              kMistralWindow})},
+      {"qwen2.5-0.5b", "Qwen2.5's shape: 494M parameters, TinyLlama's recipe",
+       Llama({151936, 4096, 24, 14, 2, 896, 4864, true, kMistralRope, 1430512, 2, 512, kQwen2Bias,
+              "1e-6"})},
+      {"qwen2.5-1.5b", "Qwen2.5's shape: 1544M parameters, TinyLlama's recipe",
+       Llama({151936, 4096, 28, 12, 2, 1536, 8960, true, kMistralRope, 1430512, 1, 512, kQwen2Bias,
+              "1e-6"})},
+      {"qwen2.5-7b", "Qwen2.5's shape: 7616M parameters, TinyLlama's recipe",
+       Llama({152064, 4096, 28, 28, 4, 3584, 18944, false, kMistralRope, 1430512, 1, 512,
+              kQwen2Bias, "1e-6"})},
+      {"gemma-2-2b", "Gemma 2's shape: 2614M parameters, TinyLlama's recipe",
+       Gemma({256000, 8192, 26, 8, 4, 2304, 9216, true, kLlama2Rope, 1430512, 1, 256, kGemma2})},
+      {"gemma-2-9b", "Gemma 2's shape: 9242M parameters, TinyLlama's recipe",
+       Gemma({256000, 8192, 42, 16, 8, 3584, 14336, true, kLlama2Rope, 1430512, 1, 512, kGemma2})},
+      {"gemma-3-270m", "Gemma 3's shape: 268M parameters, TinyLlama's recipe",
+       Gemma({262144, 8192, 18, 4, 1, 640, 2048, true, kMistralRope, 1430512, 1, 256, kGemma3})},
+      {"gemma-3-1b", "Gemma 3's shape: 1000M parameters, TinyLlama's recipe",
+       Gemma({262144, 8192, 26, 4, 1, 1152, 6912, true, kMistralRope, 1430512, 1, 256, kGemma3})},
+      {"olmo-2-1b", "OLMo 2's shape: 1485M parameters, TinyLlama's recipe",
+       Llama({100352, 4096, 16, 16, 16, 2048, 8192, false, kLlama3Rope, 1430512, 1, 512,
+              kOlmo2Norms, "1e-6"})},
+      {"olmo-2-7b", "OLMo 2's shape: 7299M parameters, TinyLlama's recipe",
+       Llama({100352, 4096, 32, 32, 32, 4096, 11008, false, kLlama3Rope, 1430512, 1, 1024,
+              kOlmo2Norms, "1e-6"})},
+      {"smollm2-135m", "SmolLM2's shape, a Llama: 135M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 30, 9, 3, 576, 1536, true, kSmolLm2Rope, 1430512, 4, 512})},
+      {"smollm2-360m", "SmolLM2's shape, a Llama: 362M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 32, 15, 5, 960, 2560, true, kSmolLm2Rope, 1430512, 4, 512})},
+      {"smollm2-1.7b", "SmolLM2's shape, a Llama: 1711M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 24, 32, 32, 2048, 8192, true, "rope_theta = 130000.0\n", 1430512, 2,
+              1024})},
+      {"smollm3-3b", "SmolLM3's shape: 3075M parameters, TinyLlama's recipe",
+       Llama({128256, 4096, 36, 16, 4, 2048, 11008, true, kSmolLm3Rope, 1430512, 1, 512, "",
               "1e-6"})},
       {"mixtral-tiny", "a character-level mixture for a CPU: 2.4M parameters, 0.75M active",
        MixtralTiny()},

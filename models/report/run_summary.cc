@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/thread_pool.h"
+#include "models/gpt/hf_format.h"
 #include "models/report/format.h"
 
 namespace lockstep::models {
@@ -15,13 +16,6 @@ int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
 std::string OptimizerTitle(const std::string& name) {
   if (name == "adamw") return "AdamW";
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
-}
-
-// "Llama" for models with rope and rms_norm, "Qwen3" if they have norms of queries and keys, too;
-// else "GPT".
-std::string FamilyTitle(const GptConfig& m) {
-  if (m.position != Position::kRope || m.norm != NormKind::kRmsNorm) return "GPT";
-  return m.qk_norm ? "Qwen3" : "Llama";
 }
 
 std::string ScheduleTitle(const OptimOptions& o) {
@@ -41,7 +35,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model",
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
-                   FamilyTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
+                   HfTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
                    FormatCount(static_cast<double>(model.NumParameters())))},
       {"data",
        fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,

@@ -13,10 +13,10 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   const int64_t keys = head * (c.n_kv_head > 0 ? c.n_kv_head : c.n_head);
   const int64_t inner = c.n_inner > 0 ? c.n_inner : 4 * c.n_embd;
   dist::TensorRule c_fc{"h.*.mlp.c_fc", kColumn};
-  if (c.activation == nn::MlpActivation::kSwiGlu) c_fc.segments = {inner, inner};
+  if (nn::IsGated(c.activation)) c_fc.segments = {inner, inner};
   dist::TensorPlan plan = {{"wte", kVocabulary},
                            {"drop", kSequence},
-                           {"h.*.ln_[12]", kSequence},
+                           {"h.*.ln_[12]*", kSequence},
                            {"h.*.attn", kHeads},
                            {"h.*.attn.c_attn", kColumn, {queries, keys, keys}},
                            {"h.*.attn.c_proj", kRow},

@@ -38,6 +38,7 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
     const bool has = op == "gelu"         ? gelu
                      : op == "silu"       ? m.activation == kSilu
                      : op == "swiglu"     ? m.activation == kSwiGlu
+                     : op == "geglu_tanh" ? m.activation == kGegluTanh
                      : op == "layer_norm" ? m.norm == NormKind::kLayerNorm
                                           : m.norm == NormKind::kRmsNorm;
     if (!has) {

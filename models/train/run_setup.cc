@@ -50,7 +50,16 @@ void AdoptKinds(const Options& options, const std::string& weights, const GptCon
   Adopt(options, "model.tie_embeddings", &m->tie_embeddings, shape.tie_embeddings, weights);
   word("model.norm", &m->norm, Name(shape.norm));
   Adopt(options, "model.norm_eps", &m->norm_eps, shape.norm_eps, weights);
-  Adopt(options, "model.qk_norm", &m->qk_norm, shape.qk_norm, weights);
+  Adopt(options, "model.norm_offset", &m->norm_offset, shape.norm_offset, weights);
+  word("model.norm_place", &m->norm_place, Name(shape.norm_place));
+  Adopt(options, "model.qkv_bias", &m->qkv_bias, shape.qkv_bias, weights);
+  word("model.qk_norm", &m->qk_norm, Name(shape.qk_norm));
+  Adopt(options, "model.attn_scale", &m->attn_scale, shape.attn_scale, weights);
+  Adopt(options, "model.attn_softcap", &m->attn_softcap, shape.attn_softcap, weights);
+  Adopt(options, "model.window", &m->window, shape.window, weights);
+  Adopt(options, "model.window_pattern", &m->window_pattern, shape.window_pattern, weights);
+  Adopt(options, "model.embed_scale", &m->embed_scale, shape.embed_scale, weights);
+  Adopt(options, "model.logit_softcap", &m->logit_softcap, shape.logit_softcap, weights);
   word("model.activation", &m->activation, Name(shape.activation));
   word("model.position", &m->position, Name(shape.position));
   const RotaryOptions& rope = shape.rope;
@@ -61,6 +70,8 @@ void AdoptKinds(const Options& options, const std::string& weights, const GptCon
   Adopt(options, "model.rope_high", &m->rope_high, rope.high, weights);
   Adopt(options, "model.rope_original_length", &m->rope_original_length, rope.original_length,
         weights);
+  Adopt(options, "model.rope_local_theta", &m->rope_local_theta, shape.rope_local_theta, weights);
+  Adopt(options, "model.rope_skip", &m->rope_skip, shape.rope_skip, weights);
 }
 
 // Those that are no part of a model's shape.
@@ -247,10 +258,17 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .tie_embeddings = m.tie_embeddings,
           .n_kv_head = m.n_kv_head,
           .head_dim = m.head_dim,
-          .qk_norm = m.qk_norm,
+          .qkv_bias = m.qkv_bias,
+          .qk_norm = ParseQkNorm(m.qk_norm),
+          .attn_scale = m.attn_scale,
+          .attn_softcap = m.attn_softcap,
+          .window = m.window,
+          .window_pattern = m.window_pattern,
           .n_inner = m.n_inner,
           .norm = ParseNorm(m.norm),
           .norm_eps = m.norm_eps,
+          .norm_offset = m.norm_offset,
+          .norm_place = ParseNormPlace(m.norm_place),
           .activation = ParseActivation(m.activation),
           .position = ParsePosition(m.position),
           .rope = {.theta = m.rope_theta,
@@ -259,6 +277,10 @@ GptConfig ToGptConfig(const ModelOptions& m) {
                    .low = m.rope_low,
                    .high = m.rope_high,
                    .original_length = m.rope_original_length},
+          .rope_local_theta = m.rope_local_theta,
+          .rope_skip = m.rope_skip,
+          .embed_scale = m.embed_scale,
+          .logit_softcap = m.logit_softcap,
           .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd)),
           .mixture = ToMixture(m),
           .n_dense = m.n_dense};

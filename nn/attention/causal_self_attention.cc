@@ -39,11 +39,12 @@ int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
   return n_kv_head;
 }
 
-std::unique_ptr<Child<Layer>> MakeNorm(Module* owner, const char* name,
+std::unique_ptr<Child<Layer>> MakeNorm(Module* owner, const char* name, int64_t heads,
                                        const TransformerOptions& o) {
-  if (!o.qk_norm) return nullptr;
-  return std::make_unique<Child<Layer>>(owner, name,
-                                        std::make_shared<RmsNorm>(HeadDim(o), o.norm_eps));
+  if (o.qk_norm == QkNorm::kNone) return nullptr;
+  const int64_t normed = o.qk_norm == QkNorm::kFull ? heads : 1;
+  return std::make_unique<Child<Layer>>(
+      owner, name, std::make_shared<RmsNorm>(normed * HeadDim(o), o.norm_eps, o.norm_offset));
 }
 
 }  // namespace
@@ -52,13 +53,17 @@ CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
     : n_head_(CheckHeads(options)),
       n_kv_head_(CheckKvHeads(n_head_, options.n_kv_head)),
       dropout_(options.dropout),
+      scale_(options.attn_scale),
+      softcap_(options.attn_softcap),
+      window_(options.window),
+      qk_norm_(options.qk_norm),
       rotary_(options.rotary),
       c_attn_(
           this, "c_attn",
           std::make_shared<Linear>(options.n_embd, (n_head_ + 2 * n_kv_head_) * HeadDim(options),
-                                   Options(options.bias, options.init_std))),
-      q_norm_(MakeNorm(this, "q_norm", options)),
-      k_norm_(MakeNorm(this, "k_norm", options)),
+                                   Options(options.bias || options.qkv_bias, options.init_std))),
+      q_norm_(MakeNorm(this, "q_norm", n_head_, options)),
+      k_norm_(MakeNorm(this, "k_norm", n_kv_head_, options)),
       c_proj_(this, "c_proj",
               std::make_shared<BranchLinear>(n_head_ * HeadDim(options), options.n_embd,
                                              Options(options.bias, options.residual_std))),
@@ -80,9 +85,12 @@ void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part, int64_t key_cop
 }
 
 Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
-  const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
-  const std::vector<Tensor> parts =
-      qkv.View({qkv.dim(0), qkv.dim(1), all, qkv.dim(2) / all}).Split({h, g, g}, 2);
+  const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g, d = qkv.dim(2) / all;
+  if (qk_norm_ == QkNorm::kFull) {
+    const std::vector<Tensor> parts = qkv.Split({h * d, g * d, g * d}, 2);
+    return ops::Concat({(*q_norm_)(parts[0]), (*k_norm_)(parts[1]), parts[2]}, 2);
+  }
+  const std::vector<Tensor> parts = qkv.View({qkv.dim(0), qkv.dim(1), all, d}).Split({h, g, g}, 2);
   return ops::Concat({(*q_norm_)(parts[0]), (*k_norm_)(parts[1]), parts[2]}, 2).View(qkv.shape());
 }
 
@@ -97,7 +105,7 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
       return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position, documents.positions);
     });
   }
-  ops::CausalAttentionOptions options;
+  ops::CausalAttentionOptions options{.scale = scale_, .softcap = softcap_, .window = window_};
   if (KvCacheScope* cache = KvCacheScope::Current()) {
     const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
     const Tensor heads = qkv.View({qkv.dim(0), qkv.dim(1), all, qkv.dim(2) / all});

@@ -25,7 +25,9 @@ struct AttentionCall {
 // v), c_proj (H D -> n_embd) and resid_dropout, BranchLayers. G < H is grouped-query attention
 // (Ainslie et al., 2023): a key head serves H / G neighbouring query heads. With qk_norm two more,
 // Layers: q_norm (q [B, T, H, D] -> the same) and k_norm, RmsNorms of each head by itself (Qwen
-// Team, "Qwen3 technical report", 2025). The mask of the attention weights' dropout has the site
+// Team, "Qwen3 technical report", 2025), or with QkNorm::kFull ([B, T, H D] -> the same) of all
+// heads together (OLMo Team, "2 OLMo 2 Furious", 2025). Scale, soft cap and window of the scores:
+// ops::CausalAttentionOptions. The mask of the attention weights' dropout has the site
 // "<path>.attn_dropout". Throws ArgumentError unless there is a head_dim or n_embd is a multiple of
 // n_head, and n_head is one of n_kv_head.
 class CausalSelfAttention : public BranchLayer {
@@ -35,6 +37,7 @@ class CausalSelfAttention : public BranchLayer {
   // Of this rank, if the heads are shared out.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
+  QkNorm qk_norm() const { return qk_norm_; }
   // Null without qk_norm.
   Child<Layer>* q_norm() const { return q_norm_.get(); }
   Child<Layer>* k_norm() const { return k_norm_.get(); }
@@ -60,7 +63,9 @@ class CausalSelfAttention : public BranchLayer {
 
   int64_t n_head_, n_kv_head_;
   int64_t first_head_ = 0;  // of the unsharded model
-  double dropout_;
+  double dropout_, scale_, softcap_;
+  int64_t window_;
+  QkNorm qk_norm_;
   std::shared_ptr<Rotary> rotary_;
   KeysFunction copy_keys_;  // empty: there is one copy
   AttendFunction attend_;   // empty: as in one process

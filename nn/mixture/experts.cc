@@ -30,10 +30,9 @@ Tensor GroupedLinear::Forward(const Tensor& rows, const Tensor& offsets) {
 Experts::Experts(const TransformerOptions& o)
     : activation_(o.activation),
       c_fc_(this, "c_fc",
-            std::make_shared<GroupedLinear>(
-                o.mixture.n_expert, o.n_embd,
-                o.activation == MlpActivation::kSwiGlu ? 2 * Inner(o) : Inner(o),
-                Normal(0, o.init_std))),
+            std::make_shared<GroupedLinear>(o.mixture.n_expert, o.n_embd,
+                                            IsGated(o.activation) ? 2 * Inner(o) : Inner(o),
+                                            Normal(0, o.init_std))),
       c_proj_(this, "c_proj",
               std::make_shared<GroupedLinear>(o.mixture.n_expert, Inner(o), o.n_embd,
                                               Normal(0, o.residual_std))) {}

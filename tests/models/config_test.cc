@@ -42,7 +42,18 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.tie_embeddings",
                                 "model.n_kv_head",
                                 "model.head_dim",
+                                "model.qkv_bias",
                                 "model.qk_norm",
+                                "model.attn_scale",
+                                "model.attn_softcap",
+                                "model.window",
+                                "model.window_pattern",
+                                "model.norm_offset",
+                                "model.norm_place",
+                                "model.rope_local_theta",
+                                "model.rope_skip",
+                                "model.embed_scale",
+                                "model.logit_softcap",
                                 "model.n_inner",
                                 "model.n_expert",
                                 "model.n_expert_used",
@@ -149,6 +160,16 @@ n_head = 4
 n_kv_head = 2
 head_dim = 6
 qk_norm = true
+attn_scale = 0.3
+attn_softcap = 50
+window = 9
+window_pattern = 2
+norm_offset = 1
+norm_place = "sandwich"
+rope_local_theta = 40
+rope_skip = 3
+embed_scale = 4
+logit_softcap = 30
 n_embd = 16
 n_inner = 20
 dropout = 0.5
@@ -234,7 +255,17 @@ timeout = 15
   EXPECT_EQ(config.model.n_head, 4);
   EXPECT_EQ(config.model.n_kv_head, 2);
   EXPECT_EQ(config.model.head_dim, 6);
-  EXPECT_TRUE(config.model.qk_norm);
+  EXPECT_EQ(config.model.qk_norm, "head");  // as earlier versions wrote it
+  EXPECT_EQ(config.model.attn_scale, 0.3);
+  EXPECT_EQ(config.model.attn_softcap, 50);
+  EXPECT_EQ(config.model.window, 9);
+  EXPECT_EQ(config.model.window_pattern, 2);
+  EXPECT_EQ(config.model.norm_offset, 1);
+  EXPECT_EQ(config.model.norm_place, "sandwich");
+  EXPECT_EQ(config.model.rope_local_theta, 40);
+  EXPECT_EQ(config.model.rope_skip, 3);
+  EXPECT_EQ(config.model.embed_scale, 4);
+  EXPECT_EQ(config.model.logit_softcap, 30);
   EXPECT_EQ(config.model.n_embd, 16);
   EXPECT_EQ(config.model.n_inner, 20);
   EXPECT_EQ(config.model.dropout, 0.5);
@@ -304,7 +335,7 @@ timeout = 15
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out, and parallel.ep and those of a
   // pipeline and of context parallelism, which parallel.shard rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 76u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 86u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -381,7 +412,7 @@ TEST(RunConfig, UnknownWords) {
   for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
     EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
                 HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
-                          "swiglu, layer_norm, rms_norm, as in gelu,layer_norm"));
+                          "swiglu, geglu_tanh, layer_norm, rms_norm, as in gelu,layer_norm"));
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "

@@ -59,7 +59,7 @@ std::vector<Family> Families() {
   mixtral.mixture = {.n_expert = 4, .n_expert_used = 2};
   GptConfig qwen3 = llama;
   qwen3.head_dim = 10;
-  qwen3.qk_norm = true;
+  qwen3.qk_norm = nn::QkNorm::kHead;
   return {{"gpt2", base},
           {"no_bias_untied", plain},
           {"llama", llama},

@@ -42,12 +42,15 @@ Outcome Of(const std::vector<std::string>& arguments) {
 TEST(ModelOptions, EachDoesSomething) {
   const std::vector<std::string> gpt2 = {"--model.n_embd=16", "--model.n_layer=1",
                                          "--model.n_head=4"};
-  std::vector<std::string> experts = gpt2, rope = gpt2, linear, llama3;
+  std::vector<std::string> experts = gpt2, rope = gpt2, linear, llama3, windows;
   for (const char* option : {"n_layer=2", "n_expert=4", "n_shared_expert=1"}) {
     experts.push_back(StrCat("--model.", option));
   }
   rope.push_back("--model.position=rope");
-  linear = llama3 = rope;
+  linear = llama3 = windows = rope;
+  for (const char* option : {"n_layer=2", "window=4", "window_pattern=2"}) {
+    windows.push_back(StrCat("--model.", option));
+  }
   linear.push_back("--model.rope_scaling=linear");
   linear.push_back("--model.rope_factor=3");
   llama3.push_back("--model.rope_scaling=llama3");
@@ -71,7 +74,17 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.tie_embeddings=false",
         "--model.n_kv_head=2",
         "--model.head_dim=5",
+        "--model.qkv_bias",
         "--model.qk_norm",
+        "--model.qk_norm=full",
+        "--model.attn_scale=0.3",
+        "--model.attn_softcap=2",
+        "--model.window=5",
+        "--model.norm_offset=1",
+        "--model.norm_place=post",
+        "--model.norm_place=sandwich",
+        "--model.activation=geglu_tanh",
+        "--model.logit_softcap=3",
         "--model.n_inner=48",
         "--model.norm_eps=0.01",
         "--model.preset=llama-tiny"}},
@@ -79,7 +92,10 @@ TEST(ModelOptions, EachDoesSomething) {
        {"--model.n_expert=5", "--model.n_expert_used=1", "--model.n_expert_inner=20",
         "--model.n_shared_expert=2", "--model.shared_gate", "--model.n_dense=1",
         "--model.router=softmax_all", "--model.router=sigmoid", "--model.router_scale=2"}},
-      {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
+      {rope,
+       {"--model.rope_theta=100", "--model.block_size=8", "--model.rope_skip=1",
+        "--model.embed_scale=3"}},
+      {windows, {"--model.window_pattern=3", "--model.rope_local_theta=100"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
   for (const auto& [base, changes] : cases) {
@@ -138,7 +154,7 @@ TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
   for (const std::string& word : PositionNames()) EXPECT_EQ(Name(ParsePosition(word)), word);
   for (const std::string& word : RopeScalingNames()) EXPECT_EQ(Name(ParseRopeScaling(word)), word);
   EXPECT_THROW(ParseNorm("batch_norm"), ArgumentError);
-  EXPECT_EQ(ActivationNames().size(), 5u);
+  EXPECT_EQ(ActivationNames().size(), 6u);
 }
 
 TEST(GptConfigTest, ZerosAreResolved) {
@@ -178,6 +194,11 @@ TEST(GptConfigTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](GptConfig& c) { c.n_inner = -1; }), HasSubstr("n_inner must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.init_std = -1; }), HasSubstr("init_std must not be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.norm_offset = 2; }), HasSubstr("must be 0 or 1, got 2"));
+  EXPECT_THAT(error([](GptConfig& c) { c.embed_scale = 3; }),
+              HasSubstr("embed_scale = 3 would also have to scale the learned positions"));
+  EXPECT_THAT(error([](GptConfig& c) { c.window = -1; }), HasSubstr("window must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.attn_softcap = NAN; }), HasSubstr("attn_softcap must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.n_embd = 36; }),
               HasSubstr("the size of a head must be even, got 3"));
   EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 0; }),

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+
 #include "models/gpt/gpt.h"
+#include "models/gpt/hf_format.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 
@@ -20,7 +24,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 21);
+  EXPECT_EQ(Presets().size(), 35);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -102,7 +106,12 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
       {"llama-2-13b", 13015864320},     {"llama-2-70b", 68976648192},
       {"llama-3-8b", 8030261248},       {"llama-3-70b", 70553706496},
       {"llama-3.1-405b", 405853388800}, {"mistral-7b", 7248023552},
-      {"qwen3-0.6b", 596049920}};
+      {"qwen3-0.6b", 596049920},        {"mistral-7b-v0.1", 7241732096},
+      {"qwen2.5-0.5b", 494032768},      {"qwen2.5-1.5b", 1543714304},
+      {"qwen2.5-7b", 7615616512},       {"olmo-2-1b", 1484916736},
+      {"olmo-2-7b", 7298617344},        {"smollm2-135m", 134515008},
+      {"smollm2-360m", 361821120},      {"smollm2-1.7b", 1711376384},
+      {"smollm3-3b", 3075098624}};
   for (const auto& [name, parameters] : sizes) {
     const RunConfig c = With(name);
     const GptConfig shape = ToGptConfig(c.model);
@@ -111,6 +120,37 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
     EXPECT_EQ(shape.activation, nn::MlpActivation::kSwiGlu) << name;
     EXPECT_EQ(shape.position, Position::kRope) << name;
     EXPECT_FALSE(shape.bias) << name;
+  }
+}
+
+TEST(Presets, GemmaSizesHaveTheirParameterCounts) {
+  const std::vector<std::pair<std::string, int64_t>> sizes = {{"gemma-2-2b", 2614341888},
+                                                              {"gemma-2-9b", 9241705984},
+                                                              {"gemma-3-270m", 268098176},
+                                                              {"gemma-3-1b", 999885952}};
+  for (const auto& [name, parameters] : sizes) {
+    const GptConfig shape = ToGptConfig(With(name).model);
+    EXPECT_EQ(Gpt(shape).NumParameters(), parameters) << name;
+    EXPECT_EQ(shape.embed_scale, std::sqrt(static_cast<double>(shape.n_embd))) << name;
+  }
+}
+
+// Each preset of a family is written as one of its folders.
+TEST(Presets, HaveTheModelTypesOfTheirFamilies) {
+  const std::map<std::string, std::string> types = {{"gpt2", "gpt2"},
+                                                    {"llama-3.2-1b", "llama"},
+                                                    {"mistral-7b-v0.1", "mistral"},
+                                                    {"mixtral-8x7b", "mixtral"},
+                                                    {"qwen2.5-7b", "qwen2"},
+                                                    {"qwen3-0.6b", "qwen3"},
+                                                    {"qwen3-30b-a3b", "qwen3_moe"},
+                                                    {"gemma-2-9b", "gemma2"},
+                                                    {"gemma-3-1b", "gemma3_text"},
+                                                    {"olmo-2-7b", "olmo2"},
+                                                    {"smollm2-1.7b", "llama"},
+                                                    {"smollm3-3b", "smollm3"}};
+  for (const auto& [name, type] : types) {
+    EXPECT_EQ(HfModelType(ToGptConfig(With(name).model)), type) << name;
   }
 }
 

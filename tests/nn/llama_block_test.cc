@@ -47,7 +47,7 @@ constexpr int64_t kWideHead = 10;
 TransformerOptions Qwen3() {
   TransformerOptions options = Llama();
   options.head_dim = kWideHead;
-  options.qk_norm = true;
+  options.qk_norm = nn::QkNorm::kHead;
   options.rotary = std::make_shared<Rotary>(kWideHead, RotaryOptions{.theta = kTheta});
   return options;
 }

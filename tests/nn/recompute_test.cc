@@ -91,7 +91,7 @@ TransformerOptions Llama(double dropout) {
 TransformerOptions Qwen3(double dropout) {
   TransformerOptions options = Llama(dropout);
   options.head_dim = 8;  // more than n_embd / n_head
-  options.qk_norm = true;
+  options.qk_norm = nn::QkNorm::kHead;
   options.rotary = std::make_shared<Rotary>(8, RotaryOptions{});
   return options;
 }
@@ -168,7 +168,7 @@ struct Formula {
         q(head * o.n_head),
         k(o.n_kv_head > 0 ? head * o.n_kv_head : q),
         h(o.n_head),
-        normed(o.qk_norm ? q + k + (q + k) / head : 0),
+        normed(o.qk_norm == QkNorm::kHead ? q + k + (q + k) / head : 0),
         f(o.n_inner > 0 ? o.n_inner : 4 * o.n_embd),
         in(o.activation == MlpActivation::kSwiGlu ? 2 * f : f),
         statistics(o.norm == NormKind::kLayerNorm ? 8 : 4) {}

@@ -49,7 +49,7 @@ void DrawMixture(Draw& draw, GptConfig& m) {
 // Draws wider heads, and norms of their queries and keys.
 void DrawHeads(Draw& draw, GptConfig& m) {
   m.head_dim = draw.Of<int64_t>({0, 0, 12});
-  m.qk_norm = draw.Of({true, false, false});
+  m.qk_norm = draw.Of({nn::QkNorm::kHead, nn::QkNorm::kNone, nn::QkNorm::kNone});
 }
 
 // What a model needs whose layers ranks may share out.
@@ -84,6 +84,7 @@ Task DrawTask(Draw& draw) {
     m.position = Position::kRope;
     m.n_kv_head = draw.Of<int64_t>({1, 2});
     m.n_inner = draw.Of<int64_t>({40, 50, 300});
+    if (draw.Of({true, false, false})) task = GemmaLike(task);
   }
   if (draw.Of({true, false, false})) DrawMixture(draw, m);
   task.dtype = draw.Of({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});

@@ -44,7 +44,7 @@ Task Qwen3(DType dtype) {
   Task task = Llama(dtype);
   task.model.n_kv_head = 4;
   task.model.head_dim = 12;
-  task.model.qk_norm = true;
+  task.model.qk_norm = nn::QkNorm::kHead;
   return task;
 }
 
@@ -64,6 +64,10 @@ std::vector<Plan> PairsOfModes() {
 }
 
 TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
+
+TEST(ComposedPlan, PairsOfModesOfAGemma) {
+  ExpectSameBits(GemmaLike(Qwen3(DType::kBF16)), PairsOfModes());
+}
 
 TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
   ExpectSameBits(Llama(DType::kBF16), PairsOfModes());

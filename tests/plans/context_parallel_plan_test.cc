@@ -51,7 +51,7 @@ Task Llama(DType dtype) {
 Task Qwen3(DType dtype) {
   Task task = Llama(dtype);
   task.model.head_dim = 12;  // more than n_embd / n_head
-  task.model.qk_norm = true;
+  task.model.qk_norm = nn::QkNorm::kHead;
   return task;
 }
 
@@ -93,6 +93,15 @@ TEST(ContextParallelPlan, Gpt2InBF16) { ExpectSameBits(Gpt2(DType::kBF16)); }
 TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
+
+TEST(ContextParallelPlan, Gemma) {
+  ExpectSameBits(GemmaLike(Llama(DType::kF32)));
+  Task biases = GemmaLike(Llama(DType::kBF16));
+  biases.model.bias = true;  // of branches that end in a norm
+  ExpectSameBits(biases);
+}
+
+TEST(ContextParallelPlan, OlmosNorms) { ExpectSameBits(OlmoLike(Llama(DType::kBF16))); }
 
 TEST(ContextParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));

@@ -68,6 +68,11 @@ TEST(PipelinePlan, SameBitsInBF16) { ExpectSameBits(Gpt2(DType::kBF16), AllPlans
 
 TEST(PipelinePlan, SameBitsOfALlama) { ExpectSameBits(Llama(DType::kBF16), AllPlans()); }
 
+TEST(PipelinePlan, SameBitsOfOtherNormsAndWindows) {
+  ExpectSameBits(GemmaLike(Llama(DType::kBF16)), AllPlans());
+  ExpectSameBits(OlmoLike(Llama(DType::kBF16)), AllPlans());
+}
+
 // With tied weights, by every way to train.
 TEST(PipelinePlan, SameBitsOfTiedWeightsByAnyOtherPlan) {
   std::vector<Plan> plans = {{.copies = 2, .data_parallel = true},

@@ -128,8 +128,9 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
                      : "")
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
-             << (m.head_dim > 0 ? ", wide heads" : "") << (m.qk_norm ? ", normed heads" : "")
-             << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
+             << (m.head_dim > 0 ? ", wide heads" : "")
+             << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "") << ", dropout "
+             << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
              << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
@@ -157,6 +158,30 @@ Task LlamaLike(Task task) {
   task.model.norm = NormKind::kRmsNorm;
   task.model.activation = nn::MlpActivation::kSwiGlu;
   task.model.position = Position::kRope;
+  return task;
+}
+
+Task GemmaLike(Task task) {
+  GptConfig& m = task.model;
+  m.qkv_bias = true;
+  m.qk_norm = nn::QkNorm::kHead;
+  m.attn_scale = 0.4;
+  m.attn_softcap = 0.5;
+  m.window = 3;
+  m.window_pattern = 2;
+  m.norm_offset = 1;
+  m.norm_place = nn::NormPlace::kSandwich;
+  m.activation = nn::MlpActivation::kGegluTanh;
+  m.rope_local_theta = 50;
+  m.rope_skip = 3;
+  m.embed_scale = 5;
+  m.logit_softcap = 0.7;
+  return task;
+}
+
+Task OlmoLike(Task task) {
+  task.model.qk_norm = nn::QkNorm::kFull;
+  task.model.norm_place = nn::NormPlace::kPost;
   return task;
 }
 

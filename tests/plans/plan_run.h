@@ -38,6 +38,11 @@ struct Task {
 std::ostream& operator<<(std::ostream& out, const Task& task);
 // The same task with a Llama's norms, MLPs and positions, without biases.
 Task LlamaLike(Task task);
+// The same Llama with all that Gemma 2 and 3 and Qwen2 have besides, and windows shorter than the
+// sequence; biases and dropout stay.
+Task GemmaLike(Task task);
+// The same Llama with OLMo 2's norms: after each branch, and of all heads together.
+Task OlmoLike(Task task);
 
 // How it is trained: on which ranks, and with what in memory.
 struct Plan {

@@ -42,7 +42,7 @@ Task Llama(DType dtype) {
 Task Qwen3(DType dtype) {
   Task task = Llama(dtype);
   task.model.head_dim = 12;  // more than n_embd / n_head
-  task.model.qk_norm = true;
+  task.model.qk_norm = nn::QkNorm::kHead;
   return task;
 }
 
@@ -80,6 +80,19 @@ TEST(TensorParallelPlan, Gpt2InBF16) { ExpectSameBits(Gpt2(DType::kBF16)); }
 TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
+
+TEST(TensorParallelPlan, Gemma) {
+  ExpectSameBits(GemmaLike(Llama(DType::kF32)));
+  Task biases = GemmaLike(Llama(DType::kBF16));
+  biases.model.bias = true;  // of branches that end in a norm
+  ExpectSameBits(biases);
+}
+
+// Whose norms of queries and keys are sums over all ranks.
+TEST(TensorParallelPlan, Olmo) {
+  ExpectSameBits(OlmoLike(Llama(DType::kF32)));
+  ExpectSameBits(OlmoLike(Llama(DType::kBF16)));
+}
 
 TEST(TensorParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
@@ -141,7 +154,8 @@ TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
 TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
   Task fewer_keys = Llama(DType::kF32);
   fewer_keys.model.n_kv_head = 2;
-  for (Task task : {Gpt2(DType::kF32), fewer_keys}) {
+  for (Task task : {Gpt2(DType::kF32), fewer_keys, GemmaLike(Llama(DType::kF32)),
+                    OlmoLike(Llama(DType::kF32))}) {
     task.steps = 3;
     const Outcome parts = TrainBy(task, PlanOf(4, 1), task.steps);
     task.virtual_tp = 1;
@@ -206,6 +220,12 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   qwen3.model.n_head = 12;
   qwen3.model.n_kv_head = 6;
   EXPECT_EQ(error(qwen3, 2), "");
+  Task olmo = OlmoLike(Llama(DType::kF32));
+  olmo.model.n_kv_head = 2;
+  EXPECT_EQ(error(olmo, 2), "");
+  EXPECT_THAT(error(olmo, 4),
+              testing::HasSubstr("'h.0.attn.k_norm' norms all heads together (model.qk_norm = "
+                                 "\"full\"), and the 4 parts of virtual.tp do not divide the 2"));
   EXPECT_THAT(error(qwen3, 4),
               testing::HasSubstr("the gradient of 'h.0.attn.q_norm' is a sum over the 4 parts of "
                                  "virtual.tp, and these do not divide the 6 heads of keys"));

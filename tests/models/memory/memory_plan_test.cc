@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {.bias = false,
                     .n_kv_head = 2,
                     .head_dim = 24,
-                    .qk_norm = true,
+                    .qk_norm = nn::QkNorm::kHead,
                     .norm = NormKind::kRmsNorm,
                     .activation = nn::MlpActivation::kSwiGlu,
                     .position = Position::kRope})},

@@ -1,9 +1,9 @@
-#include "models/gpt/hf_format.h"
-
 #include <algorithm>
 #include <set>
 
 #include "core/io/safetensors.h"
+#include "models/gpt/hf/family.h"
+#include "models/gpt/hf_format.h"
 
 namespace lockstep::models {
 namespace {
@@ -48,71 +48,70 @@ struct Path {
   }
 };
 
-bool IsMixtral(const GptConfig& c) { return HfFormatOf(c) == HfFormat::kMixtral; }
-
-// The rows of a joint linear layer, by their names in Llama.
+// The rows of a joint linear layer, by their names in the file.
 struct Part {
-  const char* layer;
+  std::string layer;
   int64_t rows;
 };
 
-std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64_t rows) {
+std::vector<Part> LlamaParts(const HfFamily& family, const GptConfig& c, const std::string& layer,
+                             int64_t rows) {
   if (layer == "attn.c_attn") {
     return {{"self_attn.q_proj", c.n_head * c.head_dim},
             {"self_attn.k_proj", c.n_kv_head * c.head_dim},
             {"self_attn.v_proj", c.n_kv_head * c.head_dim}};
   }
   if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
-  if (layer == "mlp.router") {
-    return {{IsMixtral(c) ? "block_sparse_moe.gate" : "mlp.gate", rows}};
+  if (layer == "mlp.router") return {{family.experts.router, rows}};
+  static const std::vector<HfLayerName> llama = {{"wte", "embed_tokens"},
+                                                 {"ln_f", "norm"},
+                                                 {"ln_1", "input_layernorm"},
+                                                 {"ln_2", "post_attention_layernorm"},
+                                                 {"attn.q_norm", "self_attn.q_norm"},
+                                                 {"attn.k_norm", "self_attn.k_norm"},
+                                                 {"attn.c_proj", "self_attn.o_proj"},
+                                                 {"mlp.c_proj", "mlp.down_proj"},
+                                                 {"lm_head", "lm_head"}};
+  for (const auto* names : {&family.names, &llama}) {
+    for (const auto& [ours, theirs] : *names) {
+      if (layer == ours) return {{theirs, rows}};
+    }
   }
-  static constexpr std::pair<const char*, const char*> kNames[] = {
-      {"wte", "embed_tokens"},
-      {"ln_f", "norm"},
-      {"ln_1", "input_layernorm"},
-      {"ln_2", "post_attention_layernorm"},
-      {"attn.q_norm", "self_attn.q_norm"},
-      {"attn.k_norm", "self_attn.k_norm"},
-      {"attn.c_proj", "self_attn.o_proj"},
-      {"mlp.c_proj", "mlp.down_proj"}};
-  for (const auto& [ours, theirs] : kNames) {
-    if (layer == ours) return {{theirs, rows}};
-  }
-  LS_INVARIANT(layer == "lm_head");
-  return {{"lm_head", rows}};
+  throw ArgumentError(
+      StrCat("the format ", family.model_type, " has no name for the layer ", layer));
 }
 
-// The matrices of Mixtral's or Qwen3-MoE's experts.
-std::vector<Piece> ExpertPieces(const GptConfig& c, const std::string& prefix, bool input) {
+// The matrices of experts.
+std::vector<Piece> ExpertPieces(const HfFamily& family, const GptConfig& c,
+                                const std::string& prefix, bool input) {
   const int64_t f = c.mixture.n_inner;
-  const bool mixtral = IsMixtral(c);
+  const HfExpertNames& names = family.experts;
   std::vector<Piece> out;
   for (int64_t e = 0; e < c.mixture.n_expert; ++e) {
-    const std::string expert =
-        StrCat(prefix, mixtral ? "block_sparse_moe.experts." : "mlp.experts.", e, ".");
-    const auto add = [&](const char* name, int64_t begin, int64_t end) {
-      out.push_back({StrCat(expert, name, ".weight"), begin, end, false, e});
+    const auto add = [&](const std::string& name, int64_t begin, int64_t end) {
+      out.push_back({StrCat(prefix, names.experts, e, ".", name, ".weight"), begin, end, false, e});
     };
     if (input) {
-      add(mixtral ? "w1" : "gate_proj", 0, f);
-      add(mixtral ? "w3" : "up_proj", f, 2 * f);
+      add(names.gate, 0, f);
+      add(names.up, f, 2 * f);
     } else {
-      add(mixtral ? "w2" : "down_proj", 0, c.n_embd);
+      add(names.down, 0, c.n_embd);
     }
   }
   return out;
 }
 
-std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int64_t rows) {
+std::vector<Piece> LlamaPieces(const HfFamily& family, const GptConfig& c, const std::string& name,
+                               int64_t rows) {
   const Path path(name);
   std::string prefix = path.layer == "lm_head" ? "" : "model.";
   if (!path.block.empty()) prefix += "layers." + path.block.substr(2);
   if (path.layer.starts_with("mlp.experts.")) {
-    return ExpertPieces(c, prefix, path.layer == "mlp.experts.c_fc");
+    return ExpertPieces(family, c, prefix, path.layer == "mlp.experts.c_fc");
   }
   std::vector<Piece> out;
   int64_t begin = 0;
-  for (const Part& part : LlamaParts(c, path.layer, rows)) {
+  for (const Part& part : LlamaParts(family, c, path.layer, rows)) {
     out.push_back({StrCat(prefix, part.layer, ".", path.kind), begin, begin + part.rows});
     begin += part.rows;
   }
@@ -121,18 +120,25 @@ std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int6
 }
 
 // The tensors of the file that make up a parameter of the model.
-std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
+std::vector<Piece> Pieces(const HfFamily& family, const GptConfig& c, const std::string& name,
+                          const Parameter& p) {
   const int64_t rows = p.logical_shape()[0];
-  const HfFormat format = HfFormatOf(c);
-  if (format == HfFormat::kLockstep) return {{name, 0, rows}};
-  if (format == HfFormat::kGpt2) return {{name, 0, rows, IsConv1d(name)}};
-  return LlamaPieces(c, name, rows);
+  switch (family.layout) {
+    case HfLayout::kOwn:
+      return {{name, 0, rows}};
+    case HfLayout::kGpt2:
+      return {{name, 0, rows, IsConv1d(name)}};
+    case HfLayout::kLlama:
+      return LlamaPieces(family, c, name, rows);
+  }
+  throw ArgumentError("no such layout");
 }
 
 // For each weight of a linear layer or norm, the bias that GPT-2's format requires beside it.
-std::vector<std::pair<std::string, int64_t>> MissingBiases(const Gpt& model) {
+std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& family,
+                                                           const Gpt& model) {
   std::vector<std::pair<std::string, int64_t>> out;
-  if (model.config().bias || HfFormatOf(model.config()) != HfFormat::kGpt2) return out;
+  if (model.config().bias || family.layout != HfLayout::kGpt2) return out;
   for (const auto& [name, p] : model.NamedParameters()) {
     if (name == "wte.weight" || name == "wpe.weight" || name == "lm_head.weight") continue;
     out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
@@ -211,16 +217,17 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
 }
 
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight) {
+  const HfFamily& family = HfFamilyOf(model.config());
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : model.NamedParameters()) {
-    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+    for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
       items.push_back(SafetensorsItem::Of(
           piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
           [weight, name = name, p = p, piece] { return piece.Of(weight(name, *p)); }));
     }
   }
   const DType dtype = model.Parameters().at(0)->value().dtype();
-  for (const auto& [name, size] : MissingBiases(model)) {
+  for (const auto& [name, size] : MissingBiases(family, model)) {
     items.push_back(SafetensorsItem::Of(name, Tensor::Zeros({size}, dtype)));
   }
   return items;
@@ -228,6 +235,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
 
 void LoadHfWeights(Gpt& model, const std::string& path) {
   const SafetensorsSet set = SafetensorsSet::Open(path);
+  const HfFamily& family = HfFamilyOf(model.config());
   Entries entries(set);
   std::string missing;
   const SafetensorsEntry* embedding = nullptr;
@@ -235,7 +243,7 @@ void LoadHfWeights(Gpt& model, const std::string& path) {
     const Tensor value = p->value().Detach();
     const bool cut = !p->layout().is_whole();
     const Tensor whole = cut ? Tensor::Empty(p->logical_shape(), value.dtype()) : value;
-    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+    for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
       const SafetensorsEntry* entry = entries.Find(piece.name);
       if (name == "wte.weight") embedding = entry;
       if (entry) {
@@ -249,7 +257,7 @@ void LoadHfWeights(Gpt& model, const std::string& path) {
   if (!missing.empty()) {
     throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
   }
-  for (const auto& [name, size] : MissingBiases(model)) {
+  for (const auto& [name, size] : MissingBiases(family, model)) {
     if (const SafetensorsEntry* entry = entries.Find(name)) CheckZero(*entry);
   }
   if (model.config().tie_embeddings) {

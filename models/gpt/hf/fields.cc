@@ -1,0 +1,69 @@
+#include "models/gpt/hf/fields.h"
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace lockstep::models {
+
+using Json = nlohmann::json;
+
+void Fields::Fail(const char* key, const std::string& what) const {
+  throw InputError(StrCat(source, ": \"", key, "\" ", what));
+}
+
+int64_t Fields::Integer(const char* key) const {
+  if (!j.contains(key) || !j[key].is_number_integer()) Fail(key, "must be an integer");
+  return j[key].get<int64_t>();
+}
+
+int64_t Fields::Integer(const char* key, int64_t otherwise) const {
+  return Has(key) ? Integer(key) : otherwise;
+}
+
+double Fields::Number(const char* key, double otherwise) const {
+  if (!Has(key)) return otherwise;
+  if (!j[key].is_number()) Fail(key, "must be a number");
+  return j[key].get<double>();
+}
+
+double Fields::NumberOrNull(const char* key, double otherwise) const {
+  return Number(key, j.contains(key) ? 0 : otherwise);
+}
+
+int64_t Fields::IntegerOrNull(const char* key, int64_t otherwise) const {
+  return Integer(key, j.contains(key) ? 0 : otherwise);
+}
+
+bool Fields::Bool(const char* key, bool otherwise) const {
+  if (!Has(key)) return otherwise;
+  if (!j[key].is_boolean()) Fail(key, "must be true or false");
+  return j[key].get<bool>();
+}
+
+std::string Fields::Text(const char* key, const std::string& otherwise) const {
+  if (!Has(key)) return otherwise;
+  if (!j[key].is_string()) Fail(key, "must be a string");
+  return j[key].get<std::string>();
+}
+
+void Fields::Expect(const char* key, const Json& want) const {
+  if (Has(key) && j[key] != want) {
+    Fail(key, StrCat("is ", DumpJson(j[key]), "; only ", DumpJson(want), " is supported"));
+  }
+}
+
+Fields Fields::Object(const char* key) const {
+  static const Json empty = Json::object();
+  if (!Has(key)) return {empty, source};
+  if (!j[key].is_object()) Fail(key, "must be an object");
+  return {j[key], StrCat(source, ": \"", key, "\"")};
+}
+
+const Json& Fields::Array(const char* key) const {
+  static const Json empty = Json::array();
+  if (!Has(key)) return empty;
+  if (!j[key].is_array()) Fail(key, "must be a list");
+  return j[key];
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,55 @@
+// Gemma 3's language models: Gemma Team, "Gemma 3 technical report" (2025).
+#include "models/gpt/hf/gemma_keys.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr double kLocalTheta = 1e4;
+
+// Since transformers 5 "rope_parameters" has an object for each kind of layer.
+void ReadRopes(const Fields& f, GptConfig* c) {
+  double local = f.Number("rope_local_base_freq", kLocalTheta);
+  if (f.Has("rope_parameters")) {
+    const Fields both = f.Object("rope_parameters"), sliding = both.Object("sliding_attention");
+    c->rope = ReadRopeObject(both.Object("full_attention"), c->rope);
+    const RotaryOptions of_window = ReadRopeObject(sliding, {.theta = local});
+    if (of_window.scaling != RotaryScaling::kNone) {
+      sliding.Fail("rope_type",
+                   "is not \"default\", which alone is supported in layers with a window");
+    }
+    local = of_window.theta;
+  } else {
+    c->rope = ReadRope(f, c->rope);
+  }
+  const bool apart = local != c->rope.theta || c->rope.scaling != RotaryScaling::kNone;
+  c->rope_local_theta = c->window > 0 && apart ? local : 0;
+}
+
+GptConfig Read(const Fields& f) {
+  GptConfig c = ReadGemmaKeys(f, {.positions = 131072, .rope_theta = 1e6});
+  c.qk_norm = nn::QkNorm::kHead;
+  c.attn_softcap = f.NumberOrNull("attn_logit_softcapping", 0);
+  c.logit_softcap = f.NumberOrNull("final_logit_softcapping", 0);
+  ReadWindows(f, f.IntegerOrNull("sliding_window", 4096), f.Integer("sliding_window_pattern", 6),
+              &c);
+  ReadRopes(f, &c);
+  return c;
+}
+
+OrderedJson Write(const GptConfig& c) {
+  OrderedJson j = WriteGemmaKeys(c, "gemma3_text", "Gemma3ForCausalLM");
+  if (j.is_null()) return j;
+  j["rope_local_base_freq"] = c.rope_local_theta > 0 ? c.rope_local_theta : c.rope.theta;
+  j["use_bidirectional_attention"] = false;
+  return j;
+}
+
+}  // namespace
+
+const HfFamily kHfGemma3 = {.model_type = "gemma3_text",
+                            .title = "Gemma 3",
+                            .read = Read,
+                            .write = Write,
+                            .names = GemmaNames()};
+
+}  // namespace lockstep::models

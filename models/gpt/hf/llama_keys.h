@@ -1,0 +1,40 @@
+// The keys of config.json that Llama's successors share.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/gpt/hf/family.h"
+
+namespace lockstep::models {
+
+// What transformers takes where a config.json leaves it out.
+struct LlamaDefaults {
+  int64_t positions = 2048;
+  double eps = 1e-6;
+  double rope_theta = 1e4;
+  std::optional<int64_t> n_kv_head = {};  // none: as many as heads
+  int64_t head_dim = 0;                   // 0: n_embd / n_head
+  bool tie_embeddings = false;
+};
+
+// A Llama without biases: sizes, rotary embedding, RMS norms, SwiGLU. "hidden_act" must be "silu".
+GptConfig ReadLlamaKeys(const Fields& f, const LlamaDefaults& defaults = {});
+// The same but for the activation, whose key differs.
+GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults);
+OrderedJson WriteLlamaKeys(const GptConfig& c, const char* model_type, const char* architecture);
+
+// Rotary embedding: "rope_theta" and "rope_scaling", or since transformers 5 both within
+// "rope_parameters". What is absent is as in `rope`.
+RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope = {});
+// The scaling of an object that has "rope_type" and its numbers, and perhaps "rope_theta".
+RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope);
+OrderedJson WriteRopeScaling(const RotaryOptions& rope);
+
+// "layer_types" where there is one, else layers have the window but for every `pattern`-th (0: all
+// have it).
+void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c);
+// "sliding_window", null for none, and "layer_types".
+void WriteWindows(const GptConfig& c, OrderedJson* j);
+
+}  // namespace lockstep::models

@@ -1,0 +1,58 @@
+// The weight and the bias of a norm, and their use.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "core/module.h"
+#include "kernels/residual_norm/residual_norm.h"
+#include "nn/init.h"
+
+namespace lockstep::nn {
+
+struct NormOptions {
+  NormKind kind = NormKind::kLayerNorm;
+  bool bias = true;  // of a layer norm; an RMS norm has none
+  double eps = 1e-5;
+  // A norm multiplies by offset + weight. With 1, as in Gemma, the weight begins at 0, and what
+  // 16 bits round is its distance from 1.
+  double offset = 0;
+};
+
+// What a norm multiplies by: the weight, or offset + weight, f32 at least.
+Tensor WithOffset(const Tensor& weight, double offset);
+// The norm of x [..., C]; bias may be undefined.
+Tensor Norm(const NormOptions& options, const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+// What modules that norm have in common. Parameters: weight [dim] = 1 - offset and, if it has one,
+// bias [dim] = 0; neither decays. Throws ArgumentError unless dim and eps are positive.
+template <class Interface>
+class NormParameters : public Interface {
+ public:
+  const NormOptions& options() const { return options_; }
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
+
+ protected:
+  NormParameters(int64_t dim, const NormOptions& options) : options_(options) {
+    LS_CHECK(dim > 0, "a norm needs a positive size, got ", dim);
+    LS_CHECK(options.eps > 0, "a norm needs eps > 0, got ", options.eps);
+    weight_ = this->AddParameter("weight", {dim}, Constant(1 - options.offset), /*decay=*/false);
+    if (options.bias && options.kind == NormKind::kLayerNorm) {
+      bias_ = this->AddParameter("bias", {dim}, Constant(0), /*decay=*/false);
+    }
+  }
+  // With the parameters of another norm, in whose place this one is.
+  explicit NormParameters(const NormParameters* other)
+      : options_(other->options_), weight_(other->weight_), bias_(other->bias_) {
+    this->ShareParameter("weight", weight_);
+    if (bias_) this->ShareParameter("bias", bias_);
+  }
+  Tensor bias_value() const { return bias_ ? bias_->value() : Tensor(); }
+
+ private:
+  NormOptions options_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+}  // namespace lockstep::nn
