@@ -62,8 +62,10 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   const Tensor value = PartWithin(part_.Detach(), *added);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
+  const int optimizers = leaf().optimizers();
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
   leaf().SetOfParameter();
+  leaf().CountOptimizers(optimizers);
   if (layout_.range) {
     leaf().RefuseHooks(
         "it is sharded by ranges of its elements, and no backward computes the gradient of one; "

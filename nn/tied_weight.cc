@@ -15,6 +15,7 @@ void TiedWeight::KeepApart(const std::string& name) {
   apart_ = std::make_shared<Parameter>(part.shape(), Initializer(), weight_->decay());
   apart_->set_name(name);
   apart_->SetValue(part.Detach());
+  apart_->leaf().CountOptimizers(1);  // that of the weight, to whose gradient this one is added
 }
 
 }  // namespace lockstep::nn
