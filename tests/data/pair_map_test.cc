@@ -32,7 +32,9 @@ TEST(PairMapTest, EqualsStdMap) {
         const auto it = expected.find({l, r});
         const int64_t* value = map.Find(l, r);
         ASSERT_EQ(value != nullptr, it != expected.end());
-        if (value) ASSERT_EQ(*value, it->second);
+        if (value) {
+          ASSERT_EQ(*value, it->second);
+        }
       }
     }
   }
