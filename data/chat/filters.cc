@@ -96,7 +96,11 @@ Value Extreme(const Value& value, const Arguments& arguments, bool least) {
   return best ? best->item : Value::Undefined("No aggregated item, sequence was empty.");
 }
 
+// Also of None, nothing is mapped or selected.
+Value Nothing() { return Value::Of(Kind::kGenerator, {}); }
+
 Value Map(const Value& value, const Arguments& arguments) {
+  if (!Truthy(value)) return Nothing();
   List mapped;
   if (arguments.positional.empty()) {
     const auto bound = arguments.Bind("map", {"attribute", "default"}, 1);
@@ -117,6 +121,7 @@ Value Map(const Value& value, const Arguments& arguments) {
 
 // select, reject, selectattr and rejectattr.
 Value Select(const Value& value, Arguments arguments, bool attribute, bool keep) {
+  if (!Truthy(value)) return Nothing();
   const auto take = [&] {
     Value first = arguments.positional[0];
     arguments.positional.erase(arguments.positional.begin());

@@ -205,8 +205,13 @@ std::optional<std::string> HashKey(const Value& value) {
     }
     case Kind::kString:
       return "s" + value.text();
-    case Kind::kTuple: {
-      std::string key = "(";
+    case Kind::kGenerator:
+      return StrCat("g", static_cast<const void*>(&value.items()));
+    case Kind::kObject:
+      return StrCat("o", static_cast<const void*>(value.object()));
+    case Kind::kTuple:
+    case Kind::kRange: {
+      std::string key = value.Is(Kind::kTuple) ? "(" : "r(";
       for (const Value& item : value.items()) {
         const std::optional<std::string> part = HashKey(item);
         if (!part) return std::nullopt;

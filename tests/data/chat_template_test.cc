@@ -146,8 +146,8 @@ TEST(ChatTemplate, ErrorsNameWhatIsNotSupported) {
 
 // Templates of strangers: each of these must end soon, and say why.
 TEST(ChatTemplate, IsBounded) {
-  // A tenth of the defaults, for a test of seconds.
-  const chat::Limits limits{.output_bytes = 8 << 20, .memory_bytes = 64 << 20, .steps = 1'000'000};
+  // Below the defaults, for a test of seconds.
+  const chat::Limits limits{.output_bytes = 4 << 20, .memory_bytes = 8 << 20, .steps = 1'000'000};
   const std::string deep_calls = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
   const std::string values = "{% set ns = namespace(v=[]) %}{% for i in range(1000) %}";
   const std::pair<std::string, const char*> cases[] = {
