@@ -74,13 +74,8 @@ std::vector<Family> Families() {
   GptConfig olmo = llama;
   olmo.qk_norm = nn::QkNorm::kFull;
   olmo.norm_place = nn::NormPlace::kPost;
-  return {{"gpt2", base},
-          {"gemma", gemma},
-          {"olmo", olmo},
-          {"no_bias_untied", plain},
-          {"llama", llama},
-          {"mixtral", mixtral},
-          {"qwen3", qwen3}};
+  return {{"gpt2", base},   {"gemma", gemma},     {"olmo", olmo},  {"no_bias_untied", plain},
+          {"llama", llama}, {"mixtral", mixtral}, {"qwen3", qwen3}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {
