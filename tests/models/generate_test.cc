@@ -60,11 +60,22 @@ std::vector<Family> Families() {
   GptConfig qwen3 = llama;
   qwen3.head_dim = 10;
   qwen3.qk_norm = nn::QkNorm::kHead;
-  return {{"gpt2", base},
-          {"no_bias_untied", plain},
-          {"llama", llama},
-          {"mixtral", mixtral},
-          {"qwen3", qwen3}};
+  GptConfig gemma = qwen3;  // with windows shorter than the context
+  gemma.window = 5;
+  gemma.window_pattern = 2;
+  gemma.rope_local_theta = 50;
+  gemma.attn_scale = 0.4;
+  gemma.attn_softcap = 0.5;
+  gemma.logit_softcap = 20;
+  gemma.norm_offset = 1;
+  gemma.norm_place = nn::NormPlace::kSandwich;
+  gemma.activation = nn::MlpActivation::kGegluTanh;
+  gemma.embed_scale = 4;
+  GptConfig olmo = llama;
+  olmo.qk_norm = nn::QkNorm::kFull;
+  olmo.norm_place = nn::NormPlace::kPost;
+  return {{"gpt2", base},   {"gemma", gemma},     {"olmo", olmo},  {"no_bias_untied", plain},
+          {"llama", llama}, {"mixtral", mixtral}, {"qwen3", qwen3}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {
