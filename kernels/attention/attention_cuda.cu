@@ -10,7 +10,7 @@ namespace {
 template <class Tile, bool kRules>
 __device__ int64_t FirstTile(const AttentionRules& rules, const Place& at) {
   if constexpr (!kRules) return 0;
-  return rules.FirstKey(at.batch, at.first) / Tile::kColumns * Tile::kColumns;
+  return rules.FirstKey(at.batch, static_cast<int>(at.first)) / Tile::kColumns * Tile::kColumns;
 }
 
 // Calls f(AttentionTile, whether there are rules).
@@ -35,16 +35,16 @@ struct ForwardArgs {
   AttentionDropoutArgs dropout;
 };
 
-// Blocks per multiprocessor: nvcc's choice, except for one kernel, where it would aim at two and
-// spill.
-template <class Tile, class T>
-inline constexpr int kForwardBlocks = Tile::kHead == 128 && sizeof(T) == 2 ? 1 : 0;
+// Blocks per multiprocessor: nvcc's choice, except for kernels where it would aim at two or more
+// and spill.
+template <class Tile, class T, bool kRules>
+inline constexpr int kForwardBlocks = kRules || (Tile::kHead == 128 && sizeof(T) == 2) ? 1 : 0;
 
 // Flash attention (Dao et al., 2022) in f32: scores exist only in tiles.
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
 // Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T, bool kRules>
-__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
+__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T, kRules>)
     AttentionForwardKernel(ForwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, dy, k, v and the
 // scores. Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T, bool kRules>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
+__global__ void __launch_bounds__(kAttentionThreads, kRules ? 1 : 2)
     AttentionBackwardQueryKernel(BackwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
@@ -294,7 +294,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     const int64_t begin = at.first > first_query ? at.first : first_query;
     int64_t end = args.length;
     if constexpr (kRules) {
-      end = args.rules.EndQuery(at.batch, at.first + Tile::kRows - 1, begin, args.length);
+      end = args.rules.EndQuery(at.batch, static_cast<int>(at.first) + Tile::kRows - 1,
+                                static_cast<int>(begin), static_cast<int>(args.length));
     }
     for (int64_t query = begin; query < end; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
@@ -316,9 +317,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
         const bool is_query = column < args.length;
         const float log_sum = is_query ? args.log_sum_exp[statistics + column] : 0.0f;
         const float delta = is_query ? args.delta[statistics + column] : 0.0f;
-        int64_t first_key = 0;
+        int first_key = 0;
         if constexpr (kRules) {
-          first_key = args.rules.FirstKey(at.batch, Min(column, args.length - 1));
+          first_key = args.rules.FirstKey(at.batch, static_cast<int>(Min(column, args.length - 1)));
         }
 #pragma unroll
         for (int i = 0; i < kM; ++i) {

@@ -32,6 +32,9 @@ inline AttentionBackwardArgs SliceOf(const AttentionBackwardArgs& args, Attentio
   }
   slice.log_sum_exp = part(part(args.log_sum_exp, 0, slices.batches, i / slices.groups), 1,
                            slices.groups, i % slices.groups);
+  if (args.scores.first_key.defined()) {
+    slice.scores.first_key = part(args.scores.first_key, 0, slices.batches, i / slices.groups);
+  }
   return slice;
 }
 

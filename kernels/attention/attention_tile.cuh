@@ -197,7 +197,9 @@ __device__ inline void StoreRows(const float (&out)[Tile::kM][Tile::kOut],
 
 // AttentionScores beside the scale, for the instances of kernels that have them (kRules).
 struct AttentionRules {
-  float softcap = 0;  // 0: none
+  float softcap = 0;                 // 0: none
+  float to_tanh = 0, from_tanh = 0;  // scale / softcap and 1 / softcap, or 0
+  float scale = 1;                   // of what a cap leaves: 1 with a cap
   int window = INT32_MAX;
   const int* first_key = nullptr;  // [B, S], from position 0 on; null: none
   int64_t queries = 0;             // S
@@ -205,24 +207,27 @@ struct AttentionRules {
   AttentionRules() = default;
   // `first`: the first query's position.
   AttentionRules(const AttentionScores& scores, int64_t queries, int64_t first)
-      : softcap(static_cast<float>(scores.softcap)), queries(queries) {
+      : scale(static_cast<float>(scores.scale)), queries(queries) {
+    if (scores.softcap > 0) {
+      softcap = static_cast<float>(scores.softcap);
+      to_tanh = static_cast<float>(scores.scale / scores.softcap);
+      from_tanh = static_cast<float>(1 / scores.softcap);
+      scale = 1;
+    }
     if (scores.window > 0) window = static_cast<int>(Min(scores.window, int64_t{INT32_MAX}));
     if (scores.first_key.defined()) first_key = Data<int>(scores.first_key) - first;
   }
 
   // The first key that query i of sample b sees. Every query sees its own.
-  __device__ int64_t FirstKey(int64_t b, int64_t i) const {
-    int64_t key = i - window + 1;
-    if (first_key != nullptr) {
-      const int64_t of_document = Min<int64_t>(first_key[b * queries + i], i);
-      if (of_document > key) key = of_document;
-    }
-    return key > 0 ? key : 0;
+  __device__ int FirstKey(int64_t b, int i) const {
+    const int of_document = first_key == nullptr ? 0 : Min(first_key[b * queries + i], i);
+    const int of_window = i - window + 1;
+    return MaxOp()(0, MaxOp()(of_document, of_window));
   }
   // The first query from i on that sees no key up to `key`, and so no later one does; or `length`.
-  __device__ int64_t EndQuery(int64_t b, int64_t key, int64_t i, int64_t length) const {
+  __device__ int EndQuery(int64_t b, int key, int i, int length) const {
     while (i < length) {
-      const int64_t middle = i + (length - i) / 2;
+      const int middle = i + (length - i) / 2;
       if (FirstKey(b, middle) <= key) {
         i = middle + 1;
       } else {
@@ -241,13 +246,14 @@ struct FirstKeys {
 };
 template <class Tile>
 struct FirstKeys<Tile, true> {
-  int64_t key[Tile::kM];
+  int key[Tile::kM];
 
   // Rows after the last query have its.
   __device__ FirstKeys(const AttentionRules& rules, int64_t batch, int64_t first, int64_t length) {
 #pragma unroll
     for (int i = 0; i < Tile::kM; ++i) {
-      key[i] = rules.FirstKey(batch, Min(first + TileY() * Tile::kM + i, length - 1));
+      const int64_t query = Min(first + TileY() * Tile::kM + i, length - 1);
+      key[i] = rules.FirstKey(batch, static_cast<int>(query));
     }
   }
   __device__ bool See(int row, int64_t column) const { return column >= key[row]; }

@@ -34,11 +34,11 @@ struct CudnnAttentionProblem {
 std::string WhyNoCudnnAttention(Stream stream);
 
 // The low-level operations, for bf16 heads whose size is a multiple of 8 up to 128, without
-// dropout, where WhyNoCudnnAttention returns nothing. The kernels are the first that cuDNN's
-// heuristic names for these sizes and strides; in backward, the first that add without atomics. So
-// equal calls give equal bits, which the first call of each backward problem verifies. Returns why
-// it did nothing; empty if it ran, and then *ran says how. While a CUDA graph is captured, such a
-// call must have been made before.
+// dropout and with plain scores, where WhyNoCudnnAttention returns nothing. The kernels are the
+// first that cuDNN's heuristic names for these sizes and strides; in backward, the first that add
+// without atomics. So equal calls give equal bits, which the first call of each backward problem
+// verifies. Returns why it did nothing; empty if it ran, and then *ran says how. While a CUDA graph
+// is captured, such a call must have been made before.
 std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& args,
                                   std::string* ran = nullptr);
 std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& args,

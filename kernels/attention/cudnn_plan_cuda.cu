@@ -19,7 +19,9 @@ CudnnAttentionProblem::CudnnAttentionProblem(const AttentionForwardArgs& args)
       q(StridesOf(args.q)),
       k(StridesOf(args.k)),
       v(StridesOf(args.v)),
-      y(StridesOf(args.y)) {}
+      y(StridesOf(args.y)) {
+  LS_INVARIANT(args.scores.plain(), "attention: cuDNN's graphs only scale scores");
+}
 
 CudnnAttentionProblem::CudnnAttentionProblem(const AttentionBackwardArgs& args)
     : CudnnAttentionProblem(

@@ -36,7 +36,7 @@ AttentionKernelsScope::AttentionKernelsScope(AttentionKernels kernels)
 }
 AttentionKernelsScope::~AttentionKernelsScope() { current_scope = previous_; }
 
-AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
+AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool ours,
                                        const std::function<std::string()>& why_no_cudnn) {
   if (wanted == AttentionKernels::kPlain) return {wanted, ""};
   const int64_t d = q.dim(-1);
@@ -53,7 +53,7 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
         narrow ? StrCat("tensor cores take heads of a multiple of 8 numbers, up to ", kFlashMaxHead)
                : ""};
   }
-  if (wanted == AttentionKernels::kFlash || dropout || q.numel() == 0) {
+  if (wanted == AttentionKernels::kFlash || ours || q.numel() == 0) {
     return {AttentionKernels::kFlash, ""};
   }
   const double flops = 2.0 * static_cast<double>(q.numel()) * static_cast<double>(q.dim(1));

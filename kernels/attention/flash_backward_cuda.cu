@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
   const FlashFirstKeys<kM, kRules> first_keys(args.rules, at.batch, query, length);
   int first_tile = 0;
   if constexpr (kRules) {
-    first_tile = static_cast<int>(args.rules.FirstKey(at.batch, first)) / kKeys;
+    first_tile = args.rules.FirstKey(at.batch, first) / kKeys;
   }
   copy_keys(first_tile * kKeys, kv_tiles + first_tile % 2 * 2 * Shape::kColumnsSize);
 
@@ -108,8 +108,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
       delta[m][h] = row < length ? args.delta[statistics + row] : 0.0f;
     }
   }
-  const FlashScores<kRules> scores(args.scale, args.rules);
-  const float scale = scores.scale * kLog2E;
+  const float scale = (kRules ? args.rules.scale : args.scale) * kLog2E;
   float dq[kM][kHead / 8][4] = {};
   for (int tile = first_tile; tile * kKeys < end; ++tile) {
     CpAsyncWait<0>();
@@ -131,7 +130,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(dy_tile, warp_row + 16 * m, i, a); },
           v_tile, column, dp);
-      scores.Cap(s);
+      if constexpr (kRules) CapProducts(args.rules, s);
       const int distance = query + FlashGroup() - key - 2 * FlashT();
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
@@ -147,7 +146,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
             const bool seen = 8 * n + i % 2 <= distance + 16 * m + i / 2 * 8 &&
                               first_keys.See(m, i, key + 8 * n + 2 * FlashT() + i % 2);
             float p = FastExp2(fmaf(s[m][n][i], scale, -log_sum[m][i / 2]));
-            if constexpr (kRules) p *= scores.Slope(s[m][n][i]);
+            if constexpr (kRules) p *= FlashCapSlope(args.rules, s[m][n][i]);
             float g = dp[m][n][i];
             if constexpr (kDropout) {
               g = (kept >> (4 * n + i) & 1) != 0 ? g * args.dropout.keep_scale : 0.0f;
@@ -184,7 +183,8 @@ struct QueryTile {
 template <class T, int kHead, bool kDropout, bool kRules>
 __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(BackwardArgs<T> args) {
   using Shape = BackwardShape<kHead>;
-  constexpr int kM = Shape::kM, kN = Shape::kKeyN, kRows = Shape::kRows;
+  constexpr int kM = Shape::kM, kRows = Shape::kRows;
+  constexpr int kN = kRules ? 2 : Shape::kKeyN;  // rules need registers
   constexpr int kQueries = Shape::kColumns;
   DYN_SHARED(T, shared);
   SHARED_ARRAY(float2, pairs, Shape::kStatistics);
@@ -198,8 +198,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   const int first_query = first > length - args.queries ? first : length - args.queries;
   int end_query = length;  // later ones see no key of this block
   if constexpr (kRules) {
-    end_query =
-        static_cast<int>(args.rules.EndQuery(at.batch, first + kRows - 1, first_query + 1, length));
+    end_query = args.rules.EndQuery(at.batch, first + kRows - 1, first_query + 1, length);
   }
   const int tiles_of_head = (end_query - first_query + kQueries - 1) / kQueries;
   const int tiles = tiles_of_head * static_cast<int>(args.group);
@@ -226,10 +225,9 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
                               length - first, args.d, v_tile);
   copy_queries(0);
 
-  const FlashScores<kRules> scores(args.scale, args.rules);
-  const float scale = scores.scale * kLog2E;
+  const float scale = (kRules ? args.rules.scale : args.scale) * kLog2E;
   const auto first_key = [&](int query) {
-    return static_cast<int>(args.rules.FirstKey(at.batch, Min(query, length - 1)));
+    return args.rules.FirstKey(at.batch, Min(query, length - 1));
   };
   float dk[kM][kHead / 8][4] = {}, dv[kM][kHead / 8][4] = {};
   for (int index = 0; index < tiles; ++index) {
@@ -252,8 +250,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(k_tile, warp_row + 16 * m, i, a); },
           q_tile, column, s);
-      scores.Cap(s);
-      [[maybe_unused]] float slope[kM][kN][4];
+      if constexpr (kRules) CapProducts(args.rules, s);
       // Queries past the last: their rows are zeros, and so are dp, delta and what p is multiplied
       // by.
       const int distance = query + 2 * FlashT() - key - FlashGroup();
@@ -276,7 +273,6 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
             bool seen = 16 * m + i / 2 * 8 <= distance + 8 * n + i % 2;
             if constexpr (kRules) {
               seen = seen && 16 * m + i / 2 * 8 >= hidden[i % 2];
-              slope[m][n][i] = scores.Slope(s[m][n][i]);
             }
             s[m][n][i] = seen ? FastExp2(fmaf(s[m][n][i], scale, -shift[i % 2])) : 0.0f;
           }
@@ -309,14 +305,21 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
         for (int n = part; n < part + 2; ++n) {
           const float2 deltas =
               *reinterpret_cast<const float2*>(delta + column + 8 * n + 2 * FlashT());
+          [[maybe_unused]] const float2 sums =
+              *reinterpret_cast<const float2*>(log_sum + column + 8 * n + 2 * FlashT());
 #pragma unroll
           for (int m = 0; m < kM; ++m) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               float g = dp[m][n - part][i];
               if constexpr (kDropout) g = is_kept(m, n, i) ? g * args.dropout.keep_scale : 0.0f;
+              const float p = s[m][n][i];
               s[m][n][i] *= g - (i % 2 == 0 ? deltas.x : deltas.y);
-              if constexpr (kRules) s[m][n][i] *= slope[m][n][i];
+              if constexpr (kRules) {
+                // There are no registers for scores, but these follow from probabilities.
+                const float log = __logf(fmaxf(p, 1.17549435e-38f));
+                s[m][n][i] *= FlashCapSlope(args.rules, log + (i % 2 == 0 ? sums.x : sums.y));
+              }
             }
           }
         }

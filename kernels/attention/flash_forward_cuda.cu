@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
   const FlashFirstKeys<kM, kRules> first_keys(args.rules, at.batch, query, length);
   int begin = 0;  // of the tiles of keys
   if constexpr (kRules) {
-    begin = static_cast<int>(args.rules.FirstKey(at.batch, first)) / kKeys * kKeys;
+    begin = args.rules.FirstKey(at.batch, first) / kKeys * kKeys;
   }
   CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
                               length - first, args.d, q_tile);
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i) LoadA<kHead>(q_tile, warp_row + 16 * m, i, q[m][i]);
   }
-  const FlashScores<kRules> scores(args.scale, args.rules);
-  const float scale = scores.scale * 1.4426950408889634f;
+  const float score_scale = kRules ? args.rules.scale : args.scale;
+  const float scale = score_scale * 1.4426950408889634f;
   RunningRows<kHead, kRules> rows;
   for (int key = begin; key < end; key += kKeys) {
     CpAsyncWait<0>();
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
       CpAsyncCommit();
     }
     if (!seen) continue;
-    scores.Cap(s);
+    if constexpr (kRules) CapProducts(args.rules, s);
     if (key + kKeys > query + 1) HideFuture(s, query, key);
     if constexpr (kRules) {
       if (key < first_keys.most) HidePast(s, first_keys, key);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
       factor[m][h] = (kDropout ? args.dropout.keep_scale : 1.0f) / sum;
       const int row = query + 16 * m + 8 * h + FlashGroup();
       if (FlashT() == 0 && row < length) {
-        log_sum_exp[row] = rows.largest[m][h] * scores.scale + logf(sum);
+        log_sum_exp[row] = rows.largest[m][h] * score_scale + logf(sum);
       }
     }
   }

@@ -161,40 +161,25 @@ __device__ inline float FastTanh(float x) {
   return 1 - __fdividef(2, 1 + FastExp2(x * 2.8853900817779268f));
 }
 
-// What becomes of products q . k by AttentionScores; without kRules only their scale.
-template <bool kRules>
-struct FlashScores {
-  float scale;             // of what Cap leaves
-  float softcap, to_tanh;  // to_tanh: of a product, to the argument of tanh; both 0: no cap
-  float inverse;           // 1 / softcap, or 0
-
-  __device__ FlashScores(float scale, const AttentionRules& rules)
-      : scale(scale), softcap(rules.softcap), to_tanh(0), inverse(0) {
-    if (!kRules || softcap == 0) return;
-    inverse = 1 / softcap;
-    to_tanh = scale * inverse;
-    this->scale = 1;
-  }
-  // Products become capped scores, if there is a cap.
-  template <int kM, int kN>
-  __device__ void Cap(float (&s)[kM][kN][4]) const {
-    if (!kRules || softcap == 0) return;
+// Products q . k become scores under the soft cap, if there is one: to be scaled by rules.scale.
+template <int kM, int kN>
+__device__ inline void CapProducts(const AttentionRules& rules, float (&s)[kM][kN][4]) {
+  if (rules.softcap == 0) return;
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+  for (int m = 0; m < kM; ++m) {
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
+    for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[m][n][i] = softcap * FastTanh(s[m][n][i] * to_tanh);
-      }
+      for (int i = 0; i < 4; ++i) s[m][n][i] = rules.softcap * FastTanh(s[m][n][i] * rules.to_tanh);
     }
   }
-  // The derivative by the scaled product, of what Cap left.
-  __device__ float Slope(float s) const {
-    if (!kRules) return 1;
-    const float t = s * inverse;
-    return fmaf(-t, t, 1.0f);
-  }
-};
+}
+
+// The derivative of a score under the cap by the one above; 1 without a cap.
+__device__ inline float FlashCapSlope(const AttentionRules& rules, float s) {
+  const float t = s * rules.from_tanh;
+  return fmaf(-t, t, 1.0f);
+}
 
 // The first keys of a warp's rows, which are queries; without rules nothing.
 template <int kM, bool kRules>
@@ -210,9 +195,7 @@ struct FlashFirstKeys<kM, true> {
 
   // Rows after the last query have its.
   __device__ FlashFirstKeys(const AttentionRules& rules, int64_t batch, int query, int length) {
-    const auto at = [&](int row) {
-      return static_cast<int>(rules.FirstKey(batch, Min(query + row, length - 1)));
-    };
+    const auto at = [&](int row) { return rules.FirstKey(batch, Min(query + row, length - 1)); };
     least = at(0);
     most = at(16 * kM - 1);
 #pragma unroll

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/philox.h"
 #include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/flash_attention.h"
@@ -101,8 +103,8 @@ Tensor Values(const Shape& shape, uint64_t stream) {
   return Tensor::FromVector(values, shape).To(DType::kBF16).To(kGpu);
 }
 
-// dq, dk, dv by flash kernels, in these slices.
-std::vector<std::vector<float>> Gradients(AttentionSlices slices) {
+// dq, dk, dv by flash kernels, in these slices; with `documents` both rows are packed, differently.
+std::vector<std::vector<float>> Gradients(AttentionSlices slices, bool documents = false) {
   constexpr int64_t kBatch = 2, kLength = 68, kHeads = 4, kKeyHeads = 2, kD = 16;
   const Tensor qkv = Values({kBatch, kLength, kHeads + 2 * kKeyHeads, kD}, 1);
   const Tensor dqkv = Tensor::Zeros(qkv.shape(), DType::kBF16, kGpu);
@@ -114,6 +116,12 @@ std::vector<std::vector<float>> Gradients(AttentionSlices slices) {
   args.dk = dqkv.Slice(2, kHeads, kHeads + kKeyHeads);
   args.dv = dqkv.Slice(2, kHeads + kKeyHeads, kHeads + 2 * kKeyHeads);
   args.scores.scale = 0.25;
+  if (documents) {
+    std::vector<int32_t> first_key(static_cast<size_t>(kBatch * kLength), 0);
+    std::fill(first_key.begin() + 50, first_key.begin() + kLength, 50);
+    std::fill(first_key.begin() + kLength + 7, first_key.end(), 7);
+    args.scores.first_key = Tensor::FromVector(first_key, {kBatch, kLength}, kGpu);
+  }
   args.y = Tensor::Empty(args.q.shape(), DType::kBF16, kGpu);
   args.log_sum_exp = Tensor::Empty({kBatch, kHeads, kLength}, DType::kF32, kGpu);
   args.dy = Values(args.q.shape(), 2);
@@ -134,10 +142,13 @@ std::vector<std::vector<float>> Gradients(AttentionSlices slices) {
 }
 
 TEST_F(AttentionSlicesTest, GiveTheBitsOfTheWhole) {
-  const auto whole = Gradients({});
-  for (const auto& gradient : whole) EXPECT_NE(gradient.back(), 0);
-  for (const AttentionSlices slices : {AttentionSlices{2, 1}, AttentionSlices{2, 2}}) {
-    EXPECT_EQ(Gradients(slices), whole) << slices.batches << " x " << slices.groups;
+  for (const bool documents : {false, true}) {
+    const auto whole = Gradients({}, documents);
+    for (const auto& gradient : whole) EXPECT_NE(gradient.back(), 0);
+    for (const AttentionSlices slices : {AttentionSlices{2, 1}, AttentionSlices{2, 2}}) {
+      EXPECT_EQ(Gradients(slices, documents), whole)
+          << slices.batches << " x " << slices.groups << (documents ? " with documents" : "");
+    }
   }
 }
 

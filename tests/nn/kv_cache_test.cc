@@ -60,6 +60,29 @@ TEST(KvCacheTest, AttentionInPiecesIsAttentionAtOnce) {
             1e-13);
 }
 
+// A text's first tokens and the later ones go through different kernels.
+TEST(KvCacheTest, AWindowASoftCapAndAScaleHoldInPieces) {
+  const Tensor q = RandomTensor({1, 10, 4, 6}, 1), k = RandomTensor({1, 10, 2, 6}, 2),
+               v = RandomTensor({1, 10, 2, 6}, 3);
+  const ops::CausalAttentionOptions options{.scale = 0.9, .softcap = 0.7, .window = 4};
+  const NoGrad no_grad;
+  const Tensor whole = ops::CausalAttention(q, k, v, options);
+  for (const std::vector<int64_t>& lengths :
+       std::vector<std::vector<int64_t>>{{7, 1, 1, 1}, {2, 5, 3}}) {
+    KvCache cache(1, 10);
+    int64_t done = 0;
+    for (const int64_t n : lengths) {
+      const KvCacheScope scope(cache, {0}, n, kCpu);
+      const auto piece = [&](const Tensor& x) { return x.Slice(1, done, done + n); };
+      KvCacheScope* const current = KvCacheScope::Current();
+      const Tensor y = current->Attend(&cache, piece(q), piece(k), piece(v), options);
+      EXPECT_LT(Difference(y, piece(whole)), 1e-13);
+      scope.Commit();
+      done += n;
+    }
+  }
+}
+
 // Rows of a batch that are at different positions, in another order than their sequences.
 TEST(KvCacheTest, SequencesOfDifferentLengthsShareABatch) {
   TransformerBlock block({.n_embd = 12, .n_head = 2});
