@@ -12,6 +12,7 @@ using enum dist::PipelineKind;
 
 Task Gpt2() {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = DType::kF32, .micro_batches = 4};
+  task.model.vocab_size = 14;
   task.model.n_layer = 2;
   task.model.n_head = 4;
   task.model.n_embd = 32;
