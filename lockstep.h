@@ -1,6 +1,6 @@
 // Lockstep for users: tensors, functions on them, modules, optimizers, data, training on several
-// devices. Models and command-line options are not part of it: the GPT is in models/gpt/gpt.h, which
-// in the archive is lockstep/models/gpt/gpt.h.
+// devices. Models and command-line options are not part of it: the GPT is in models/gpt/gpt.h,
+// which in the archive is lockstep/models/gpt/gpt.h.
 #pragma once
 
 // Tensors, gradients, modules.
