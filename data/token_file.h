@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/io/file.h"
 #include "core/io/mapped_file.h"
 #include "data/token_source.h"
 
@@ -50,8 +51,33 @@ class TokenFile : public TokenSource {
   int32_t max_token_ = 0;
 };
 
-// Writes a token file; an existing one is replaced by rename, so readers see the old or the new
-// one. Throws ArgumentError for an id that does not fit the format, IoError if writing fails.
+// Writes a token file piece by piece. It is there, under its name, only once Finish has returned;
+// until then it is built beside it, as `.NAME.tmp`, which a later writer replaces.
+class TokenFileWriter {
+ public:
+  // `expected` tokens will be written; another number costs a copy of the file in Finish, because
+  // llm.c's header has the count. IoError if the file cannot be created.
+  TokenFileWriter(std::string path, TokenFormat format, int64_t expected);
+
+  // Throws ArgumentError for an id that does not fit the format, and IoError.
+  void Write(std::span<const int32_t> tokens);
+  int64_t size() const { return size_; }
+  // Makes the file durable, and replaces what has its name by rename, so readers see the old or the
+  // new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more than a header
+  // can tell.
+  std::string Finish();
+
+ private:
+  void WriteHeader(int64_t count);
+
+  std::string path_;
+  TokenFormat format_;
+  int64_t expected_;
+  int64_t size_ = 0;
+  std::optional<FileWriter> file_;
+};
+
+// The same for tokens in memory.
 void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens);
 
 }  // namespace lockstep::data
