@@ -10,8 +10,8 @@
 #include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
 #include "data/corpus.h"
-#include "data/gpt2_vocabulary.h"
 #include "data/token_shards.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "data/token_source.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/step_state.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/host_snapshot.h"
 #include "models/checkpoint/tensor_parts.h"

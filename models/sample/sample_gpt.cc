@@ -8,7 +8,7 @@
 
 #include "core/io/file.h"
 #include "core/thread_pool.h"
-#include "data/id_tokenizer.h"
+#include "data/tokenizer/id_tokenizer.h"
 #include "dist/world.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"

@@ -9,7 +9,7 @@
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
-#include "data/id_tokenizer.h"
+#include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"

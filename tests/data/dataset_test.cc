@@ -10,9 +10,9 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/sha256.h"
-#include "data/char_tokenizer.h"
 #include "data/corpus.h"
 #include "data/token_file.h"
+#include "data/tokenizer/char_tokenizer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {

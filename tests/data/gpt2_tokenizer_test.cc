@@ -1,4 +1,4 @@
-#include "data/gpt2_tokenizer.h"
+#include "data/tokenizer/gpt2_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

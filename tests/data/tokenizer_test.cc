@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
-#include "data/byte_tokenizer.h"
-#include "data/char_tokenizer.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/char_tokenizer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {

@@ -1,10 +1,10 @@
-#include "data/char_tokenizer.h"
+#include "data/tokenizer/char_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "data/gpt2_splitter.h"
+#include "data/tokenizer/gpt2_splitter.h"
 
 #include <pcre2.h>
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/bpe.h"
+#include "data/tokenizer/bpe.h"
 
 namespace lockstep::data {
 

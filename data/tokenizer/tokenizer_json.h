@@ -1,4 +1,4 @@
-// Shared by the tokenizers: their JSON envelope and the check of ids. Only for data/*.cc.
+// Shared by the tokenizers: their JSON envelope and the check of ids. Only for data/tokenizer/*.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
 

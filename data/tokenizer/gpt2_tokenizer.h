@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "data/gpt2_splitter.h"
-#include "data/gpt2_vocabulary.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/gpt2_splitter.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
 

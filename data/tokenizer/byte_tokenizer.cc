@@ -1,9 +1,9 @@
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer/byte_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "data/gpt2_tokenizer.h"
+#include "data/tokenizer/gpt2_tokenizer.h"
 
 #include <functional>
 #include <mutex>
@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "core/io/json.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/tokenizer_json.h"
 
 namespace lockstep::data {
 namespace {

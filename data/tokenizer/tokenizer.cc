@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,11 +7,11 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
-#include "data/byte_tokenizer.h"
-#include "data/char_tokenizer.h"
-#include "data/gpt2_tokenizer.h"
-#include "data/gpt2_vocabulary.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/char_tokenizer.h"
+#include "data/tokenizer/gpt2_tokenizer.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

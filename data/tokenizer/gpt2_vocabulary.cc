@@ -1,4 +1,4 @@
-#include "data/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
 
 #include <array>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/tokenizer_json.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

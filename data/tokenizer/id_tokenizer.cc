@@ -1,10 +1,10 @@
-#include "data/id_tokenizer.h"
+#include "data/tokenizer/id_tokenizer.h"
 
 #include <algorithm>
 #include <charconv>
 
 #include "core/error.h"
-#include "data/gpt2_vocabulary.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
 
 namespace lockstep::data {
 

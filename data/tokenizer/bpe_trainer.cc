@@ -1,0 +1,300 @@
+#include "data/tokenizer/bpe_trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "data/tokenizer/gpt2_vocabulary.h"
+#include "data/utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A token arises by one merge only, because equal strings that no token border or merge has yet
+// crossed are always divided alike: the merge that completes one completes all. So a pair occurs
+// for the first time when the younger of its tokens arises, and from then on ever more rarely.
+// Its places are listed once, in ascending order, and a heap may hold outdated counts: they are
+// too high, and are corrected when they come to the top.
+class Trainer {
+ public:
+  Trainer(const WordCounts& words, const BpeTrainerOptions& options);
+  TrainedBpe Run();
+
+ private:
+  static constexpr int32_t kBorder = -1;  // between words
+  static constexpr int32_t kInside = -2;  // neither the first nor the last byte of its token
+
+  struct Place {
+    uint32_t slot;  // of the left token's first byte
+    uint32_t word;
+  };
+  struct Pair {
+    int64_t count = 0;
+    std::vector<Place> places;  // every occurrence, and some that merges have consumed since
+  };
+  struct Candidate {
+    int64_t count;
+    int32_t left, right;
+    bool operator<(const Candidate& other) const {
+      return std::tie(count, other.left, other.right) < std::tie(other.count, left, right);
+    }
+  };
+
+  static uint64_t Key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+
+  void AddToken(std::string bytes);
+  void AddWords(const WordCounts& words);
+  void AddPair(int32_t left, int32_t right, Place place);
+  void RemovePair(int32_t left, int32_t right, uint32_t word);
+  void QueueNewPairs();
+  void Merge(int32_t left, int32_t right);
+
+  const BpeTrainerOptions& options_;
+  const int64_t min_count_;
+  TrainedBpe bpe_;
+  std::vector<uint32_t> lengths_;  // id -> bytes
+  std::array<int32_t, 256> byte_ids_;
+
+  // The distinct words, one slot per byte, with a border before, between and after them. The first
+  // and the last slot of a token hold its id, so the neighbours of a token are found without links.
+  std::vector<int32_t> slots_;
+  std::vector<int64_t> word_counts_;
+  std::unordered_map<uint64_t, Pair> pairs_;
+  std::vector<uint64_t> new_pairs_;  // keys of pairs_ that heap_ does not have yet
+  std::priority_queue<Candidate> heap_;
+};
+
+void CheckOptions(const BpeTrainerOptions& options) {
+  const auto num_special = static_cast<int64_t>(options.special_tokens.size());
+  LS_CHECK(options.vocab_size >= num_special + 256 && options.vocab_size <= INT32_MAX,
+           "TrainBpe: vocab_size is ", options.vocab_size, ", but must be from ", num_special + 256,
+           " (", num_special, " special tokens and the 256 bytes) to ", INT32_MAX);
+  std::set<std::string> seen;
+  for (const std::string& token : options.special_tokens) {
+    LS_CHECK(CountUtf8(token.substr(0, ValidUtf8Prefix(token))) > 1 &&
+                 ValidUtf8Prefix(token) == token.size(),
+             "TrainBpe: the special token ", Quoted(token),
+             " must be well-formed UTF-8 of at least two characters");
+    LS_CHECK(seen.insert(token).second, "TrainBpe: the special token ", Quoted(token),
+             " is given twice");
+  }
+}
+
+Trainer::Trainer(const WordCounts& words, const BpeTrainerOptions& options)
+    : options_(options), min_count_(std::max<int64_t>(options.min_frequency, 1)) {
+  CheckOptions(options);
+  for (const std::string& token : options.special_tokens) AddToken(token);
+  bpe_.num_special = static_cast<int64_t>(options.special_tokens.size());
+  std::vector<std::pair<std::string, int>> alphabet;
+  for (int byte = 0; byte < 256; ++byte) {
+    alphabet.emplace_back(BytesToPrintable(std::string(1, static_cast<char>(byte))), byte);
+  }
+  std::ranges::sort(alphabet);  // UTF-8 sorts by code point
+  for (const auto& [printable, byte] : alphabet) {
+    byte_ids_[byte] = static_cast<int32_t>(bpe_.tokens.size());
+    AddToken(std::string(1, static_cast<char>(byte)));
+  }
+  AddWords(words);
+}
+
+void Trainer::AddToken(std::string bytes) {
+  lengths_.push_back(static_cast<uint32_t>(bytes.size()));
+  bpe_.tokens.push_back(std::move(bytes));
+}
+
+void Trainer::AddWords(const WordCounts& words) {
+  uint64_t slots = 1;
+  for (const auto& [word, count] : words) slots += word.size() + 1;
+  if (slots > std::numeric_limits<uint32_t>::max()) {
+    throw InputError(StrCat("TrainBpe: the ", words.size(), " distinct words have ", slots,
+                            " bytes; at most 4 GiB can be trained on. Train on a sample of the "
+                            "text, or with a pre-tokenizer that cuts it into shorter words"));
+  }
+  slots_.reserve(slots);
+  slots_.push_back(kBorder);
+  word_counts_.reserve(words.size());
+  int64_t total = 0;
+  for (const auto& [word, count] : words) {
+    int64_t bytes = 0;
+    LS_CHECK(count >= 0 &&
+                 !__builtin_mul_overflow(count, static_cast<int64_t>(word.size()), &bytes) &&
+                 !__builtin_add_overflow(total, bytes, &total),
+             "TrainBpe: the count ", count, " of the word ", Quoted(word),
+             " is negative, or the words have more than 2^63 bytes in all");
+    if (count == 0) continue;
+    const auto index = static_cast<uint32_t>(word_counts_.size());
+    word_counts_.push_back(count);
+    for (const char byte : word) {
+      const int32_t left = slots_.back(), id = byte_ids_[static_cast<uint8_t>(byte)];
+      if (left != kBorder) {
+        AddPair(left, id, {static_cast<uint32_t>(slots_.size() - 1), index});
+      }
+      slots_.push_back(id);
+    }
+    slots_.push_back(kBorder);
+  }
+  QueueNewPairs();
+}
+
+void Trainer::AddPair(int32_t left, int32_t right, Place place) {
+  const uint64_t key = Key(left, right);
+  const auto [it, is_new] = pairs_.try_emplace(key);
+  if (is_new) new_pairs_.push_back(key);
+  it->second.count += word_counts_[place.word];
+  it->second.places.push_back(place);
+}
+
+void Trainer::RemovePair(int32_t left, int32_t right, uint32_t word) {
+  const auto it = pairs_.find(Key(left, right));
+  if (it != pairs_.end()) it->second.count -= word_counts_[word];
+}
+
+void Trainer::QueueNewPairs() {
+  for (const uint64_t key : new_pairs_) {
+    const auto it = pairs_.find(key);
+    if (it->second.count < min_count_) {
+      pairs_.erase(it);  // for good, since counts never rise again
+    } else {
+      heap_.push({it->second.count, static_cast<int32_t>(key >> 32), static_cast<int32_t>(key)});
+    }
+  }
+  new_pairs_.clear();
+}
+
+void Trainer::Merge(int32_t left, int32_t right) {
+  const auto merged = static_cast<int32_t>(bpe_.tokens.size());
+  bpe_.merges.push_back({left, right, merged});
+  AddToken(bpe_.tokens[left] + bpe_.tokens[right]);
+  const auto pair = pairs_.extract(Key(left, right));
+  for (const auto [first, word] : pair.mapped().places) {
+    if (slots_[first] != left) continue;
+    const uint32_t middle = first + lengths_[left];
+    if (slots_[middle] != right) continue;
+    const uint32_t end = middle + lengths_[right];
+    if (const int32_t before = slots_[first - 1]; before != kBorder) {
+      RemovePair(before, left, word);
+      AddPair(before, merged, {first - lengths_[before], word});
+    }
+    if (const int32_t after = slots_[end]; after != kBorder) {
+      RemovePair(right, after, word);
+      AddPair(merged, after, {first, word});
+    }
+    slots_[middle - 1] = slots_[middle] = kInside;
+    slots_[first] = slots_[end - 1] = merged;
+  }
+  QueueNewPairs();
+}
+
+TrainedBpe Trainer::Run() {
+  const std::set<std::string> special(options_.special_tokens.begin(),
+                                      options_.special_tokens.end());
+  const auto size = [this] { return static_cast<int64_t>(bpe_.tokens.size()); };
+  while (size() < options_.vocab_size && !heap_.empty()) {
+    const Candidate top = heap_.top();
+    heap_.pop();
+    const auto pair = pairs_.find(Key(top.left, top.right));
+    const int64_t count = pair->second.count;
+    if (count < min_count_) {
+      pairs_.erase(pair);
+    } else if (count < top.count) {
+      heap_.push({count, top.left, top.right});
+    } else {
+      Merge(top.left, top.right);
+      const std::string printable = BytesToPrintable(bpe_.tokens.back());
+      if (special.contains(printable)) {
+        throw InputError(StrCat("TrainBpe: the text has ", Quoted(bpe_.tokens.back()),
+                                " so often that it becomes a token, but the special token ",
+                                Quoted(printable),
+                                " has the same name in tokenizer.json; give "
+                                "that special token another text, such as <|",
+                                printable, "|>"));
+      }
+    }
+  }
+  if (size() < options_.vocab_size && !options_.allow_fewer) {
+    throw InputError(StrCat("TrainBpe: the text is too small for a vocabulary of ",
+                            options_.vocab_size, ": after ", size(),
+                            " tokens, no two adjacent tokens occur together ", min_count_,
+                            " times or more. Ask for at most ", size(),
+                            " tokens, give more text, or lower min_frequency"));
+  }
+  return std::move(bpe_);
+}
+
+}  // namespace
+
+TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options) {
+  return Trainer(words, options).Run();
+}
+
+Json Gpt2PreTokenizer() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", true}};
+}
+
+std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
+                              const Json& normalizer) {
+  Json added = Json::array(), vocab = Json::object(), merges = Json::array();
+  std::vector<std::string> printable;
+  for (size_t id = 0; id < bpe.tokens.size(); ++id) {
+    const bool special = static_cast<int64_t>(id) < bpe.num_special;
+    printable.push_back(special ? bpe.tokens[id] : BytesToPrintable(bpe.tokens[id]));
+    if (!special) continue;
+    added.push_back({{"id", id},
+                     {"content", bpe.tokens[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  // ordered_json looks for a key in linear time, so the vocabulary is appended, not inserted.
+  auto& entries = vocab.get_ref<Json::object_t&>();
+  entries.reserve(printable.size());
+  for (size_t id = 0; id < printable.size(); ++id) {
+    entries.emplace_back(printable[id], id);
+  }
+  for (const BpeMerge& merge : bpe.merges) {
+    merges.push_back({printable[merge.left], printable[merge.right]});
+  }
+  const Json decoder = {{"type", "ByteLevel"},
+                        {"add_prefix_space", true},
+                        {"trim_offsets", true},
+                        {"use_regex", true}};
+  const Json model = {{"type", "BPE"},
+                      {"dropout", nullptr},
+                      {"unk_token", nullptr},
+                      {"continuing_subword_prefix", nullptr},
+                      {"end_of_word_suffix", nullptr},
+                      {"fuse_unk", false},
+                      {"byte_fallback", false},
+                      {"ignore_merges", false},
+                      {"vocab", std::move(vocab)},
+                      {"merges", std::move(merges)}};
+  const Json json = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", std::move(added)},
+                     {"normalizer", normalizer},
+                     {"pre_tokenizer", pre_tokenizer},
+                     {"post_processor", nullptr},
+                     {"decoder", decoder},
+                     {"model", model}};
+  return DumpJson(json, 2) + "\n";
+}
+
+}  // namespace lockstep::data
