@@ -63,8 +63,8 @@ class TokenFileWriter {
   void Write(std::span<const int32_t> tokens);
   int64_t size() const { return size_; }
   // Makes the file durable, and replaces what has its name by rename, so readers see the old or the
-  // new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more than a header
-  // can tell.
+  // new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more than a
+  // header can tell.
   std::string Finish();
 
  private:

@@ -50,7 +50,7 @@ struct RawDocument {
 };
 
 // A file that has been read to its end.
-struct TextSource {
+struct SourceFile {
   std::string path;
   int64_t bytes = 0;   // as it lies there: compressed, if it is
   std::string sha256;  // of those bytes
@@ -74,7 +74,7 @@ class DocumentReader {
   // Bytes read of the open file, as they lie there.
   int64_t bytes_of_open_file() const;
   // The files from start.file on that have been read to their ends.
-  const std::vector<TextSource>& finished() const { return finished_; }
+  const std::vector<SourceFile>& finished() const { return finished_; }
 
  private:
   bool OpenNext();
@@ -92,7 +92,7 @@ class DocumentReader {
   std::string buffer_;     // decompressed, from begin_ on not yet returned
   size_t begin_ = 0;
   bool at_end_ = false;
-  std::vector<TextSource> finished_;
+  std::vector<SourceFile> finished_;
 };
 
 struct DocumentText {

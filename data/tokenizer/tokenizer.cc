@@ -71,6 +71,15 @@ std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
                           "encoder.json and vocab.bpe, or vocab.json and merges.txt"));
 }
 
+std::unique_ptr<Tokenizer> FromAnyJson(const Json& json, const std::string& origin) {
+  if (json.contains("format")) return FromParsedJson(json, origin);
+  if (json.contains("model")) {
+    return std::make_unique<Gpt2Tokenizer>(ParseHuggingFaceTokenizer(json, origin));
+  }
+  throw InputError(StrCat(origin, ": neither a tokenizer file of Lockstep (\"format\": \"",
+                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
+}
+
 std::string Gpt2Folder() {
   return JoinPath(EnvironmentVariable("HOME").value_or(""), ".cache/lockstep/gpt2");
 }
@@ -78,7 +87,7 @@ std::string Gpt2Folder() {
 }  // namespace
 
 std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin) {
-  return FromParsedJson(ParseJsonObject(json, origin), origin);
+  return FromAnyJson(ParseJsonObject(json, origin), origin);
 }
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
@@ -89,13 +98,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
       return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
     }
   }
-  const Json json = ParseJsonObject(ReadFile(path), path);
-  if (json.contains("format")) return FromParsedJson(json, path);
-  if (json.contains("model")) {
-    return std::make_unique<Gpt2Tokenizer>(ParseHuggingFaceTokenizer(json, path));
-  }
-  throw InputError(StrCat(path, ": neither a tokenizer file of Lockstep (\"format\": \"",
-                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
+  return FromAnyJson(ParseJsonObject(ReadFile(path), path), path);
 }
 
 std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
