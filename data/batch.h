@@ -20,13 +20,17 @@ struct Batch {
   int64_t num_targets = 0;       // targets that are not kIgnoreIndex
   std::vector<int32_t> inputs;   // [B, T]
   std::vector<int32_t> targets;  // [B, T]: inputs shifted by one
+  // [B, T]: for each token the column at which its document begins in this window, for attention
+  // that stays within documents. Empty: each row is one document.
+  std::vector<int32_t> first_key;
 };
 
 // Fills `batch` with the windows of block_size tokens that begin at `starts`. Windows that reach
 // the end of the stream, where targets are missing, are padded with input 0 and target
-// kIgnoreIndex, even those that start at or beyond the last token. Allocates only if the batch
-// grows.
+// kIgnoreIndex, even those that start at or beyond the last token. With `document_mask` also
+// first_key, for which the source must know its documents; targets stay the same: the last token of
+// a document has the first of the next one. Allocates only if the batch grows.
 void ReadBatch(const TokenSource& source, std::span<const int64_t> starts, int64_t block_size,
-               Batch* batch);
+               Batch* batch, bool document_mask = false);
 
 }  // namespace lockstep::data

@@ -15,9 +15,10 @@ namespace lockstep::data {
 class EvalBatches {
  public:
   // max_batches > 0 keeps that many batches, spread evenly over the stream; 0 keeps all.
-  // Throws ArgumentError for fewer than 2 tokens.
+  // With document_mask batches have first_key. Throws ArgumentError for fewer than 2 tokens, and
+  // where document_mask needs documents that the source does not know.
   EvalBatches(std::shared_ptr<const TokenSource> source, int64_t block_size, int64_t batch_size,
-              int64_t max_batches = 0);
+              int64_t max_batches = 0, bool document_mask = false);
 
   int64_t size() const { return size_; }
   // The number of targets in all batches together.
@@ -36,6 +37,7 @@ class EvalBatches {
   int64_t batch_size_;
   int64_t all_batches_;
   int64_t size_;
+  bool document_mask_;
 };
 
 }  // namespace lockstep::data

@@ -18,11 +18,16 @@ Loader::Loader(std::shared_ptr<const TokenSource> source, const Sampler& sampler
            "a loader needs start_step >= 0 and prefetch >= 1, got ", start_step, " and ", prefetch);
   LS_CHECK(sampler_.num_tokens() == source_->size(), "the sampler is for ", sampler_.num_tokens(),
            " tokens, but the source has ", source_->size());
+  LS_CHECK(!layout_.document_mask || source_->has_documents(),
+           "a loader with document_mask needs a source that knows where documents begin");
   // The prefetched batches, and the one that the consumer holds.
   slots_.resize(prefetch + 1);
   for (Batch& batch : slots_) {
     batch.inputs.resize(layout_.batch_size * sampler_.block_size());
     batch.targets.resize(layout_.batch_size * sampler_.block_size());
+    if (layout_.document_mask) {
+      batch.first_key.resize(layout_.batch_size * sampler_.block_size());
+    }
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -61,7 +66,7 @@ void Loader::Run() try {
     batch.step = start_step_ + i / in_step;
     batch.micro_batch = layout_.micro_order[i % in_step];
     sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_batch), starts);
-    ReadBatch(*source_, starts, sampler_.block_size(), &batch);
+    ReadBatch(*source_, starts, sampler_.block_size(), &batch, layout_.document_mask);
     {
       const std::lock_guard lock(mutex_);
       filled_ = i + 1;

@@ -28,6 +28,7 @@ struct BatchLayout {
   // Which micro-batches of each step are wanted, in which order; if empty, all of them in order. It
   // affects when a sample is read, never which samples a micro-batch has.
   std::vector<int64_t> micro_order = {};
+  bool document_mask = false;  // whether batches say where documents begin: Batch::first_key
 
   // Throws ArgumentError unless the sizes are >= 1 and micro_order names existing micro-batches
   // without repetition.

@@ -6,10 +6,14 @@
 
 namespace lockstep::data {
 
-void TokenSource::Read(int64_t offset, std::span<int32_t> out) const {
+void TokenSource::CheckRange(int64_t offset, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, "cannot read ", count,
            " tokens from position ", offset, " of ", size(), " tokens");
+}
+
+void TokenSource::Read(int64_t offset, std::span<int32_t> out) const {
+  CheckRange(offset, out);
   DoRead(offset, out);
 }
 
@@ -17,6 +21,20 @@ int32_t TokenSource::TokenAt(int64_t offset) const {
   int32_t token;
   Read(offset, std::span(&token, 1));
   return token;
+}
+
+void TokenSource::ReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
+  LS_CHECK(has_documents(), "it is not known where the documents of these tokens begin");
+  CheckRange(offset, out);
+  DoReadDocumentStarts(offset, out);
+}
+
+void TokenSource::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
+  std::ranges::fill(out, 0);
+  const std::span<const uint64_t> starts = document_starts();
+  const auto end = static_cast<uint64_t>(offset) + out.size();
+  auto start = std::ranges::lower_bound(starts, static_cast<uint64_t>(offset));
+  for (; start != starts.end() && *start < end; ++start) out[*start - offset] = 1;
 }
 
 MemoryTokens::MemoryTokens(std::span<const int32_t> tokens) {
@@ -48,22 +66,61 @@ void TokenSlice::DoRead(int64_t offset, std::span<int32_t> out) const {
   source_->Read(begin_ + offset, out);
 }
 
+void TokenSlice::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
+  source_->ReadDocumentStarts(begin_ + offset, out);
+}
+
 TokenConcatenation::TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts)
     : parts_(std::move(parts)) {
   int64_t end = 0;
   for (const auto& part : parts_) ends_.push_back(end += part->size());
 }
 
-void TokenConcatenation::DoRead(int64_t offset, std::span<int32_t> out) const {
+bool TokenConcatenation::has_documents() const {
+  return std::ranges::all_of(parts_, [](const auto& part) { return part->has_documents(); });
+}
+
+template <class F>
+void TokenConcatenation::ForParts(int64_t offset, std::span<int32_t> out, const F& f) const {
   size_t part = std::ranges::upper_bound(ends_, offset) - ends_.begin();
   while (!out.empty()) {
     const int64_t begin = part == 0 ? 0 : ends_[part - 1];
     const int64_t count = std::min<int64_t>(out.size(), ends_[part] - offset);
-    parts_[part]->Read(offset - begin, out.first(count));
+    f(*parts_[part], offset - begin, out.first(count));
     out = out.subspan(count);
     offset += count;
     ++part;
   }
+}
+
+void TokenConcatenation::DoRead(int64_t offset, std::span<int32_t> out) const {
+  ForParts(offset, out, [](const TokenSource& part, int64_t begin, std::span<int32_t> to) {
+    part.Read(begin, to);
+  });
+}
+
+void TokenConcatenation::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
+  ForParts(offset, out, [](const TokenSource& part, int64_t begin, std::span<int32_t> to) {
+    part.ReadDocumentStarts(begin, to);
+  });
+}
+
+SeparatedTokens::SeparatedTokens(std::shared_ptr<const TokenSource> source, int32_t token,
+                                 Separator place)
+    : source_(std::move(source)), token_(token), place_(place) {}
+
+void SeparatedTokens::DoRead(int64_t offset, std::span<int32_t> out) const {
+  source_->Read(offset, out);
+}
+
+void SeparatedTokens::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
+  if (out.empty()) return;
+  source_->Read(offset, out);
+  if (place_ == Separator::kLast) {
+    std::shift_right(out.begin(), out.end(), 1);
+    out[0] = offset == 0 ? token_ : source_->TokenAt(offset - 1);
+  }
+  for (int32_t& token : out) token = token == token_ ? 1 : 0;
 }
 
 }  // namespace lockstep::data

@@ -23,9 +23,24 @@ class TokenSource {
 
   int32_t TokenAt(int64_t offset) const;
 
+  // Whether it is known where documents begin.
+  virtual bool has_documents() const { return !document_starts().empty(); }
+
+  // For the same tokens as Read: out[i] = 1 where a document begins, else 0. Throws as Read does,
+  // and unless has_documents().
+  void ReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
+
+ protected:
+  // All positions at which documents begin, in ascending order, if they are at hand: in an index
+  // beside the tokens, for example. Empty: they are not.
+  virtual std::span<const uint64_t> document_starts() const { return {}; }
+
  private:
+  void CheckRange(int64_t offset, std::span<int32_t> out) const;
   // `offset` and `out` have been checked.
   virtual void DoRead(int64_t offset, std::span<int32_t> out) const = 0;
+  // Finds them in document_starts(), unless a source knows another way.
+  virtual void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
 };
 
 // Tokens in memory, in two bytes each if they fit.
@@ -44,24 +59,49 @@ class TokenSlice : public TokenSource {
  public:
   TokenSlice(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end);
   int64_t size() const override { return end_ - begin_; }
+  bool has_documents() const override { return source_->has_documents(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
   std::shared_ptr<const TokenSource> source_;
   int64_t begin_;
   int64_t end_;
 };
 
-// Several sources, one after the other.
+// Several sources, one after the other. Documents are known if all sources know theirs, and may
+// begin in one and end in another.
 class TokenConcatenation : public TokenSource {
  public:
   explicit TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts);
   int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  bool has_documents() const override;
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
+  // Calls f(part, offset in it, out) for each part of the range.
+  template <class F>
+  void ForParts(int64_t offset, std::span<int32_t> out, const F& f) const;
   std::vector<std::shared_ptr<const TokenSource>> parts_;
   std::vector<int64_t> ends_;  // running sums of the sizes
+};
+
+// A source whose documents a token tells apart: it is the first of each, as llm.c writes them, or
+// the last, as nanoGPT does.
+enum class Separator { kFirst, kLast };
+class SeparatedTokens : public TokenSource {
+ public:
+  SeparatedTokens(std::shared_ptr<const TokenSource> source, int32_t token, Separator place);
+  int64_t size() const override { return source_->size(); }
+  bool has_documents() const override { return true; }
+
+ private:
+  void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
+  std::shared_ptr<const TokenSource> source_;
+  int32_t token_;
+  Separator place_;
 };
 
 }  // namespace lockstep::data

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/attention.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/concat/concat.h"
 
@@ -74,7 +73,8 @@ bool KvCacheScope::IsOpen() const {
   return true;
 }
 
-Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v) {
+Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v,
+                            const ops::CausalAttentionOptions& options) {
   LS_CHECK(k.defined() && k.ndim() == 4 && k.dim(0) == rows_.dim(0) && k.dim(1) == tokens_,
            "attention with a cache: keys must be [", rows_.dim(0), ", ", tokens_,
            ", G, D], as the scope says, got ", k.Describe());
@@ -97,8 +97,8 @@ Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k,
   ops::StoreInCache(v, rows_, positions_, kept.v);
   // The tokens of a text that starts see no others. A single one takes the general path, so that
   // its bits do not depend on what else is in the batch.
-  if (tokens_ > 1 && first_[0] == 0) return ops::CausalAttention(q, k, v);
-  return ops::CachedAttention(q, kept.k, kept.v, rows_, positions_);
+  if (tokens_ > 1 && first_[0] == 0) return ops::CausalAttention(q, k, v, options);
+  return ops::CachedAttention(q, kept.k, kept.v, rows_, positions_, options);
 }
 
 void KvCacheScope::Commit() const {

@@ -9,6 +9,7 @@
 
 #include "core/autograd/grad_mode.h"
 #include "core/tensor.h"
+#include "kernels/attention/attention.h"
 
 namespace lockstep::nn {
 
@@ -63,7 +64,9 @@ class KvCacheScope {
   // For attention layers, once each: keeps k and v [B, T, G, D] and returns the attention of q [B,
   // T, H, D] over all that the sequences have, [B, T, H, D]. A sequence's result does not depend on
   // the others in the batch. `layer`: the caller, to detect a second pass, which throws.
-  Tensor Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v);
+  // `options` are the layer's scale, softcap and window.
+  Tensor Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v,
+                const ops::CausalAttentionOptions& options = {});
   // The position of each sequence's first new token.
   std::span<const int64_t> first_positions() const { return first_; }
   // The pass succeeded: the new tokens are in the cache. Throws ArgumentError the second time.

@@ -1,7 +1,5 @@
 #include "dist/context/context_attention.h"
 
-#include <cmath>
-
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/attention/attention.h"
@@ -24,8 +22,6 @@ struct Heads {
   Tensor Values(const Tensor& kv_heads) const { return kv_heads.Slice(2, kv, 2 * kv); }
 };
 
-double Scale(const Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.dim(-1))); }
-
 // [B, T, 2 kv, D]
 Tensor GatherKeys(const ContextRanks& ranks, const Heads& heads, const std::vector<Tensor>& qkv) {
   std::vector<Tensor> own;
@@ -38,6 +34,26 @@ Tensor Seen(const ContextRanks& ranks, const Tensor& whole, int64_t j) {
   return whole.Slice(1, 0, (ranks.PartAt(j) + 1) * (whole.dim(1) / ranks.chunks()));
 }
 
+// Of this rank's chunks, each [batch, length, ...].
+std::vector<AttentionScores> ScoresOfChunks(const ContextRanks& ranks,
+                                            ops::CausalAttentionOptions options, int64_t d,
+                                            int64_t batch, int64_t length, Device device) {
+  std::vector<Tensor> first_keys(static_cast<size_t>(ranks.own()));
+  if (options.first_key.defined()) {
+    LS_CHECK(options.first_key.shape() == Shape({batch, length * ranks.chunks()}),
+             "context_attention: first_key must be i32[", batch, ", ", length * ranks.chunks(),
+             "], of the whole sequence, got ", options.first_key.Describe());
+    first_keys = ranks.Cut(options.first_key);
+  }
+  std::vector<AttentionScores> scores;
+  for (int64_t j = 0; j < ranks.own(); ++j) {
+    options.first_key = first_keys[static_cast<size_t>(j)];
+    scores.push_back(MakeAttentionScores("context_attention", options, d, batch, length,
+                                         (ranks.PartAt(j) + 1) * length, device));
+  }
+  return scores;
+}
+
 // The rank's j-th chunk of what lies below each other.
 Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
   const int64_t batch = below.dim(0) / ranks.own();
@@ -47,10 +63,12 @@ Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
 class ContextAttentionNode : public Node {
  public:
   ContextAttentionNode(ContextRanksPtr ranks, const Heads& heads, const std::vector<Tensor>& qkv,
-                       const AttentionDropout& dropout, const Tensor& y, const Tensor& log_sum_exp)
+                       const std::vector<AttentionScores>& scores, const AttentionDropout& dropout,
+                       const Tensor& y, const Tensor& log_sum_exp)
       : Node("context_attention"),
         ranks_(std::move(ranks)),
         heads_(heads),
+        scores_(scores),
         dropout_(dropout),
         y_(y, "the output of context_attention"),
         log_sum_exp_(log_sum_exp, "the log-sum-exp of context_attention") {
@@ -75,7 +93,7 @@ class ContextAttentionNode : public Node {
       args.q = heads_.Queries(heads_.Apart(qkv[at]));
       args.k = heads_.Keys(seen);
       args.v = heads_.Values(seen);
-      args.scale = Scale(args.q);
+      args.scores = scores_[at];
       args.dropout = dropout_;
       args.y = ChunkOf(*ranks_, y, j).View(args.q.shape());
       args.log_sum_exp = ChunkOf(*ranks_, lse, j);
@@ -95,6 +113,7 @@ class ContextAttentionNode : public Node {
 
   void Release() override {
     qkv_.clear();
+    scores_.clear();
     y_.Reset();
     log_sum_exp_.Reset();
     dropout_.step_values = Tensor();
@@ -103,6 +122,7 @@ class ContextAttentionNode : public Node {
  private:
   const ContextRanksPtr ranks_;
   const Heads heads_;
+  std::vector<AttentionScores> scores_;  // of each chunk
   AttentionDropout dropout_;
   std::vector<SavedTensor> qkv_;
   SavedTensor y_, log_sum_exp_;
@@ -128,8 +148,10 @@ Tensor ContextAttention(const ContextRanksPtr& ranks, const std::vector<Tensor>&
   const int64_t batch = qkv[0].dim(0), length = qkv[0].dim(1), d = qkv[0].dim(2) / heads.all();
   const Device device = qkv[0].device();
   const DType dtype = qkv[0].dtype();
-  const AttentionDropout dropout =
-      MakeAttentionDropout(call.dropout, call.site, device, call.first_head);
+  const AttentionDropout dropout = MakeAttentionDropout(call.options.dropout, call.options.site,
+                                                        device, call.options.first_head);
+  const std::vector<AttentionScores> scores =
+      ScoresOfChunks(*ranks, call.options, d, batch, length, device);
   const Tensor whole = GatherKeys(*ranks, heads, inputs);
   Tensor y = Tensor::Empty({ranks->own() * batch, length, heads.q * d}, dtype, device);
   const Tensor log_sum_exp =
@@ -137,13 +159,15 @@ Tensor ContextAttention(const ContextRanksPtr& ranks, const std::vector<Tensor>&
   for (int64_t j = 0; j < ranks->own(); ++j) {
     const Tensor q = heads.Queries(heads.Apart(inputs[static_cast<size_t>(j)]));
     const Tensor seen = Seen(*ranks, whole, j);
-    attention_forward(CurrentStream(device),
-                      {q, heads.Keys(seen), heads.Values(seen), Scale(q), dropout,
-                       ChunkOf(*ranks, y, j).View(q.shape()), ChunkOf(*ranks, log_sum_exp, j)});
+    attention_forward(
+        CurrentStream(device),
+        {q, heads.Keys(seen), heads.Values(seen), scores[static_cast<size_t>(j)], dropout,
+         ChunkOf(*ranks, y, j).View(q.shape()), ChunkOf(*ranks, log_sum_exp, j)});
   }
   if (NeedsGrad(edges)) {
     const std::array<Tensor*, 1> outputs = {&y};
-    Record(std::make_shared<ContextAttentionNode>(ranks, heads, inputs, dropout, y, log_sum_exp),
+    Record(std::make_shared<ContextAttentionNode>(ranks, heads, inputs, scores, dropout, y,
+                                                  log_sum_exp),
            edges, outputs);
   }
   return y;

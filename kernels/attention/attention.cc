@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <cmath>
+#include <optional>
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
@@ -11,9 +12,17 @@ namespace {
 // What forward and backward share.
 struct Call {
   Tensor q, k, v;  // [B, T, heads, D], possibly views of one tensor
+  AttentionScores scores;
   AttentionDropout dropout;
 
-  double scale() const { return 1 / std::sqrt(static_cast<double>(q.dim(-1))); }
+  Call(const std::array<Tensor, 3>& x, const CausalAttentionOptions& options)
+      : q(x[0]),
+        k(x[1]),
+        v(x[2]),
+        scores(MakeAttentionScores("attention", options, q.dim(3), q.dim(0), q.dim(1), k.dim(1),
+                                   q.device())),
+        dropout(
+            MakeAttentionDropout(options.dropout, options.site, q.device(), options.first_head)) {}
 };
 
 Tensor EmptyHeads(const Tensor& like) {
@@ -37,14 +46,19 @@ std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
 class AttentionNode : public Node {
  public:
   // `inputs` is {qkv} with its heads, or {q, k, v} with none.
-  AttentionNode(std::span<const Tensor> inputs, JointHeads joint_heads,
-                const AttentionDropout& dropout, const Tensor& y, const Tensor& log_sum_exp)
+  AttentionNode(std::span<const Tensor> inputs, JointHeads joint_heads, const Call& call,
+                const Tensor& y, const Tensor& log_sum_exp)
       : Node("attention"),
         joint_heads_(joint_heads),
-        dropout_(dropout),
+        scores_(call.scores),
+        dropout_(call.dropout),
         y_(y, "the output of attention"),
         log_sum_exp_(log_sum_exp, "the log-sum-exp of attention") {
     for (const Tensor& x : inputs) inputs_.emplace_back(x, "an input of attention");
+    if (scores_.first_key.defined()) {
+      first_key_.emplace(scores_.first_key, "the first keys of attention");
+      scores_.first_key = Tensor();
+    }
   }
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
@@ -75,7 +89,8 @@ class AttentionNode : public Node {
         }
       }
     }
-    args.scale = Call{args.q, {}, {}, {}}.scale();
+    args.scores = scores_;
+    if (first_key_) args.scores.first_key = first_key_->Unpack();
     args.dropout = dropout_;
     args.y = y_.Unpack().View(args.q.shape());
     args.log_sum_exp = log_sum_exp_.Unpack();
@@ -87,13 +102,16 @@ class AttentionNode : public Node {
     inputs_.clear();
     y_.Reset();
     log_sum_exp_.Reset();
+    first_key_.reset();
     dropout_.step_values = Tensor();
   }
 
  private:
   JointHeads joint_heads_;
+  AttentionScores scores_;  // without first_key
   AttentionDropout dropout_;
   std::vector<SavedTensor> inputs_;
+  std::optional<SavedTensor> first_key_;
   SavedTensor y_, log_sum_exp_;
 };
 
@@ -105,14 +123,14 @@ Tensor Forward(const Call& call, Tensor* log_sum_exp) {
   const Tensor y = EmptyHeads(q);
   *log_sum_exp = Tensor::Empty({q.dim(0), q.dim(2), q.dim(1)}, wide, device);
   attention_forward(CurrentStream(device),
-                    {q, call.k, call.v, call.scale(), call.dropout, y, *log_sum_exp});
+                    {q, call.k, call.v, call.scores, call.dropout, y, *log_sum_exp});
   return y;
 }
 
 }  // namespace
 
-Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64_t site,
-                       int64_t n_kv_head, int64_t first_head) {
+Tensor CausalAttention(const Tensor& qkv, int64_t n_head, int64_t n_kv_head,
+                       const CausalAttentionOptions& options) {
   const JointHeads heads{n_head, n_kv_head == 0 ? n_head : n_kv_head};
   LS_CHECK(qkv.defined() && IsFloating(qkv.dtype()) && qkv.ndim() == 3,
            "attention: qkv must be a floating tensor [B, T, (n_head + 2 n_kv_head) D], got ",
@@ -124,20 +142,18 @@ Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64
            "attention: the last size of qkv must be a positive multiple of n_head + 2 n_kv_head = ",
            heads.all(), ", got ", qkv.Describe());
   const Tensor input = qkv.Detach().Contiguous();
-  const std::array<Tensor, 3> x = Split(input, heads);
-  const Call call{x[0], x[1], x[2], MakeAttentionDropout(dropout, site, qkv.device(), first_head)};
+  const Call call(Split(input, heads), options);
   Tensor log_sum_exp;
-  Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * x[0].dim(3)});
+  Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * call.q.dim(3)});
   if (NeedsGrad({&qkv})) {
-    Record(
-        std::make_shared<AttentionNode>(std::span(&input, 1), heads, call.dropout, y, log_sum_exp),
-        {&qkv}, {&y});
+    Record(std::make_shared<AttentionNode>(std::span(&input, 1), heads, call, y, log_sum_exp),
+           {&qkv}, {&y});
   }
   return y;
 }
 
-Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout,
-                       uint64_t site) {
+Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const CausalAttentionOptions& options) {
   LS_CHECK(q.defined() && IsFloating(q.dtype()) && q.ndim() == 4 && q.dim(3) > 0,
            "attention: q must be a floating tensor [B, T, H, D] with D > 0, got ", q.Describe());
   for (const Tensor* x : {&k, &v}) {
@@ -156,12 +172,12 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
            q.dim(2), " and ", k.dim(2));
   const std::array<Tensor, 3> x{q.Detach().Contiguous(), k.Detach().Contiguous(),
                                 v.Detach().Contiguous()};
-  const Call call{x[0], x[1], x[2], MakeAttentionDropout(dropout, site, q.device())};
+  const Call call(x, options);
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp);
   if (NeedsGrad({&q, &k, &v})) {
-    Record(std::make_shared<AttentionNode>(x, JointHeads{}, call.dropout, y, log_sum_exp),
-           {&q, &k, &v}, {&y});
+    Record(std::make_shared<AttentionNode>(x, JointHeads{}, call, y, log_sum_exp), {&q, &k, &v},
+           {&y});
   }
   return y;
 }
@@ -180,6 +196,42 @@ AttentionDropout MakeAttentionDropout(double p, uint64_t site, Device device, in
   // A copy: backward may run when the next micro-batch has changed the state.
   dropout.step_values = state->tensor().Clone();
   return dropout;
+}
+
+AttentionScores MakeAttentionScores(const char* op, const ops::CausalAttentionOptions& options,
+                                    int64_t d, int64_t batches, int64_t queries, int64_t keys,
+                                    Device device) {
+  for (const auto& [name, value] :
+       {std::pair("scale", options.scale), std::pair("softcap", options.softcap),
+        std::pair("window", static_cast<double>(options.window))}) {
+    LS_CHECK(value >= 0 && std::isfinite(value), op, ": ", name,
+             " must be a positive number, or 0 for the default, got ", value);
+  }
+  AttentionScores scores{
+      .scale = options.scale == 0 ? 1 / std::sqrt(static_cast<double>(d)) : options.scale,
+      .softcap = options.softcap,
+      .window = options.window};
+  const Tensor& first_key = options.first_key;
+  LS_CHECK(scores.plain() && !first_key.defined(), op,
+           ": kernels with a softcap, a window or documents are not made yet");
+  if (!first_key.defined()) return scores;
+  LS_CHECK(first_key.dtype() == DType::kI32 && first_key.shape() == Shape({batches, queries}) &&
+               first_key.device() == device,
+           op, ": first_key must be i32[", batches, ", ", queries, "], a key's position for each ",
+           "query, on ", device, ", got ", first_key.Describe());
+  scores.first_key = first_key.Detach().Contiguous();
+  if (!device.is_cpu()) return scores;
+  const int32_t* value = scores.first_key.data<int32_t>();
+  for (int64_t at = 0; at < batches * queries; ++at) {
+    const int64_t b = at / queries, i = at % queries, position = keys - queries + i;
+    LS_CHECK(value[at] >= 0 && value[at] <= position, op, ": first_key[", b, ", ", i, "] is ",
+             value[at], ", but the query's own position is ", position,
+             ": a document begins at or before each of its tokens");
+    LS_CHECK(i == 0 || value[at] >= value[at - 1], op, ": first_key[", b, ", ", i, "] is ",
+             value[at], " after ", value[at - 1],
+             ": documents follow one another, so it must not decrease along a row");
+  }
+  return scores;
 }
 
 }  // namespace lockstep

@@ -81,8 +81,9 @@ OpSample JointGrouped(const std::string& name, int64_t batch, int64_t length, in
   s.name = name;
   s.inputs = {{.shape = {batch, length, (heads + 2 * kv_heads) * d}, .low = -2, .high = 2}};
   s.run = [=](std::span<const Tensor> in) {
-    return InTraining(in[0].device(),
-                      [&] { return ops::CausalAttention(in[0], heads, dropout, kSite, kv_heads); });
+    return InTraining(in[0].device(), [&] {
+      return ops::CausalAttention(in[0], heads, kv_heads, {.dropout = dropout, .site = kSite});
+    });
   };
   s.reference = [=](std::span<const RefTensor> in) {
     return JointReference(in[0], heads, kv_heads, dropout);
@@ -105,8 +106,9 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, double
               {.shape = k, .low = -2, .high = 2},
               {.shape = k, .low = -2, .high = 2}};
   s.run = [=](std::span<const Tensor> in) {
-    return InTraining(in[0].device(),
-                      [&] { return ops::CausalAttention(in[0], in[1], in[2], dropout, kSite); });
+    return InTraining(in[0].device(), [&] {
+      return ops::CausalAttention(in[0], in[1], in[2], {.dropout = dropout, .site = kSite});
+    });
   };
   s.reference = [=](std::span<const RefTensor> in) {
     return std::vector{Attend(in[0], in[1], in[2], dropout)};
@@ -128,7 +130,7 @@ OpSample Benchmark(const std::string& name, int64_t batch, int64_t length, int64
 OpSample Evaluation() {
   OpSample s = Sample("evaluation", 1, 5, 1, 4);
   s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::CausalAttention(in[0], 1, 0.5, kSite)};
+    return std::vector{ops::CausalAttention(in[0], 1, 1, {.dropout = 0.5, .site = kSite})};
   };
   return s;
 }
@@ -199,12 +201,12 @@ std::vector<ErrorSample> Errors() {
        "attention: n_head must be a positive multiple of n_kv_head, got 0 and 0"},
       {"kv_heads",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 3, 0, 0, 2);
+         ops::CausalAttention(zeros({1, 4, 24}, d), 3, 2);
        },
        "attention: n_head must be a positive multiple of n_kv_head, got 3 and 2"},
       {"dropout",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 2, 1.0);
+         ops::CausalAttention(zeros({1, 4, 24}, d), 2, 2, {.dropout = 1.0});
        },
        "attention: dropout must be in [0, 1), got 1"},
       {"lengths",

@@ -166,7 +166,7 @@ Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
   h.y = Rows<X>(args.y, batch, head, h.first);
   h.log_sum_exp = args.log_sum_exp.template data<T>() + (batch * args.q.dim(2) + head) * queries;
   h.d = args.q.dim(3);
-  h.scale = args.scale;
+  h.scale = args.scores.scale;
   h.dropout = MakeDropout(args.dropout, batch, head);
   return h;
 }

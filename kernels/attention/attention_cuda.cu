@@ -119,7 +119,7 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
     a.heads = args.q.dim(2);
     a.group = a.heads / args.k.dim(2);
     a.d = static_cast<int>(args.q.dim(3));
-    a.scale = static_cast<float>(args.scale);
+    a.scale = static_cast<float>(args.scores.scale);
     a.aligned = a.q.Aligned(a.d) && a.k.Aligned(a.d) && a.v.Aligned(a.d);
     a.dropout = AttentionDropoutArgs(args.dropout);
     DispatchHeadSize(args.q.dim(3), [&](auto tile) {
@@ -334,7 +334,7 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
     a.queries = queries;
     a.length = length;
     a.d = static_cast<int>(d);
-    a.scale = static_cast<float>(args.scale);
+    a.scale = static_cast<float>(args.scores.scale);
     a.aligned = a.q.Aligned(d) && a.k.Aligned(d) && a.v.Aligned(d) && a.dy.Aligned(d);
     a.accumulate_q = args.accumulate_q;
     a.accumulate_k = args.accumulate_k;

@@ -147,13 +147,13 @@ struct Trial {
     b.k = values(2, kv_heads);
     b.v = values(3, kv_heads);
     b.dy = values(4, heads);
-    b.scale = 1 / std::sqrt(static_cast<double>(d));
+    b.scores.scale = 1 / std::sqrt(static_cast<double>(d));
     b.y = Tensor::EmptyLike(b.q);
     b.log_sum_exp = Tensor::Empty({kBatch, heads, length}, DType::kF32, stream.device);
     b.dq = Tensor::EmptyLike(b.q);
     b.dk = Tensor::EmptyLike(b.k);
     b.dv = Tensor::EmptyLike(b.v);
-    const AttentionForwardArgs f{b.q, b.k, b.v, b.scale, {}, b.y, b.log_sum_exp};
+    const AttentionForwardArgs f{b.q, b.k, b.v, b.scores, {}, b.y, b.log_sum_exp};
     if (by_cudnn) {
       for (const bool backward : {false, true}) {
         const std::string why_not =
@@ -249,7 +249,7 @@ bool IsCapturing(Stream stream) {
 
 void RunBackward(Stream stream, const DeviceState& state, const Answer& answer,
                  const AttentionBackwardArgs& args) {
-  const auto scale = static_cast<float>(args.scale);
+  const auto scale = static_cast<float>(args.scores.scale);
   const float minus_infinity = -std::numeric_limits<float>::infinity(), one = 1;
   for (int64_t i = 0; i < answer.slices.parts(); ++i) {
     const AttentionBackwardArgs slice = SliceOf(args, answer.slices, i);
@@ -291,7 +291,7 @@ bool RepeatsBits(Stream stream, const DeviceState& state, const AttentionBackwar
       FlashAttentionForward(beside, {args.q,
                                      args.k,
                                      args.v,
-                                     args.scale,
+                                     args.scores,
                                      {},
                                      Tensor::Empty(args.q.shape(), DType::kBF16, stream.device),
                                      Tensor::EmptyLike(args.log_sum_exp)});
@@ -333,7 +333,7 @@ std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& arg
   const std::lock_guard lock(state.running);
   const Answer& answer = AnswerTo(CudnnAttentionProblem(own), stream, state);
   if (answer.plan == nullptr) return answer.why_not;
-  const auto scale = static_cast<float>(own.scale);
+  const auto scale = static_cast<float>(own.scores.scale);
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   const std::array<const void*, 7> addresses{Data<bf16>(own.q),
                                              Data<bf16>(own.k),

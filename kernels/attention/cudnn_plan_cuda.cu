@@ -23,7 +23,7 @@ CudnnAttentionProblem::CudnnAttentionProblem(const AttentionForwardArgs& args)
 
 CudnnAttentionProblem::CudnnAttentionProblem(const AttentionBackwardArgs& args)
     : CudnnAttentionProblem(
-          AttentionForwardArgs{args.q, args.k, args.v, args.scale, {}, args.y, args.log_sum_exp}) {
+          AttentionForwardArgs{args.q, args.k, args.v, args.scores, {}, args.y, args.log_sum_exp}) {
   backward = true;
   dy = StridesOf(args.dy);
   dq = StridesOf(args.dq);

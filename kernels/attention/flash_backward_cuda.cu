@@ -347,7 +347,7 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
   a.queries = static_cast<int>(queries);
   a.length = static_cast<int>(length);
   a.d = static_cast<int>(d);
-  a.scale = static_cast<float>(args.scale);
+  a.scale = static_cast<float>(args.scores.scale);
   a.accumulate_q = args.accumulate_q;
   a.accumulate_k = args.accumulate_k;
   a.accumulate_v = args.accumulate_v;

@@ -206,7 +206,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
   a.heads = q.dim(2);
   a.group = a.heads / k.dim(2);
   a.d = static_cast<int>(q.dim(3));
-  a.scale = static_cast<float>(args.scale);
+  a.scale = static_cast<float>(args.scores.scale);
   a.dropout = AttentionDropoutArgs(args.dropout);
   DispatchFlash(a.d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
     constexpr int kHead = decltype(head)::value;

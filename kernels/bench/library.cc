@@ -60,10 +60,10 @@ std::optional<LibraryCall> ByCudnn(const Tensor& q, const Tensor& k, const Tenso
           cuda::AttentionKernels::kCudnn) {
     return std::nullopt;
   }
-  AttentionBackwardArgs b{.q = q, .k = k, .v = v, .scale = 1};
+  AttentionBackwardArgs b{.q = q, .k = k, .v = v};
   b.y = Tensor::EmptyLike(q);
   b.log_sum_exp = Tensor::Empty({q.dim(0), q.dim(2), q.dim(1)}, DType::kF32, q.device());
-  const AttentionForwardArgs f{q, k, v, b.scale, {}, b.y, b.log_sum_exp};
+  const AttentionForwardArgs f{q, k, v, b.scores, {}, b.y, b.log_sum_exp};
   const auto forward = [f] { return cuda::CudnnAttentionForward(CurrentStream(f.q.device()), f); };
   if (!forward().empty()) return std::nullopt;
   if (!backward) return LibraryCall{"cuDNN", forward};

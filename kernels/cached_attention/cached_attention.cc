@@ -1,7 +1,5 @@
 #include "kernels/cached_attention/cached_attention.h"
 
-#include <cmath>
-
 #include "core/autograd/node.h"
 
 namespace lockstep::ops {
@@ -50,7 +48,7 @@ void StoreInCache(const Tensor& x, const Tensor& rows, const Tensor& positions,
 }
 
 Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,
-                       const Tensor& positions) {
+                       const Tensor& positions, const CausalAttentionOptions& options) {
   constexpr const char* kOp = "cached_attention";
   CheckTokens(kOp, "q", q);
   for (const Tensor* cache : {&k, &v}) CheckCache(kOp, q, *cache, rows, positions);
@@ -61,10 +59,13 @@ Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
            " and ", k.dim(1));
   LS_CHECK(!NeedsGrad({&q, &k, &v}), kOp,
            " has no gradient: generate within NoGrad, or train with CausalAttention");
+  LS_CHECK(options.dropout == 0 && !options.first_key.defined(), kOp,
+           " has neither dropout nor first_key: a cache has one document of a text in a row");
   Tensor y = Tensor::Empty(q.shape(), q.dtype(), q.device());
-  cached_attention(CurrentStream(q.device()),
-                   {WithDenseHeads(q), k.Detach(), v.Detach(), rows.Contiguous(),
-                    positions.Contiguous(), 1 / std::sqrt(static_cast<double>(q.dim(3))), y});
+  cached_attention(
+      CurrentStream(q.device()),
+      {WithDenseHeads(q), k.Detach(), v.Detach(), rows.Contiguous(), positions.Contiguous(),
+       MakeAttentionScores(kOp, options, q.dim(3), q.dim(0), q.dim(1), k.dim(2), q.device()), y});
   return y;
 }
 

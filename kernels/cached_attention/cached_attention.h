@@ -4,6 +4,7 @@
 
 #include "core/dispatcher.h"
 #include "core/tensor.h"
+#include "kernels/attention/attention.h"
 
 namespace lockstep {
 
@@ -24,11 +25,12 @@ void StoreInCache(const Tensor& x, const Tensor& rows, const Tensor& positions,
 // the positions j <= positions[b] + t of the cache, with r = rows[b] and g = h / (H / G). q [B, T,
 // H, D], k and v caches as above; y [B, T, H, D]. Any floating dtype, sums in f32 or wider. Each
 // query's result does not depend on the other queries. Meant for few queries: CausalAttention is
-// faster where all tokens of a text are new.
+// faster where all tokens of a text are new. Of `options` scale, softcap and window apply, as in
+// CausalAttention; with a dropout or first_key it throws ArgumentError.
 //
 // Has no gradient: throws ArgumentError where one would be recorded.
 Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,
-                       const Tensor& positions);
+                       const Tensor& positions, const CausalAttentionOptions& options = {});
 
 }  // namespace ops
 
@@ -46,8 +48,8 @@ struct CachedAttentionArgs {
   Tensor q;                // [B, T, H, D], possibly strided, except in its last dimension
   Tensor k, v;             // [S, G, P, D]
   Tensor rows, positions;  // i32 [B]
-  double scale = 1;
-  Tensor y;  // [B, T, H, D], written
+  AttentionScores scores;  // without first_key
+  Tensor y;                // [B, T, H, D], written
 };
 inline constinit Slot<void(const CachedAttentionArgs&)> cached_attention{"cached_attention"};
 

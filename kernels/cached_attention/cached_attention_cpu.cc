@@ -104,7 +104,7 @@ void CachedAttentionCpu(Stream, const CachedAttentionArgs& args) {
         const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
         const int64_t keys = (row[b] * groups + h / (heads / groups)) * capacity * d;
         Attend<A, T>(q.data<T>() + b * s[0] + i * s[1] + h * s[2], args.k.data<T>() + keys,
-                     args.v.data<T>() + keys, position[b] + i + 1, d, args.scale, memory,
+                     args.v.data<T>() + keys, position[b] + i + 1, d, args.scores.scale, memory,
                      args.y.data<T>() + at * d);
       }
     });

@@ -135,7 +135,7 @@ void CachedAttentionCuda(Stream stream, const CachedAttentionArgs& args) {
     Launch({"cached_attention", args.q, args.k}, CachedAttentionKernel<T>,
            Blocks(args.q.numel() / args.q.dim(3), 1), kThreads, bytes, stream, Tokens<T>(args.q),
            CachePlaces(args.rows, args.positions, args.k), Data<T>(args.k), Data<T>(args.v),
-           static_cast<float>(args.scale), Data<T>(args.y));
+           static_cast<float>(args.scores.scale), Data<T>(args.y));
   });
 }
 

@@ -1,7 +1,6 @@
 #include "nn/attention/causal_self_attention.h"
 
 #include "core/step_state.h"
-#include "kernels/attention/attention.h"
 #include "kernels/concat/concat.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
@@ -96,20 +95,23 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
       return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position);
     });
   }
+  ops::CausalAttentionOptions options;
   if (KvCacheScope* cache = KvCacheScope::Current()) {
     const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
     const Tensor heads = qkv.View({qkv.dim(0), qkv.dim(1), all, qkv.dim(2) / all});
     return cache
-        ->Attend(this, heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
+        ->Attend(this, heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all),
+                 options)
         .View({qkv.dim(0), qkv.dim(1), h * heads.dim(3)});
   }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
-  const double p = drop ? dropout_ : 0;
-  const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  if (elsewhere) {
-    return attend_(qkv, {n_head_, n_kv_head_, first_head_, p, site, rotary_.get()});
+  if (drop) {
+    options.dropout = dropout_;
+    options.site = RandomSite(path() + ".attn_dropout");
   }
-  return ops::CausalAttention(qkv, n_head_, p, site, n_kv_head_, first_head_);
+  options.first_head = first_head_;
+  if (elsewhere) return attend_(qkv, {n_head_, n_kv_head_, options, rotary_.get()});
+  return ops::CausalAttention(qkv, n_head_, n_kv_head_, options);
 }
 
 ops::Branch CausalSelfAttention::Forward(ops::Branch x) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/attention/attention.h"
 #include "nn/residual_stream.h"
 #include "nn/transformer_options.h"
 
@@ -12,10 +13,9 @@ namespace lockstep::nn {
 
 // What a layer asks of attention, for qkv [B, T, (n_head + 2 n_kv_head) D].
 struct AttentionCall {
-  int64_t n_head, n_kv_head, first_head;
-  double dropout;
-  uint64_t site;
-  Rotary* rotary;  // to be applied to q and k first; may be null
+  int64_t n_head, n_kv_head;
+  ops::CausalAttentionOptions options;  // with first_key [B, T] of the whole sequence
+  Rotary* rotary;                       // to be applied to q and k first; may be null
 };
 
 // Vaswani et al., "Attention is all you need" (2017), with a causal mask:

@@ -203,14 +203,16 @@ TEST(LoaderTest, ABatchStaysUntilTheNextCall) {
 }
 
 TEST(LoaderTest, AllocatesNothingInSteadyState) {
-  const auto source = Counting(5000);
+  const auto source = std::make_shared<SeparatedTokens>(Counting(5000), 7, Separator::kLast);
   const Sampler sampler(Order::kShuffled, 4, source->size(), 8);
-  Loader loader(source, sampler, {4, 2});
-  for (int i = 0; i < 20; ++i) loader.Next();
-  const int64_t before = allocations;
-  ASSERT_GT(before, 0);
-  for (int i = 0; i < 2000; ++i) loader.Next();
-  EXPECT_EQ(allocations, before);
+  for (const bool document_mask : {false, true}) {
+    Loader loader(source, sampler, {4, 2, {}, document_mask});
+    for (int i = 0; i < 20; ++i) loader.Next();
+    const int64_t before = allocations;
+    ASSERT_GT(before, 0);
+    for (int i = 0; i < 2000; ++i) loader.Next();
+    EXPECT_EQ(allocations, before);
+  }
 }
 
 // Fails from a given token on, as a disk might.

@@ -113,13 +113,13 @@ std::vector<std::vector<float>> Gradients(AttentionSlices slices) {
   args.dq = dqkv.Slice(2, 0, kHeads);
   args.dk = dqkv.Slice(2, kHeads, kHeads + kKeyHeads);
   args.dv = dqkv.Slice(2, kHeads + kKeyHeads, kHeads + 2 * kKeyHeads);
-  args.scale = 0.25;
+  args.scores.scale = 0.25;
   args.y = Tensor::Empty(args.q.shape(), DType::kBF16, kGpu);
   args.log_sum_exp = Tensor::Empty({kBatch, kHeads, kLength}, DType::kF32, kGpu);
   args.dy = Values(args.q.shape(), 2);
   const Stream stream = CurrentStream(kGpu);
   cuda::FlashAttentionForward(stream,
-                              {args.q, args.k, args.v, args.scale, {}, args.y, args.log_sum_exp});
+                              {args.q, args.k, args.v, args.scores, {}, args.y, args.log_sum_exp});
   for (int64_t i = 0; i < slices.parts(); ++i) {
     AttentionBackwardArgs slice = SliceOf(args, slices, i);
     slice.y = slice.y.Contiguous();  // which flash kernels require

@@ -99,9 +99,9 @@ std::vector<Tensor> Compute(const Case& c, DType dtype, Device device) {
   state.Begin(3, 0.1);
   state.SetFirstSample(2);
   const TrainingScope scope(state);
-  const Tensor y = c.joint
-                       ? ops::CausalAttention(inputs[0], heads, c.dropout, kSite, c.groups)
-                       : ops::CausalAttention(inputs[0], inputs[1], inputs[2], c.dropout, kSite);
+  const ops::CausalAttentionOptions options{.dropout = c.dropout, .site = kSite};
+  const Tensor y = c.joint ? ops::CausalAttention(inputs[0], heads, c.groups, options)
+                           : ops::CausalAttention(inputs[0], inputs[1], inputs[2], options);
   Backward(y, Values(y.shape(), 20, 1).To(dtype).To(device));
   std::vector<Tensor> results = {y.Detach().To(kCpu)};
   for (const Tensor& x : inputs) results.push_back(x.grad().To(kCpu));
