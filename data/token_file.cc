@@ -73,6 +73,12 @@ std::string_view Name(TokenFormat format) { return Info(format).name; }
 TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size) : file_(std::move(path)) {
   ReadHeader();
   CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31));
+  const std::string index = IndexPathOf(this->path());
+  if (PathExists(index)) index_.emplace(index, size_);
+}
+
+std::span<const uint64_t> TokenFile::document_starts() const {
+  return index_ ? index_->starts() : std::span<const uint64_t>();
 }
 
 void TokenFile::ReadHeader() {

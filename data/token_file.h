@@ -9,6 +9,7 @@
 
 #include "core/io/file.h"
 #include "core/io/mapped_file.h"
+#include "data/document_index.h"
 #include "data/token_source.h"
 
 namespace lockstep::data {
@@ -23,17 +24,19 @@ enum class TokenFormat {
 
 std::string_view Name(TokenFormat format);
 
-// A memory-mapped token file. The file must not be truncated while it is in use.
+// A memory-mapped token file. The file must not be truncated while it is in use. An index of
+// documents beside it (data/document_index.h) is used, if there is one.
 class TokenFile : public TokenSource {
  public:
   // Recognises the format by its magic number and checks the whole file, so that training meets no
   // bad token later. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
   // for an empty or odd-sized file, a header that does not fit the file, an unknown version, an
-  // evaluation file of llm.c, and an id out of range (file, position, value, fix); IoError for a
-  // file that cannot be read.
+  // evaluation file of llm.c, an id out of range (file, position, value, fix), and an index that
+  // does not fit the file; IoError for a file that cannot be read.
   explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt);
 
   int64_t size() const override { return size_; }
+  bool has_documents() const override { return index_.has_value(); }
   const std::string& path() const { return file_.path(); }
   TokenFormat format() const { return format_; }
   int32_t max_token() const { return max_token_; }
@@ -41,6 +44,7 @@ class TokenFile : public TokenSource {
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  std::span<const uint64_t> document_starts() const override;
   void ReadHeader();
   void CheckRange(int64_t limit);
 
@@ -49,6 +53,7 @@ class TokenFile : public TokenSource {
   const std::byte* tokens_ = nullptr;
   int64_t size_ = 0;
   int32_t max_token_ = 0;
+  std::optional<DocumentIndex> index_;
 };
 
 // Writes a token file piece by piece. It is there, under its name, only once Finish has returned;

@@ -23,7 +23,7 @@ const Json& Member(const Json& object, const char* key) {
 
 int64_t Count(const Json& object, const char* key) {
   try {
-    return IntegerOf(Member(object, key), 0);
+    return IntegerOf(Member(object, key), 0, int64_t{1} << 48);  // sums of these fit
   } catch (const InputError& error) {
     throw InputError(StrCat("\"", key, "\": ", error.what()));
   }

@@ -12,7 +12,7 @@
 #include "core/io/file_lock.h"
 #include "core/io/sha256.h"
 #include "core/thread_pool.h"
-#include "data/prepare/document_index.h"
+#include "data/document_index.h"
 #include "data/prepare/ordered_workers.h"
 #include "data/prepare/shard_stream.h"
 #include "data/text/text_files.h"

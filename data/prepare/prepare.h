@@ -47,7 +47,7 @@ struct PrepareResult {
   bool was_complete = false;  // nothing was left to do
 };
 
-// Writes token files, an index of documents beside each (data/prepare/document_index.h),
+// Writes token files, an index of documents beside each (data/document_index.h),
 // tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
 // on threads. Memory does not grow with the sources: it is about a MiB per thread, or a few times
 // the largest document.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/prepare/document_index.h"
+#include "data/document_index.h"
 
 namespace lockstep::data {
 namespace {

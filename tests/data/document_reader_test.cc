@@ -1,5 +1,6 @@
 #include "data/text/document_reader.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -124,6 +125,18 @@ TEST(DocumentReader, ResumesAtAnyDocument) {
   EXPECT_EQ(reader.finished()[0].sha256, Sha256Of(ZstdOf(lines)));
   EXPECT_EQ(reader.finished()[2].bytes, static_cast<int64_t>(lines.size()));
   EXPECT_EQ(ReadAll(files, {}, reader.position()).texts.size(), 0u);
+}
+
+TEST(DocumentReader, StandardInput) {
+  const std::string file = TestFolder() + "/piped";
+  WriteText(file, GzipOf(JsonLine("one") + JsonLine("two")));
+  const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
+  dup2(fd, STDIN_FILENO);
+  const Found found = ReadAll({"-"}, {.type = "jsonl"});
+  dup2(saved, STDIN_FILENO);
+  close(saved);
+  close(fd);
+  EXPECT_THAT(found.texts, ElementsAre("one", "two"));
 }
 
 TEST(DocumentReader, MalformedUtf8IsReplacedAndCounted) {

@@ -16,7 +16,7 @@
 #include "core/io/file.h"
 #include "core/io/file_lock.h"
 #include "core/io/sha256.h"
-#include "data/prepare/document_index.h"
+#include "data/document_index.h"
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/text_files.h"
 #include "data/token_file.h"

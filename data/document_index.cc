@@ -1,4 +1,4 @@
-#include "data/prepare/document_index.h"
+#include "data/document_index.h"
 
 #include "core/error.h"
 
