@@ -7,9 +7,14 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
 #include "data/corpus.h"
+#include "data/mixture.h"
+#include "data/prepare/manifest.h"
+#include "data/text/document_reader.h"
+#include "data/text/text_files.h"
 #include "data/token_shards.h"
 #include "data/tokenizer/gpt2_files.h"
 #include "data/utf8.h"
@@ -126,24 +131,43 @@ void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator
   }
 }
 
+std::string TokenizerChoice(const DatasetOptions& options) {
+  return options.tokenizer.empty() ? "char" : options.tokenizer;
+}
+
+// The tokenizer of raw text, which must fit the model.
+void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset* dataset) {
+  dataset->tokenizer = options.loaded_tokenizer;
+  if (dataset->tokenizer == nullptr) {
+    dataset->tokenizer = MakeTokenizer(TokenizerChoice(options), text);
+  }
+  dataset->vocab_size = dataset->tokenizer->vocab_size();
+  if (options.vocab_size > 0 && dataset->vocab_size > options.vocab_size) {
+    throw InputError(StrCat(dataset->name, ": the ", dataset->tokenizer->name(), " tokenizer has ",
+                            dataset->vocab_size, " tokens, but model.vocab_size is ",
+                            options.vocab_size, "; set --model.vocab_size=", dataset->vocab_size,
+                            " or leave it out"));
+  }
+}
+
+// The last val_fraction of the training tokens become those for validation.
+void HoldOut(double val_fraction, Dataset* dataset) {
+  if (val_fraction == 0) return;
+  const std::shared_ptr<const TokenSource> all = dataset->train;
+  const int64_t split = TrainCount(all->size(), val_fraction);
+  dataset->train = std::make_shared<TokenSlice>(all, 0, split);
+  dataset->val = std::make_shared<TokenSlice>(all, split, all->size());
+}
+
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
   if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
-  const std::string choice = options.tokenizer.empty() ? "char" : options.tokenizer;
-  const bool bytes =
-      options.loaded_tokenizer ? options.loaded_tokenizer->name() == "byte" : choice == "byte";
+  const bool bytes = options.loaded_tokenizer ? options.loaded_tokenizer->name() == "byte"
+                                              : TokenizerChoice(options) == "byte";
   if (!bytes) RequireUtf8(text, name);
   Dataset dataset;
   dataset.name = name;
   dataset.fingerprint = Sha256Of(text);
-  dataset.tokenizer = options.loaded_tokenizer;
-  if (dataset.tokenizer == nullptr) dataset.tokenizer = MakeTokenizer(choice, text);
-  dataset.vocab_size = dataset.tokenizer->vocab_size();
-  if (options.vocab_size > 0 && dataset.vocab_size > options.vocab_size) {
-    throw InputError(StrCat(name, ": the ", dataset.tokenizer->name(), " tokenizer has ",
-                            dataset.vocab_size, " tokens, but model.vocab_size is ",
-                            options.vocab_size, "; set --model.vocab_size=", dataset.vocab_size,
-                            " or leave it out"));
-  }
+  SetTokenizer(text, options, &dataset);
   const size_t split = SplitPosition(text, *dataset.tokenizer, options.val_fraction);
   dataset.train = EncodePart(*dataset.tokenizer, text, 0, split, name);
   if (options.val_fraction > 0) {
@@ -155,6 +179,61 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
                              " tokenizer has no token for their ends: use token files in which "
                              "one separates documents, as nanoGPT and llm.c write them"));
   }
+  return dataset;
+}
+
+// Tokens in memory whose documents are known.
+class DocumentTokens : public MemoryTokens {
+ public:
+  DocumentTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts)
+      : MemoryTokens(tokens), starts_(std::move(starts)) {}
+
+ private:
+  std::span<const uint64_t> document_starts() const override { return starts_; }
+  const std::vector<uint64_t> starts_;
+};
+
+// JSONL, several files, or compressed ones, in memory. With an end-of-text token before each
+// document, if the tokenizer has one, as `prepare` writes it in llm.c's format.
+Dataset FromDocuments(const DatasetOptions& options) {
+  const std::vector<std::string> files = ListTextFiles(std::vector{options.path});
+  const TextOptions text_options{.field = options.field};
+  DocumentReader reader(files, text_options);
+  std::vector<std::string> texts;
+  int64_t bad_utf8 = 0;
+  for (RawDocument document; reader.Next(&document);) {
+    DocumentText text = TextOf(std::move(document), files, text_options);
+    bad_utf8 += text.bad_utf8;
+    if (!text.text.empty()) texts.push_back(std::move(text.text));
+  }
+  if (texts.empty()) throw InputError(StrCat(options.path, ": there is no text in it"));
+  if (files.size() == 1 && texts.size() == 1) return FromText(texts[0], options.path, options);
+  Dataset dataset;
+  dataset.name = options.path;
+  if (bad_utf8 > 0) {
+    dataset.note = StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
+  }
+  std::string all;  // only a char tokenizer is made from it
+  if (!options.loaded_tokenizer && TokenizerChoice(options) == "char") {
+    for (const std::string& text : texts) all += text;
+  }
+  SetTokenizer(all, options, &dataset);
+  const std::optional<int32_t> end = dataset.tokenizer->end_of_text();
+  Sha256 hash;
+  std::vector<int32_t> tokens;
+  std::vector<uint64_t> starts;
+  for (const std::string& text : texts) {
+    const uint64_t size = text.size();
+    hash.Update(std::as_bytes(std::span(&size, 1)));
+    hash.Update(std::as_bytes(std::span(text)));
+    starts.push_back(tokens.size());
+    if (end) tokens.push_back(*end);
+    const std::vector<int32_t> ids = dataset.tokenizer->Encode(text);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
+  dataset.fingerprint = hash.HexDigest();
+  dataset.train = std::make_shared<DocumentTokens>(tokens, std::move(starts));
+  HoldOut(options.val_fraction, &dataset);
   return dataset;
 }
 
@@ -190,7 +269,7 @@ std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, b
   return std::nullopt;
 }
 
-Dataset FromTokenFiles(const DatasetOptions& options) {
+Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options) {
   Dataset dataset;
   dataset.name = options.path;
   dataset.tokenizer = options.loaded_tokenizer;
@@ -216,7 +295,7 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
   if (dataset.tokenizer) {
     limit = std::min(limit.value_or(INT64_MAX), dataset.tokenizer->vocab_size());
   }
-  const TokenShards shards = OpenTokenShards(options.path, limit);
+  const TokenShards shards = OpenTokenShards(paths, limit);
   for (const auto* files : {&shards.train, &shards.val}) {
     for (const auto& file : *files) {
       dataset.vocab_size = std::max<int64_t>(dataset.vocab_size, int64_t{file->max_token()} + 1);
@@ -228,11 +307,8 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
   dataset.train = Concatenate(shards.train);
   if (!shards.val.empty()) {
     dataset.val = Concatenate(shards.val);
-  } else if (options.val_fraction > 0) {
-    const std::shared_ptr<const TokenSource> all = dataset.train;
-    const int64_t split = TrainCount(all->size(), options.val_fraction);
-    dataset.train = std::make_shared<TokenSlice>(all, 0, split);
-    dataset.val = std::make_shared<TokenSlice>(all, split, all->size());
+  } else {
+    HoldOut(options.val_fraction, &dataset);
   }
   if (options.document_mask) {
     const TokenFormat format = shards.train.front()->format();
@@ -248,28 +324,115 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
   return dataset;
 }
 
+// Whether two tokenizers give the same ids, as far as one awkward text tells.
+bool Agree(const Tokenizer& a, const Tokenizer& b) {
+  constexpr char kProbe[] = "The dog's 12345 naïve 中文 \U0001F600\n\n  x = {};\tI'LL <b>";
+  if (a.vocab_size() != b.vocab_size() || a.end_of_text() != b.end_of_text()) return false;
+  try {
+    return a.Encode(kProbe) == b.Encode(kProbe);
+  } catch (const InputError&) {  // a char tokenizer that lacks some
+    return a.ToJson() == b.ToJson();
+  }
+}
+
+// A folder that `prepare` made.
+Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
+  const std::string& folder = options.path;
+  if (!manifest.complete()) {
+    throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
+                            "that made it, and it goes on where it was interrupted"));
+  }
+  const std::shared_ptr<const Tokenizer> own = LoadTokenizer(JoinPath(folder, "tokenizer.json"));
+  DatasetOptions with_tokenizer = options;
+  if (!options.loaded_tokenizer) {
+    with_tokenizer.loaded_tokenizer =
+        options.tokenizer.empty() ? own : MakeTokenizer(options.tokenizer, "");
+  }
+  if (!Agree(*own, *with_tokenizer.loaded_tokenizer)) {
+    throw InputError(
+        StrCat(folder, ": its tokens were made by another tokenizer (", own->name(), ", ",
+               own->vocab_size(), " tokens) than ",
+               options.loaded_tokenizer ? "that of the weights to start from" : "data.tokenizer",
+               "; prepare the text again with the right one"));
+  }
+  std::vector<std::string> paths;
+  for (const ShardInfo& shard : manifest.shards) paths.push_back(JoinPath(folder, shard.file));
+  return FromTokenFiles(paths, with_tokenizer);
+}
+
+// Text that is read by mapping its file: neither JSONL nor compressed, and only one.
+bool IsPlainText(const std::string& path) {
+  return !IsPattern(path) && !IsDirectory(path) && path != "-" && !IsJsonLinesName(path) &&
+         !HasCompressedName(path);
+}
+
+Dataset FromPath(const DatasetOptions& options) {
+  const std::string& path = options.path;
+  if (path.empty()) return FromText(EmbeddedCorpus(), "the embedded corpus", options);
+  if (path.ends_with(".bin")) return FromTokenFiles(ExpandPattern(path), options);
+  if (IsDirectory(path)) {
+    if (const auto manifest = ReadManifest(path)) return FromPrepared(*manifest, options);
+    if (const std::string bins = JoinPath(path, "*.bin"); HasMatch(bins)) {
+      return FromTokenFiles(ExpandPattern(bins), options);
+    }
+  }
+  if (!IsPlainText(path)) return FromDocuments(options);
+  const std::string file_path = ExpandPattern(path).front();
+  const MappedFile file(file_path);
+  const std::span<const std::byte> bytes = file.bytes();
+  return FromText({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_path, options);
+}
+
+// The sources one after the other, for training and for validation.
+Dataset FromMixture(const DatasetOptions& options) {
+  Dataset all;
+  all.name = StrCat("the mixture ", options.mix);
+  std::vector<std::shared_ptr<const TokenSource>> train, val;
+  Sha256 hash;
+  for (const MixtureItem& item : ParseMixture(options.mix)) {
+    DatasetOptions source = options;
+    source.path = item.path;
+    const Dataset part = FromPath(source);
+    if (!options.loaded_tokenizer && part.tokenizer && part.tokenizer->name() == "char") {
+      throw InputError(StrCat("data.mix: ", item.path, " would have a vocabulary of its own ",
+                              "(data.tokenizer=char); name one for all sources, such as "
+                              "--data.tokenizer=byte"));
+    }
+    if (all.tokenizer && part.tokenizer && !Agree(*all.tokenizer, *part.tokenizer)) {
+      throw InputError(StrCat("data.mix: ", item.path, " has another tokenizer than ",
+                              all.mixture_paths.front(), "; prepare both with the same one"));
+    }
+    CheckSizes(part, options);
+    if (all.tokenizer == nullptr) all.tokenizer = part.tokenizer;
+    all.vocab_size = std::max(all.vocab_size, part.vocab_size);
+    if (all.note.empty()) all.note = part.note;
+    all.mixture.push_back({part.train->size(), item.weight});
+    all.mixture_paths.push_back(item.path);
+    train.push_back(part.train);
+    if (part.val) val.push_back(part.val);
+    const std::string identity = StrCat(part.fingerprint, ":", item.weight, "\n");
+    hash.Update(std::as_bytes(std::span(identity)));
+  }
+  all.fingerprint = hash.HexDigest();
+  all.train = std::make_shared<TokenConcatenation>(std::move(train));
+  if (!val.empty()) all.val = std::make_shared<TokenConcatenation>(std::move(val));
+  return all;
+}
+
 }  // namespace
+
+Sampler MakeSampler(const Dataset& dataset, Order order, uint64_t seed, int64_t block_size) {
+  if (dataset.mixture.empty()) return Sampler(order, seed, dataset.train->size(), block_size);
+  return Sampler(order, seed, dataset.mixture, block_size);
+}
 
 Dataset OpenDataset(const DatasetOptions& options) {
   LS_CHECK(options.val_fraction >= 0 && options.val_fraction < 1,
            "data.val_fraction=", options.val_fraction, ": expected 0 <= val_fraction < 1");
   LS_CHECK(options.block_size >= 1, "block_size=", options.block_size, ": expected at least 1");
-  Dataset dataset;
-  if (options.path.empty()) {
-    dataset = FromText(EmbeddedCorpus(), "the embedded corpus", options);
-  } else if (options.path.ends_with(".bin")) {
-    dataset = FromTokenFiles(options);
-  } else {
-    if (IsPattern(options.path)) {
-      throw InputError(StrCat(
-          "data.path=", options.path,
-          ": patterns are only for token files and must end in .bin; give a single text file"));
-    }
-    const std::string path = ExpandPattern(options.path).front();
-    const MappedFile file(path);
-    const std::span<const std::byte> bytes = file.bytes();
-    dataset = FromText({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path, options);
-  }
+  LS_CHECK(options.mix.empty() || options.path.empty(),
+           "data.path and data.mix exclude each other");
+  Dataset dataset = options.mix.empty() ? FromPath(options) : FromMixture(options);
   CheckSizes(dataset, options);
   return dataset;
 }

@@ -4,16 +4,25 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "data/sampler.h"
 #include "data/token_source.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
 
 struct DatasetOptions {
-  // A text file, a token file (*.bin) or a pattern of token files. If empty, the embedded corpus.
+  // A file of text or JSONL, also compressed (data/text), a token file (*.bin), a pattern of such
+  // files, a folder of texts or token files, or one that `prepare` made, with its tokenizer. If
+  // empty, the embedded corpus.
   std::string path;
-  // As for MakeTokenizer. If empty, char for text and none for token files.
+  // Instead of path: a mixture of such paths, as for ParseMixture.
+  std::string mix = {};
+  // JSONL: the field with the text.
+  std::string field = "text";
+  // As for MakeTokenizer. If empty, char for text, and for token files none but the one beside
+  // them.
   std::string tokenizer;
   // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
@@ -35,10 +44,14 @@ struct Dataset {
   std::shared_ptr<const Tokenizer> tokenizer;
   // With document_mask both has_documents().
   std::shared_ptr<const TokenSource> train;
+  // data.mix: what `train` consists of, and the paths. Empty otherwise.
+  std::vector<MixtureStream> mixture = {};
+  std::vector<std::string> mixture_paths = {};
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
   // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
-  // If samples cannot be shown as text, how they will look and how to change that; else empty.
+  // What the user should know: if samples cannot be shown as text, how they will look and how to
+  // change that; how much of the text was malformed. Else empty.
   std::string note;
   // "the embedded corpus", or the path.
   std::string name;
@@ -46,6 +59,9 @@ struct Dataset {
   // KiB. It does not depend on paths.
   std::string fingerprint;
 };
+
+// Samples of the training stream, in the mixture's proportions if it is one.
+Sampler MakeSampler(const Dataset& dataset, Order order, uint64_t seed, int64_t block_size);
 
 // Reads the whole text, or checks all tokens of token files. Throws InputError or IoError that says
 // what is missing, empty, too small, malformed or outside the vocabulary, or where document_mask

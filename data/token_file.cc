@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/io/file.h"
 #include "core/thread_pool.h"
 
 namespace lockstep::data {
@@ -34,6 +33,11 @@ constexpr FormatInfo kFormats[] = {
 };
 
 const FormatInfo& Info(TokenFormat format) { return kFormats[static_cast<int>(format)]; }
+
+// Where a file is built that will be renamed to `path`.
+std::string BuildPath(const std::string& path) {
+  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
+}
 
 // The largest of n > 0 tokens.
 template <class T>
@@ -69,6 +73,12 @@ std::string_view Name(TokenFormat format) { return Info(format).name; }
 TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size) : file_(std::move(path)) {
   ReadHeader();
   CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31));
+  const std::string index = IndexPathOf(this->path());
+  if (PathExists(index)) index_.emplace(index, size_);
+}
+
+std::span<const uint64_t> TokenFile::document_starts() const {
+  return index_ ? index_->starts() : std::span<const uint64_t>();
 }
 
 void TokenFile::ReadHeader() {
@@ -144,38 +154,67 @@ void TokenFile::DoRead(int64_t offset, std::span<int32_t> out) const {
   }
 }
 
-void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens) {
-  const FormatInfo& info = Info(format);
+TokenFileWriter::TokenFileWriter(std::string path, TokenFormat format, int64_t expected)
+    : path_(std::move(path)), format_(format), expected_(expected) {
+  file_.emplace(BuildPath(path_), FileWriterOptions{.sha256 = true});
+  file_->ExpectBytes(kHeaderBytes + expected * Info(format_).token_bytes);
+  WriteHeader(expected);
+}
+
+void TokenFileWriter::WriteHeader(int64_t count) {
+  const FormatInfo& info = Info(format_);
+  if (info.magic == 0) return;
+  LS_CHECK(count <= INT32_MAX, path_, ": ", count, " tokens do not fit the header of one ",
+           info.name, " file; write several shards");
+  const std::array<int32_t, kHeaderInts> header{info.magic, info.version,
+                                                static_cast<int32_t>(count)};
+  file_->Write(std::as_bytes(std::span(header)));
+}
+
+void TokenFileWriter::Write(std::span<const int32_t> tokens) {
+  const FormatInfo& info = Info(format_);
   const int64_t limit = info.token_bytes == 2 ? int64_t{1} << 16 : int64_t{1} << 31;
-  const auto count = static_cast<int64_t>(tokens.size());
-  LS_CHECK(count > 0, path, ": a token file needs at least one token");
-  for (int64_t i = 0; i < count; ++i) {
-    LS_CHECK(tokens[i] >= 0 && tokens[i] < limit, path, ": token ", tokens[i], " at position ", i,
-             " does not fit the ", info.name, " format (0 to ", limit - 1, ")");
-  }
-  const std::string temporary = path + ".tmp";
-  FileWriter writer(temporary);
-  writer.ExpectBytes(kHeaderBytes + count * info.token_bytes);
-  if (info.magic != 0) {
-    LS_CHECK(count <= INT32_MAX, path, ": ", count, " tokens do not fit the header of one ",
-             info.name, " file; write several shards");
-    std::array<int32_t, kHeaderInts> header{info.magic, info.version, static_cast<int32_t>(count)};
-    writer.Write(std::as_bytes(std::span(header)));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    LS_CHECK(tokens[i] >= 0 && tokens[i] < limit, path_, ": token ", tokens[i], " at position ",
+             size_ + static_cast<int64_t>(i), " does not fit the ", info.name, " format (0 to ",
+             limit - 1, ")");
   }
   if (info.token_bytes == 4) {
-    writer.Write(std::as_bytes(tokens));
+    file_->Write(std::as_bytes(tokens));
   } else {
     std::array<uint16_t, 4096> piece;
     for (std::span<const int32_t> rest = tokens; !rest.empty();) {
       const size_t n = std::min(rest.size(), piece.size());
       std::copy_n(rest.begin(), n, piece.begin());
-      writer.Write(std::as_bytes(std::span(piece).first(n)));
+      file_->Write(std::as_bytes(std::span(piece).first(n)));
       rest = rest.subspan(n);
     }
   }
-  writer.Sync();
-  writer.Close();
-  RenameDurably(temporary, path);
+  size_ += static_cast<int64_t>(tokens.size());
+}
+
+std::string TokenFileWriter::Finish() {
+  LS_CHECK(size_ > 0, path_, ": a token file needs at least one token");
+  const std::string built = BuildPath(path_);
+  if (Info(format_).magic != 0 && size_ != expected_) {
+    file_->Close();
+    const MappedFile before(built);
+    RemoveTree(built);  // its name; the bytes stay as long as they are mapped
+    file_.reset();
+    file_.emplace(built, FileWriterOptions{.sha256 = true});
+    WriteHeader(size_);
+    file_->Write(before.bytes().subspan(kHeaderBytes));
+  }
+  file_->Sync();
+  file_->Close();
+  RenameDurably(built, path_);
+  return file_->Sha256Hex();
+}
+
+void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens) {
+  TokenFileWriter writer(path, format, static_cast<int64_t>(tokens.size()));
+  writer.Write(tokens);
+  writer.Finish();
 }
 
 }  // namespace lockstep::data

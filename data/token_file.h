@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/io/file.h"
 #include "core/io/mapped_file.h"
+#include "data/document_index.h"
 #include "data/token_source.h"
 
 namespace lockstep::data {
@@ -22,17 +24,19 @@ enum class TokenFormat {
 
 std::string_view Name(TokenFormat format);
 
-// A memory-mapped token file. The file must not be truncated while it is in use.
+// A memory-mapped token file. The file must not be truncated while it is in use. An index of
+// documents beside it (data/document_index.h) is used, if there is one.
 class TokenFile : public TokenSource {
  public:
   // Recognises the format by its magic number and checks the whole file, so that training meets no
   // bad token later. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
   // for an empty or odd-sized file, a header that does not fit the file, an unknown version, an
-  // evaluation file of llm.c, and an id out of range (file, position, value, fix); IoError for a
-  // file that cannot be read.
+  // evaluation file of llm.c, an id out of range (file, position, value, fix), and an index that
+  // does not fit the file; IoError for a file that cannot be read.
   explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt);
 
   int64_t size() const override { return size_; }
+  bool has_documents() const override { return index_.has_value(); }
   const std::string& path() const { return file_.path(); }
   TokenFormat format() const { return format_; }
   int32_t max_token() const { return max_token_; }
@@ -40,6 +44,7 @@ class TokenFile : public TokenSource {
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  std::span<const uint64_t> document_starts() const override;
   void ReadHeader();
   void CheckRange(int64_t limit);
 
@@ -48,10 +53,36 @@ class TokenFile : public TokenSource {
   const std::byte* tokens_ = nullptr;
   int64_t size_ = 0;
   int32_t max_token_ = 0;
+  std::optional<DocumentIndex> index_;
 };
 
-// Writes a token file; an existing one is replaced by rename, so readers see the old or the new
-// one. Throws ArgumentError for an id that does not fit the format, IoError if writing fails.
+// Writes a token file piece by piece. It is there, under its name, only once Finish has returned;
+// until then it is built beside it, as `.NAME.tmp`, which a later writer replaces.
+class TokenFileWriter {
+ public:
+  // `expected` tokens will be written; another number costs a copy of the file in Finish, because
+  // llm.c's header has the count. IoError if the file cannot be created.
+  TokenFileWriter(std::string path, TokenFormat format, int64_t expected);
+
+  // Throws ArgumentError for an id that does not fit the format, and IoError.
+  void Write(std::span<const int32_t> tokens);
+  int64_t size() const { return size_; }
+  // Makes the file durable, and replaces what has its name by rename, so readers see the old or the
+  // new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more than a
+  // header can tell.
+  std::string Finish();
+
+ private:
+  void WriteHeader(int64_t count);
+
+  std::string path_;
+  TokenFormat format_;
+  int64_t expected_;
+  int64_t size_ = 0;
+  std::optional<FileWriter> file_;
+};
+
+// The same for tokens in memory.
 void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens);
 
 }  // namespace lockstep::data

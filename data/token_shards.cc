@@ -39,6 +39,13 @@ std::vector<std::string> ExpandPattern(const std::string& pattern) {
   return paths;
 }
 
+bool HasMatch(const std::string& pattern) {
+  glob_t matches{};
+  const int rc = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
+  globfree(&matches);
+  return rc == 0;
+}
+
 Split SplitOfFileName(std::string_view path) {
   std::string_view name = path.substr(path.rfind('/') + 1);
   name = name.substr(0, name.rfind('.'));
@@ -50,15 +57,15 @@ Split SplitOfFileName(std::string_view path) {
   return name == "train" ? Split::kTrain : name == "val" ? Split::kVal : Split::kNone;
 }
 
-TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> vocab_size) {
-  const std::vector<std::string> paths = ExpandPattern(pattern);
+TokenShards OpenTokenShards(const std::vector<std::string>& paths,
+                            std::optional<int64_t> vocab_size) {
   const auto has = [&](Split split) {
     return std::ranges::find(paths, split, SplitOfFileName) != paths.end();
   };
   const bool both = has(Split::kTrain) && has(Split::kVal);
   if (both && has(Split::kNone)) {
     const auto odd = std::ranges::find(paths, Split::kNone, SplitOfFileName);
-    throw InputError(StrCat(pattern, " matches files for training and for validation, and ", *odd,
+    throw InputError(StrCat("there are token files for training and for validation, and ", *odd,
                             ", whose name tells neither; narrow the pattern"));
   }
   TokenShards shards;
@@ -69,7 +76,7 @@ TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> v
     if (file->format() != first->format()) {
       throw InputError(StrCat(path, " is a ", Name(file->format()), " token file, but ",
                               first->path(), " is a ", Name(first->format()),
-                              " one; narrow the pattern ", pattern, " to files of one kind"));
+                              " one; narrow the pattern to files of one kind"));
     }
     const bool val = both && SplitOfFileName(path) == Split::kVal;
     (val ? shards.val : shards.train).push_back(std::move(file));

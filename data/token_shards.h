@@ -32,8 +32,12 @@ struct TokenShards {
   std::vector<std::shared_ptr<const TokenFile>> val;
 };
 
+// Whether a file matches the pattern.
+bool HasMatch(const std::string& pattern);
+
 // Throws InputError as TokenFile does, for files of different formats, and if only some names tell
 // the split.
-TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> vocab_size);
+TokenShards OpenTokenShards(const std::vector<std::string>& paths,
+                            std::optional<int64_t> vocab_size);
 
 }  // namespace lockstep::data

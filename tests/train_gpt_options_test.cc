@@ -229,12 +229,12 @@ TEST_F(TrainGptOptions, DocumentMaskNeedsDocuments) {
 // ---- Options that change something else: a test each, named in kOthers ----
 
 const std::set<std::string> kOthers = {
-    "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
-    "train.cuda_graphs", "train.loss_chunk", "train.recompute", "train.offload", "train.loss_scale",
-    "train.loss_scale_every", "train.max_skips", "train.log_every", "train.eval_every",
-    "train.sample_every", "train.sample_tokens", "train.sample_prompt", "checkpoint.every",
-    "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume", "checkpoint.save_initial",
-    "log.trace",
+    "device", "threads", "out_dir", "init_from", "data.path", "data.mix", "data.field",
+    "train.steps", "train.epochs", "train.cuda_graphs", "train.loss_chunk", "train.recompute",
+    "train.offload", "train.loss_scale", "train.loss_scale_every", "train.max_skips",
+    "train.log_every", "train.eval_every", "train.sample_every", "train.sample_tokens",
+    "train.sample_prompt", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
+    "checkpoint.resume", "checkpoint.save_initial", "log.trace",
     // Tested on several ranks in train_gpt_ranks_test; what dist.check and check_every find, in
     // tests/dist and trainer_ranks_test.
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
@@ -286,6 +286,35 @@ TEST_F(TrainGptOptions, InitFromStartsWithTheseWeights) {
 
 TEST_F(TrainGptOptions, DataPathIsWhatItTrainsOn) {
   EXPECT_THAT(Train({"--data.path=" + Path("other.txt")}).result.out, HasSubstr("other.txt: 360"));
+}
+
+// A mixture of one source is that source; of two, it tells their epochs, and resumes exactly.
+TEST_F(TrainGptOptions, DataMixIsWhatItTrainsOn) {
+  const std::string other = Path("other.txt"), third = Path("third.txt");
+  WriteFileAtomically(third, std::string(300, 'z') + std::string(300, 'a'));
+  const auto run = [&](const std::string& argument, const Arguments& more = {}) {
+    Arguments all = {argument, "--data.tokenizer=byte"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Train(all);
+  };
+  EXPECT_EQ(run("--data.mix=" + other + ":3").Numbers(), run("--data.path=" + other).Numbers());
+  const std::string mix = "--data.mix=" + other + ":0.7," + third + ":0.3";
+  const TrainingRun whole = run(mix);
+  // 24 samples: 17 of 22 windows, 7 of 33.
+  EXPECT_THAT(whole.result.out, AllOf(HasSubstr("other.txt: weight 7, 360 tokens, 0.773 epochs"),
+                                      HasSubstr("third.txt: weight 3, 540 tokens, 0.212 epochs")));
+  const TrainingRun resumed =
+      run(mix, {"--checkpoint.resume=" + whole.folder + "/checkpoints/step-00000002"});
+  EXPECT_EQ(resumed.Lines("metrics.jsonl").back()["loss"],
+            whole.Lines("metrics.jsonl").back()["loss"]);
+}
+
+TEST_F(TrainGptOptions, DataFieldIsTheText) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) lines += "{\"id\": 1, \"body\": \"abc def ghi jkl\"}\n";
+  WriteFileAtomically(Path("body.jsonl"), lines);
+  EXPECT_THAT(Train({"--data.path=" + Path("body.jsonl"), "--data.field=body"}).result.out,
+              HasSubstr("body.jsonl: 405"));
 }
 
 TEST_F(TrainGptOptions, StepsAndEpochsAreTheLength) {

@@ -78,8 +78,13 @@ void AddDataOptions(Options& options, DataOptions& data) {
   options.Add(
       "data.path", &data.path,
       {.aliases = {"dataset", "data", "input", "file"},
-       .doc = "a text file, or .bin token files (a pattern such as 'fineweb_*.bin'); empty: "
-              "the embedded corpus"});
+       .doc = "text or JSONL, also .gz or .zst; .bin token files (a pattern such as "
+              "'fineweb_*.bin'); a folder of either, or one made by prepare; empty: the embedded "
+              "corpus"});
+  options.Add("data.mix", &data.mix,
+              {.doc = "instead of data.path, several of them with the proportions in which samples "
+                      "are taken: \"web.bin:0.7,code.bin:0.3\""});
+  options.Add("data.field", &data.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.tokenizer", &data.tokenizer,
               {.check = CheckTokenizer,
                .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, the matching one "

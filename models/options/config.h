@@ -64,7 +64,9 @@ struct ModelOptions {
 };
 
 struct DataOptions {
-  std::string path;  // "": the embedded corpus
+  std::string path;  // "": the embedded corpus, or mix
+  std::string mix;   // "web.bin:0.7,code.bin:0.3"
+  std::string field = "text";
   std::string tokenizer = "auto";
   double val_fraction = 0.1;
   std::string order = "shuffled";

@@ -178,6 +178,11 @@ void CheckRun(Options& options, const RunConfig& config) {
     CheckRope(options, config.model);
     CheckMixture(options, config.model);
   }
+  if (!config.data.path.empty() && !config.data.mix.empty()) {
+    options.Fail({"data.path", "data.mix"},
+                 StrCat(options.Describe("data.path"), " and ", options.Describe("data.mix"),
+                        " exclude each other: name all sources in data.mix"));
+  }
   CheckLength(options, config.train);
   CheckBatch(options, config.train);
   CheckSchedule(options, config);

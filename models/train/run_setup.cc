@@ -141,11 +141,10 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
 
 // The tokenizer beside the weights, or null. Also null for token files, which need none, if
 // Lockstep does not support its kind.
-std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
-                                                   const std::string& data_path) {
+std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, bool token_files) {
   const std::string file = JoinPath(weights, "tokenizer.json");
   if (!PathExists(file)) return nullptr;
-  if (!data_path.ends_with(".bin")) return data::LoadTokenizer(file);
+  if (!token_files) return data::LoadTokenizer(file);
   try {
     return data::LoadTokenizer(file);
   } catch (const InputError&) {
@@ -156,20 +155,25 @@ std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
 data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
   data::DatasetOptions d;
   d.path = config.data.path;
+  d.mix = config.data.mix;
+  d.field = config.data.field;
   if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
   d.val_fraction = config.data.val_fraction;
   d.document_mask = config.data.document_mask;
   d.block_size = config.model.block_size;
   d.vocab_size = vocab_size;
   if (!weights.empty() && config.data.tokenizer == "auto") {
-    d.loaded_tokenizer = TokenizerOf(weights, config.data.path);
+    const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
+    d.loaded_tokenizer = TokenizerOf(weights, tokens);
   }
   return data::OpenDataset(d);
 }
 
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
-  const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
+  const int64_t windows =
+      data::MakeSampler(dataset, data::Order::kSequential, 0, config.model.block_size)
+          .windows_per_epoch();
   const double samples = config.train.epochs * static_cast<double>(windows);
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }

@@ -1,5 +1,7 @@
 #include "models/train/train_gpt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/allocator.h"
@@ -45,6 +47,20 @@ void CheckContinues(const RunSetup& setup) {
         StrCat(text, ", or accept the difference with --checkpoint.resume=", setup.config.out_dir));
   }
   Warn(text);
+}
+
+// A line for each source of a mixture.
+void PrintMixture(const RunSetup& setup) {
+  const data::Dataset& dataset = setup.dataset;
+  if (dataset.mixture.empty()) return;
+  const int64_t samples = setup.steps * setup.micro_batches * setup.config.train.batch_size;
+  const std::vector<double> epochs =
+      data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window).EpochsOf(samples);
+  for (size_t i = 0; i < epochs.size(); ++i) {
+    Print(fmt::format("{}: weight {}, {} tokens, {:.3g} epochs in this run",
+                      dataset.mixture_paths[i], dataset.mixture[i].weight,
+                      dataset.mixture[i].num_tokens, epochs[i]));
+  }
 }
 
 // Every rank reads what it starts from. 0: random weights.
@@ -120,6 +136,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       if (const std::string note = NoteOnPlan(setup); !note.empty()) Warn(note);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      PrintMixture(setup);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
                                        utilization.flops_per_token);
     });

@@ -11,8 +11,11 @@
 #include "core/io/file.h"
 #include "core/io/sha256.h"
 #include "data/corpus.h"
+#include "data/prepare/prepare.h"
 #include "data/token_file.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/char_tokenizer.h"
+#include "tests/data/compressed_files.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
@@ -119,10 +122,11 @@ TEST_F(DatasetTest, TextErrors) {
   // A NUL or two do not make a text UTF-16.
   WriteText(path_, std::string("abc\0def\xff", 8));
   EXPECT_THAT(OpenError(options_), HasSubstr("iconv -f latin1"));
-  options_.path = folder_;
-  EXPECT_THAT(OpenError(options_), HasSubstr(folder_));
-  options_.path = folder_ + "/*.txt";
-  EXPECT_THAT(OpenError(options_), HasSubstr("patterns are only for token files"));
+  options_.path = folder_ + "/empty";
+  MakeDirectories(options_.path);
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(options_.path), HasSubstr("no text file")));
+  options_.path = folder_ + "/*.md";
+  EXPECT_THAT(OpenError(options_), HasSubstr("no file matches"));
   options_.path = folder_ + "/pipe";
   ASSERT_EQ(mkfifo(options_.path.c_str(), 0600), 0);
   EXPECT_THAT(OpenError(options_), HasSubstr(options_.path));  // and does not wait for a writer
@@ -255,6 +259,107 @@ TEST_F(TokenDatasetTest, FewTokensAndNoFiles) {
                                          HasSubstr("--model.block_size=3")));
   options_.block_size = 3;
   EXPECT_NO_THROW(OpenDataset(options_));
+}
+
+// Two documents, one of them cut between two files.
+std::string PreparedFolder(const std::string& folder, int64_t shard_tokens, double val_fraction) {
+  WriteText(folder + "/source.jsonl",
+            "{\"text\": \"first document\"}\n{\"text\": \"the second\"}\n{\"text\": \"third\"}\n");
+  Prepare({.paths = {folder + "/source.jsonl"},
+           .text = {},
+           .tokenizer = std::make_shared<ByteTokenizer>(),
+           .out_dir = folder + "/tokens",
+           .shard_tokens = shard_tokens,
+           .val_fraction = val_fraction,
+           .threads = 1});
+  return folder + "/tokens";
+}
+
+std::vector<int32_t> Starts(const TokenSource& source) {
+  std::vector<int32_t> starts(source.size());
+  source.ReadDocumentStarts(0, starts);
+  return starts;
+}
+
+std::vector<int32_t> OnesAt(int64_t size, std::initializer_list<int64_t> positions) {
+  std::vector<int32_t> ones(size);
+  for (const int64_t position : positions) ones[position] = 1;
+  return ones;
+}
+
+TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
+  const std::string folder = PreparedFolder(folder_, 20, 0.4);
+  const Dataset dataset = OpenDataset({.path = folder});
+  EXPECT_EQ(dataset.tokenizer->name(), "byte");
+  EXPECT_EQ(Text(dataset, *dataset.train), "first documentthe second");
+  EXPECT_EQ(Text(dataset, *dataset.val), "third");
+  EXPECT_EQ(Starts(*dataset.train), OnesAt(24, {0, 14}));
+  EXPECT_EQ(Starts(*dataset.val), OnesAt(5, {0}));
+  // As token files they have no tokenizer, but the same data.
+  const Dataset files = OpenDataset({.path = folder + "/*.bin"});
+  EXPECT_EQ(files.tokenizer, nullptr);
+  EXPECT_EQ(files.fingerprint, dataset.fingerprint);
+  EXPECT_EQ(Starts(*files.train), Starts(*dataset.train));
+  WriteText(folder_ + "/abc.json", CharTokenizer("abc").ToJson());
+  EXPECT_THAT(OpenError({.path = folder, .tokenizer = folder_ + "/abc.json"}),
+              HasSubstr("another tokenizer"));
+  // A folder of token files that nothing describes.
+  std::filesystem::remove(folder + "/manifest.json");
+  EXPECT_EQ(OpenDataset({.path = folder}).fingerprint, dataset.fingerprint);
+}
+
+TEST_F(DatasetTest, UnfinishedFoldersAreRefused) {
+  const std::string folder = PreparedFolder(folder_, 20, 0);
+  Manifest manifest = *ReadManifest(folder);
+  manifest.next.resize(1);
+  WriteText(folder + "/manifest.json", manifest.ToJson());
+  EXPECT_THAT(OpenError({.path = folder}), HasSubstr("repeat the command"));
+  WriteText(folder + "/manifest.json", "{}");
+  EXPECT_THAT(OpenError({.path = folder}), HasSubstr("no manifest"));
+}
+
+TEST_F(DatasetTest, RawTextOfAnyKind) {
+  const std::string text = "some plain text\nwith two lines";
+  WriteText(path_, text);
+  WriteText(folder_ + "/a.txt.gz", GzipOf(text));
+  const Dataset plain = OpenDataset(options_);
+  const Dataset compressed = OpenDataset({.path = folder_ + "/a.txt.gz"});
+  EXPECT_EQ(All(*compressed.train), All(*plain.train));
+  EXPECT_EQ(All(*compressed.val), All(*plain.val));
+  EXPECT_EQ(compressed.fingerprint, plain.fingerprint);
+  MakeDirectories(folder_ + "/texts");
+  WriteText(folder_ + "/texts/a.jsonl.zst",
+            ZstdOf("{\"body\": \"one\"}\n{\"body\": \"\"}\n{\"body\": \"three\"}\n"));
+  WriteText(folder_ + "/texts/b.txt", "four");
+  const Dataset dataset = OpenDataset(
+      {.path = folder_ + "/texts", .field = "body", .tokenizer = "byte", .val_fraction = 0.25});
+  EXPECT_EQ(Text(dataset, *dataset.train) + "|" + Text(dataset, *dataset.val), "onethreef|our");
+  EXPECT_EQ(Starts(*dataset.train), OnesAt(9, {0, 3, 8}));
+  EXPECT_THAT(OpenError({.path = folder_ + "/texts"}), HasSubstr("no field \"text\""));
+  EXPECT_THAT(OpenError({.path = folder_ + "/texts/*.txt", .vocab_size = 2}),
+              HasSubstr("model.vocab_size"));
+}
+
+TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
+  WriteText(path_, std::string(100, 'a'));
+  WriteText(folder_ + "/b.txt", std::string(50, 'b'));
+  const std::string mix = path_ + ":0.75," + folder_ + "/b.txt:0.25";
+  const Dataset dataset = OpenDataset({.mix = mix, .tokenizer = "byte", .block_size = 4});
+  EXPECT_EQ(Text(dataset, *dataset.train), std::string(90, 'a') + std::string(45, 'b'));
+  EXPECT_EQ(Text(dataset, *dataset.val), std::string(10, 'a') + std::string(5, 'b'));
+  ASSERT_EQ(dataset.mixture.size(), 2u);
+  EXPECT_EQ(dataset.mixture[0].weight, 3);
+  EXPECT_EQ(dataset.mixture[1].num_tokens, 45);
+  const Sampler sampler = MakeSampler(dataset, Order::kSequential, 1, 4);
+  EXPECT_EQ(sampler.windows_per_epoch(), 22 + 11);
+  const Dataset other = OpenDataset(
+      {.mix = path_ + ":0.5," + folder_ + "/b.txt:0.5", .tokenizer = "byte", .block_size = 4});
+  EXPECT_NE(other.fingerprint, dataset.fingerprint);
+  EXPECT_THAT(OpenError({.mix = mix}), HasSubstr("vocabulary of its own"));
+  EXPECT_THAT(OpenError({.mix = mix, .tokenizer = "byte", .block_size = 45}),
+              AllOf(HasSubstr("b.txt"), HasSubstr("block_size")));
+  EXPECT_THAT(OpenError({.mix = path_}), HasSubstr("expected path:weight"));
+  EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
 }
 
 }  // namespace

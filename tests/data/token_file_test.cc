@@ -205,7 +205,8 @@ class TokenShardsTest : public testing::Test {
     return names;
   }
   std::string Message(const std::string& pattern) {
-    return MessageOf<InputError>([&] { OpenTokenShards(folder_ + "/" + pattern, std::nullopt); });
+    return MessageOf<InputError>(
+        [&] { OpenTokenShards(ExpandPattern(folder_ + "/" + pattern), std::nullopt); });
   }
   const std::string folder_ = TestFolder();
 };
@@ -228,20 +229,22 @@ TEST_F(TokenShardsTest, PatternsAreSortedAndSplit) {
                            "x_train_000001.bin", "y_train_000001.txt"}) {
     Write(name, {1});
   }
-  const TokenShards both = OpenTokenShards(folder_ + "/*.bin", std::nullopt);
+  const TokenShards both = OpenTokenShards(ExpandPattern(folder_ + "/*.bin"), std::nullopt);
   EXPECT_THAT(Names(both.train),
               ElementsAre("x_train_000001.bin", "x_train_000002.bin", "x_train_000010.bin"));
   EXPECT_THAT(Names(both.val), ElementsAre("x_val_000000.bin"));
-  const TokenShards one = OpenTokenShards(folder_ + "/x_train_00000?.bin", std::nullopt);
+  const TokenShards one =
+      OpenTokenShards(ExpandPattern(folder_ + "/x_train_00000?.bin"), std::nullopt);
   EXPECT_THAT(Names(one.train), ElementsAre("x_train_000001.bin", "x_train_000002.bin"));
   EXPECT_TRUE(one.val.empty());
-  const TokenShards val = OpenTokenShards(folder_ + "/x_val_*.bin", std::nullopt);
+  const TokenShards val = OpenTokenShards(ExpandPattern(folder_ + "/x_val_*.bin"), std::nullopt);
   EXPECT_THAT(Names(val.train), ElementsAre("x_val_000000.bin"));
 }
 
 TEST_F(TokenShardsTest, AFileMayBeNamedLikeAPattern) {
   Write("odd[1].bin", {5});
-  EXPECT_THAT(Names(OpenTokenShards(folder_ + "/odd[1].bin", 10).train), ElementsAre("odd[1].bin"));
+  EXPECT_THAT(Names(OpenTokenShards(ExpandPattern(folder_ + "/odd[1].bin"), 10).train),
+              ElementsAre("odd[1].bin"));
 }
 
 TEST_F(TokenShardsTest, Errors) {
@@ -257,8 +260,9 @@ TEST_F(TokenShardsTest, Errors) {
   Write("b_train.bin", {1});
   Write("c.bin", {1});
   EXPECT_THAT(Message("*.bin"), HasSubstr("c.bin, whose name tells neither"));
-  EXPECT_THAT(MessageOf<InputError>([&] { OpenTokenShards(folder_ + "/[ab]_*.bin", 1); }),
-              AllOf(HasSubstr("a_val.bin: token 1 at position 0"), HasSubstr("vocabulary of 1")));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { OpenTokenShards(ExpandPattern(folder_ + "/[ab]_*.bin"), 1); }),
+      AllOf(HasSubstr("a_val.bin: token 1 at position 0"), HasSubstr("vocabulary of 1")));
 }
 
 }  // namespace

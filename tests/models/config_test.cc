@@ -75,6 +75,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.rope_high",
                                 "model.rope_original_length",
                                 "data.path",
+                                "data.mix",
+                                "data.field",
                                 "data.tokenizer",
                                 "data.val_fraction",
                                 "data.order",

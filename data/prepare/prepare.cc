@@ -1,0 +1,372 @@
+#include "data/prepare/prepare.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/file_lock.h"
+#include "core/io/sha256.h"
+#include "core/thread_pool.h"
+#include "data/document_index.h"
+#include "data/prepare/ordered_workers.h"
+#include "data/prepare/shard_stream.h"
+#include "data/text/text_files.h"
+
+namespace lockstep::data {
+namespace {
+
+// Enough that a batch costs more than handing it over.
+constexpr int64_t kBatchBytes = int64_t{1} << 18;
+constexpr size_t kBatchDocuments = 4096;
+
+struct NumberedDocument {
+  RawDocument raw;
+  int64_t number = 0;
+};
+using Batch = std::vector<NumberedDocument>;
+using EncodedBatch = std::vector<EncodedDocument>;
+
+TokenFormat FormatOf(const PrepareOptions& options) {
+  const int64_t vocab_size = options.tokenizer->vocab_size();
+  if (!options.nanogpt) {
+    return vocab_size <= 65536 ? TokenFormat::kLlmcGpt2 : TokenFormat::kLlmcLlama3;
+  }
+  if (vocab_size > 65536) {
+    throw InputError(StrCat("nanoGPT's format has 16 bits per token, too few for the ", vocab_size,
+                            " tokens of this tokenizer; use --format=llmc"));
+  }
+  return TokenFormat::kNanoGpt;
+}
+
+void CheckOptions(const PrepareOptions& options) {
+  LS_CHECK(options.tokenizer != nullptr && !options.out_dir.empty() && !options.name.empty(),
+           "Prepare needs a tokenizer, an out_dir and a name");
+  LS_CHECK(options.val_fraction >= 0 && options.val_fraction < 1,
+           "val_fraction=", options.val_fraction, ": expected 0 <= val_fraction < 1");
+  LS_CHECK(options.shard_tokens >= 0 && options.shard_tokens <= INT32_MAX,
+           "shard_tokens=", options.shard_tokens, ": expected 0 to ", INT32_MAX);
+  if (options.name.find_first_of("/*?[") != std::string::npos || options.name.starts_with('.')) {
+    throw InputError(StrCat("name=", options.name, ": expected the beginning of a file name"));
+  }
+  if (options.shard_tokens == 0 && (!options.nanogpt || options.val_shard)) {
+    throw InputError(
+        "shard_tokens=0, one file for all, is only for --format=nanogpt without "
+        "val_shard; use another number, such as 100000000");
+  }
+}
+
+// In which stream a document is: 0, or 1 for validation.
+int StreamOf(const PrepareOptions& options, int64_t document) {
+  if (options.val_shard) return 0;
+  const double fraction = options.val_fraction;
+  return std::floor(static_cast<double>(document + 1) * fraction) >
+                 std::floor(static_cast<double>(document) * fraction)
+             ? 1
+             : 0;
+}
+
+std::pair<std::string, Split> ShardName(const PrepareOptions& options, int stream, int64_t number) {
+  const bool val = options.val_shard ? number == 0 : stream == 1;
+  const char* const split = val ? "val" : "train";
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "_%06lld", static_cast<long long>(number));
+  return {StrCat(options.nanogpt ? "" : options.name + "_", split,
+                 options.shard_tokens == 0 ? "" : digits, ".bin"),
+          val ? Split::kVal : Split::kTrain};
+}
+
+std::string TextOfUnit(DocumentUnit unit) {
+  return unit == DocumentUnit::kFile ? "file" : unit == DocumentUnit::kLine ? "line" : "paragraph";
+}
+
+Manifest NewManifest(const PrepareOptions& options, const std::vector<std::string>& files,
+                     const std::string& tokenizer_json) {
+  Manifest manifest;
+  manifest.options = {
+      {"type", options.text.type},
+      {"document", TextOfUnit(options.text.unit)},
+      {"field", options.text.field},
+      {"format", std::string(Name(FormatOf(options)))},
+      {"name", options.name},
+      {"shard_tokens", StrCat(options.shard_tokens)},
+      {"val_fraction", options.val_shard ? "" : StrCat(options.val_fraction)},
+      {"val_shard", options.val_shard ? "true" : "false"},
+  };
+  manifest.tokenizer = options.tokenizer->name();
+  manifest.origin = options.tokenizer_origin;
+  manifest.tokenizer_sha256 = Sha256Of(tokenizer_json);
+  manifest.vocab_size = options.tokenizer->vocab_size();
+  manifest.end_of_text = options.tokenizer->end_of_text();
+  for (const std::string& file : files) {
+    manifest.sources.push_back({file, file == "-" ? 0 : FileSize(file), ""});
+  }
+  manifest.next.resize(options.val_shard || options.val_fraction == 0 ? 1 : 2);
+  return manifest;
+}
+
+// How the folder's manifest differs from what would be made now, a line each; "" if it does not.
+std::string Differences(const Manifest& was, const Manifest& now) {
+  std::string text;
+  const auto compare = [&](const std::string& what, const std::string& a, const std::string& b) {
+    if (a != b) text += StrCat("\n  ", what, ": ", a, " -> ", b);
+  };
+  for (const auto& [key, value] : now.options) {
+    const auto old = was.options.find(key);
+    compare(key, old == was.options.end() ? "(absent)" : old->second, value);
+  }
+  compare("tokenizer", StrCat(was.tokenizer, " (", was.tokenizer_sha256.substr(0, 12), ")"),
+          StrCat(now.tokenizer, " (", now.tokenizer_sha256.substr(0, 12), ")"));
+  compare("vocabulary", StrCat(was.vocab_size), StrCat(now.vocab_size));
+  compare("number of source files", StrCat(was.sources.size()), StrCat(now.sources.size()));
+  if (was.sources.size() != now.sources.size()) return text;
+  for (size_t i = 0; i < now.sources.size(); ++i) {
+    compare(StrCat("source file ", i), was.sources[i].path, now.sources[i].path);
+    if (now.sources[i].path == "-" || was.sources[i].path != now.sources[i].path) continue;
+    compare(StrCat("bytes of ", now.sources[i].path), StrCat(was.sources[i].bytes),
+            StrCat(now.sources[i].bytes));
+  }
+  return text;
+}
+
+// Adopts the folder's manifest, if it is this call's; else throws.
+void Resume(const PrepareOptions& options, Manifest* manifest) {
+  const std::string& folder = options.out_dir;
+  const std::optional<Manifest> found = ReadManifest(folder);
+  if (!found) {
+    for (const std::string& file : ListDirectory(folder)) {
+      if (file.ends_with(".bin")) {
+        throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
+                                "; choose another --out_dir, or remove them"));
+      }
+    }
+    return;
+  }
+  if (const std::string differences = Differences(*found, *manifest); !differences.empty()) {
+    throw InputError(StrCat(folder, " was made from something else:", differences,
+                            "\nChoose another --out_dir, or remove this one"));
+  }
+  for (const ShardInfo& shard : found->shards) {
+    const std::string path = JoinPath(folder, shard.file);
+    for (const std::string& file : {path, IndexPathOf(path)}) {
+      if (!PathExists(file)) {
+        throw InputError(StrCat(file, " is missing, although ", kManifestName,
+                                " lists it; remove the folder and prepare again"));
+      }
+    }
+  }
+  if (!found->complete() && found->next.size() != manifest->next.size()) {
+    throw InputError(
+        StrCat(JoinPath(folder, kManifestName), ": \"next\" does not fit the options"));
+  }
+  *manifest = *found;
+}
+
+EncodedDocument Encode(NumberedDocument document, const std::vector<std::string>& files,
+                       const PrepareOptions& options) {
+  EncodedDocument encoded{.at = document.raw.position, .document = document.number};
+  const DocumentText text = TextOf(std::move(document.raw), files, options.text);
+  encoded.bytes = static_cast<int64_t>(text.text.size());
+  encoded.bad_utf8 = text.bad_utf8;
+  if (text.text.empty()) return encoded;
+  encoded.tokens = options.tokenizer->Encode(text.text);
+  const std::optional<int32_t> end = options.tokenizer->end_of_text();
+  if (!end || encoded.tokens.empty()) return encoded;
+  encoded.tokens.insert(options.nanogpt ? encoded.tokens.end() : encoded.tokens.begin(), *end);
+  return encoded;
+}
+
+// One run over the sources that are not finished.
+class Preparation {
+ public:
+  Preparation(const PrepareOptions& options, const std::vector<std::string>& files,
+              Manifest* manifest)
+      : options_(options), files_(files), manifest_(*manifest) {
+    for (size_t i = 0; i < manifest_.next.size(); ++i) {
+      const auto stream = static_cast<int>(i);
+      ShardStream::Options stream_options{
+          .folder = options.out_dir,
+          .format = FormatOf(options),
+          .shard_tokens = options.shard_tokens,
+          .name = [&options, stream](int64_t n) { return ShardName(options, stream, n); },
+          .on_finished = [this](ShardInfo shard) { OnFinished(std::move(shard)); }};
+      streams_.emplace_back(std::move(stream_options), ShardsOf(stream), manifest_.next[i]);
+    }
+  }
+
+  void Run() {
+    const ShardStart first = First();
+    DocumentReader reader(files_, options_.text, first.at);
+    reader_ = &reader;
+    first_file_ = first.at.file;
+    const int threads = options_.threads > 0 ? options_.threads : NumThreads();
+    {
+      OrderedWorkers<Batch, EncodedBatch> workers(
+          threads, [this](Batch batch) { return EncodeAll(std::move(batch)); });
+      Feed(&reader, first.document, threads, &workers);
+    }
+    const ShardStart end{reader.position(), number_};
+    for (ShardStream& stream : streams_) stream.Finish(end);
+    for (size_t i = 0; i < streams_.size(); ++i) AddEmpty(static_cast<int>(i));
+    NoteSources(static_cast<int64_t>(files_.size()));
+  }
+
+ private:
+  int64_t ShardsOf(int stream) const {
+    if (streams_count() == 1) return static_cast<int64_t>(manifest_.shards.size());
+    const Split split = stream == 1 ? Split::kVal : Split::kTrain;
+    return std::ranges::count(manifest_.shards, split, &ShardInfo::split);
+  }
+  size_t streams_count() const { return manifest_.next.size(); }
+
+  // The first document that some stream still needs.
+  ShardStart First() const {
+    return *std::ranges::min_element(manifest_.next, {}, &ShardStart::document);
+  }
+
+  EncodedBatch EncodeAll(Batch batch) const {
+    EncodedBatch encoded;
+    encoded.reserve(batch.size());
+    for (NumberedDocument& document : batch) {
+      encoded.push_back(Encode(std::move(document), files_, options_));
+    }
+    return encoded;
+  }
+
+  void Feed(DocumentReader* reader, int64_t number, int threads,
+            OrderedWorkers<Batch, EncodedBatch>* workers) {
+    const int64_t most_in_flight = 4 * threads * kBatchBytes;
+    std::deque<int64_t> bytes_in_flight;
+    int64_t in_flight = 0;
+    const auto take = [&] {
+      Write(workers->Pop());
+      in_flight -= bytes_in_flight.front();
+      bytes_in_flight.pop_front();
+    };
+    Batch batch;
+    int64_t bytes = 0;
+    const auto push = [&] {
+      // One large document at a time.
+      while (workers->size() > 0 && in_flight + bytes > most_in_flight) take();
+      bytes_in_flight.push_back(bytes);
+      in_flight += bytes;
+      workers->Push(std::exchange(batch, {}));
+      bytes = 0;
+    };
+    for (NumberedDocument next; reader->Next(&next.raw); ++number) {
+      if (number < streams_[StreamOf(options_, number)].next().document) continue;
+      next.number = number;
+      // What a document occupies besides its text counts too.
+      bytes += static_cast<int64_t>(next.raw.bytes.size() + sizeof(NumberedDocument));
+      batch.push_back(std::move(next));
+      if (bytes >= kBatchBytes || batch.size() >= kBatchDocuments) push();
+    }
+    number_ = number;
+    push();
+    while (workers->size() > 0) take();
+  }
+
+  void Write(const EncodedBatch& batch) {
+    for (const EncodedDocument& document : batch) {
+      streams_[StreamOf(options_, document.document)].Add(document);
+      new_tokens_ += static_cast<int64_t>(document.tokens.size());
+      counts_ += {.documents = !document.tokens.empty(),
+                  .empty = document.tokens.empty(),
+                  .bytes = document.bytes,
+                  .bad_utf8 = document.bad_utf8};
+    }
+    if (options_.progress) options_.progress(Progress());
+  }
+
+  PrepareProgress Progress() const {
+    PrepareProgress progress{
+        .counts = before_, .tokens = tokens_before_ + new_tokens_, .new_tokens = new_tokens_};
+    progress.counts += counts_;
+    const int64_t open = reader_->position().file;
+    for (size_t i = 0; i < manifest_.sources.size(); ++i) {
+      progress.all_source_bytes += manifest_.sources[i].bytes;
+      if (static_cast<int64_t>(i) < open) progress.source_bytes += manifest_.sources[i].bytes;
+    }
+    progress.source_bytes += reader_->bytes_of_open_file();
+    return progress;
+  }
+
+  // Records which shards are there, so that a later call goes on behind them.
+  void OnFinished(ShardInfo shard) {
+    manifest_.shards.push_back(std::move(shard));
+    for (size_t i = 0; i < streams_.size(); ++i) manifest_.next[i] = streams_[i].next();
+    NoteSources(First().at.file);
+    WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
+  }
+
+  // Adds what is known of the first `count` sources.
+  void NoteSources(int64_t count) {
+    for (size_t i = 0; i < reader_->finished().size(); ++i) {
+      const auto file = first_file_ + static_cast<int64_t>(i);
+      if (file < count) manifest_.sources[file] = reader_->finished()[i];
+    }
+  }
+
+  // Empty documents at the end belong to the stream's last shard.
+  void AddEmpty(int stream) {
+    for (auto shard = manifest_.shards.rbegin(); shard != manifest_.shards.rend(); ++shard) {
+      if (streams_count() == 2 && (shard->split == Split::kVal) != (stream == 1)) continue;
+      shard->counts.empty += streams_[stream].pending_empty();
+      return;
+    }
+  }
+
+  const PrepareOptions& options_;
+  const std::vector<std::string>& files_;
+  Manifest& manifest_;
+  std::deque<ShardStream> streams_;
+  const DocumentReader* reader_ = nullptr;
+  int64_t first_file_ = 0;  // where the reader began
+  int64_t number_ = 0;      // of documents, at the end
+  int64_t new_tokens_ = 0;
+  const int64_t tokens_before_ = manifest_.tokens();
+  const DocumentCounts before_ = manifest_.counts();
+  DocumentCounts counts_;
+};
+
+}  // namespace
+
+PrepareResult Prepare(const PrepareOptions& options) {
+  CheckOptions(options);
+  const std::vector<std::string> files = ListTextFiles(options.paths);
+  MakeDirectories(options.out_dir);
+  const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",
+                      std::chrono::milliseconds(0));
+  if (lock.state() == FileLock::State::kBusy) {
+    throw InputError(StrCat(options.out_dir, ": another process prepares data in this folder"));
+  }
+  const std::string tokenizer_json = options.tokenizer->ToJson();
+  PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
+  Manifest& manifest = result.manifest;
+  const std::string path = JoinPath(options.out_dir, kManifestName);
+  const bool begun = PathExists(path);
+  Resume(options, &manifest);
+  if (!begun) {
+    WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
+    WriteFileAtomically(path, manifest.ToJson());
+  }
+  result.was_complete = manifest.complete();
+  if (result.was_complete) return result;
+  Preparation(options, files, &manifest).Run();
+  if (std::ranges::find(manifest.shards, Split::kTrain, &ShardInfo::split) ==
+      manifest.shards.end()) {
+    throw InputError(manifest.shards.empty()
+                         ? "the sources have no text"
+                         : "all tokens fit into the first shard, which is for validation; use a "
+                           "smaller --shard_tokens, or --val_fraction instead of --val_shard");
+  }
+  manifest.next.clear();
+  WriteFileAtomically(path, manifest.ToJson());
+  return result;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,62 @@
+// Raw text to token files: what `prepare` (tools/prepare_main.cc) does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/prepare/manifest.h"
+#include "data/text/document_reader.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace lockstep::data {
+
+struct PrepareProgress {
+  DocumentCounts counts;  // all that have been encoded or were found finished
+  int64_t tokens = 0;
+  int64_t new_tokens = 0;                          // those that this call has encoded
+  int64_t source_bytes = 0, all_source_bytes = 0;  // read, and in all; 0: not known
+};
+
+struct PrepareOptions {
+  std::vector<std::string> paths;  // as for ListTextFiles
+  TextOptions text;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::string tokenizer_origin = {};  // how the user named it, for the manifest
+  std::string out_dir;
+  // llm.c's format, with 16 bits per token for vocabularies of up to 65,536 and else 32, and an
+  // end-of-text token before each document; or nanoGPT's, always with 16 bits, and one after each.
+  bool nanogpt = false;
+  // llm.c: files are called NAME_train_000000.bin and NAME_val_000000.bin.
+  std::string name = "tokens";
+  // Tokens in each file but the last; documents may straddle files. 0: one file, only for nanoGPT.
+  int64_t shard_tokens = 100'000'000;
+  // In [0, 1). Document i, counted from 0, is for validation where floor((i + 1) f) > floor(i f):
+  // every 100th one for 0.01.
+  double val_fraction = 0.01;
+  // Instead: the first shard is for validation, as llm.c has it.
+  bool val_shard = false;
+  int threads = 0;  // 0: NumThreads()
+  std::function<void(const PrepareProgress&)> progress = {};
+};
+
+struct PrepareResult {
+  Manifest manifest;
+  bool was_complete = false;  // nothing was left to do
+};
+
+// Writes token files, an index of documents beside each (data/document_index.h),
+// tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
+// on threads. Memory does not grow with the sources: it is about a MiB per thread, or a few times
+// the largest document.
+//
+// After a crash at any time the same call goes on behind the last finished shards, and gives the
+// same bytes in the end; the sources must not have changed. A folder that was made with other
+// options, sources or another tokenizer, or that has token files and no manifest, is an InputError,
+// and so is one in which another process works. Also throws InputError for unusable options and
+// text (TextOf), and IoError.
+PrepareResult Prepare(const PrepareOptions& options);
+
+}  // namespace lockstep::data

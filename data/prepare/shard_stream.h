@@ -1,0 +1,62 @@
+// One stream of tokens, cut into token files of equal size with an index beside each.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/io/file.h"
+#include "data/prepare/manifest.h"
+#include "data/token_file.h"
+
+namespace lockstep::data {
+
+// A document's tokens, with the end-of-text token where the format has it.
+struct EncodedDocument {
+  TextPosition at;
+  int64_t document = 0;  // its number among all documents
+  std::vector<int32_t> tokens = {};
+  int64_t bytes = 0, bad_utf8 = 0;
+};
+
+class ShardStream {
+ public:
+  struct Options {
+    std::string folder;
+    TokenFormat format = TokenFormat::kLlmcGpt2;
+    int64_t shard_tokens = 0;  // 0: all tokens in one file
+    // The file's name and split of the stream's shard `number`, from 0 on.
+    std::function<std::pair<std::string, Split>(int64_t number)> name;
+    // Called with each finished shard, when next() is where the stream goes on after it.
+    std::function<void(ShardInfo)> on_finished;
+  };
+
+  // Goes on after `finished` shards, at `next`.
+  ShardStream(Options options, int64_t finished, ShardStart next);
+
+  // Appends a document of the stream, in their order. What lies before next() is passed over.
+  void Add(const EncodedDocument& document);
+  // Finishes the last shard, if one has been begun.
+  void Finish(const ShardStart& end);
+
+  const ShardStart& next() const { return next_; }
+  // Empty documents since the last shard that was finished, if none has been begun since.
+  int64_t pending_empty() const { return counts_.empty; }
+
+ private:
+  void Begin();
+  void FinishShard(const ShardStart& next);
+
+  const Options options_;
+  int64_t number_;  // of the open shard, or of the next one
+  ShardStart next_;
+  std::optional<TokenFileWriter> tokens_;  // none between shards
+  std::optional<FileWriter> index_;
+  DocumentCounts counts_;
+};
+
+}  // namespace lockstep::data

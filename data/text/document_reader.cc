@@ -1,0 +1,151 @@
+#include "data/text/document_reader.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/text/json_field.h"
+#include "data/text/repair_utf8.h"
+#include "data/text/text_files.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 18;
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+std::string_view SeparatorOf(DocumentUnit unit, bool json) {
+  if (json || unit == DocumentUnit::kLine) return "\n";
+  return unit == DocumentUnit::kParagraph ? "\n\n" : "";
+}
+
+std::string NameOf(const std::string& file) { return file == "-" ? "standard input" : file; }
+
+std::string PlaceOf(const std::string& file, int64_t record, bool json, DocumentUnit unit) {
+  const bool lines = json || unit == DocumentUnit::kLine;
+  if (!lines && unit == DocumentUnit::kFile) return NameOf(file);
+  return StrCat(NameOf(file), lines ? ":" : ", paragraph ", record + 1);
+}
+
+}  // namespace
+
+DocumentUnit ParseDocumentUnit(const std::string& name) {
+  if (name == "file") return DocumentUnit::kFile;
+  if (name == "paragraph") return DocumentUnit::kParagraph;
+  if (name == "line") return DocumentUnit::kLine;
+  throw InputError(StrCat("data.document=", name, ": expected file, paragraph or line"));
+}
+
+DocumentReader::DocumentReader(std::vector<std::string> files, TextOptions options,
+                               TextPosition start)
+    : files_(std::move(files)), options_(std::move(options)), next_{start.file, 0} {
+  if (options_.type != "auto" && options_.type != "text" && options_.type != "jsonl") {
+    throw InputError(StrCat("data.type=", options_.type, ": expected auto, text or jsonl"));
+  }
+  LS_CHECK(options_.max_document_bytes >= 1, "max_document_bytes must be at least 1, got ",
+           options_.max_document_bytes);
+  std::string passed_over;
+  while (next_.record < start.record && NextRecord(&passed_over)) {
+  }
+}
+
+DocumentReader::~DocumentReader() = default;
+
+bool DocumentReader::Next(RawDocument* document) {
+  for (;;) {
+    if (!input_ && !OpenNext()) return false;
+    document->position = next_;
+    document->json = json_;
+    if (!NextRecord(&document->bytes)) continue;  // the file's end
+    if (json_ ? !IsBlank(document->bytes) : !document->bytes.empty()) return true;
+  }
+}
+
+bool DocumentReader::OpenNext() {
+  if (next_.file >= static_cast<int64_t>(files_.size())) return false;
+  const std::string& path = files_[next_.file];
+  input_.emplace(path);
+  text_ = Decompress(&*input_, options_.warn);
+  json_ = options_.type == "auto" ? IsJsonLinesName(path) : options_.type == "jsonl";
+  separator_ = SeparatorOf(options_.unit, json_);
+  at_end_ = false;
+  while (buffer_.size() < 3 && ReadMore()) {
+  }
+  if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
+  return true;
+}
+
+// False at the end of the file.
+bool DocumentReader::ReadMore() {
+  if (at_end_) return false;
+  const size_t size = buffer_.size();
+  if (buffer_.capacity() < size + kReadBytes) {
+    buffer_.reserve(std::max(buffer_.capacity() * 3 / 2, size + kReadBytes));
+  }
+  buffer_.resize(size + kReadBytes);
+  const size_t got = text_->Read(std::span(buffer_).subspan(size));
+  buffer_.resize(size + got);
+  at_end_ = got == 0;
+  return !at_end_;
+}
+
+// Reads up to and including a separator. False, with the file closed, if nothing is left of it.
+bool DocumentReader::NextRecord(std::string* bytes) {
+  if (!input_ && !OpenNext()) return false;
+  size_t searched = begin_;
+  for (;;) {
+    const size_t end = separator_.empty() ? std::string::npos : buffer_.find(separator_, searched);
+    const size_t length = std::min(end, buffer_.size()) - begin_;
+    if (static_cast<int64_t>(length) > options_.max_document_bytes) FailTooLarge();
+    if (end != std::string::npos) {
+      bytes->assign(buffer_, begin_, length);
+      begin_ = end + separator_.size();
+      ++next_.record;
+      return true;
+    }
+    // A separator may have begun; what has been returned makes room.
+    searched = std::max(begin_, buffer_.size() - std::min(buffer_.size(), separator_.size()));
+    searched -= begin_;
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    if (!ReadMore()) break;
+  }
+  const bool found = !buffer_.empty();
+  if (found) {
+    bytes->assign(buffer_);
+    ++next_.record;
+    buffer_.clear();
+    return true;
+  }
+  finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
+  text_.reset();
+  input_.reset();
+  buffer_ = {};
+  next_ = {next_.file + 1, 0};
+  return false;
+}
+
+void DocumentReader::FailTooLarge() const {
+  throw InputError(
+      StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
+             ": a document of more than ", options_.max_document_bytes,
+             " bytes (--data.max_document_bytes). Is the file what it should ",
+             "be? If so, raise the limit",
+             separator_.empty() ? ", or let --data.document=paragraph or line cut the text" : ""));
+}
+
+int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
+
+DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
+                    const TextOptions& options) {
+  const int64_t bad = RepairUtf8(&document.bytes);
+  if (!document.json) return {std::move(document.bytes), bad};
+  const TextPosition& at = document.position;
+  JsonText found = JsonField(std::move(document.bytes), options.field,
+                             PlaceOf(files[at.file], at.record, true, options.unit));
+  return {std::move(found.text), bad + found.repaired};
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,108 @@
+// The documents of text files, one after the other, in memory that does not grow with the files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/text/decompressor.h"
+#include "data/text/raw_input.h"
+
+namespace lockstep::data {
+
+// What a document is in a file of plain text.
+enum class DocumentUnit {
+  kFile,
+  kParagraph,  // what lies between empty lines
+  kLine,
+};
+
+// "file", "paragraph", "line"; anything else is an InputError.
+DocumentUnit ParseDocumentUnit(const std::string& name);
+
+struct TextOptions {
+  // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); standard input is text.
+  std::string type = "auto";
+  DocumentUnit unit = DocumentUnit::kFile;
+  // JSONL: the field whose string is the document.
+  std::string field = "text";
+  // A document, or a line of JSONL, of more bytes is an InputError.
+  int64_t max_document_bytes = int64_t{128} << 20;
+  // Receives what is unusual but no error.
+  std::function<void(const std::string&)> warn = {};
+};
+
+// A place among the documents: the next one is the first at or after it.
+struct TextPosition {
+  int64_t file = 0;    // its index in the list of files
+  int64_t record = 0;  // in that file: lines of JSONL or text, paragraphs, or 0
+  bool operator==(const TextPosition&) const = default;
+};
+
+// A document as it was read: TextOf decodes it.
+struct RawDocument {
+  std::string bytes;
+  TextPosition position;
+  bool json = false;
+};
+
+// A file that has been read to its end.
+struct SourceFile {
+  std::string path;
+  int64_t bytes = 0;   // as it lies there: compressed, if it is
+  std::string sha256;  // of those bytes
+};
+
+class DocumentReader {
+ public:
+  // `files` as ListTextFiles returns them. Reading from the middle of a file reads its beginning,
+  // too, but does not decode it. InputError for an unknown type.
+  DocumentReader(std::vector<std::string> files, TextOptions options, TextPosition start = {});
+  ~DocumentReader();
+
+  // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
+  // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
+  // that names file and line for a document above the limit and for damaged compressed data, and
+  // IoError.
+  bool Next(RawDocument* document);
+
+  // Where the document after the last one begins, or somewhere before.
+  TextPosition position() const { return next_; }
+  // Bytes read of the open file, as they lie there.
+  int64_t bytes_of_open_file() const;
+  // The files from start.file on that have been read to their ends.
+  const std::vector<SourceFile>& finished() const { return finished_; }
+
+ private:
+  bool OpenNext();
+  bool ReadMore();
+  bool NextRecord(std::string* bytes);
+  [[noreturn]] void FailTooLarge() const;
+
+  const std::vector<std::string> files_;
+  const TextOptions options_;
+  TextPosition next_;
+  std::optional<RawInput> input_;  // none between files
+  std::unique_ptr<Decompressor> text_;
+  bool json_ = false;
+  std::string separator_;  // "": the file is one record
+  std::string buffer_;     // decompressed, from begin_ on not yet returned
+  size_t begin_ = 0;
+  bool at_end_ = false;
+  std::vector<SourceFile> finished_;
+};
+
+struct DocumentText {
+  std::string text;
+  int64_t bad_utf8 = 0;  // malformed parts that became U+FFFD
+};
+
+// The text of a document, well-formed UTF-8. Throws InputError with file and line as JsonField
+// does. Thread-safe.
+DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
+                    const TextOptions& options);
+
+}  // namespace lockstep::data

@@ -1,0 +1,132 @@
+#include "data/text/json_field.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMaxDepth = 512;
+
+// The UTF-16 unit that "\uXXXX" at `position` writes, or -1.
+int EscapedUnit(std::string_view line, size_t position) {
+  if (position + 6 > line.size() || line[position] != '\\' || line[position + 1] != 'u') return -1;
+  unsigned unit = 0;
+  const char* begin = line.data() + position + 2;
+  const auto [end, error] = std::from_chars(begin, begin + 4, unit, 16);
+  return error == std::errc() && end == begin + 4 ? static_cast<int>(unit) : -1;
+}
+
+// Overwrites escapes of lone surrogates, which are not text, and which parsers refuse.
+int64_t RepairSurrogates(std::string* line) {
+  int64_t count = 0;
+  for (size_t i = line->find('\\'); i != std::string::npos; i = line->find('\\', i)) {
+    const int unit = EscapedUnit(*line, i);
+    if (unit < 0xd800 || unit > 0xdfff) {
+      i += 2;  // an escaped backslash begins no escape
+      continue;
+    }
+    const int next = EscapedUnit(*line, i + 6);
+    if (unit < 0xdc00 && next >= 0xdc00 && next <= 0xdfff) {
+      i += 12;
+      continue;
+    }
+    line->replace(i, 6, "\\ufffd");
+    ++count;
+    i += 6;
+  }
+  return count;
+}
+
+// Keeps the wanted string and follows the rest.
+class FieldReader : public nlohmann::json_sax<Json> {
+ public:
+  explicit FieldReader(std::string_view field) : field_(field) {}
+
+  bool null() override { return Other("null"); }
+  bool boolean(bool) override { return Other("a boolean"); }
+  bool number_integer(number_integer_t) override { return Other("a number"); }
+  bool number_unsigned(number_unsigned_t) override { return Other("a number"); }
+  bool number_float(number_float_t, const string_t&) override { return Other("a number"); }
+  bool binary(binary_t&) override { return Other("binary data"); }
+  bool string(string_t& value) override {
+    if (!wanted_) return Other("a string");
+    if (text) return Fail(StrCat("the field ", Quoted(field_), " is there twice"));
+    text = std::move(value);
+    wanted_ = false;
+    return true;
+  }
+  bool start_object(std::size_t) override {
+    if (depth_ > 0 && !Other("an object")) return false;
+    return Open();
+  }
+  bool start_array(std::size_t) override { return Other("an array") && Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    if (depth_ == 1) wanted_ = name == field_;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const Json::exception& error) override {
+    const std::string_view what = error.what();
+    const size_t prefix = what.find("] ");
+    // The library quotes what it read last, however long.
+    return Fail(StrCat("not valid JSON at byte ", position, ": ",
+                       what.substr(prefix == std::string_view::npos ? 0 : prefix + 2, 200)));
+  }
+
+  std::optional<std::string> text;
+  std::string error;
+
+ private:
+  bool Fail(std::string message) {
+    error = std::move(message);
+    return false;
+  }
+  // A value that is not the wanted string.
+  bool Other(std::string_view what) {
+    if (depth_ == 0) {
+      return Fail(StrCat("expected an object such as {\"", field_, "\": \"...\"}, found ", what));
+    }
+    if (wanted_) {
+      return Fail(StrCat("the field ", Quoted(field_), " must be a string, but it is ", what));
+    }
+    return true;
+  }
+  bool Open() {
+    if (++depth_ > kMaxDepth) return Fail(StrCat("nested deeper than ", kMaxDepth, " levels"));
+    return true;
+  }
+  bool Close() {
+    --depth_;
+    return true;
+  }
+
+  const std::string_view field_;
+  int depth_ = 0;
+  bool wanted_ = false;  // the next value is the field's
+};
+
+}  // namespace
+
+JsonText JsonField(std::string line, std::string_view field, const std::string& place) {
+  const int64_t repaired = RepairSurrogates(&line);
+  FieldReader reader(field);
+  Json::sax_parse(line.begin(), line.end(), &reader);
+  if (!reader.error.empty()) throw InputError(StrCat(place, ": ", reader.error));
+  if (!reader.text) {
+    throw InputError(StrCat(place, ": there is no field ", Quoted(field),
+                            "; name the one that holds the text with --data.field="));
+  }
+  return {std::move(*reader.text), repaired};
+}
+
+}  // namespace lockstep::data

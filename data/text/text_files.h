@@ -1,0 +1,22 @@
+// Which files of text a path names.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+// True for .jsonl, .ndjson and .json, also with .gz or .zst after them.
+bool IsJsonLinesName(std::string_view path);
+// The same and .txt and .text: what a folder is searched for.
+bool IsTextName(std::string_view path);
+
+// The files that the paths name, in the order of the paths: a file itself; "-", standard input,
+// only by itself; the files that a pattern (glob(7)) matches, sorted by bytes; and the text files
+// (IsTextName) in a folder and below it, hidden ones left out, sorted by bytes. Throws InputError
+// where there are none, for a file that is named twice, and for token files (*.bin).
+std::vector<std::string> ListTextFiles(std::span<const std::string> paths);
+
+}  // namespace lockstep::data

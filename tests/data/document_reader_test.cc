@@ -1,0 +1,286 @@
+#include "data/text/document_reader.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "core/io/sha256.h"
+#include "data/text/text_files.h"
+#include "tests/data/compressed_files.h"
+#include "tests/data/data_test_util.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Found {
+  std::vector<std::string> texts;
+  std::vector<TextPosition> positions;
+  int64_t bad_utf8 = 0;
+};
+
+Found ReadAll(const std::vector<std::string>& files, const TextOptions& options = {},
+              TextPosition start = {}) {
+  DocumentReader reader(files, options, start);
+  Found found;
+  for (RawDocument document; reader.Next(&document);) {
+    found.positions.push_back(document.position);
+    DocumentText text = TextOf(document, files, options);
+    found.texts.push_back(std::move(text.text));
+    found.bad_utf8 += text.bad_utf8;
+  }
+  return found;
+}
+
+std::string JsonLine(const std::string& text) {
+  return DumpJson(nlohmann::json{{"id", {1, "text", {{"text", "no"}}}}, {"text", text}}) + "\n";
+}
+
+// Some short, some longer than the reader's buffer.
+std::vector<std::string> RandomTexts(int count) {
+  std::mt19937 random(7);
+  std::vector<std::string> texts;
+  for (int i = 0; i < count; ++i) {
+    std::string text = "é\"\\" + std::to_string(i);
+    const size_t size = i % 10 == 3 ? 300000 + random() % 300000 : random() % 5000;
+    while (text.size() < size) text += "\nab 中"[random() % 4 == 0 ? 0 : 1 + random() % 3];
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+TEST(DocumentReader, FormatsGiveTheSameDocuments) {
+  const std::string folder = TestFolder();
+  const std::vector<std::string> texts = RandomTexts(40);
+  std::string lines[3];
+  for (size_t i = 0; i < texts.size(); ++i) lines[i * 3 / texts.size()] += JsonLine(texts[i]);
+  lines[2].pop_back();  // the last line need not end
+  const std::string all = lines[0] + lines[1] + "\n \r\n" + lines[2];
+  const std::string gap = "\n \r\n";
+  WriteText(folder + "/a.jsonl", all);
+  WriteText(folder + "/bom.ndjson", "\xef\xbb\xbf" + all);
+  WriteText(folder + "/b.json.gz", GzipOf(lines[0]) + GzipOf("") + GzipOf(lines[1] + gap) +
+                                       GzipOf(lines[2]) + std::string(1000, '\0'));
+  WriteText(folder + "/c.jsonl.zst", SkippableFrame("seek table") + ZstdOf(lines[0]) +
+                                         ZstdOf(lines[1] + gap, 10) + SkippableFrame("") +
+                                         ZstdOf(lines[2]));
+  const Found want = ReadAll({folder + "/a.jsonl"});
+  EXPECT_EQ(want.texts, texts);
+  EXPECT_EQ(want.bad_utf8, 0);
+  for (const char* name : {"/bom.ndjson", "/b.json.gz", "/c.jsonl.zst"}) {
+    const Found found = ReadAll({folder + name});
+    EXPECT_EQ(found.texts, texts) << name;
+    EXPECT_EQ(found.positions, want.positions) << name;
+  }
+}
+
+TEST(DocumentReader, UnitsOfText) {
+  const std::string folder = TestFolder();
+  const std::string file = folder + "/a.txt";
+  WriteText(file, "one\ntwo\n\nthree\n\n\n\nfour\r\n");
+  EXPECT_THAT(ReadAll({file}).texts, ElementsAre("one\ntwo\n\nthree\n\n\n\nfour\r\n"));
+  EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kParagraph}).texts,
+              ElementsAre("one\ntwo", "three", "four\r\n"));
+  EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kLine}).texts,
+              ElementsAre("one", "two", "three", "four\r"));
+  EXPECT_THAT(MessageOf<InputError>([&] { ReadAll({file}, {.type = "jsonl"}); }),
+              HasSubstr("a.txt:1: not valid JSON"));
+  WriteText(folder + "/lines.txt", JsonLine("é"));
+  EXPECT_THAT(ReadAll({folder + "/lines.txt"}, {.type = "jsonl"}).texts, ElementsAre("é"));
+  EXPECT_THROW(ReadAll({file}, {.type = "xml"}), InputError);
+}
+
+TEST(DocumentReader, ResumesAtAnyDocument) {
+  const std::string folder = TestFolder();
+  const std::vector<std::string> texts = RandomTexts(30);
+  std::string lines;
+  for (const std::string& text : texts) lines += JsonLine(text) + "\n";
+  WriteText(folder + "/1.jsonl.zst", ZstdOf(lines));
+  WriteText(folder + "/2.txt", "text");
+  WriteText(folder + "/3.jsonl", lines);
+  const std::vector<std::string> files = ListTextFiles(std::vector{folder});
+  const Found all = ReadAll(files);
+  ASSERT_EQ(all.texts.size(), 61u);
+  for (size_t i = 0; i < all.texts.size(); ++i) {
+    const Found rest = ReadAll(files, {}, all.positions[i]);
+    ASSERT_EQ(rest.texts, std::vector(all.texts.begin() + i, all.texts.end())) << i;
+    ASSERT_EQ(rest.positions, std::vector(all.positions.begin() + i, all.positions.end())) << i;
+  }
+  DocumentReader reader(files, {});
+  for (RawDocument document; reader.Next(&document);) {
+  }
+  ASSERT_EQ(reader.finished().size(), 3u);
+  EXPECT_EQ(reader.finished()[0].sha256, Sha256Of(ZstdOf(lines)));
+  EXPECT_EQ(reader.finished()[2].bytes, static_cast<int64_t>(lines.size()));
+  EXPECT_EQ(ReadAll(files, {}, reader.position()).texts.size(), 0u);
+}
+
+TEST(DocumentReader, StandardInput) {
+  const std::string file = TestFolder() + "/piped";
+  WriteText(file, GzipOf(JsonLine("one") + JsonLine("two")));
+  const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
+  dup2(fd, STDIN_FILENO);
+  const Found found = ReadAll({"-"}, {.type = "jsonl"});
+  dup2(saved, STDIN_FILENO);
+  close(saved);
+  close(fd);
+  EXPECT_THAT(found.texts, ElementsAre("one", "two"));
+}
+
+TEST(DocumentReader, MalformedUtf8IsReplacedAndCounted) {
+  const std::string folder = TestFolder();
+  WriteText(folder + "/a.jsonl",
+            "{\"text\": \"x\xff\xc3\"}\n{\"text\": \"\\ud83d\\ude00 \\ud83d\"}\n");
+  WriteText(folder + "/b.txt", "\x80");
+  const Found found = ReadAll(ListTextFiles(std::vector{folder}));
+  EXPECT_THAT(found.texts, ElementsAre("x\uFFFD\uFFFD", "\U0001F600 \uFFFD", "\uFFFD"));
+  EXPECT_EQ(found.bad_utf8, 4);
+}
+
+TEST(DocumentReader, LargeWindowsAreReadAndTold) {
+  const std::string folder = TestFolder();
+  WriteText(folder + "/a.txt.zst", ZstdOf("small ") + ZstdOf("large", 28) + ZstdOf(" small", 29));
+  std::vector<std::string> told;
+  const TextOptions options{.warn = [&](const std::string& text) { told.push_back(text); }};
+  EXPECT_THAT(ReadAll({folder + "/a.txt.zst"}, options).texts, ElementsAre("small large small"));
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("a.txt.zst"), HasSubstr("128 MiB"))));
+}
+
+TEST(DocumentReader, DamagedFilesAreErrors) {
+  const std::string folder = TestFolder();
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += std::to_string(i * i);
+  const std::string gz = GzipOf(text), zst = ZstdOf(text);
+  std::string flipped_gz = gz, flipped_zst = zst;
+  flipped_gz[gz.size() / 2] ^= 0x55;
+  flipped_zst[zst.size() / 2] ^= 0x55;
+  const auto message = [&](const std::string& name, std::string_view contents,
+                           const TextOptions& options = {}) {
+    WriteText(folder + "/" + name, contents);
+    return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+  };
+  EXPECT_THAT(message("a.gz", gz.substr(0, gz.size() / 2)), HasSubstr("truncated"));
+  EXPECT_THAT(message("a.gz", gz.substr(0, gz.size() - 1)), HasSubstr("truncated"));
+  EXPECT_THAT(message("a.gz", gz + gz.substr(0, 5)), HasSubstr("truncated"));
+  EXPECT_THAT(message("a.gz", gz + "garbage"), HasSubstr("damaged gzip"));
+  EXPECT_THAT(message("a.gz", flipped_gz), HasSubstr("damaged gzip"));
+  EXPECT_THAT(message("a.zst", zst.substr(0, zst.size() - 1)), HasSubstr("truncated"));
+  EXPECT_THAT(message("a.zst", zst + zst.substr(0, 3)), HasSubstr("truncated"));
+  EXPECT_THAT(message("a.zst", zst + "garbage"), HasSubstr("damaged Zstandard"));
+  EXPECT_THAT(message("a.txt.gz", "plain"), HasSubstr("name promises"));
+  EXPECT_THAT(message("a.txt.zst", ""), HasSubstr("empty"));
+  EXPECT_THAT(message("a.jsonl", "{\"text\": \"\"}\n\n{\"text\": 3}"),
+              AllOf(HasSubstr("a.jsonl:3"), HasSubstr("must be a string")));
+  EXPECT_THAT(message("a.jsonl", "{\"content\": \"x\"}"), HasSubstr("no field \"text\""));
+  EXPECT_THAT(message("a.jsonl", "{}", {.field = "content"}), HasSubstr("no field \"content\""));
+  EXPECT_THAT(
+      message("b.txt", "12345\n123456\n", {.unit = DocumentUnit::kLine, .max_document_bytes = 5}),
+      AllOf(HasSubstr("b.txt:2"), HasSubstr("more than 5 bytes")));
+  EXPECT_THAT(message("b.txt", "123456", {.max_document_bytes = 5}),
+              AllOf(HasSubstr("more than 5 bytes"), HasSubstr("paragraph")));
+}
+
+TEST(ListTextFiles, FoldersPatternsAndFiles) {
+  const std::string folder = TestFolder();
+  for (const char* name :
+       {"b.txt", "a.jsonl.gz", "c.text.zst", "d.ndjson", "x.bin", "y.py", ".z.txt"}) {
+    WriteText(folder + "/" + name, "x");
+  }
+  std::filesystem::create_directory(folder + "/aa");
+  WriteText(folder + "/aa/e.json", "x");
+  std::filesystem::create_directory_symlink(folder, folder + "/aa/loop");
+  std::vector<std::string> want;
+  for (const char* name : {"a.jsonl.gz", "aa/e.json", "b.txt", "c.text.zst", "d.ndjson"}) {
+    want.push_back(folder + "/" + name);
+  }
+  EXPECT_EQ(ListTextFiles(std::vector{folder}), want);
+  EXPECT_THAT(ListTextFiles(std::vector{folder + "/*.py", folder + "/b.txt"}),
+              ElementsAre(folder + "/y.py", folder + "/b.txt"));
+  const auto message = [](const std::vector<std::string>& paths) {
+    return MessageOf<InputError>([&] { ListTextFiles(paths); });
+  };
+  EXPECT_THAT(message({folder + "/b.txt", folder + "/*.txt"}), HasSubstr("twice"));
+  EXPECT_THAT(message({folder + "/x.bin"}), HasSubstr("token file"));
+  EXPECT_THAT(message({folder + "/none"}), HasSubstr("no such file"));
+  EXPECT_THAT(message({"-", folder + "/b.txt"}), HasSubstr("only source"));
+  std::filesystem::create_directory(folder + "/empty");
+  EXPECT_THAT(message({folder + "/empty"}), HasSubstr("no text file"));
+}
+
+// Runs f in a child process; returns by how many KiB its resident memory grew at most.
+template <class F>
+int64_t GrowthKib(const F& f) {
+  int ends[2];
+  LS_INVARIANT(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto most = [] {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      return int64_t{usage.ru_maxrss};
+    };
+    const int64_t before = most();
+    f();
+    const int64_t growth = most() - before;
+    _exit(write(ends[1], &growth, sizeof(growth)) == sizeof(growth) ? 0 : 1);
+  }
+  int64_t growth = -1;
+  close(ends[1]);
+  EXPECT_EQ(read(ends[0], &growth, sizeof(growth)), static_cast<ssize_t>(sizeof(growth)));
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return growth;
+}
+
+TEST(DocumentReader, HostileFilesTakeBoundedMemory) {
+  const std::string folder = TestFolder();
+  const std::string zeros(1 << 20, '0');
+  const std::string gz = GzipOf(zeros), zst = ZstdOf(zeros);
+  std::string bomb_gz, bomb_zst, short_lines;
+  for (int i = 0; i < 1024; ++i) bomb_gz += gz, bomb_zst += zst;  // 1 GiB
+  for (int i = 0; i < 100; ++i) short_lines += std::string(10000, 'x') + "\n";
+  std::string many_gz;
+  const std::string lines_gz = GzipOf(short_lines);
+  for (int i = 0; i < 100; ++i) many_gz += lines_gz;  // 100 MB
+  WriteText(folder + "/bomb.jsonl.gz", bomb_gz);
+  WriteText(folder + "/bomb.txt.zst", bomb_zst);
+  WriteText(folder + "/deep.jsonl", "{\"text\": " + std::string(4 << 20, '[') + "\n");
+  WriteText(folder + "/deeper.jsonl", "{\"a\": " + std::string(4 << 20, '['));
+  WriteText(folder + "/many.txt.gz", many_gz);
+  const TextOptions options{.max_document_bytes = 8 << 20};
+  const auto refused = [&](const std::string& name, const std::string& reason) {
+    const int64_t growth = GrowthKib([&] {
+      const std::string message =
+          MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+      LS_INVARIANT(message.find(reason) != std::string::npos, message);
+      LS_INVARIANT(message.size() < 1000);
+    });
+    EXPECT_THAT(growth, AllOf(::testing::Ge(0), ::testing::Lt(48 << 10))) << name;
+  };
+  refused("bomb.jsonl.gz", "more than 8388608 bytes");
+  refused("bomb.txt.zst", "more than 8388608 bytes");
+  refused("deep.jsonl", "must be a string");
+  refused("deeper.jsonl", "nested deeper");
+  const int64_t growth = GrowthKib([&] {
+    DocumentReader reader({folder + "/many.txt.gz"}, {.unit = DocumentUnit::kLine});
+    int64_t count = 0;
+    for (RawDocument document; reader.Next(&document);) ++count;
+    LS_INVARIANT(count == 10000);
+  });
+  EXPECT_THAT(growth, AllOf(::testing::Ge(0), ::testing::Lt(8 << 10)));
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,82 @@
+#include "data/text/json_field.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "data/text/repair_utf8.h"
+#include "tests/data/data_test_util.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Text(const std::string& line) { return JsonField(line, "text", "place").text; }
+
+TEST(JsonField, TakesTheFieldOfTheOuterObject) {
+  EXPECT_EQ(Text(R"({"text": "a\n\"é\u00e9\\"})"), "a\n\"éé\\");
+  EXPECT_EQ(Text(R"({"x": {"text": "no"}, "y": [{"text": 1}], "text": "yes", "z": null})"), "yes");
+  EXPECT_EQ(Text(R"( {"text":""} )"), "");
+  EXPECT_EQ(JsonField(R"({"a.b": "x", "text": 1})", "a.b", "").text, "x");
+  const std::string deep = std::string(500, '[') + std::string(500, ']');
+  EXPECT_EQ(Text("{\"x\": " + deep + ", \"text\": \"t\"}"), "t");
+}
+
+TEST(JsonField, ErrorsSayWhere) {
+  const auto message = [](const std::string& line) {
+    return MessageOf<InputError>([&] { Text(line); });
+  };
+  EXPECT_THAT(message("{\"text\": \"a\"} x"), AllOf(StartsWith("place: "), HasSubstr("byte 15")));
+  EXPECT_THAT(message("[]"), HasSubstr("expected an object"));
+  EXPECT_THAT(message("\"text\""), HasSubstr("found a string"));
+  EXPECT_THAT(message("{}"), HasSubstr("--data.field="));
+  EXPECT_THAT(message("{\"text\": null}"), HasSubstr("null"));
+  EXPECT_THAT(message("{\"text\": {\"text\": \"a\"}}"), HasSubstr("an object"));
+  EXPECT_THAT(message("{\"text\": [\"a\"]}"), HasSubstr("an array"));
+  EXPECT_THAT(message("{\"text\": \"a\", \"text\": \"b\"}"), HasSubstr("twice"));
+  EXPECT_THAT(message("{\"text\": \"a\", \"x\": " + std::string(600, '[')), HasSubstr("512"));
+  EXPECT_LT(message("{\"text\": \"" + std::string(100000, 'a')).size(), 500u);
+}
+
+TEST(JsonField, LoneSurrogatesAreReplaced) {
+  const auto expect = [](const std::string& escaped, const std::string& want, int64_t repaired) {
+    const JsonText found = JsonField("{\"text\": \"" + escaped + "\"}", "text", "");
+    EXPECT_EQ(found.text, want) << escaped;
+    EXPECT_EQ(found.repaired, repaired) << escaped;
+  };
+  expect("\\ud83d\\ude00", "\U0001F600", 0);
+  expect("\\uD83D\\uDE00", "\U0001F600", 0);
+  expect("\\ud83d", "\uFFFD", 1);
+  expect("\\ude00\\ud83d", "\uFFFD\uFFFD", 2);
+  expect("\\ud83d\\ud83d\\ude00", "\uFFFD\U0001F600", 1);
+  expect("\\ud83d\\\\ude00", "\uFFFD\\ude00", 1);
+  expect("\\\\ud83d", "\\ud83d", 0);
+  expect("\\u0041\\ud800x", "A\uFFFDx", 1);
+}
+
+// Tables 3-8 to 3-11 of the Unicode standard 15.
+TEST(RepairUtf8, TheStandardsExamples) {
+  const std::string bad = "\uFFFD";
+  const auto expect = [](std::string text, const std::string& want, int64_t count) {
+    EXPECT_EQ(RepairUtf8(&text), count);
+    EXPECT_EQ(text, want);
+  };
+  expect("\xc0\xaf\xe0\x80\xbf\xf0\x81\x82\x41",
+         bad + bad + bad + bad + bad + bad + bad + bad + "A", 8);
+  expect("\xed\xa0\x80\xed\xbf\xbf\xed\xaf\x41",
+         bad + bad + bad + bad + bad + bad + bad + bad + "A", 8);
+  expect("\xf4\x91\x92\x93\xff\x41\x80\xbf\x42",
+         bad + bad + bad + bad + bad + "A" + bad + bad + "B", 7);
+  expect("\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", bad + bad + bad + bad + "A", 4);
+  expect("\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64",
+         "a" + bad + bad + bad + "b" + bad + "c" + bad + bad + "d", 6);
+  expect("", "", 0);
+  expect("é中\U0001F600", "é中\U0001F600", 0);
+  expect("\xf0\x90\x8d", bad, 1);  // cut short by the end
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,347 @@
+#include "data/prepare/prepare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "core/error.h"
+#include "core/io/fault.h"
+#include "core/io/file.h"
+#include "core/io/file_lock.h"
+#include "core/io/sha256.h"
+#include "data/document_index.h"
+#include "data/prepare/train_tokenizer.h"
+#include "data/text/text_files.h"
+#include "data/token_file.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "tests/data/compressed_files.h"
+#include "tests/data/data_test_util.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Bytes from `first` on, and an end-of-text token.
+class TestTokenizer : public ByteTokenizer {
+ public:
+  explicit TestTokenizer(int32_t first = 0) : first_(first) {}
+  std::vector<int32_t> Encode(std::string_view text) const override {
+    std::vector<int32_t> ids = ByteTokenizer::Encode(text);
+    for (int32_t& id : ids) id += first_;
+    return ids;
+  }
+  int64_t vocab_size() const override { return first_ + 257; }
+  std::optional<int32_t> end_of_text() const override { return first_ + 256; }
+
+ private:
+  int32_t first_;
+};
+
+std::string Bytes(const std::string& path) { return ReadFile(path); }
+
+// Everything in the folder: name -> bytes.
+std::map<std::string, std::string> Contents(const std::string& folder) {
+  std::map<std::string, std::string> contents;
+  for (const std::string& name : ListDirectory(folder)) {
+    contents[name] = Bytes(JoinPath(folder, name));
+  }
+  return contents;
+}
+
+class PrepareTest : public ::testing::Test {
+ protected:
+  // 90 documents in five files of all kinds, some of them empty or not well-formed.
+  void SetUp() override {
+    std::mt19937 random(11);
+    std::string lines[3];
+    for (int i = 0; i < 90; ++i) {
+      std::string text;
+      const size_t size = i % 13 == 4 ? 0 : i == 50 ? 20000 : random() % 700;
+      while (text.size() < size) text += std::array{"é", " ", "x", "the "}[random() % 4];
+      if (i == 20) text += "\xff";
+      if (i == 32 || i == 33) {
+        WriteText(Source(i == 32 ? "1a.txt" : "1b.txt.gz"), i == 32 ? text : GzipOf(text));
+      } else {
+        lines[i / 30] += StrCat("{\"id\": ", i, ", \"body\": \"", text, "\"}\n");
+      }
+      texts_.push_back(text);
+    }
+    WriteText(Source("1.jsonl"), lines[0]);
+    WriteText(Source("2.jsonl.gz"), GzipOf(lines[1]));
+    WriteText(Source("3.jsonl.zst"), ZstdOf(lines[2]));
+    options_.paths = {folder_ + "/sources"};
+    options_.text.field = "body";
+    options_.tokenizer = std::make_shared<TestTokenizer>();
+    options_.shard_tokens = 7000;
+    options_.val_fraction = 0.15;
+    options_.threads = 2;
+  }
+
+  void TearDown() override { RemoveTree(folder_); }
+
+  std::string Source(const std::string& name) {
+    std::filesystem::create_directories(folder_ + "/sources");
+    return folder_ + "/sources/" + name;
+  }
+  std::string Out(const std::string& name) const { return folder_ + "/" + name; }
+  PrepareOptions To(const std::string& name) const {
+    PrepareOptions options = options_;
+    options.out_dir = Out(name);
+    return options;
+  }
+
+  // In memory where possible: these tests wait for the disk hundreds of times.
+  const std::string folder_ = [] {
+    const std::string folder = TestFolder();
+    if (access("/dev/shm", W_OK) != 0) return folder;
+    RemoveTree(folder);
+    std::string in_memory = StrCat("/dev/shm/lockstep_prepare_test.", getpid());
+    RemoveTree(in_memory);
+    MakeDirectories(in_memory);
+    return in_memory;
+  }();
+  std::vector<std::string> texts_;
+  PrepareOptions options_;
+};
+
+// What a plain loop makes of the documents, one after the other.
+struct Stream {
+  std::vector<int32_t> tokens;
+  std::vector<uint64_t> starts;
+};
+
+std::vector<Stream> PlainLoop(const PrepareOptions& options) {
+  std::vector<Stream> streams(2);
+  const std::vector<std::string> files = ListTextFiles(options.paths);
+  DocumentReader reader(files, options.text);
+  int64_t number = 0;
+  double owed = 0;
+  for (RawDocument raw; reader.Next(&raw); ++number) {
+    const std::string text = TextOf(raw, files, options.text).text;
+    const bool val = !options.val_shard && std::floor((number + 1) * options.val_fraction) > owed;
+    if (val) owed += 1;
+    if (text.empty()) continue;
+    Stream& stream = streams[val];
+    stream.starts.push_back(stream.tokens.size());
+    const std::vector<int32_t> ids = options.tokenizer->Encode(text);
+    if (!options.nanogpt) stream.tokens.push_back(*options.tokenizer->end_of_text());
+    stream.tokens.insert(stream.tokens.end(), ids.begin(), ids.end());
+    if (options.nanogpt) stream.tokens.push_back(*options.tokenizer->end_of_text());
+  }
+  return streams;
+}
+
+// The files of one split, put together again. Checks each against the manifest and its index.
+Stream Together(const std::string& folder, const Manifest& manifest, Split split,
+                int64_t shard_tokens) {
+  Stream stream;
+  std::vector<int64_t> sizes;
+  for (const ShardInfo& shard : manifest.shards) {
+    if (shard.split != split) continue;
+    const std::string path = JoinPath(folder, shard.file);
+    const TokenFile file(path, manifest.vocab_size);
+    const DocumentIndex index(IndexPathOf(path), file.size());
+    EXPECT_EQ(shard.tokens, file.size());
+    EXPECT_EQ(shard.counts.documents, static_cast<int64_t>(index.starts().size()));
+    EXPECT_EQ(shard.sha256, Sha256OfFile(path));
+    EXPECT_EQ(shard.index_sha256, Sha256OfFile(IndexPathOf(path)));
+    EXPECT_EQ(SplitOfFileName(shard.file), split);
+    for (const uint64_t start : index.starts()) {
+      stream.starts.push_back(start + stream.tokens.size());
+    }
+    const std::vector<int32_t> tokens = All(file);
+    stream.tokens.insert(stream.tokens.end(), tokens.begin(), tokens.end());
+    sizes.push_back(file.size());
+  }
+  for (size_t i = 0; shard_tokens > 0 && i + 1 < sizes.size(); ++i) {
+    EXPECT_EQ(sizes[i], shard_tokens);
+  }
+  return stream;
+}
+
+TEST_F(PrepareTest, EqualsAPlainLoopWithAnyNumberOfThreads) {
+  struct Case {
+    const char* name;
+    bool nanogpt;
+    int32_t first_id;
+    int64_t shard_tokens;
+    double val_fraction;
+    bool val_shard;
+  };
+  for (const Case& c :
+       {Case{"llmc", false, 0, 7000, 0.15, false}, Case{"llmc32", false, 70000, 3000, 0, false},
+        Case{"val_shard", false, 0, 5000, 0.15, true}, Case{"nanogpt", true, 65279, 0, 0.3, false},
+        Case{"nanogpt_shards", true, 0, 4096, 0.5, false}}) {
+    SCOPED_TRACE(c.name);
+    PrepareOptions options = To(c.name);
+    options.nanogpt = c.nanogpt;
+    options.tokenizer = std::make_shared<TestTokenizer>(c.first_id);
+    options.shard_tokens = c.shard_tokens;
+    options.val_fraction = c.val_fraction;
+    options.val_shard = c.val_shard;
+    std::map<std::string, std::string> first;
+    for (const int threads : {1, 2, 3}) {
+      options.threads = threads;
+      options.out_dir = Out(StrCat(c.name, threads));
+      const PrepareResult result = Prepare(options);
+      EXPECT_FALSE(result.was_complete);
+      EXPECT_TRUE(Prepare(options).was_complete);
+      if (threads == 1) {
+        first = Contents(options.out_dir);
+        const Stream train =
+            Together(options.out_dir, result.manifest, Split::kTrain, c.shard_tokens);
+        const Stream val = Together(options.out_dir, result.manifest, Split::kVal, c.shard_tokens);
+        std::vector<Stream> want = PlainLoop(options);
+        if (c.val_shard) {  // the first shard is cut off
+          Stream all = val;
+          for (const uint64_t start : train.starts) all.starts.push_back(start + val.tokens.size());
+          all.tokens.insert(all.tokens.end(), train.tokens.begin(), train.tokens.end());
+          EXPECT_EQ(val.tokens.size(), 5000u);
+          EXPECT_EQ(all.tokens, want[0].tokens);
+          EXPECT_EQ(all.starts, want[0].starts);
+        } else {
+          EXPECT_EQ(train.tokens, want[0].tokens);
+          EXPECT_EQ(train.starts, want[0].starts);
+          EXPECT_EQ(val.tokens, want[1].tokens);
+          EXPECT_EQ(val.starts, want[1].starts);
+        }
+        const DocumentCounts counts = result.manifest.counts();
+        EXPECT_EQ(counts.documents,
+                  static_cast<int64_t>(want[0].starts.size() + want[1].starts.size()));
+        EXPECT_EQ(counts.documents + counts.empty, 90);
+        EXPECT_GT(counts.bad_utf8, 0);
+        ASSERT_EQ(result.manifest.sources.size(), 5u);
+        for (const SourceFile& source : result.manifest.sources) {
+          EXPECT_EQ(source.sha256, Sha256OfFile(source.path));
+          EXPECT_EQ(source.bytes, FileSize(source.path));
+        }
+      } else {
+        EXPECT_EQ(Contents(options.out_dir), first) << threads;
+      }
+    }
+  }
+}
+
+// Runs Prepare in a child process that dies at an operation; returns whether it finished.
+bool Survives(const std::string& plan, const PrepareOptions& options) {
+  const pid_t child = fork();
+  if (child == 0) {
+    FaultInjector injector(FaultPlan::Parse(plan));
+    const ScopedFaultInjector scope(&injector);
+    Prepare(options);
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE((WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
+              (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+      << plan;
+  return WIFEXITED(status);
+}
+
+TEST_F(PrepareTest, KilledAnywhereItGivesTheSameBytes) {
+  const PrepareOptions whole = To("whole");
+  ASSERT_GE(Prepare(whole).manifest.shards.size(), 5u);
+  const auto want = Contents(whole.out_dir);
+  const PrepareOptions options = To("killed");
+  int operations = 0;
+  for (const char* action : {"kill@", "tear@"}) {
+    bool done = false;
+    for (int at = 1; !done; ++at, ++operations) {
+      RemoveTree(options.out_dir);
+      done = Survives(StrCat(action, at), options);
+      Prepare(options);
+      ASSERT_EQ(Contents(options.out_dir), want) << action << at;
+    }
+  }
+  EXPECT_GT(operations, 100);
+  // Again and again: each attempt must get a little further.
+  RemoveTree(options.out_dir);
+  int attempts = 0;
+  while (!Survives("kill@25", options)) ASSERT_LT(++attempts, 50);
+  EXPECT_GT(attempts, 2);
+  EXPECT_EQ(Contents(options.out_dir), want);
+}
+
+TEST_F(PrepareTest, OtherConfigurationsInTheSameFolderAreRefused) {
+  const PrepareOptions options = To("out");
+  Prepare(options);
+  const auto before = Contents(options.out_dir);
+  const auto message = [&](const std::function<void(PrepareOptions&)>& change) {
+    PrepareOptions changed = options;
+    change(changed);
+    return MessageOf<InputError>([&] { Prepare(changed); });
+  };
+  EXPECT_THAT(message([](auto& o) { o.shard_tokens = 8000; }),
+              HasSubstr("shard_tokens: 7000 -> 8000"));
+  EXPECT_THAT(message([](auto& o) { o.val_fraction = 0.2; }),
+              HasSubstr("val_fraction: 0.15 -> 0.2"));
+  EXPECT_THAT(message([](auto& o) { o.nanogpt = true; }),
+              HasSubstr("format: llm.c (GPT-2) -> nanoGPT"));
+  EXPECT_THAT(message([](auto& o) { o.tokenizer = std::make_shared<ByteTokenizer>(); }),
+              AllOf(HasSubstr("vocabulary: 257 -> 256"), HasSubstr("another --out_dir")));
+  EXPECT_THAT(message([&](auto& o) { o.paths = {Source("1.jsonl")}; }),
+              HasSubstr("number of source files: 5 -> 1"));
+  WriteText(Source("1a.txt"), "changed");
+  EXPECT_THAT(message([](auto&) {}), HasSubstr("bytes of "));
+  EXPECT_EQ(Contents(options.out_dir), before);
+  RemoveTree(JoinPath(options.out_dir, kManifestName));
+  EXPECT_THAT(message([](auto&) {}), HasSubstr("but no manifest.json"));
+  const PrepareOptions locked = To("locked");
+  MakeDirectories(locked.out_dir);
+  const FileLock lock(JoinPath(locked.out_dir, ".lock"), "", std::chrono::milliseconds(0));
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
+}
+
+TEST_F(PrepareTest, UnusableInputIsRefused) {
+  const auto message = [&](const std::function<void(PrepareOptions&)>& change) {
+    PrepareOptions options = To("refused");
+    RemoveTree(options.out_dir);
+    change(options);
+    return MessageOf<InputError>([&] { Prepare(options); });
+  };
+  EXPECT_THAT(message([](auto& o) { o.text.field = "text"; }),
+              AllOf(HasSubstr("1.jsonl:1"), HasSubstr("no field \"text\"")));
+  EXPECT_THAT(message([](auto& o) { o.text.max_document_bytes = 10000; }),
+              HasSubstr("more than 10000 bytes"));
+  EXPECT_THAT(message([](auto& o) {
+                o.nanogpt = true;
+                o.tokenizer = std::make_shared<TestTokenizer>(70000);
+              }),
+              HasSubstr("too few for the 70257"));
+  EXPECT_THAT(message([](auto& o) { o.shard_tokens = 0; }), HasSubstr("only for --format=nanogpt"));
+  EXPECT_THAT(message([](auto& o) {
+                o.val_shard = true;
+                o.shard_tokens = 10'000'000;
+              }),
+              HasSubstr("all tokens fit into the first shard"));
+  WriteText(Source("1.jsonl"), "");
+  EXPECT_THAT(message([&](auto& o) { o.paths = {Source("1.jsonl")}; }), HasSubstr("no text"));
+}
+
+TEST_F(PrepareTest, TrainsATokenizer) {
+  const std::vector<std::string> files = ListTextFiles(options_.paths);
+  PrepareOptions options = To("trained");
+  options.tokenizer = TrainTokenizer(files, options.text, 300);
+  EXPECT_EQ(options.tokenizer->vocab_size(), 300);
+  EXPECT_EQ(options.tokenizer->ToJson(), TrainTokenizer(files, options.text, 300)->ToJson());
+  const PrepareResult result = Prepare(options);
+  const auto loaded = LoadTokenizer(options.out_dir);
+  const Stream train = Together(options.out_dir, result.manifest, Split::kTrain, 7000);
+  const std::vector<Stream> want = PlainLoop(options);
+  EXPECT_EQ(train.tokens, want[0].tokens);
+  const auto first = std::span(train.tokens).subspan(1, train.starts[1] - 1);
+  EXPECT_EQ(loaded->Decode(first), texts_[0]);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,112 @@
+// The program `prepare`: killed at random times, its messages, and training on what it makes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "core/io/file.h"
+#include "tests/models/temp_folder.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class PrepareProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::mt19937 random(5);
+    std::string lines;
+    for (int i = 0; i < 20000; ++i) {
+      lines += "{\"text\": \"";
+      for (uint32_t word = random() % 100; word > 0; --word) {
+        lines += std::to_string(random() % 1000) + " ";
+      }
+      lines += "\"}\n";
+    }
+    WriteFileAtomically(root_.Path("a.jsonl"), lines);
+  }
+
+  std::vector<std::string> Command(const std::string& out,
+                                   const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> command = {
+        "tools/prepare",         "--data.path=" + root_.Path("a.jsonl"),
+        "--data.tokenizer=byte", "--out_dir=" + root_.Path(out),
+        "--shard_tokens=200000", "--threads=2"};
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  }
+  std::map<std::string, std::string> Contents(const std::string& out) const {
+    std::map<std::string, std::string> contents;
+    for (const std::string& name : ListDirectory(root_.Path(out))) {
+      contents[name] = ReadFile(JoinPath(root_.Path(out), name));
+    }
+    return contents;
+  }
+
+  const test::TempFolder root_{"lockstep_prepare_program_test"};
+};
+
+TEST_F(PrepareProgram, KilledAtRandomItGivesTheSameBytes) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Result whole = RunProgram(Command("whole"));
+  ASSERT_EQ(whole.exit_code, 0) << whole;
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("is complete: "), HasSubstr("no end-of-text token"),
+                               HasSubstr("train_gpt --data.path=" + root_.Path("whole"))));
+  const auto most = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - begin);
+  std::mt19937 random(17);
+  int killed = 0;
+  for (int i = 0; i < 8; ++i) {
+    Subprocess program(Command("killed"));
+    std::this_thread::sleep_for(most * (random() % 100) / 120);
+    program.Signal(SIGKILL);
+    killed += program.Wait().signal == SIGKILL;
+  }
+  EXPECT_GT(killed, 0);
+  const Result rest = RunProgram(Command("killed"));
+  ASSERT_EQ(rest.exit_code, 0) << rest;
+  EXPECT_EQ(Contents("killed"), Contents("whole"));
+  EXPECT_THAT(RunProgram(Command("whole")).out, HasSubstr("was complete already"));
+}
+
+TEST_F(PrepareProgram, RefusesWithAReason) {
+  ASSERT_EQ(RunProgram(Command("out")).exit_code, 0);
+  const Result other = RunProgram(Command("out", {"--data.field=body"}));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("field: text -> body"));
+  EXPECT_THAT(RunProgram({"tools/prepare"}).err, HasSubstr("--data.path"));
+  EXPECT_THAT(RunProgram(Command("new", {"--data.field=body"})).err,
+              AllOf(HasSubstr("a.jsonl:1"), HasSubstr("no field \"body\"")));
+}
+
+TEST_F(PrepareProgram, ATrainedTokenizerSurvivesACrash) {
+  const std::vector<std::string> more = {"--train_tokenizer=400"};
+  ASSERT_EQ(RunProgram(Command("whole", more)).exit_code, 0);
+  Subprocess(Command("killed", more), {{"LOCKSTEP_FAULT", "kill@30"}}).Wait();
+  ASSERT_TRUE(PathExists(root_.Path("killed/manifest.json")));
+  const Result rest = RunProgram(Command("killed", more));
+  ASSERT_EQ(rest.exit_code, 0) << rest;
+  EXPECT_THAT(rest.err, Not(HasSubstr("Training a tokenizer")));
+  EXPECT_EQ(Contents("killed"), Contents("whole"));
+}
+
+TEST_F(PrepareProgram, ItsFolderIsTrainedOn) {
+  ASSERT_EQ(RunProgram(Command("out", {"--train_tokenizer=400"})).exit_code, 0);
+  const Result run = RunProgram(
+      {"models/train_gpt", "--data.path=" + root_.Path("out"), "--out_dir=" + root_.Path("run"),
+       "--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16", "--model.block_size=16",
+       "--train.batch_size=4", "--train.steps=2", "--train.eval_batches=1", "--threads=1"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_TRUE(PathExists(root_.Path("run/latest/tokenizer.json")));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,200 @@
+// bazel run -c opt //tools:prepare -- --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 ...
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/thread_pool.h"
+#include "data/prepare/prepare.h"
+#include "data/prepare/train_tokenizer.h"
+#include "data/text/text_files.h"
+#include "models/options/options.h"
+
+namespace lockstep {
+namespace {
+
+struct Config {
+  models::TextList path;
+  std::string type = "auto", document = "file", field = "text";
+  int64_t max_document_bytes = data::TextOptions().max_document_bytes;
+  std::string tokenizer = "gpt2";
+  int64_t train_tokenizer = 0;
+  std::string out_dir = "tokens", format = "llmc", name = "tokens";
+  int64_t shard_tokens = 100'000'000;
+  double val_fraction = 0.01;
+  bool val_shard = false;
+  int64_t threads = 0;
+};
+
+void AddOptions(models::Options& options, Config& c) {
+  options.Add("data.path", &c.path,
+              {.aliases = {"input", "data", "files"},
+               .doc = "text and JSONL files, also .gz or .zst: a file, a pattern such as "
+                      "'c/*.jsonl.zst', a folder, or - for standard input; may be given several "
+                      "times"});
+  options.Add("data.type", &c.type,
+              {.choices = {"auto", "text", "jsonl"},
+               .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
+                      "is text"});
+  options.Add("data.document", &c.document,
+              {.choices = {"file", "paragraph", "line"}, .doc = "text: what one document is"});
+  options.Add("data.field", &c.field, {.doc = "JSONL: the field with the text"});
+  options.Add("data.max_document_bytes", &c.max_document_bytes,
+              {.min = 1,
+               .max = 1e10,
+               .operational = true,
+               .doc = "a document or line of more bytes is an error; memory grows with it"});
+  options.Add("data.tokenizer", &c.tokenizer, {.doc = "byte, gpt2, or a tokenizer file or folder"});
+  options.Add("train_tokenizer", &c.train_tokenizer,
+              {.min = 0,
+               .max = 1 << 24,
+               .doc = "instead: train a tokenizer of so many tokens on this text; 0: none"});
+  options.Add("out_dir", &c.out_dir,
+              {.aliases = {"output_dir", "output"},
+               .operational = true,
+               .doc = "the folder for token files, indexes, tokenizer.json and manifest.json"});
+  options.Add("format", &c.format,
+              {.choices = {"llmc", "nanogpt"},
+               .doc = "llmc: a header, 16 or 32 bits per token; nanogpt: 16 bits only"});
+  options.Add("name", &c.name, {.doc = "llmc: how the names of the token files begin"});
+  options.Add("shard_tokens", &c.shard_tokens,
+              {.min = 0,
+               .max = 2147483647,
+               .doc = "tokens per file; 0, with nanogpt: all in train.bin and val.bin"});
+  options.Add("val_fraction", &c.val_fraction,
+              {.min = 0,
+               .below = 1,
+               .doc = "fraction of the documents for validation: every so "
+                      "manieth one"});
+  options.Add("val_shard", &c.val_shard,
+              {.doc = "instead: the first file is for validation, as llm.c has it"});
+  options.Add("threads", &c.threads,
+              {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
+}
+
+// What this program's tokenizer is called in the manifest.
+std::string TokenizerOrigin(const Config& c) {
+  return c.train_tokenizer > 0 ? StrCat("train_tokenizer=", c.train_tokenizer) : c.tokenizer;
+}
+
+std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextOptions& text) {
+  if (c.train_tokenizer == 0) {
+    if (c.tokenizer == "char") {
+      throw InputError(
+          "data.tokenizer=char is made from a whole text, which train_gpt reads "
+          "itself; use byte, gpt2, a tokenizer file, or --train_tokenizer=4096");
+    }
+    return data::MakeTokenizer(c.tokenizer, "");
+  }
+  const auto manifest = data::ReadManifest(c.out_dir);
+  if (manifest && manifest->origin == TokenizerOrigin(c)) {  // trained before a crash
+    return data::LoadTokenizer(JoinPath(c.out_dir, "tokenizer.json"));
+  }
+  const std::vector<std::string> files = data::ListTextFiles(c.path);
+  if (files.front() == "-") {
+    throw InputError(
+        "train_tokenizer reads the text twice, and standard input can be read once; "
+        "give a file");
+  }
+  std::fprintf(stderr, "Training a tokenizer of %lld tokens ...\n",
+               static_cast<long long>(c.train_tokenizer));
+  return data::TrainTokenizer(files, text, c.train_tokenizer);
+}
+
+// One line on stderr, renewed each second, or a new line every ten where it is no terminal.
+class ProgressLine {
+ public:
+  void Show(const data::PrepareProgress& p, bool last = false) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!last && now < next_) return;
+    next_ = now + std::chrono::seconds(terminal_ ? 1 : 10);
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    std::string share;
+    if (p.all_source_bytes > 0) {
+      share = StrCat(100 * p.source_bytes / p.all_source_bytes, "% | ");
+    }
+    std::fprintf(
+        stderr, "%s%s%lld documents | %.1f MB | %lld tokens | %lld bad UTF-8 | %.2fM tokens/s%s",
+        terminal_ ? "\r" : "", share.c_str(), static_cast<long long>(p.counts.documents),
+        static_cast<double>(p.counts.bytes) / 1e6, static_cast<long long>(p.tokens),
+        static_cast<long long>(p.counts.bad_utf8),
+        static_cast<double>(p.new_tokens) / seconds / 1e6, terminal_ && !last ? "  " : "\n");
+    std::fflush(stderr);
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point next_ = begin_ + std::chrono::seconds(1);
+};
+
+void Run(const Config& c) {
+  if (c.path.empty()) throw InputError("nothing to prepare: give --data.path=FILE");
+  if (c.threads > 0) SetNumThreads(static_cast<int>(c.threads));
+  data::TextOptions text{.type = c.type,
+                         .unit = data::ParseDocumentUnit(c.document),
+                         .field = c.field,
+                         .max_document_bytes = c.max_document_bytes,
+                         .warn = [](const std::string& message) {
+                           std::fprintf(stderr, "prepare: %s\n", message.c_str());
+                         }};
+  ProgressLine line;
+  data::PrepareProgress last;
+  const data::PrepareResult result =
+      data::Prepare({.paths = c.path,
+                     .text = text,
+                     .tokenizer = GetTokenizer(c, text),
+                     .tokenizer_origin = TokenizerOrigin(c),
+                     .out_dir = c.out_dir,
+                     .nanogpt = c.format == "nanogpt",
+                     .name = c.name,
+                     .shard_tokens = c.shard_tokens,
+                     .val_fraction = c.val_fraction,
+                     .val_shard = c.val_shard,
+                     .threads = static_cast<int>(c.threads),
+                     .progress = [&](const data::PrepareProgress& p) { line.Show(last = p); }});
+  if (!result.was_complete) line.Show(last, true);
+  const data::DocumentCounts counts = result.manifest.counts();
+  std::printf(
+      "%s %s: %lld tokens in %zu files, from %lld documents (%lld more were empty), "
+      "%lld bytes of text, %lld bad UTF-8\n",
+      c.out_dir.c_str(), result.was_complete ? "was complete already" : "is complete",
+      static_cast<long long>(result.manifest.tokens()), result.manifest.shards.size(),
+      static_cast<long long>(counts.documents), static_cast<long long>(counts.empty),
+      static_cast<long long>(counts.bytes), static_cast<long long>(counts.bad_utf8));
+  if (!result.manifest.end_of_text) {
+    std::printf(
+        "The %s tokenizer has no end-of-text token, so documents follow each other "
+        "without one; the .idx files tell where they begin.\n",
+        result.manifest.tokenizer.c_str());
+  }
+  std::printf("Train on it: train_gpt --data.path=%s\n", c.out_dir.c_str());
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  try {
+    models::EnterInvocationFolder();
+    models::Options options(
+        {.name = "prepare",
+         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. A call that was "
+                    "interrupted goes on where it was when it is repeated.",
+         .example = "prepare --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 "
+                    "--out_dir=tokens"});
+    Config config;
+    AddOptions(options, config);
+    if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    Run(config);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "prepare: %s\n", e.what());
+    return 2;
+  }
+}
