@@ -1,3 +1,3 @@
 """Lockstep's version, which stands only here: semver.org, where 0.MINOR may change the interface."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
