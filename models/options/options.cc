@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "core/error.h"
+#include "lockstep/version.h"
 #include "models/options/option_text.h"
 
 namespace lockstep::models {
@@ -271,7 +272,7 @@ std::optional<int> Options::Start(int argc, const char* const* argv) {
   if (help_) {
     std::cout << Help(TerminalColumns());
   } else if (version_) {
-    std::cout << program_.name << " of Lockstep " << kVersion << '\n';
+    std::cout << program_.name << " of Lockstep " LOCKSTEP_VERSION "\n";
   } else if (print_config_) {
     std::cout << Dump();
   } else {

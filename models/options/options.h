@@ -23,8 +23,6 @@
 
 namespace lockstep::models {
 
-inline constexpr std::string_view kVersion = "0.1.0";
-
 // Where a value came from. A later one overrides an earlier one.
 enum class OptionSource { kDefault, kPreset, kFile, kEnvironment, kCommandLine };
 std::string_view Name(OptionSource source);  // "default", ..., "command line"

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "lockstep/version.h"
 #include "tests/message_of.h"
 #include "tests/models/options_program.h"
 
@@ -439,7 +440,7 @@ TEST(OptionsStart, ExitCodes) {
   EXPECT_EQ(start({}), std::nullopt);
   const std::string out = testing::internal::GetCapturedStdout();
   EXPECT_THAT(out, HasSubstr("prog: does things"));
-  EXPECT_THAT(out, HasSubstr("prog of Lockstep 0.1.0"));
+  EXPECT_THAT(out, HasSubstr("prog of Lockstep " LOCKSTEP_VERSION));
   EXPECT_THAT(out, HasSubstr("seed = 2                          # command line"));
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "prog: command line: unknown option --sed: did you mean --seed?\n");
