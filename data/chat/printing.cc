@@ -78,7 +78,7 @@ std::string FloatText(double value) {
   } else if (digits.size() < static_cast<size_t>(exponent) + 2) {
     digits.append(static_cast<size_t>(exponent) + 2 - digits.size(), '0');
   }
-  digits.insert(exponent < 0 ? 1 : static_cast<size_t>(exponent) + 1, ".");
+  digits.insert(exponent < 0 ? 1 : static_cast<size_t>(exponent) + 1, 1, '.');
   return (negative ? "-" : "") + digits;
 }
 

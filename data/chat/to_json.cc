@@ -17,7 +17,7 @@ class JsonWriter {
     ensure_ascii_ = TruthyOr(bound[0], false);
     if (bound[1] && !bound[1]->Is(Kind::kNone)) {
       indent_ = bound[1]->Is(Kind::kString) ? bound[1]->text() : Spaces(*bound[1]);
-      item_separator_ = ",";
+      item_separator_ = std::string(1, ',');
     }
     if (bound[2] && !bound[2]->Is(Kind::kNone)) {
       const List separators = Iterate(*bound[2]);
