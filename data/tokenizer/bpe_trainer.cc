@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/pair_map.h"
 #include "data/utf8.h"
@@ -233,12 +234,7 @@ TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options) {
   return Trainer(words, options).Run();
 }
 
-Json Gpt2PreTokenizer() {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", false},
-          {"trim_offsets", true},
-          {"use_regex", true}};
-}
+Json Gpt2PreTokenizer() { return ByteLevelJson<Json>(/*add_prefix_space=*/false); }
 
 std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
                               const Json& normalizer) {
@@ -248,13 +244,7 @@ std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
     const bool special = static_cast<int64_t>(id) < bpe.num_special;
     printable.push_back(special ? bpe.tokens[id] : BytesToPrintable(bpe.tokens[id]));
     if (!special) continue;
-    added.push_back({{"id", id},
-                     {"content", bpe.tokens[id]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+    added.push_back(SpecialTokenJson<Json>(id, bpe.tokens[id]));
   }
   // ordered_json looks for a key in linear time, so the vocabulary is appended, not inserted.
   auto& entries = vocab.get_ref<Json::object_t&>();
@@ -265,29 +255,9 @@ std::string ToHuggingFaceJson(const TrainedBpe& bpe, const Json& pre_tokenizer,
   for (const BpeMerge& merge : bpe.merges) {
     merges.push_back({printable[merge.left], printable[merge.right]});
   }
-  const Json decoder = {{"type", "ByteLevel"},
-                        {"add_prefix_space", true},
-                        {"trim_offsets", true},
-                        {"use_regex", true}};
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false},
-                      {"vocab", std::move(vocab)},
-                      {"merges", std::move(merges)}};
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", std::move(added)},
-                     {"normalizer", normalizer},
-                     {"pre_tokenizer", pre_tokenizer},
-                     {"post_processor", nullptr},
-                     {"decoder", decoder},
-                     {"model", model}};
+  const Json json =
+      ByteLevelBpeJson<Json>(std::move(vocab), std::move(merges), std::move(added), normalizer,
+                             pre_tokenizer, ByteLevelJson<Json>(/*add_prefix_space=*/true));
   return DumpJson(json, 2) + "\n";
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 
 namespace lockstep::data {
@@ -15,39 +16,13 @@ using Json = nlohmann::json;
 constexpr const char* kEndOfText = "<|endoftext|>";
 
 std::unique_ptr<Tokenizer> FromParts(Json vocabulary, Json merges, const std::string& origin) {
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", true}};
+  const Json byte_level = ByteLevelJson<Json>(/*add_prefix_space=*/false);
   Json added = Json::array();
   if (const auto it = vocabulary.find(kEndOfText); it != vocabulary.end()) {
-    added.push_back({{"id", *it},
-                     {"content", kEndOfText},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
+    added.push_back(SpecialTokenJson<Json>(*it, kEndOfText));
   }
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false},
-                      {"vocab", std::move(vocabulary)},
-                      {"merges", std::move(merges)}};
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", std::move(added)},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", nullptr},
-                     {"decoder", byte_level},
-                     {"model", model}};
+  const Json json = ByteLevelBpeJson<Json>(std::move(vocabulary), std::move(merges),
+                                           std::move(added), nullptr, byte_level, byte_level);
   return std::make_unique<BpeTokenizer>(json, DumpJson(json) + "\n", "", origin);
 }
 
