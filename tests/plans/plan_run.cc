@@ -275,6 +275,9 @@ double PlanRun::Evaluate() {
 }
 
 void PlanRun::Train(int steps) {
+  outcome_.losses.reserve(outcome_.losses.size() + steps);
+  outcome_.norms.reserve(outcome_.norms.size() + steps);
+  outcome_.loads.reserve(outcome_.loads.size() + 2 * steps);
   for (int i = 0; i < steps; ++i) {
     if (std::ssize(outcome_.losses) == task_.steps / 2) outcome_.val_loss = Evaluate();
     const StepMetrics m = trainer_->Step();
