@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "models/gpt/hf_format.h"
+#include "models/gpt/peft/layer_names.h"
 
 namespace lockstep::models {
 namespace {
@@ -22,64 +22,66 @@ std::vector<std::string> Words(const std::string& text) {
   return words;
 }
 
-bool Names(const std::string& word, const std::string& name) {
-  return word == "all" || fnmatch(word.c_str(), name.c_str(), 0) == 0 ||
-         fnmatch(("*." + word).c_str(), name.c_str(), 0) == 0;
+bool Names(const std::string& word, const std::string& module) {
+  return word == "all" || fnmatch(word.c_str(), module.c_str(), 0) == 0 ||
+         fnmatch(("*." + word).c_str(), module.c_str(), 0) == 0;
 }
 
-// "model.layers.0.self_attn.q_proj" is q_proj.
-std::string LastPart(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+// Of attention and MLPs, rather than a router or gate, whose few rows choose.
+bool IsMatrixOfBlock(const AdaptableLayer& layer) {
+  const std::string last = layer.path.substr(layer.path.rfind('.') + 1);
+  return last.starts_with("c_");
+}
 
-// Those of attention and MLPs, but not gates and routers.
-bool MayHaveAdapter(const std::string& path, const Module* module) {
-  const std::string last = LastPart(path);
-  const bool linear = dynamic_cast<const nn::Linear*>(module) != nullptr ||
-                      dynamic_cast<const nn::BranchLinear*>(module) != nullptr;
-  return linear && (last == "c_attn" || last == "c_proj" || last == "c_fc");
+std::string List(const std::vector<AdaptableLayer>& layers) {
+  std::vector<std::string> known = {"all"};
+  for (const AdaptableLayer& layer : layers) {
+    for (const AdaptableLayer::Part& part : layer.parts) {
+      const std::string last = part.module.substr(part.module.rfind('.') + 1);
+      if (std::ranges::find(known, last) == known.end()) known.push_back(last);
+    }
+  }
+  std::string list;
+  for (const std::string& word : known) list += (list.empty() ? "" : ", ") + word;
+  if (!layers.empty()) {
+    list += ", and these with what is before them, as in " + layers[0].parts[0].module;
+  }
+  return list;
 }
 
 }  // namespace
 
 nn::LoraOptions ToNn(const LoraOptions& o) {
-  return {.rank = o.rank,
-          .alpha = o.alpha,
-          .dropout = o.dropout,
-          .rank_stabilized = o.rank_stabilized};
+  return {
+      .rank = o.rank, .alpha = o.alpha, .dropout = o.dropout, .rank_stabilized = o.rank_stabilized};
 }
 
-std::vector<nn::LoraTarget> LoraTargets(Gpt& model) {
+std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   const nn::LoraOptions options = ToNn(model.config().lora);
   const std::vector<std::string> words = Words(model.config().lora.targets);
   std::vector<bool> used(words.size());
+  std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  std::erase_if(layers, [](const AdaptableLayer& layer) { return !IsMatrixOfBlock(layer); });
   std::vector<nn::LoraTarget> targets;
-  std::vector<std::string> known;  // last parts
-  std::string example;
-  for (const auto& [path, module] : model.NamedModules()) {
-    if (!MayHaveAdapter(path, module)) continue;
-    nn::LoraTarget target{.path = path};
-    const std::vector<HfRows> names = HfRowsOf(model, path + ".weight");
-    for (const auto& [tensor, rows] : names) {
-      const std::string name = tensor.substr(0, tensor.rfind('.'));
-      if (example.empty()) example = name;
-      if (std::ranges::find(known, LastPart(name)) == known.end()) known.push_back(LastPart(name));
+  for (const AdaptableLayer& layer : layers) {
+    nn::LoraTarget target{.path = layer.path};
+    bool adapted = false;
+    for (const auto& [module, slice, rows] : layer.parts) {
       bool named = false;
       for (size_t i = 0; i < words.size(); ++i) {
-        if (Names(words[i], name)) named = used[i] = true;
+        if (Names(words[i], module)) named = used[i] = true;
       }
-      target.slices.push_back({.name = names.size() == 1 ? "" : LastPart(name),
+      adapted |= named;
+      target.slices.push_back({.name = slice,
                                .rows = rows,
                                .rank = named ? options.rank : 0,
                                .scale = options.scale()});
     }
-    const auto adapted = [](const nn::LoraSlice& slice) { return slice.rank > 0; };
-    if (std::ranges::any_of(target.slices, adapted)) targets.push_back(std::move(target));
+    if (adapted) targets.push_back(std::move(target));
   }
   for (size_t i = 0; i < words.size(); ++i) {
-    if (used[i]) continue;
-    std::string list = "all";
-    for (const std::string& name : known) list += ", " + name;
-    throw ArgumentError(StrCat("'", words[i], "' names no matrix of this model, whose names are ",
-                               list, ", and with what is before them, as in ", example));
+    LS_CHECK(used[i], "LoRA: '", words[i],
+             "' names no matrix of this model; there are: ", List(layers));
   }
   return targets;
 }

@@ -8,13 +8,12 @@
 
 namespace lockstep::models {
 
-// The targets that config().lora names, for nn::AddLora. The matrices of attention and MLPs have
-// the names of the model's family in Hugging Face's files: "model.layers.3.self_attn.q_proj",
-// "h.3.attn.c_attn". A fused one has a slice for each of its names. `targets` is "all", or words
-// between commas; a word names a matrix that it equals, or whose name ends with "." and the word,
-// where * stands for any characters. Throws ArgumentError, with the names that exist, for a word
-// that names none.
-std::vector<nn::LoraTarget> LoraTargets(Gpt& model);
+// The targets that config().lora names, for nn::AddLora: matrices of attention and MLPs by their
+// names in Hugging Face's code, "model.layers.3.self_attn.q_proj" or "transformer.h.3.attn.c_attn";
+// a fused one has a slice for each of its names. `targets` is "all", or words between commas; a
+// word names a matrix that it equals, or whose name ends with "." and the word, where * stands for
+// any characters. Throws ArgumentError, with the names that exist, for a word that names none.
+std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
 
 // The options as those of layers.
 nn::LoraOptions ToNn(const LoraOptions& options);
