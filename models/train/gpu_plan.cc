@@ -70,26 +70,30 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
   setup.runtime_bytes = kRuntimeBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};
   const int64_t on_host = (gpus.count + hosts.count - 1) / hosts.count;
-  const auto fits_in = [&](double bytes) {
-    return [=, device = setup.device](const MemoryPlan& plan) {
-      return static_cast<double>(plan.needed(device)) <= bytes &&
-             HostFitOf(plan, device, host, on_host) == MemoryVerdict::Kind::kFits;
-    };
+  const auto fits_gpu = [&](const MemoryPlan& plan, double share = 1) {
+    return static_cast<double>(plan.needed(setup.device)) <=
+           share * static_cast<double>(gpus.bytes);
   };
-  const auto has = static_cast<double>(gpus.bytes);
-  const MemoryFits fits = fits_in(has), with_room = fits_in((1 - kPlanTolerance) * has);
+  const auto fits_host = [&](const MemoryPlan& plan) {
+    return HostFitOf(plan, setup.device, host, on_host) == MemoryVerdict::Kind::kFits;
+  };
   GpuPlan result;
-  result.memory = SettleRecompute(setup, fits);
-  result.fits = fits(result.memory);
-  const bool gpu_fits = result.memory.needed(setup.device) <= gpus.bytes;
+  result.memory = SettleRecompute(
+      setup, [&](const MemoryPlan& plan) { return fits_gpu(plan) && fits_host(plan); });
+  const bool gpu_fits = fits_gpu(result.memory);
+  result.fits = gpu_fits && fits_host(result.memory);
   std::string verdict = fmt::format("{}: needs {} of {}", gpu_fits ? "fits" : "does not fit",
                                     Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
   if (gpu_fits && result.memory.host > 0) {
     verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
   if (!gpu_fits) {
+    const auto with_room = [&](const MemoryPlan& plan) {
+      return fits_gpu(plan, 1 - kPlanTolerance) && fits_host(plan);
+    };
     verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
-  } else if (!with_room(result.memory) || result.memory.reserved + kRuntimeBytes > gpus.bytes) {
+  } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) ||
+             result.memory.reserved + kRuntimeBytes > gpus.bytes) {
     verdict += ", but so closely that the allocator, which rounds sizes up, may not find room";
   }
   if (result.fits < gpu_fits) {

@@ -207,8 +207,9 @@ TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
   for (const char* less : {"1x720", "2x400", "1x500"}) {
     const GpuPlan refused = plan(less);
     EXPECT_FALSE(refused.fits) << less;
-    EXPECT_THAT(refused.text, AllOf(HasSubstr("but not in the hosts' memory: "),
-                                    HasSubstr("offload less (train.offload)")));
+    EXPECT_THAT(refused.text,
+                AllOf(HasSubstr("of its host's memory\nbut not in the hosts' memory: "),
+                      HasSubstr("offload less (train.offload)")));
   }
   // What is advised fits both.
   const Arguments plain(arguments.begin(), arguments.begin() + 2);
