@@ -108,8 +108,8 @@ TEST(ContextParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kBF16));
 }
 
-// The share of tokens that an expert gets is the sequence's, however it is cut. (Equal bits would not
-// show it: one process cuts in the same places.)
+// The share of tokens that an expert gets is the sequence's, however it is cut. (Equal bits would
+// not show it: one process cuts in the same places.)
 TEST(ContextParallelPlan, AMixturesBalanceLossIsOfWholeSequences) {
   Task task = Mixture(DType::kF32);
   task.model.mixture.balance_loss = 5;
