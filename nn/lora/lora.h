@@ -150,6 +150,9 @@ class LoraBranchLinear : public LoraAdapter, public BranchLayer {
 // Those of a model, in the order of its modules. With them the model has names.
 std::vector<LoraAdapter*> LoraAdapters(Module& model);
 
+// Their parameters, by their names in the model.
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> LoraParameters(const Module& model);
+
 // As long as it lives, adapters of this thread's forwards add nothing, to the bit what they add
 // while B is zero: the model is the one that they were added to, the reference of preference
 // tuning. It turns gradients off.
