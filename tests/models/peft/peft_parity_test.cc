@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/autograd/engine.h"
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "data/token_file.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/write_adapter.h"
@@ -31,6 +33,15 @@ class PeftParity : public testing::TestWithParam<const char*> {
     std::vector<int32_t> ids(kLength);
     data::TokenFile(Base() + "/tokens.bin").Read(first, ids);
     return Tensor::FromVector(ids, {1, kLength});
+  }
+  std::string BaseInBf16() const {
+    Gpt model(ReadHfConfig(Base()));
+    model.Materialize(kCpu, 0, DType::kBF16);
+    LoadHfWeights(model, Base());
+    const std::string folder = JoinPath(testing::TempDir(), StrCat("bf16/", GetParam(), "_parity"));
+    RemoveTree(folder);
+    WriteHfFolder(folder, ToHfConfig(model.config()), ToHfTensors(model), 1 << 30);
+    return folder;
   }
   std::unique_ptr<Gpt> Load() const {
     const PeftAdapter adapter = PeftAdapter::Open(Folder());
@@ -154,6 +165,69 @@ TEST_P(PeftParity, FilesAreWrittenBack) {
       EXPECT_EQ(again.RankOf(part.module), theirs.RankOf(part.module)) << part.module;
       EXPECT_EQ(again.ScaleOf(part.module), theirs.ScaleOf(part.module)) << part.module;
     }
+  }
+}
+
+// W + scale B A, rounded once. PEFT rounds B A to the weights' dtype before it adds it, so that in
+// bf16 the last bit may be another.
+TEST_P(PeftParity, MergedWeights) {
+  const SafetensorsSet plain = SafetensorsSet::Open(Base());
+  const SafetensorsFile exact = SafetensorsFile::Open(Folder() + "/merged_f32.safetensors");
+  const auto base_of = [&](const std::string& name) {
+    const SafetensorsEntry* entry = plain.Find(name);
+    if (entry == nullptr) entry = plain.Find(name.substr(std::string("transformer.").size()));
+    return entry->ToTensor();
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const bool half = dtype == DType::kBF16;
+    const SafetensorsFile golden =
+        SafetensorsFile::Open(StrCat(Folder(), half ? "/merged_bf16" : "/merged_f32", ".safetensors"));
+    const MergedModel merged = MergeAdapter(half ? BaseInBf16() : Base(), Folder());
+    EXPECT_EQ(merged.dtype, dtype);
+    EXPECT_TRUE(nn::LoraAdapters(*merged.model).empty());
+    std::map<std::string, SafetensorsItem> items;
+    for (const SafetensorsItem& item : ToHfTensors(*merged.model)) items[item.name] = item;
+    const double unit = half ? 0x1p-8 : 0x1p-24;  // of rounding to the nearest
+    for (const SafetensorsEntry& entry : golden.entries()) {
+      const bool prefixed = !items.contains(entry.name);
+      const SafetensorsItem& item =
+          items.at(prefixed ? entry.name.substr(std::string("transformer.").size()) : entry.name);
+      const std::vector<float> ours = item.produce().Contiguous().To(DType::kF32).ToVector<float>();
+      const std::vector<float> theirs = entry.ToTensor().To(DType::kF32).ToVector<float>();
+      const std::vector<float> sum = exact.Get(entry.name).ToTensor().ToVector<float>();
+      const std::vector<float> w = base_of(entry.name).ToVector<float>();
+      const std::vector<float> rounded = base_of(entry.name).To(dtype).To(DType::kF32).ToVector<float>();
+      ASSERT_EQ(ours.size(), theirs.size()) << entry.name;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        const double update = double{sum[i]} - w[i], size = std::abs(ours[i]);
+        const double slack = 0x1p-21 * (std::abs(w[i]) + std::abs(update));  // of sums in f32
+        ASSERT_NEAR(ours[i], theirs[i], unit * (2 * size + 1.01 * std::abs(update)) + slack)
+            << entry.name << " " << i;
+        ASSERT_NEAR(ours[i], rounded[i] + update, unit * size + slack) << entry.name << " " << i;
+      }
+    }
+    ASSERT_FALSE(merged.losses.empty());
+    for (const nn::LoraMergeLoss& loss : merged.losses) {
+      EXPECT_LT(loss.lost, half ? 0.1 : 1e-5) << loss.path << " " << loss.slice;
+      EXPECT_GT(loss.lost, half ? 1e-4 : 0) << loss.path << " " << loss.slice;
+    }
+  }
+}
+
+// Weights of a file in f32 become bf16 by the same one rounding, and others stay as they are.
+TEST_P(PeftParity, MergedIntoAnotherDtype) {
+  const MergedModel wide = MergeAdapter(Base(), Folder());
+  const MergedModel narrow = MergeAdapter(Base(), Folder(), DType::kBF16);
+  EXPECT_EQ(narrow.dtype, DType::kBF16);
+  const std::vector<nn::LoraMergeLoss>& losses = narrow.losses;
+  EXPECT_GT(losses.at(0).lost, 1e-4);
+  const auto parameters = narrow.model->NamedParameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, p] = parameters[i];
+    const Tensor whole = wide.model->Parameters()[i]->value();
+    EXPECT_EQ(p->value().To(DType::kBF16).To(DType::kF32).ToVector<float>(),
+              whole.To(DType::kBF16).To(DType::kF32).ToVector<float>())
+        << name;
   }
 }
 
