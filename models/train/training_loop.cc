@@ -117,7 +117,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   }
   if (setup.model.lora.rank > 0) {
     const std::string from = setup.start.checkpoint.value_or(config_.init_from);
-    base_ = std::filesystem::absolute(WeightsOf(from)).lexically_normal();
+    base_ = std::filesystem::canonical(WeightsOf(from));
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (trace_) TraceForward(*model_, *trace_);

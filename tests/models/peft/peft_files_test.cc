@@ -260,8 +260,8 @@ TEST(PeftBase, IsKnownByTheHashOfItsContent) {
   CheckBase(adapter, Base("qwen2"), warn);  // wherever it is
   EXPECT_EQ(said, "");
   EXPECT_THAT(MessageOf<InputError>([&] { CheckBase(adapter, Base("qwen3"), warn); }),
-              AllOf(HasSubstr("was trained on other weights than those that are now in "),
-                    HasSubstr("qwen3_parity; they were in /elsewhere/base")));
+              AllOf(HasSubstr("has adapters of other weights than those that are now in "),
+                    HasSubstr("qwen3_parity (they were in /elsewhere/base)")));
 }
 
 TEST(PeftBase, OfOtherProgramsHasOnlyAName) {
