@@ -39,7 +39,8 @@ void CheckBase(const PeftAdapter& adapter, const std::string& base,
   if (!hash.empty()) {
     if (hash == HashOfBase(base)) return;
     throw InputError(StrCat(adapter.folder(), " has adapters of other weights than those that are ",
-                            "now in ", base, name.empty() ? "" : StrCat(" (they were in ", name, ")"),
+                            "now in ", base,
+                            name.empty() ? "" : StrCat(" (they were in ", name, ")"),
                             ": restore these, or name the folder that has them"));
   }
   if (name.empty() || NameOf(name) == NameOf(base)) return;

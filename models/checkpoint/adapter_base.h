@@ -23,8 +23,8 @@ void CheckBase(const PeftAdapter& adapter, const std::string& base,
                const std::function<void(const std::string&)>& warn = {});
 
 struct MergedModel {
-  std::unique_ptr<Gpt> model;             // without adapters, on the CPU
-  DType dtype = DType::kF32;              // in which it is to be written, without a further rounding
+  std::unique_ptr<Gpt> model;  // without adapters, on the CPU
+  DType dtype = DType::kF32;   // in which it is to be written, without a further rounding
   std::vector<nn::LoraMergeLoss> losses;  // what the rounding to it took of each matrix's adapter
 };
 // Weights with an adapter merged into them: W + scale B A, computed in f32 and rounded once, to

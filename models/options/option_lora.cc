@@ -28,10 +28,11 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
                       "layers.1*.mlp.*"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
-  options.Add("lora.init_from", &lora.init_from,
-              {.aliases = {"adapter", "adapter_name_or_path"},
-               .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
-                      "on; it decides rank, alpha and targets"});
+  options.Add(
+      "lora.init_from", &lora.init_from,
+      {.aliases = {"adapter", "adapter_name_or_path"},
+       .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
+              "on; it decides rank, alpha and targets"});
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {

@@ -178,8 +178,8 @@ void PrintSpeed(const GenerateStats& stats) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// Generates and prints all texts: each prompt num_samples times. `by` is part of the texts' headers,
-// where there are several.
+// Generates and prints all texts: each prompt num_samples times. `by` is part of the texts'
+// headers, where there are several.
 void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer, bool prints,
                    const std::string& by = "") {
   std::vector<GenerateSequence> sequences;
@@ -241,12 +241,13 @@ std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& 
   std::vector<PeftAdapter> adapters;
   for (const std::string& name : c.adapters) adapters.push_back(PeftAdapter::Open(LatestOf(name)));
   if (!adapters.empty() && PeftAdapter::Exists(folder)) {
-    throw InputError(StrCat("--checkpoint=", folder, " has adapters itself: with --adapter name the ",
+    throw InputError(StrCat("--checkpoint=", folder,
+                            " has adapters itself: with --adapter name the ",
                             "weights that they belong to, --checkpoint=", WeightsOf(folder)));
   }
   if (adapters.size() > 1 && ranks > 1) {
-    throw InputError(StrCat("several adapters take turns in one process, and this is one of ", ranks,
-                            ": give one --adapter"));
+    throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
+                            ranks, ": give one --adapter"));
   }
   return adapters;
 }
@@ -281,10 +282,11 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
-  options.Add("adapter", &c.adapters,
-              {.aliases = {"lora", "adapters", "lora_path"},
-               .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
-                      "several each continues all prompts"});
+  options.Add(
+      "adapter", &c.adapters,
+      {.aliases = {"lora", "adapters", "lora_path"},
+       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
+              "several each continues all prompts"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("prompt", &c.prompts,

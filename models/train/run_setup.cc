@@ -321,10 +321,12 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.start = start;
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
-  if (!config.lora.init_from.empty() && !start.checkpoint && PeftAdapter::Exists(config.init_from)) {
-    options.Fail({"lora.init_from", "init_from"},
-                 StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
-                        " both have adapters: name the weights that they belong to with init_from"));
+  if (!config.lora.init_from.empty() && !start.checkpoint &&
+      PeftAdapter::Exists(config.init_from)) {
+    options.Fail(
+        {"lora.init_from", "init_from"},
+        StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
+               " both have adapters: name the weights that they belong to with init_from"));
   }
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
   setup.dataset = OpenData(settled, weights,

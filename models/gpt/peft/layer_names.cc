@@ -16,8 +16,7 @@ std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string&
                                      const Parameter& p) {
   std::vector<ModuleRows> out;
   for (const HfRows& rows : HfRowsOf(config, name, p)) {
-    out.push_back(
-        {rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
+    out.push_back({rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
   }
   return out;
 }

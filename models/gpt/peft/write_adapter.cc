@@ -143,7 +143,8 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
   for (const auto& [name, p] : model.NamedParameters()) {
     if (!p->trainable() || IsOfAdapter(name)) continue;
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
-      const Shape shape = RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
+      const Shape shape =
+          RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
       add(module + "." + kind, name, p, shape,
           [rows = rows](const Tensor& whole) { return RowsOf(whole, rows); });
     }

@@ -37,14 +37,27 @@ std::string CopyOf(const std::string& source, const std::string& name) {
 // The settings of tests/peers/make_family_parity.py.
 std::vector<std::string> Tune(const std::string& base, const std::string& out,
                               const std::vector<std::string>& more = {}) {
-  std::vector<std::string> arguments = {
-      "models/train_gpt",        "--init_from=" + base,      "--lora.init_from=" + kAdapter,
-      "--data.path=" + kBase + "/tokens.bin", "--data.order=sequential", "--data.val_fraction=0",
-      "--model.block_size=16",   "--train.steps=10",         "--train.batch_size=3",
-      "--train.grad_accum=2",    "--optim.lr=1e-2",          "--optim.min_lr=1e-3",
-      "--optim.warmup=3",        "--optim.decay_steps=10",   "--optim.beta1=0.9",
-      "--optim.beta2=0.95",      "--optim.weight_decay=0.1", "--optim.clip=0.8",
-      "--checkpoint.every=5",    "--checkpoint.keep=0",      "--out_dir=" + out};
+  std::vector<std::string> arguments = {"models/train_gpt",
+                                        "--init_from=" + base,
+                                        "--lora.init_from=" + kAdapter,
+                                        "--data.path=" + kBase + "/tokens.bin",
+                                        "--data.order=sequential",
+                                        "--data.val_fraction=0",
+                                        "--model.block_size=16",
+                                        "--train.steps=10",
+                                        "--train.batch_size=3",
+                                        "--train.grad_accum=2",
+                                        "--optim.lr=1e-2",
+                                        "--optim.min_lr=1e-3",
+                                        "--optim.warmup=3",
+                                        "--optim.decay_steps=10",
+                                        "--optim.beta1=0.9",
+                                        "--optim.beta2=0.95",
+                                        "--optim.weight_decay=0.1",
+                                        "--optim.clip=0.8",
+                                        "--checkpoint.every=5",
+                                        "--checkpoint.keep=0",
+                                        "--out_dir=" + out};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -52,8 +65,7 @@ std::vector<std::string> Tune(const std::string& base, const std::string& out,
 std::vector<std::string> Sample(const std::string& checkpoint,
                                 const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"models/sample_gpt", "--checkpoint=" + checkpoint,
-                                        "--prompt=3 1 4",    "--tokens=12",
-                                        "--temperature=0"};
+                                        "--prompt=3 1 4", "--tokens=12", "--temperature=0"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -89,8 +101,7 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   EXPECT_EQ(adapter.config().modules_to_save, std::vector<std::string>{"lm_head"});
   const auto names = [](const std::string& folder) {
     std::vector<std::string> all;
-    for (const auto& e :
-         SafetensorsFile::Open(folder + "/adapter_model.safetensors").entries()) {
+    for (const auto& e : SafetensorsFile::Open(folder + "/adapter_model.safetensors").entries()) {
       all.push_back(e.name);
     }
     return all;
@@ -99,8 +110,8 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
 
   // Going on from the middle gives the same bits.
   const std::string again = Folder("tuned_again");
-  const Result resumed = RunProgram(
-      Tune(kBase, again, {"--checkpoint.resume=" + out + "/checkpoints/step-00000005"}));
+  const Result resumed =
+      RunProgram(Tune(kBase, again, {"--checkpoint.resume=" + out + "/checkpoints/step-00000005"}));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"}) {
     EXPECT_EQ(ReadFile(JoinPath(again + "/latest", file)), ReadFile(JoinPath(latest, file)));

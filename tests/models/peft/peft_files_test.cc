@@ -30,16 +30,14 @@ std::string Golden(const std::string& family) { return StrCat("tests/testdata/",
 using Tensors = std::map<std::string, Tensor>;
 
 // A copy of a family's golden adapter in which `change` has changed something.
-std::string Changed(const std::string& family,
-                    const std::function<void(Json&, Tensors&)>& change) {
+std::string Changed(const std::string& family, const std::function<void(Json&, Tensors&)>& change) {
   const std::string folder = JoinPath(testing::TempDir(), "changed_adapter");
   RemoveTree(folder);
   MakeDirectories(folder);
   const std::string config = Golden(family) + "/adapter_config.json";
   Json j = ParseJson(ReadFile(config), config);
   Tensors tensors;
-  const SafetensorsFile file =
-      SafetensorsFile::Open(Golden(family) + "/adapter_model.safetensors");
+  const SafetensorsFile file = SafetensorsFile::Open(Golden(family) + "/adapter_model.safetensors");
   for (const SafetensorsEntry& entry : file.entries()) tensors[entry.name] = entry.ToTensor();
   change(j, tensors);
   std::vector<SafetensorsItem> items;
@@ -76,8 +74,9 @@ TEST(PeftConfigs, KindsThatLockstepLacksAreRefusedByTheirField) {
   const auto refusal = [](const char* key, const Json& value) {
     return Refusal(WithField("qwen2", key, value), "qwen2");
   };
-  EXPECT_THAT(refusal("use_dora", true),
-              HasSubstr("adapter_config.json: \"use_dora\" is true; Lockstep has no such adapters"));
+  EXPECT_THAT(
+      refusal("use_dora", true),
+      HasSubstr("adapter_config.json: \"use_dora\" is true; Lockstep has no such adapters"));
   EXPECT_THAT(refusal("lora_bias", true), HasSubstr("\"lora_bias\" is true"));
   EXPECT_THAT(refusal("layer_replication", Json::array({{0, 4}, {2, 5}})),
               HasSubstr("\"layer_replication\" is [[0,4],[2,5]]"));
@@ -175,19 +174,22 @@ TEST(PeftFiles, WhatIsNoAdapter) {
   EXPECT_THAT(Refusal(Base("qwen2"), "qwen2"), HasSubstr("it has no adapter_config.json"));
   EXPECT_THAT(Refusal(WithTensors("qwen2", [](Tensors& t) { t.clear(); }), "qwen2"),
               HasSubstr("holds no lora_A and lora_B of any module"));
-  EXPECT_THAT(Refusal(WithTensors("qwen2",
-                                  [](Tensors& t) { t.erase(StrCat(kLayer, ".lora_B.weight")); }),
-                      "qwen2"),
-              HasSubstr("q_proj.lora_A.weight\" is there without its lora_B"));
+  EXPECT_THAT(
+      Refusal(WithTensors("qwen2", [](Tensors& t) { t.erase(StrCat(kLayer, ".lora_B.weight")); }),
+              "qwen2"),
+      HasSubstr("q_proj.lora_A.weight\" is there without its lora_B"));
   const auto with = [](const std::string& name) {
     return Refusal(WithTensors("qwen2",
-                               [&](Tensors& t) { t[name] = Tensor::Zeros({67, 24}, DType::kF32); }),
+                               [&](Tensors& t) {
+                                 t[name] = Tensor::Zeros({67, 24}, DType::kF32);
+                               }),
                    "qwen2");
   };
   EXPECT_THAT(with("model.layers.0.weight"), HasSubstr("does not begin with base_model.model."));
   EXPECT_THAT(with("base_model.model.model.embed_tokens.lora_embedding_A"),
               HasSubstr("adapts an embedding"));
-  EXPECT_THAT(with(StrCat(kLayer, ".lora_magnitude_vector")), HasSubstr("adapters that Lockstep lacks"));
+  EXPECT_THAT(with(StrCat(kLayer, ".lora_magnitude_vector")),
+              HasSubstr("adapters that Lockstep lacks"));
   EXPECT_THAT(with("base_model.model.model.pooler.weight"),
               HasSubstr("is of a module that this model does not have"));
   const std::string pickled = WithField("qwen2", "r", 3);
@@ -279,9 +281,10 @@ TEST(PeftBase, ThatIsNotThere) {
   EXPECT_EQ(WeightsOf(Golden("qwen2")), Base("qwen2"));
   EXPECT_EQ(WeightsOf(Base("qwen2")), Base("qwen2"));
   const std::string folder = WithField("qwen2", "base_model_name_or_path", "Qwen/Qwen2.5-0.5B");
-  EXPECT_THAT(MessageOf<InputError>([&] { WeightsOf(folder); }),
-              AllOf(HasSubstr("adapters of the weights of 'Qwen/Qwen2.5-0.5B', and there is no such"),
-                    HasSubstr("base_model_name_or_path of ")));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { WeightsOf(folder); }),
+      AllOf(HasSubstr("adapters of the weights of 'Qwen/Qwen2.5-0.5B', and there is no such"),
+            HasSubstr("base_model_name_or_path of ")));
 }
 
 // ---- Several at a time. ----
@@ -333,9 +336,9 @@ TEST(PeftFiles, LoadedIntoOtherAdapters) {
                                     t.erase(StrCat(kLayer, ".lora_B.weight"));
                                   })),
               HasSubstr("has no adapter of model.layers.0.self_attn.q_proj"));
-  EXPECT_THAT(refusal(WithTensors("llama",
-                                  [](Tensors& t) { t.erase("base_model.model.lm_head.weight"); })),
-              HasSubstr("lacks base_model.model.lm_head.weight"));
+  EXPECT_THAT(
+      refusal(WithTensors("llama", [](Tensors& t) { t.erase("base_model.model.lm_head.weight"); })),
+      HasSubstr("lacks base_model.model.lm_head.weight"));
 }
 
 }  // namespace

@@ -180,8 +180,8 @@ TEST_P(PeftParity, MergedWeights) {
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const bool half = dtype == DType::kBF16;
-    const SafetensorsFile golden =
-        SafetensorsFile::Open(StrCat(Folder(), half ? "/merged_bf16" : "/merged_f32", ".safetensors"));
+    const SafetensorsFile golden = SafetensorsFile::Open(
+        StrCat(Folder(), half ? "/merged_bf16" : "/merged_f32", ".safetensors"));
     const MergedModel merged = MergeAdapter(half ? BaseInBf16() : Base(), Folder());
     EXPECT_EQ(merged.dtype, dtype);
     EXPECT_TRUE(nn::LoraAdapters(*merged.model).empty());
@@ -196,7 +196,8 @@ TEST_P(PeftParity, MergedWeights) {
       const std::vector<float> theirs = entry.ToTensor().To(DType::kF32).ToVector<float>();
       const std::vector<float> sum = exact.Get(entry.name).ToTensor().ToVector<float>();
       const std::vector<float> w = base_of(entry.name).ToVector<float>();
-      const std::vector<float> rounded = base_of(entry.name).To(dtype).To(DType::kF32).ToVector<float>();
+      const std::vector<float> rounded =
+          base_of(entry.name).To(dtype).To(DType::kF32).ToVector<float>();
       ASSERT_EQ(ours.size(), theirs.size()) << entry.name;
       for (size_t i = 0; i < ours.size(); ++i) {
         const double update = double{sum[i]} - w[i], size = std::abs(ours[i]);
