@@ -63,9 +63,9 @@ class LoraAdapter {
 
   // Where it is in the model: "h.0.attn.c_attn".
   virtual const std::string& adapter_path() const = 0;
-  // The linear layer without the adapter: what RemoveLora puts back. Its parameters are those of
-  // the base in the tree, unless that has been replaced.
-  virtual std::shared_ptr<Module> adapted() const = 0;
+  // A linear layer without the adapter, with the base's parameters: what RemoveLora puts back. Null
+  // if the base has been replaced by another module.
+  virtual std::shared_ptr<Module> without() const = 0;
   int64_t in_features() const { return a_->logical_shape()[1]; }
   int64_t out_features() const;
   const std::vector<LoraSlice>& slices() const { return slices_; }
@@ -75,22 +75,26 @@ class LoraAdapter {
   int64_t first_rank(size_t slice) const;
   // B of slice i, [rows, rank]; null for one without an adapter.
   const std::shared_ptr<Parameter>& b(size_t slice) const { return b_[slice]; }
-  // The weight [out, in] that the adapter changes; null if the base has none, such as a quantised
-  // one.
+  // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:
-  LoraAdapter(std::vector<LoraSlice> slices) : slices_(std::move(slices)) {}
+  explicit LoraAdapter(std::vector<LoraSlice> slices) : slices_(std::move(slices)) {}
+  // Once the children are there.
+  void Keep(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& a,
+            const LoraUpdate& update);
 
   std::vector<LoraSlice> slices_;
+
+ private:
   std::shared_ptr<Parameter> weight_, a_;
   std::vector<std::shared_ptr<Parameter>> b_;
 };
 
 // An nn::Linear with an adapter, in its place: x [..., in] -> [..., out]. Children, replaceable:
-//   ""            the base, a Layer: its parameters keep their paths, and files their keys. An
-//                 activation is not the base's but applied to the sum: an nn::Linear without one
-//                 that has the same Parameter objects, unless `linear` had none.
+//   ""            the base, a Layer: an nn::Linear with the Parameter objects of `linear`, so that
+//                 these keep their paths, and files their keys. An activation is not the base's but
+//                 applied to the sum.
 //   lora_dropout  a Layer, nn::Dropout
 //   lora_A        a Layer (in -> sum of ranks), an nn::Linear without bias
 //   lora_B        a LoraUpdate
@@ -98,12 +102,12 @@ class LoraAdapter {
 // "h.0.attn.c_attn.lora_B.q_proj.weight", and of a matrix that is no fused one
 // "h.0.attn.c_attn.lora_B.weight". Throws ArgumentError if the slices' rows are not those of the
 // layer, if no slice has a rank, or if one is larger than the slice's rows or the inputs.
-class LoraLinear : public Layer, public LoraAdapter {
+class LoraLinear : public LoraAdapter, public Layer {
  public:
-  LoraLinear(std::shared_ptr<Linear> linear, std::vector<LoraSlice> slices, double dropout = 0);
+  LoraLinear(const Linear& linear, std::vector<LoraSlice> slices, double dropout = 0);
 
   const std::string& adapter_path() const override { return path(); }
-  std::shared_ptr<Module> adapted() const override { return adapted_; }
+  std::shared_ptr<Module> without() const override;
   Activation activation() const { return activation_; }
   Child<Layer>& base() { return base_; }
   Child<Layer>& lora_dropout() { return dropout_; }
@@ -114,7 +118,6 @@ class LoraLinear : public Layer, public LoraAdapter {
   Tensor Forward(const Tensor& x) override;
 
  private:
-  std::shared_ptr<Linear> adapted_;
   Activation activation_;
   Child<Layer> base_, dropout_, a_layer_;
   Child<LoraUpdate> update_;
@@ -122,13 +125,12 @@ class LoraLinear : public Layer, public LoraAdapter {
 
 // An nn::BranchLinear with an adapter, in its place, as LoraLinear is one of an nn::Linear: the
 // base, and lora_A, are BranchLayers (an nn::BranchLinear each), which have an open bias or none.
-class LoraBranchLinear : public BranchLayer, public LoraAdapter {
+class LoraBranchLinear : public LoraAdapter, public BranchLayer {
  public:
-  LoraBranchLinear(std::shared_ptr<BranchLinear> linear, std::vector<LoraSlice> slices,
-                   double dropout = 0);
+  LoraBranchLinear(const BranchLinear& linear, std::vector<LoraSlice> slices, double dropout = 0);
 
   const std::string& adapter_path() const override { return path(); }
-  std::shared_ptr<Module> adapted() const override { return adapted_; }
+  std::shared_ptr<Module> without() const override;
   Child<BranchLayer>& base() { return base_; }
   Child<Layer>& lora_dropout() { return dropout_; }
   Child<BranchLayer>& lora_a() { return a_layer_; }
@@ -138,7 +140,6 @@ class LoraBranchLinear : public BranchLayer, public LoraAdapter {
   ops::Branch Forward(ops::Branch x) override;
 
  private:
-  std::shared_ptr<BranchLinear> adapted_;
   Child<BranchLayer> base_;
   Child<Layer> dropout_;
   Child<BranchLayer> a_layer_;
