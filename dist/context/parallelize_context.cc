@@ -95,7 +95,8 @@ Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::Attenti
   return ContextAttention(ranks, chunks, call);
 }
 
-// The slots in an adapted layer whose modules have its own path, so that it does not tell them apart.
+// The slots in an adapted layer whose modules have its own path, so that it does not tell them
+// apart.
 std::vector<internal::ChildSlot*> UnnamedSlots(Module* module) {
   std::vector<internal::ChildSlot*> slots;
   if (auto* m = dynamic_cast<nn::LoraLinear*>(module)) slots.push_back(&m->base());

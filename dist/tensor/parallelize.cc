@@ -35,9 +35,8 @@ class Applier {
         if (auto* adapted = dynamic_cast<nn::LoraLinear*>(module)) {
           return ShareAdapted(*adapted, rule.segments);
         }
-        return Replace<nn::Linear>(path, module, [&](const nn::Linear& layer) {
-          return ColumnOf(layer, rule.segments);
-        });
+        return Replace<nn::Linear>(
+            path, module, [&](const nn::Linear& layer) { return ColumnOf(layer, rule.segments); });
       case TensorStyle::kRow:
         if (auto* adapted = dynamic_cast<nn::LoraBranchLinear*>(module)) {
           return ShareAdapted(*adapted);
@@ -108,8 +107,8 @@ class Applier {
     adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));
     adapted.lora_dropout().Replace(std::make_shared<SequenceDropout>(
         In<nn::Dropout>(path, adapted.lora_dropout()).p(), ranks_));
-    adapted.lora_a().Replace(std::make_shared<SequenceLinear>(
-        In<nn::Linear>(path, adapted.lora_a()).weight(), ranks_));
+    adapted.lora_a().Replace(
+        std::make_shared<SequenceLinear>(In<nn::Linear>(path, adapted.lora_a()).weight(), ranks_));
     nn::LoraUpdate& update = *adapted.lora_b();
     update.KeepRows(ranks_->size());
     auto next = segments.begin();

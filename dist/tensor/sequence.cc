@@ -203,9 +203,8 @@ Tensor RowDropout::Forward(const Tensor& x) {
     for (const Tensor& part : chunk.Chunk(ranks_->own(), 2)) {
       const int64_t elements = part.dim(1) * part.dim(2);  // of a sample
       const int64_t place = at * ranks_->parts() + ranks_->PartAt(std::ssize(columns));
-      columns.push_back(
-          ops::Dropout(part, p_, site,
-                       {.begin = place * elements, .of = chunks * ranks_->parts() * elements}));
+      columns.push_back(ops::Dropout(
+          part, p_, site, {.begin = place * elements, .of = chunks * ranks_->parts() * elements}));
     }
     ys.push_back(Joined(columns, 2));
   }

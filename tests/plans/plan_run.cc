@@ -217,7 +217,8 @@ void AddAdapters(Gpt& model, const Adapters& adapters) {
     const auto is = [&, &path = path](const char* pattern) {
       return fnmatch(pattern, path.c_str(), 0) == 0;
     };
-    const bool linear = dynamic_cast<nn::Linear*>(module) || dynamic_cast<nn::BranchLinear*>(module);
+    const bool linear =
+        dynamic_cast<nn::Linear*>(module) || dynamic_cast<nn::BranchLinear*>(module);
     if (!linear) continue;
     if (is("h.*.attn.c_attn")) targets.push_back({path, qkv});
     if (!adapters.all) continue;
