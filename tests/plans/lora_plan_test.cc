@@ -65,5 +65,103 @@ TEST(LoraPlan, FewerKeyHeadsThanRanks) {
   }
 }
 
+std::vector<Plan> Sharded(Plan plan) {
+  std::vector<Plan> plans;
+  for (const dist::ShardOptions& options : {dist::Zero1(), dist::Zero2(), dist::Zero3()}) {
+    plans.push_back(ByShards(plan, options));
+  }
+  plans.push_back(plans.back());
+  plans.back().options.reshard = dist::Reshard::kAfterBackward;
+  return plans;
+}
+
+// By buckets, and by shards of which some hold frozen weights only: those have no gradients.
+TEST(LoraPlan, DataParallel) {
+  std::vector<Plan> plans = {DataParallel(2), DataParallel(4)};
+  for (const auto& [shards, copies] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {4, 1}, {2, 2}}) {
+    for (Plan& plan : Sharded({.shards = shards, .copies = copies})) plans.push_back(plan);
+  }
+  plans.back().in_memory = true;
+  ExpectSameBitsOfAll(plans);
+}
+
+TEST(LoraPlan, ContextParallel) {
+  std::vector<Plan> plans;
+  for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
+    plans.push_back({.copies = dp, .tp = tp, .cp = 2, .data_parallel = true});
+  }
+  ExpectSameBitsOfAll(plans);
+}
+
+// Of as many stages as the model has parts, the first and the last have nothing to train.
+TEST(LoraPlan, Pipelines) {
+  std::vector<Plan> plans;
+  for (const dist::PipelineKind kind : kPipelineKinds) {
+    plans.push_back({.pp = 1, .schedule = kind});
+    plans.push_back({.pp = 2, .schedule = kind});
+    plans.push_back({.copies = 2, .pp = 2, .schedule = kind});
+  }
+  plans.push_back({.pp = 4, .schedule = k1F1B});
+  plans.push_back({.copies = 2, .pp = 4, .schedule = kZeroBubbleH1});
+  plans.push_back({.shards = 2, .pp = 4, .schedule = kZeroBubbleH1});
+  ExpectSameBitsOfAll(plans);
+}
+
+TEST(LoraPlan, Composed) {
+  std::vector<Plan> plans = {
+      {.copies = 2, .tp = 2, .pp = 2, .schedule = k1F1B},
+      {.tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved},
+      {.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+      {.shards = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV},
+  };
+  for (Plan& plan : Sharded({.shards = 2, .tp = 2, .cp = 2})) plans.push_back(plan);
+  const std::vector<std::string> recomputed = {"block", "attention", "mlp", "none"};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    plans[i].recompute = ParseRecompute(recomputed[i % recomputed.size()]);
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) ExpectSameBits(Llama(dtype), plans);
+}
+
+// Only queries and values, without those of keys between them.
+TEST(LoraPlan, QueriesAndValues) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
+    task.lora.all = false;
+    task.optim.clip = 1e-4;
+    ExpectSameBits(task, {DataParallel(2),
+                          {.tp = 2, .cp = 2, .data_parallel = true},
+                          ByShards({.shards = 2, .tp = 2}, dist::Zero3())});
+  }
+}
+
+TEST(LoraPlan, GoesOnByAnotherPlan) {
+  const std::vector<Plan> plans = {
+      {.copies = 2, .tp = 2, .data_parallel = true},
+      ByShards({.shards = 4}, dist::Zero3()),
+      {.copies = 2, .pp = 2, .schedule = kZeroBubbleV},
+      {.tp = 2, .cp = 2, .data_parallel = true},
+      {.shards = 2, .tp = 2, .pp = 2},
+      DataParallel(1),
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Task task = Llama(dtype);
+    task.steps = static_cast<int>(plans.size());
+    Outcome outcome = TrainBy(task, plans[0], 1);
+    for (size_t i = 1; i < plans.size(); ++i) outcome = TrainBy(task, plans[i], 1, &outcome);
+    EXPECT_EQ(Difference(outcome, TrainAlone(task)), "") << task;
+  }
+}
+
+// Of attention, beside experts that ranks share out.
+TEST(LoraPlan, Mixtures) {
+  Task task = Llama(DType::kF32);
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.balance_loss = 0.5;
+  task.model.n_dense = 1;
+  ExpectSameBits(task, {{.copies = 2, .ep = 2, .data_parallel = true},
+                        {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true},
+                        {.shards = 2, .ep = 2},
+                        {.copies = 2, .ep = 2, .pp = 2}});
+}
+
 }  // namespace
 }  // namespace lockstep::models
