@@ -61,9 +61,7 @@ std::shared_ptr<Module> MakeAdapter(const Module& layer, const LoraTarget& targe
 }
 
 // |x|^2 in f64.
-double SquaredNorm(const Tensor& x) {
-  return ops::Sum(ops::Mul(x, x).To(DType::kF64)).Item();
-}
+double SquaredNorm(const Tensor& x) { return ops::Sum(ops::Mul(x, x).To(DType::kF64)).Item(); }
 
 // The share of `update` that is not in after - before.
 double Lost(const Tensor& before, const Tensor& after, const Tensor& update) {
@@ -79,7 +77,8 @@ void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOp
   const auto linears = Linears(model);
   std::vector<std::pair<const LoraTarget*, std::shared_ptr<Module>>> made;
   for (const LoraTarget& target : targets) {
-    const auto at = std::ranges::find(linears, target.path, &std::pair<std::string, Module*>::first);
+    const auto at =
+        std::ranges::find(linears, target.path, &std::pair<std::string, Module*>::first);
     LS_CHECK(at != linears.end(), "LoRA: there is no linear layer without an adapter at '",
              target.path, "'; there are: ", List(linears));
     made.emplace_back(&target, MakeAdapter(*at->second, target, options));

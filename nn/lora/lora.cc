@@ -1,6 +1,7 @@
 #include "nn/lora/lora.h"
 
 #include <cmath>
+#include <set>
 
 #include "kernels/binary/binary.h"
 #include "kernels/concat/concat.h"
@@ -164,6 +165,18 @@ std::vector<LoraAdapter*> LoraAdapters(Module& model) {
     if (auto* adapter = dynamic_cast<LoraAdapter*>(module)) out.push_back(adapter);
   }
   return out;
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> LoraParameters(
+    const Module& model) {
+  std::set<const Parameter*> own;
+  for (const LoraAdapter* adapter : LoraAdapters(const_cast<Module&>(model))) {
+    own.insert(adapter->a().get());
+    for (size_t i = 0; i < adapter->slices().size(); ++i) own.insert(adapter->b(i).get());
+  }
+  auto all = model.NamedParameters();
+  std::erase_if(all, [&](const auto& named) { return !own.contains(named.second.get()); });
+  return all;
 }
 
 LoraDisabled::LoraDisabled() { ++disabled; }

@@ -15,14 +15,15 @@ namespace lockstep::nn {
 // several slices (queries, keys and values; gate and up). An adapter that is unlike its slices
 // would fit no other program's files.
 struct LoraSlice {
-  std::string name;   // "q_proj", part of the names of its parameters; "" where it is all rows
-  int64_t rows = 0;   // the slices' rows add up to those of the matrix
-  int64_t rank = 0;   // 0: this slice has no adapter
-  double scale = 1;   // of what the adapter adds: LoraOptions::scale()
+  std::string name{};  // "q_proj", part of the names of its parameters; "" where it is all rows
+  int64_t rows = 0;    // the slices' rows add up to those of the matrix
+  int64_t rank = 0;    // 0: this slice has no adapter
+  double scale = 1;    // of what the adapter adds: LoraOptions::scale()
 };
 
 // y = base(x) + scale B(A(dropout(x))), for each slice with its own A [rank, in] and B [rows,
-// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit. The factor
+// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit (but for a GELU
+// in 16 bits, which sees the rounded sum, and in the base's product an unrounded one). The factor
 // `scale` is alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised (Kalajdzievski, "A
 // rank stabilization scaling factor for fine-tuning with LoRA", 2023).
 struct LoraOptions {
@@ -149,8 +150,12 @@ class LoraBranchLinear : public LoraAdapter, public BranchLayer {
 // Those of a model, in the order of its modules. With them the model has names.
 std::vector<LoraAdapter*> LoraAdapters(Module& model);
 
-// As long as it lives, adapters of this thread's forwards add nothing: the model is the one that
-// they were added to, the reference of preference tuning. It turns gradients off.
+// Their parameters, by their names in the model.
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> LoraParameters(const Module& model);
+
+// As long as it lives, adapters of this thread's forwards add nothing, to the bit what they add
+// while B is zero: the model is the one that they were added to, the reference of preference
+// tuning. It turns gradients off.
 class LoraDisabled {
  public:
   LoraDisabled();
