@@ -23,7 +23,7 @@ Task Gpt2(DType dtype) {
   task.optim.clip = 0.002;
   task.virtual_tp = 2;
   task.virtual_cp = 2;
-  task.lora = {.rank = 3, .dropout = 0.2};
+  task.model.lora = {.rank = 3, .alpha = 12, .dropout = 0.2};
   return task;
 }
 
@@ -124,8 +124,8 @@ TEST(LoraPlan, Composed) {
 
 // Only queries and values, without those of keys between them.
 TEST(LoraPlan, QueriesAndValues) {
-  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
-    task.lora.all = false;
+  for (Task task : {Llama(DType::kF32), Llama(DType::kBF16)}) {
+    task.model.lora.targets = "q_proj,v_proj";
     task.optim.clip = 1e-4;
     ExpectSameBits(task, {DataParallel(2),
                           {.tp = 2, .cp = 2, .data_parallel = true},
@@ -151,10 +151,12 @@ TEST(LoraPlan, GoesOnByAnotherPlan) {
   }
 }
 
-// Of attention, beside experts that ranks share out.
+// Of attention and shared experts, beside experts that ranks share out.
 TEST(LoraPlan, Mixtures) {
   Task task = Llama(DType::kF32);
+  task.model.lora.dropout = 0;
   task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.n_shared = 12;
   task.model.mixture.balance_loss = 0.5;
   task.model.n_dense = 1;
   ExpectSameBits(task, {{.copies = 2, .ep = 2, .data_parallel = true},

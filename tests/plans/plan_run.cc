@@ -1,6 +1,5 @@
 #include "tests/plans/plan_run.h"
 
-#include <fnmatch.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,7 +11,6 @@
 #include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
-#include "nn/lora/add_lora.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
@@ -136,9 +134,8 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
              << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
-             << (t.lora.rank > 0 ? StrCat(", adapters of rank ", t.lora.rank,
-                                          t.lora.all ? "" : " of queries and values", ", dropout ",
-                                          t.lora.dropout)
+             << (m.lora.rank > 0 ? StrCat(", adapters of rank ", m.lora.rank, " of ",
+                                          m.lora.targets, ", which drop ", m.lora.dropout)
                                  : "")
              << (t.document_mask ? ", document masks" : "") << (t.fast ? ", fast" : "");
 }
@@ -191,43 +188,6 @@ Task OlmoLike(Task task) {
   return task;
 }
 
-void AddAdapters(Gpt& model, const Adapters& adapters) {
-  if (adapters.rank == 0) return;
-  const GptConfig& c = model.config();
-  const int64_t keys = c.n_kv_head * c.head_dim;
-  const nn::LoraOptions options{.rank = adapters.rank,
-                                .alpha = 4 * static_cast<double>(adapters.rank),
-                                .dropout = adapters.dropout};
-  const auto slice = [&](const char* name, int64_t rows, int64_t rank) {
-    return nn::LoraSlice{.name = name, .rows = rows, .rank = rank, .scale = options.scale()};
-  };
-  // Unequal ranks, so that a slice's part of A cannot be taken for another's.
-  std::vector<nn::LoraSlice> qkv, gate_up;
-  if (c.norm == NormKind::kRmsNorm || !adapters.all) {  // as files of Llama have it, not of GPT-2
-    qkv = {slice("q_proj", c.n_head * c.head_dim, adapters.rank + 1),
-           slice("k_proj", keys, adapters.all ? adapters.rank : 0),
-           slice("v_proj", keys, adapters.rank)};
-  }
-  if (nn::IsGated(c.activation)) {
-    gate_up = {slice("gate_proj", c.n_inner, adapters.rank),
-               slice("up_proj", c.n_inner, adapters.rank + 1)};
-  }
-  std::vector<nn::LoraTarget> targets;
-  for (const auto& [path, module] : model.NamedModules()) {
-    const auto is = [&, &path = path](const char* pattern) {
-      return fnmatch(pattern, path.c_str(), 0) == 0;
-    };
-    const bool linear =
-        dynamic_cast<nn::Linear*>(module) || dynamic_cast<nn::BranchLinear*>(module);
-    if (!linear) continue;
-    if (is("h.*.attn.c_attn")) targets.push_back({path, qkv});
-    if (!adapters.all) continue;
-    if (is("h.*.mlp.c_fc")) targets.push_back({path, gate_up});
-    if (is("h.*.attn.c_proj") || is("h.*.mlp.c_proj")) targets.push_back({path});
-  }
-  nn::AddLora(model, targets, options);
-}
-
 Plan ByShards(Plan plan, const dist::ShardOptions& options) {
   plan.options = options;
   plan.options.sum = dist::GradientSum::kOrdered;
@@ -265,7 +225,6 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       groups_(GroupsOf(all, MeshOf(all, task_, plan), parallel_plan_.sums_context_with_data)),
       model_(ModelOf(task, plan)),
       tokens_(std::make_shared<data::SeparatedTokens>(Tokens(400), 9, data::Separator::kFirst)) {
-  AddAdapters(model_, task.lora);
   // All begin with the weights of the first ranks that have them.
   const bool is_first = MeshOf(all, task_, plan).coordinate("dp") < plan.data_ranks_of_experts();
   parallel_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {

@@ -23,13 +23,6 @@
 
 namespace lockstep::models {
 
-// Low-rank adapters, which are then all that is trained.
-struct Adapters {
-  int64_t rank = 0;    // 0: none
-  double dropout = 0;  // of their inputs
-  bool all = true;     // of all linear layers; otherwise only of queries and values
-};
-
 // What is trained.
 struct Task {
   GptConfig model;  // whose block_size is the window
@@ -38,7 +31,6 @@ struct Task {
   int64_t micro_batches = 4;  // of a step, on all ranks
   int64_t virtual_tp = 1;
   int64_t virtual_cp = 1;
-  Adapters lora;
   bool document_mask = false;  // token 9 begins each document
   bool fast = false;           // dist.reduction=fast; virtual sizes are then those of the plan
   int steps = 5;
@@ -82,9 +74,6 @@ Plan ByShards(Plan plan, const dist::ShardOptions& options);
 inline constexpr dist::PipelineKind kPipelineKinds[] = {
     dist::PipelineKind::k1F1B, dist::PipelineKind::kInterleaved, dist::PipelineKind::kZeroBubbleH1,
     dist::PipelineKind::kZeroBubbleV};
-
-// Gives the model its adapters, before it is parallelised.
-void AddAdapters(Gpt& model, const Adapters& adapters);
 
 // Everything that training computes, and what a checkpoint holds.
 struct Outcome {
