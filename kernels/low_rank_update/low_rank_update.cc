@@ -64,18 +64,20 @@ class LowRankUpdateNode : public Node {
                   {.a = dy, .b = matrix, .c = AsMatrix(dx.tensor), .accumulate = dx.accumulate});
     }
     if (std::none_of(needs.begin() + 2, needs.end(), [](bool needed) { return needed; })) return;
+    // Transposed, so that of dy and x only the small one is: x^T dy.
     const Tensor product =
-        Tensor::Empty(matrix.shape(), AccumulationDType(dy.dtype()), dy.device());
-    matmul_slot(stream, {.transpose_a = true, .a = dy, .b = AsMatrix(x_.Unpack()), .c = product});
+        Tensor::Empty({matrix.dim(1), matrix.dim(0)}, AccumulationDType(dy.dtype()), dy.device());
+    matmul_slot(stream, {.transpose_a = true, .a = AsMatrix(x_.Unpack()), .b = dy, .c = product});
     size_t input = 2;
-    ForEachBlock(blocks_, product, [&](const LowRankBlock& block, const Tensor& place) {
-      if (needs[input]) {
-        sinks[input]
-            .OpenAnyDType(block.b.shape(), dy.dtype(), dy.device())
-            .Write(Scale(place, block.scale));
-      }
-      ++input;
-    });
+    ForEachBlock(blocks_, product.Transpose(0, 1),
+                 [&](const LowRankBlock& block, const Tensor& place) {
+                   if (needs[input]) {
+                     sinks[input]
+                         .OpenAnyDType(block.b.shape(), dy.dtype(), dy.device())
+                         .Write(Scale(place, block.scale));
+                   }
+                   ++input;
+                 });
   }
   bool SplitsByInput() const override { return true; }
   void Release() override {
