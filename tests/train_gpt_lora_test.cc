@@ -13,7 +13,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 class Lora : public RankRuns {
  protected:
@@ -41,7 +40,7 @@ class Lora : public RankRuns {
   }
   Result TuneFails(const Arguments& more) {
     const Result run = Wait(Start(1, Train("fails", Tune(more))))[0];
-    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_GT(run.exit_code, 0) << run;
     return run;
   }
   // All that the next step depends on.
@@ -53,11 +52,11 @@ class Lora : public RankRuns {
 };
 
 TEST_F(Lora, LearnsANewTextAndKeepsOnlyAdapters) {
-  const Result run = Run(1, "tuned", Tune({}))[0];
+  const Result run = Run(1, "tuned", Tune({"--train.steps=100"}))[0];
   EXPECT_THAT(run.out, HasSubstr("of which adapters of rank 4 (all) are trained: "));
   const auto metrics = Metrics("tuned");
   EXPECT_LT(double{metrics.back()["val_loss"]}, 0.7 * double{metrics.front()["val_loss"]});
-  const std::string folder = Checkpoint("tuned", 20);
+  const std::string folder = Checkpoint("tuned", 100);
   EXPECT_TRUE(PathExists(folder + "/adapter_config.json"));
   EXPECT_FALSE(PathExists(folder + "/model.safetensors"));
   EXPECT_LT(ReadFile(folder + "/optimizer.safetensors").size(),
@@ -129,7 +128,7 @@ TEST_F(Lora, RefusesWhatCannotBe) {
   EXPECT_THAT(TuneFails({"--lora.rank=17"}).err,
               AllOf(HasSubstr("rank 17"), HasSubstr("[48, 16]"), HasSubstr("16 at most")));
   EXPECT_THAT(TuneFails({"--lora.rank=0", "--lora.alpha=4"}).err,
-              HasSubstr("lora.alpha = 4 does nothing without lora.rank"));
+              HasSubstr("lora.alpha = 4.0 (command line) does nothing without lora.rank"));
   Run(1, "tuned", Tune({}));
   const std::string tuned = "--init_from=" + Path("tuned/latest");
   EXPECT_THAT(TuneFails({tuned, "--lora.rank=0"}).err, HasSubstr("or merge them first"));
