@@ -170,10 +170,11 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   return data::OpenDataset(d);
 }
 
-int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
+                int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, config.model.block_size)
+      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens)
           .windows_per_epoch();
   const double samples = config.train.epochs * static_cast<double>(windows);
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
@@ -188,6 +189,7 @@ RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
   }
   RunSetup setup;
   setup.config = config;
+  setup.rows_per_sample = config.train.objective == "dpo" ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
   return setup;
@@ -210,6 +212,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   }
   CheckAdapters(options, setup);
   setup.window = settled.model.block_size;
+  CheckPreferences(options, setup);
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);
   CheckShards(config, setup.micro_batches, setup.data_ranks);
@@ -233,7 +236,8 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
                             "leave it out, or start ",
                             2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
   }
-  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
+  setup.tokens_per_step =
+      setup.micro_batches * config.train.batch_size * setup.sample_tokens();
 }
 
 nn::MixtureOptions ToMixture(const ModelOptions& m) {
@@ -322,7 +326,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   }
   SettleShape(options, settled, setup);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
-  setup.steps = StepsOf(settled, setup.dataset, samples);
+  setup.steps = StepsOf(settled, setup.dataset, setup.sample_tokens(), samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
   return setup;
 }
