@@ -178,4 +178,23 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
   return result;
 }
 
+std::string ShowPair(const TokenSource& source, const Tokenizer& tokenizer, int64_t pair,
+                     int64_t block_size, const std::string& begin, const std::string& end) {
+  std::string text;
+  std::vector<int32_t> ids(static_cast<size_t>(block_size)), learnt(ids.size());
+  for (const int64_t row : {2 * pair, 2 * pair + 1}) {
+    source.Read(row * block_size, ids);
+    source.ReadLearnt(row * block_size, learnt);
+    auto last = std::ssize(ids);
+    while (last > 0 && learnt[last - 1] == 0) --last;
+    text += row % 2 == 0 ? "chosen:\n" : "\nrejected:\n";
+    for (int64_t i = 0; i < last; ++i) {
+      if (learnt[i] != 0 && learnt[i - 1] == 0) text += begin;
+      text += tokenizer.TokenText(ids[i]);
+      if (learnt[i] != 0 && (i + 1 == last || learnt[i + 1] == 0)) text += end;
+    }
+  }
+  return text;
+}
+
 }  // namespace lockstep::data

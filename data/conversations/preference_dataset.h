@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
@@ -33,5 +34,10 @@ struct PreferenceDataset {
 // line; without a tokenizer or a chat template; and if nothing is left for training or validation.
 PreferenceDataset OpenPreferences(const DatasetOptions& options,
                                   const ConversationOptions& conversation_options);
+
+// The answers of pair p, with their prompts, as texts of two paragraphs: what is learnt stands
+// between the marks that `begin` and `end` are. `source` is one of the data set's.
+std::string ShowPair(const TokenSource& source, const Tokenizer& tokenizer, int64_t pair,
+                     int64_t block_size, const std::string& begin, const std::string& end);
 
 }  // namespace lockstep::data

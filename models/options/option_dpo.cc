@@ -51,13 +51,13 @@ void CheckDpo(const Options& options, const RunConfig& config) {
       "preferences need whole answers on each rank: use data-parallel ranks, with parallel.shard "
       "where memory is short";
   refuse(config.parallel.tp > 1, "parallel.tp", kOwnParts);
+  refuse(config.parallel.virtual_tp > 1, "virtual.tp", kOwnParts);
   refuse(config.parallel.pp > 1, "parallel.pp", kOwnParts);
   refuse(config.parallel.cp > 1, "parallel.cp", kOwnParts);
+  refuse(config.parallel.virtual_cp > 1, "virtual.cp", kOwnParts);
   refuse(config.data.document_mask, "data.document_mask",
          "each answer has a row of its own: leave it out");
-  refuse(!config.data.mix.empty(), "data.mix", "pairs of answers come from data.path");
-  refuse(config.data.order == "random", "data.order",
-         "a pair is no window at a random offset: use shuffled or sequential");
+  refuse(config.data.format == "text", "data.format", "pairs of answers are conversations");
 }
 
 }  // namespace lockstep::models

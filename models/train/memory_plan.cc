@@ -168,7 +168,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .prefers = setup.prefers(),
        .clip = setup.config.optim.clip,
        .device = setup.device,
-       .document_mask = setup.config.data.document_mask,
+       .document_mask = setup.document_mask,
        .evaluates = true,
        .graphs =
            setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup) &&

@@ -6,6 +6,7 @@
 #include "core/cuda/blaslt.h"
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "data/conversations/preference_dataset.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
 #include "models/options/option_mixture.h"
@@ -153,7 +154,32 @@ std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, b
   }
 }
 
-data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
+// Tokens of a row of conversations, unless the user asks for others or the weights have positions
+// for fewer.
+constexpr int64_t kConversationWindow = 1024;
+
+bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
+
+// Whether the data are rendered by a chat template.
+bool HoldsConversations(const RunConfig& config) {
+  const DataOptions& data = config.data;
+  if (Prefers(config)) return true;
+  if (data.format != "auto") return data.format == "chat";
+  return data.mix.empty() && data::HoldsConversations(data.path, data.field);
+}
+
+// The configuration before the weights and the data settle what it leaves open.
+RunConfig BeginSettling(const Options& options, const RunConfig& config, bool has_weights,
+                        bool conversations) {
+  RunConfig settled = config;
+  if (conversations && has_weights && !Explicit(options, "model.block_size")) {
+    settled.model.block_size = kConversationWindow;
+  }
+  return settled;
+}
+
+data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string& weights,
+                                      int64_t vocab_size) {
   data::DatasetOptions d;
   d.path = config.data.path;
   d.mix = config.data.mix;
@@ -167,7 +193,47 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
     const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
     d.loaded_tokenizer = TokenizerOf(weights, tokens);
   }
-  return data::OpenDataset(d);
+  return d;
+}
+
+// Where a chat template may be, the user's choice first.
+std::vector<std::string> TemplateFolders(const RunConfig& config, const std::string& weights) {
+  std::vector<std::string> folders;
+  if (const std::string& tokenizer = config.data.tokenizer; PathExists(tokenizer)) {
+    folders.push_back(IsDirectory(tokenizer) ? tokenizer : ParentPath(tokenizer));
+  }
+  for (const std::string& folder : {weights, config.init_from}) {
+    if (!folder.empty() && (folders.empty() || folders.back() != folder)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// Opens the data into `setup`.
+void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
+              bool conversations, RunSetup* setup) {
+  const data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  setup->document_mask = config.data.document_mask || (conversations && !Prefers(config));
+  if (!conversations) {
+    setup->dataset = data::OpenDataset(d);
+    return;
+  }
+  if (!d.mix.empty()) throw InputError("conversations and pairs of answers are for data.path, not data.mix");
+  if (config.data.order == "random") {
+    throw InputError(
+        "data.order = \"random\" takes windows at any place of a text, but "
+        "conversations are packed into rows: use shuffled or sequential");
+  }
+  const data::ConversationOptions c{.chat_template = config.data.chat_template,
+                                    .folders = TemplateFolders(config, weights),
+                                    .if_long = config.data.if_long,
+                                    .special_tokens_of_users = config.data.user_special_tokens};
+  if (Prefers(config)) {
+    setup->dataset = data::OpenPreferences(d, c).dataset;
+    return;
+  }
+  data::ConversationDataset opened = data::OpenConversations(d, c);
+  setup->dataset = std::move(opened.dataset);
+  setup->conversations = opened.counts;
 }
 
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
@@ -189,7 +255,7 @@ RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
   }
   RunSetup setup;
   setup.config = config;
-  setup.rows_per_sample = config.train.objective == "dpo" ? 2 : 1;
+  setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
   return setup;
@@ -309,11 +375,12 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
                     Device device, int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
-  RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
+  const bool conversations = HoldsConversations(config);
+  RunConfig settled = BeginSettling(options, config, !weights.empty(), conversations);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
-  setup.dataset = OpenData(settled, weights,
-                           weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
+  OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
+           conversations, &setup);
   if (weights.empty()) {
     if (config.lora.rank > 0) {
       options.Fail({"lora.rank", "init_from"},
@@ -334,12 +401,16 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
-  RunConfig settled = config;
+  const bool conversations = HoldsConversations(config);
+  setup.document_mask = config.data.document_mask || (conversations && !Prefers(config));
+  RunConfig settled = BeginSettling(options, config, !config.init_from.empty(), conversations);
   if (!config.init_from.empty()) {
     setup.model = ShapeFromWeights(options, config.init_from, &settled);
   } else {
     if (settled.model.vocab_size == 0) {
-      settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
+      RunSetup with_data;
+      OpenData(settled, "", 0, conversations, &with_data);
+      settled.model.vocab_size = with_data.dataset.vocab_size;
     }
     setup.model = ToGptConfig(settled.model);
     setup.model.lora = config.lora;

@@ -7,6 +7,7 @@
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "data/conversations/preference_dataset.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -61,6 +62,21 @@ void PrintMixture(const RunSetup& setup) {
                       dataset.mixture_paths[i], dataset.mixture[i].weight,
                       dataset.mixture[i].num_tokens, epochs[i]));
   }
+}
+
+// The first row of conversations as text.
+void PrintRow(const RunSetup& setup) {
+  if (!setup.conversations && !setup.prefers()) return;
+  Print(setup.dataset.note);
+  if (setup.prefers()) {
+    Print("the first pair; what is learnt stands between >>> and <<<:");
+    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>",
+                         "<<<"));
+    return;
+  }
+  Print("the first row; what is learnt stands between >>> and <<<:");
+  Print(
+      data::ShowRow(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>", "<<<"));
 }
 
 // Every rank reads what it starts from. 0: random weights.
@@ -164,6 +180,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
+    PrintRow(setup);
     Print("dry run: nothing was written or trained");
     return 0;
   }

@@ -169,9 +169,9 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
-    // All micro-batches have equally many targets, so the divisor is known before the first
-    // backward.
-    pending.targets = batch.num_targets * options_.micro_batches;
+    // Micro-batches of masked data have unequal numbers of targets, so the divisor is that of the
+    // whole step, known before the first backward.
+    pending.targets = batch.step_targets;
     pending.tokens = batch.rows * batch.cols * options_.micro_batches;
     data::Batch pairs;
     if (options_.preference) {

@@ -69,7 +69,7 @@ class Trainer {
   Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
 
-  // Makes one update: the mean loss over the tokens of micro_batches micro-batches, its gradient,
+  // Makes one update: the mean loss over the targets of micro_batches micro-batches, its gradient,
   // clipping, the optimizer. Throws, on all ranks and with nothing changed, a NonFiniteError that
   // names the first bad parameter and the ranks where it was bad. Throws dist::ReplicaError and
   // dist::CollectiveError.

@@ -93,7 +93,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
               {.batch_size = config_.train.batch_size,
                .micro_batches = setup.micro_batches,
                .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{},
-               .document_mask = config_.data.document_mask},
+               .document_mask = setup.document_mask},
               setup.start.step),
       trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
@@ -124,7 +124,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       progress_(setup, utilization) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
-                        config_.train.eval_batches, config_.data.document_mask);
+                        config_.train.eval_batches, setup.document_mask);
   }
   if (setup.model.lora.rank > 0) {
     const std::string from = setup.start.checkpoint.value_or(config_.init_from);
