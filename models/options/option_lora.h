@@ -14,6 +14,7 @@ struct LoraOptions {
   double dropout = 0;
   std::string targets = "all";  // models/gpt/lora_targets.h
   bool rank_stabilized = false;
+  std::string init_from;  // a folder of adapters to go on with, which decides all but the dropout
 
   bool operator==(const LoraOptions&) const = default;
 };

@@ -8,7 +8,10 @@
 #include "core/io/file.h"
 #include "data/conversations/preference_dataset.h"
 #include "data/sampler.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/options/option_mixture.h"
 #include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
@@ -128,6 +131,17 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
   shape.lora = config->lora;
+  if (!config->lora.init_from.empty()) {
+    // A checkpoint has its adapters itself.
+    const std::string from = PeftAdapter::Exists(weights) ? weights : config->lora.init_from;
+    const PeftConfig adapter = PeftAdapter::Open(from).config();
+    shape.lora = {.rank = adapter.rank,
+                  .alpha = adapter.alpha,
+                  .dropout = config->lora.dropout,
+                  .targets = "those of " + from,
+                  .rank_stabilized = adapter.rank_stabilized,
+                  .init_from = from};
+  }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;
     const auto keep = [&](const char* key, double* option, double value) {
@@ -376,17 +390,25 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
   const std::string weights = start.checkpoint.value_or(config.init_from);
+  if (!config.lora.init_from.empty() && !start.checkpoint &&
+      PeftAdapter::Exists(config.init_from)) {
+    options.Fail(
+        {"lora.init_from", "init_from"},
+        StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
+               " both have adapters: name the weights that they belong to with init_from"));
+  }
   const bool conversations = HoldsConversations(config);
   RunConfig settled = BeginSettling(options, config, !weights.empty(), conversations);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
   OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
   if (weights.empty()) {
-    if (config.lora.rank > 0) {
-      options.Fail({"lora.rank", "init_from"},
-                   StrCat(options.Describe("lora.rank"),
+    const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
+    if (config.lora.rank > 0 || !config.lora.init_from.empty()) {
+      options.Fail({key, "init_from"},
+                   StrCat(options.Describe(key),
                           " trains adapters of a model that is trained already, and this one ",
-                          "would be random: name it with --init_from, or leave lora.rank out"));
+                          "would be random: name it with --init_from, or leave ", key, " out"));
     }
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
@@ -430,6 +452,11 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   MaterializeFor(setup, setup.device, model);
   const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
   if (!weights.empty()) LoadWeights(weights, model);
+  const std::string& from = setup.model.lora.init_from;
+  if (from.empty() || setup.start.checkpoint) return;
+  const PeftAdapter adapter = PeftAdapter::Open(from);
+  CheckBase(adapter, weights, Warn);
+  adapter.LoadInto(model);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {

@@ -82,7 +82,10 @@ void PrintRow(const RunSetup& setup) {
 // Every rank reads what it starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
   const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
-  return from.empty() ? 0 : HashOfContent(from);
+  uint64_t hash = from.empty() ? 0 : HashOfContent(from);
+  const std::string& adapter = setup.config.lora.init_from;
+  if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
+  return hash;
 }
 
 // Settles what is recomputed. Called before anything is allocated.

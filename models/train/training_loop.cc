@@ -11,8 +11,8 @@
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/checkpoint_manifest.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
@@ -128,8 +128,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   }
   if (setup.model.lora.rank > 0) {
     const std::string from = setup.start.checkpoint.value_or(config_.init_from);
-    base_ = std::filesystem::absolute(WeightsOf(from)).lexically_normal();
-    if (ranks.is_main()) base_hash_ = HashOfContent(base_);
+    base_ = std::filesystem::canonical(WeightsOf(from));
+    if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {

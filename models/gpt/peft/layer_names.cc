@@ -1,7 +1,5 @@
 #include "models/gpt/peft/layer_names.h"
 
-#include <map>
-
 namespace lockstep::models {
 namespace {
 
@@ -18,8 +16,7 @@ std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string&
                                      const Parameter& p) {
   std::vector<ModuleRows> out;
   for (const HfRows& rows : HfRowsOf(config, name, p)) {
-    out.push_back(
-        {rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
+    out.push_back({rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
   }
   return out;
 }
@@ -27,10 +24,11 @@ std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string&
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
   std::vector<AdaptableLayer> out;
   for (const auto& [name, p] : model.NamedParameters()) {
-    // The other parameters of blocks are vectors, and experts', which are stacked.
+    // The others are vectors, experts', which are stacked, and those that choose experts.
     const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
-                        p->logical_shape().ndim() == 2 && !IsOfAdapter(name);
-    if (!linear) continue;
+                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
+                        !name.ends_with(".shared_gate.weight");
+    if (!linear || IsOfAdapter(name)) continue;
     AdaptableLayer layer{.path = name.substr(0, name.rfind('.')),
                          .in_features = p->logical_shape()[1]};
     const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), name, *p);

@@ -20,7 +20,7 @@ struct AdaptableLayer {
   };
   std::string path;  // "h.0.attn.c_attn"
   int64_t in_features = 0;
-  std::vector<Part> parts;
+  std::vector<Part> parts = {};
 };
 // In the order of the model's parameters, whether they have adapters or not. The embedding, the
 // head, and the matrices of experts are not among them.
