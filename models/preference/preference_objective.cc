@@ -1,6 +1,7 @@
 #include "models/preference/preference_objective.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/binary/binary.h"
 #include "kernels/compare/compare.h"
@@ -65,9 +66,17 @@ data::Batch SplitPairs(const data::Batch& windows) {
 
 PreferenceObjective::PreferenceObjective(LanguageModel& model, const DpoOptions& options)
     : options_(options) {
-  LS_CHECK(!nn::LoraAdapters(model).empty(),
+  std::set<const Parameter*> adapters;
+  for (const auto& [name, p] : nn::LoraParameters(model)) adapters.insert(p.get());
+  LS_CHECK(!adapters.empty(),
            "the reference of dpo is the model without its adapters, and this model has none: add "
            "them with nn::AddLora (lora.rank)");
+  for (const auto& p : model.Parameters()) {
+    LS_CHECK(!p->trainable() || adapters.contains(p.get()),
+             "the reference of dpo is the model without its adapters, so only these can be ",
+             "trained, but '", p->name(), "' is trained too: merge the adapters and start from the ",
+             "result, or Parameter::SetTrainable(false)");
+  }
   const Tensor none = Tensor::Zeros({0}, DType::kF32);
   DpoLoss(none, none, options, none);  // checks them
 }

@@ -23,8 +23,8 @@ data::Batch SplitPairs(const data::Batch& windows);
 // once the losses are known (nn::RowLossScope), and never the logits of all rows.
 class PreferenceObjective {
  public:
-  // Throws ArgumentError if the model has no adapters (nn::AddLora), and for options that are out
-  // of range.
+  // Throws ArgumentError if the model has no adapters (nn::AddLora), if anything else of it is
+  // trained, which the reference would have too, and for options that are out of range.
   PreferenceObjective(LanguageModel& model, const DpoOptions& options);
 
   struct Sums {

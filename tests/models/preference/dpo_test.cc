@@ -72,7 +72,7 @@ class DpoGoldenTest : public test::DeviceTest {
   }
   void CheckAll(DType dtype, int64_t loss_chunk, double tolerance);
 
-  const SafetensorsFile file_ = SafetensorsFile::Open("tests/models/testdata/dpo.safetensors");
+  const SafetensorsFile file_ = SafetensorsFile::Open("tests/models/preference/testdata/dpo.safetensors");
   DType dtype_ = DType::kF32;
 };
 
@@ -90,7 +90,9 @@ void DpoGoldenTest::CheckAll(DType dtype, int64_t loss_chunk, double tolerance) 
     const NoGrad no_grad;
     reference = -head(Get("reference_x"), targets);
   }
-  for (const auto& [name, j] : ParseJson(file_.metadata().at("variants"), "variants").items()) {
+  const nlohmann::json variants = ParseJson(file_.metadata().at("variants"), "variants");
+  ASSERT_EQ(variants.size(), 4u);
+  for (const auto& [name, j] : variants.items()) {
     SCOPED_TRACE(StrCat(name, " in ", dtype, " with chunks of ", loss_chunk));
     const Tensor x = Get("x").SetRequiresGrad();
     const PreferenceLoss loss = DpoLoss(-head(x, targets), reference, OptionsOf(j), lengths);
@@ -166,7 +168,7 @@ TEST(Dpo, ErrorsSayWhatIsWrong) {
     return MessageOf<ArgumentError>([&] { DpoLoss(policy, reference, options, lengths); });
   };
   EXPECT_THAT(message(three, three, {}), HasSubstr("come in pairs, [2 P], got f32[3]"));
-  EXPECT_THAT(message(four, three, {}), HasSubstr("must be like the policy's, f32[4], got f32[3]"));
+  EXPECT_THAT(message(four, three, {}), HasSubstr("must be like the policy's, f32[4] on cpu, got f32[3] on cpu"));
   EXPECT_THAT(message(four, four, {.beta = 0}), HasSubstr("beta must be above 0, got 0"));
   EXPECT_THAT(message(four, four, {.label_smoothing = 0.5}),
               HasSubstr("label_smoothing must be in [0, 0.5), got 0.5"));
