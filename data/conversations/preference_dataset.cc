@@ -128,12 +128,12 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
   const int64_t width = options.block_size;
   LS_CHECK(width >= 2, "block_size=", width, ": expected at least 2");
   if (options.path.empty()) {
-    throw InputError("preference tuning needs pairs of answers: name JSONL files of rows with "
-                     "prompt, chosen and rejected with --data.path=");
+    throw InputError(
+        "preference tuning needs pairs of answers: name JSONL files of rows with "
+        "prompt, chosen and rejected with --data.path=");
   }
-  const ModelTemplate model =
-      LoadModelTemplate(conversation_options.chat_template, conversation_options.folders,
-                        TokenizerForChat(options));
+  const ModelTemplate model = LoadModelTemplate(
+      conversation_options.chat_template, conversation_options.folders, TokenizerForChat(options));
   const ConversationEncoder encoder(model.chat_template, model.tokenizer,
                                     conversation_options.special_tokens_of_users);
   PreferenceDataset result;
@@ -149,14 +149,14 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
         Append(std::move(pair), place, width, if_long, rows.get(), &counts);
       });
   const std::string left_out = LeftOut(counts, width, if_long == "cut");
-  const int64_t held_out = static_cast<int64_t>(static_cast<double>(counts.pairs) *
-                                                options.val_fraction);
+  const int64_t held_out =
+      static_cast<int64_t>(static_cast<double>(counts.pairs) * options.val_fraction);
   const int64_t split = counts.pairs - held_out;
   if (split == 0 || (options.val_fraction > 0 && held_out == 0)) {
-    throw InputError(StrCat(options.path, ": ", counts.pairs, " pairs of answers are there", left_out,
-                            ": too few for training and validation: use more data, or another ",
-                            "--data.val_fraction (0 turns validation off; now ",
-                            options.val_fraction, ")"));
+    throw InputError(
+        StrCat(options.path, ": ", counts.pairs, " pairs of answers are there", left_out,
+               ": too few for training and validation: use more data, or another ",
+               "--data.val_fraction (0 turns validation off; now ", options.val_fraction, ")"));
   }
   if (!rows->ids.empty()) CheckVocabulary(*std::ranges::max_element(rows->ids), options);
   Dataset& dataset = result.dataset;

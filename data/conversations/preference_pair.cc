@@ -33,15 +33,17 @@ bool LooksLikePreferencePair(const Json& row) {
 
 PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
   if (!LooksLikePreferencePair(row)) {
-    throw InputError(StrCat(place, ": this row is no pair of answers: expected {\"prompt\": "
-                                   "\"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, texts or "
-                                   "lists of messages"));
+    throw InputError(StrCat(place,
+                            ": this row is no pair of answers: expected {\"prompt\": "
+                            "\"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, texts or "
+                            "lists of messages"));
   }
   const bool lists = row["chosen"].is_array() && row["rejected"].is_array();
   const bool has_prompt = row.contains("prompt") && !row["prompt"].is_null();
   if (!has_prompt && !lists) {
-    throw InputError(StrCat(place, ": without a \"prompt\", \"chosen\" and \"rejected\" must be "
-                                   "lists of messages that begin with it"));
+    throw InputError(StrCat(place,
+                            ": without a \"prompt\", \"chosen\" and \"rejected\" must be "
+                            "lists of messages that begin with it"));
   }
   // The list says more than the text does.
   const bool repeated = has_prompt && lists && row["prompt"].is_string() &&

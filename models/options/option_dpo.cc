@@ -34,9 +34,8 @@ void CheckDpo(const Options& options, const RunConfig& config) {
   if (!on) return;
   const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
     if (!bad) return;
-    options.Fail({"train.objective", key},
-                 StrCat(options.Describe("train.objective"), " with ", options.Describe(key), ": ",
-                        why));
+    options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
+                                                  options.Describe(key), ": ", why));
   };
   refuse(config.lora.rank == 0, "lora.rank",
          "the reference is the model without its adapters, so there must be some: use "

@@ -21,7 +21,8 @@ constexpr int64_t kColumns = 8;
 Tensor LogProbabilities(LanguageModel& model, const Tensor& ids, const Tensor& targets) {
   const nn::RowLossScope scope;
   const Tensor losses = model.Loss(ids, targets);
-  LS_CHECK(losses.ndim() == 1, "preferences need the losses of whole rows, and the head of this "
+  LS_CHECK(losses.ndim() == 1,
+           "preferences need the losses of whole rows, and the head of this "
            "model returns only their sum: its vocabulary is shared out among ranks");
   return -losses;
 }
@@ -32,8 +33,8 @@ std::vector<double> LengthsOf(const data::Batch& rows, Device device) {
   if (device.is_meta()) lengths.resize(static_cast<size_t>(rows.rows));
   for (int64_t row = std::ssize(lengths); row < rows.rows; ++row) {
     const auto begin = rows.targets.begin() + row * rows.cols;
-    lengths.push_back(static_cast<double>(
-        rows.cols - std::count(begin, begin + rows.cols, data::kIgnoreIndex)));
+    lengths.push_back(
+        static_cast<double>(rows.cols - std::count(begin, begin + rows.cols, data::kIgnoreIndex)));
   }
   return lengths;
 }
@@ -74,7 +75,8 @@ PreferenceObjective::PreferenceObjective(LanguageModel& model, const DpoOptions&
   for (const auto& p : model.Parameters()) {
     LS_CHECK(!p->trainable() || adapters.contains(p.get()),
              "the reference of dpo is the model without its adapters, so only these can be ",
-             "trained, but '", p->name(), "' is trained too: merge the adapters and start from the ",
+             "trained, but '", p->name(),
+             "' is trained too: merge the adapters and start from the ",
              "result, or Parameter::SetTrainable(false)");
   }
   const Tensor none = Tensor::Zeros({0}, DType::kF32);

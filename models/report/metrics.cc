@@ -63,8 +63,8 @@ double NumberOr(const nlohmann::json& j, const char* name, double absent) {
   return it->is_number() ? it->get<double>() : NAN;
 }
 
-std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j,
-                                                const std::string& prefix, double loss) {
+std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j, const std::string& prefix,
+                                                double loss) {
   if (!j.contains(prefix + "reward_margin")) return {};
   PreferenceMetrics metrics{.loss = loss};
   for (const auto& [name, field] : kPreferenceFields) {

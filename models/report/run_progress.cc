@@ -52,8 +52,8 @@ void RunProgress::PrintStep(const StepMetrics& m) {
       "step {:>{}}/{} | loss {:.4f}{} | norm {:.2f} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta "
       "{}",
       m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, Describe(m.preference),
-      m.grad_norm, m.lr,
-      seconds_per_step * 1e3, FormatCount(per_second), share.empty() ? "" : " | ", share,
+      m.grad_norm, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
+      share.empty() ? "" : " | ", share,
       FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
   total_tokens_ += tokens_;
   total_seconds_ += seconds_;
@@ -67,8 +67,8 @@ void RunProgress::PrintEvaluation(int64_t step, double loss, bool best, int64_t 
   if (first_val_loss_ == 0) first_val_loss_ = loss;
   last_val_loss_ = loss;
   Print(fmt::format("step {} | validation loss {:.4f}{}{} | {} tokens in {:.1f}s", step, loss,
-                    best && step > 0 ? " (best)" : "", Describe(preference), FormatCount(static_cast<double>(tokens)),
-                    seconds));
+                    best && step > 0 ? " (best)" : "", Describe(preference),
+                    FormatCount(static_cast<double>(tokens)), seconds));
 }
 
 void RunProgress::PrintSample(const std::string& prompt, const std::string& text) const {

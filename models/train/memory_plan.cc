@@ -16,10 +16,10 @@
 #include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
+#include "models/preference/preference_objective.h"
 #include "models/train/allocation_log.h"
 #include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
-#include "models/preference/preference_objective.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
@@ -170,9 +170,8 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .device = setup.device,
        .document_mask = setup.document_mask,
        .evaluates = true,
-       .graphs =
-           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup) &&
-           !setup.prefers()});
+       .graphs = setup.device.is_cuda() && setup.config.train.cuda_graphs &&
+                 !SumsGradients(setup) && !setup.prefers()});
 }
 
 // The same run with so many micro-batches for each data rank.

@@ -231,7 +231,8 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
     setup->dataset = data::OpenDataset(d);
     return;
   }
-  if (!d.mix.empty()) throw InputError("conversations and pairs of answers are for data.path, not data.mix");
+  if (!d.mix.empty())
+    throw InputError("conversations and pairs of answers are for data.path, not data.mix");
   if (config.data.order == "random") {
     throw InputError(
         "data.order = \"random\" takes windows at any place of a text, but "
@@ -254,8 +255,7 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
                 int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens)
-          .windows_per_epoch();
+      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens).windows_per_epoch();
   const double samples = config.train.epochs * static_cast<double>(windows);
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }
@@ -316,8 +316,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
                             "leave it out, or start ",
                             2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
   }
-  setup.tokens_per_step =
-      setup.micro_batches * config.train.batch_size * setup.sample_tokens();
+  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.sample_tokens();
 }
 
 nn::MixtureOptions ToMixture(const ModelOptions& m) {

@@ -30,7 +30,7 @@ struct RunSetup {
   GptConfig model;     // its block_size exceeds the window if the weights have more positions
   int64_t window = 0;  // tokens of a row
   int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers
-  int64_t steps = 0;   // of the whole run
+  int64_t steps = 0;            // of the whole run
   int64_t decay_steps = 0;
   int64_t data_ranks = 1;       // each a process, or those of its pp, cp and tp
   int64_t micro_batches = 1;    // per step, on all ranks together

@@ -195,13 +195,11 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     const Device device = state_.device();
     const nn::DocumentScope documents(DocumentsOf(batch, device));
     const DType wide = AccumulationDType(parameters_[0]->value().dtype());
-    const Tensor root =
-        Tensor::Full({}, 1.0 / static_cast<double>(pending.targets), wide, device);
-    pending.losses.emplace_back(
-        options_.preference
-            ? MicroStepOfPairs(pairs, root)
-            : MicroStep(ToTensor(batch.inputs, batch, device),
-                        ToTensor(batch.targets, batch, device), root));
+    const Tensor root = Tensor::Full({}, 1.0 / static_cast<double>(pending.targets), wide, device);
+    pending.losses.emplace_back(options_.preference
+                                    ? MicroStepOfPairs(pairs, root)
+                                    : MicroStep(ToTensor(batch.inputs, batch, device),
+                                                ToTensor(batch.targets, batch, device), root));
   }
   if (graphs_) {
     pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.targets), traced);
@@ -368,8 +366,7 @@ double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* me
   }
   if (options_.parallel) options_.parallel->SumInPlace(&sums);
   if (context != nullptr) {
-    const Tensor of_ranks =
-        Tensor::FromVector<double>(sums, {std::ssize(sums)}, context->device());
+    const Tensor of_ranks = Tensor::FromVector<double>(sums, {std::ssize(sums)}, context->device());
     context->AllReduce(of_ranks, dist::ReduceOp::kSum, "losses of an evaluation")->Synchronize();
     sums = of_ranks.ToVector<double>();
   }

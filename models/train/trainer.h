@@ -99,9 +99,9 @@ class Trainer {
  private:
   // An update that the device may still be computing.
   struct Pending {
-    StepMetrics metrics;           // without loss and norm
-    int64_t tokens = 0;            // of all micro-batches
-    int64_t targets = 0;           // those whose losses count, or pairs of answers
+    StepMetrics metrics;  // without loss and norm
+    int64_t tokens = 0;   // of all micro-batches
+    int64_t targets = 0;  // those whose losses count, or pairs of answers
     // Sums over a micro-batch, in micro_order_: of its tokens' losses, or measures of its pairs.
     std::vector<HostRead> losses;
     HostRead values;

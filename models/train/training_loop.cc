@@ -43,10 +43,10 @@ CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
 std::optional<PreferenceObjective> PreferenceOf(const RunSetup& setup, LanguageModel& model) {
   if (!setup.prefers()) return {};
   const DpoRunOptions& o = setup.config.dpo;
-  return PreferenceObjective(
-      model, {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
-              .beta = o.beta,
-              .label_smoothing = o.label_smoothing});
+  return PreferenceObjective(model,
+                             {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
+                              .beta = o.beta,
+                              .label_smoothing = o.label_smoothing});
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {

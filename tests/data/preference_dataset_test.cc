@@ -96,8 +96,9 @@ TEST(PreferencePair, EqualAnswers) {
 TEST(PreferencePair, RefusesWhatIsNoPair) {
   EXPECT_THAT(Refused(R"({"messages": []})"),
               AllOf(StartsWith("p.jsonl:3: this row is no pair"), HasSubstr("\"rejected\"")));
-  EXPECT_THAT(Refused(R"({"chosen": "yes", "rejected": "no"})"),
-              HasSubstr("p.jsonl:3: without a \"prompt\", \"chosen\" and \"rejected\" must be lists"));
+  EXPECT_THAT(
+      Refused(R"({"chosen": "yes", "rejected": "no"})"),
+      HasSubstr("p.jsonl:3: without a \"prompt\", \"chosen\" and \"rejected\" must be lists"));
   EXPECT_THAT(Refused(R"({"prompt": "a", "chosen": "", "rejected": "no"})"),
               HasSubstr("p.jsonl:3: \"chosen\" is empty"));
   EXPECT_THAT(Refused(R"({"prompt": "a", "chosen": "yes", "rejected": 7})"),
@@ -207,8 +208,8 @@ TEST_F(PreferenceDatasetTest, BatchesHaveTargetsOfAnswersOnly) {
     }
     answers.push_back(opened.dataset.tokenizer->Decode(answer));
   }
-  EXPECT_THAT(answers, ElementsAre("one<|im_end|>", "eins<|im_end|>", "three<|im_end|>",
-                                   "drei<|im_end|>"));
+  EXPECT_THAT(answers,
+              ElementsAre("one<|im_end|>", "eins<|im_end|>", "three<|im_end|>", "drei<|im_end|>"));
 }
 
 TEST_F(PreferenceDatasetTest, LongPairsAreCountedAndLeftOut) {

@@ -72,7 +72,8 @@ class DpoGoldenTest : public test::DeviceTest {
   }
   void CheckAll(DType dtype, int64_t loss_chunk, double tolerance);
 
-  const SafetensorsFile file_ = SafetensorsFile::Open("tests/models/preference/testdata/dpo.safetensors");
+  const SafetensorsFile file_ =
+      SafetensorsFile::Open("tests/models/preference/testdata/dpo.safetensors");
   DType dtype_ = DType::kF32;
 };
 
@@ -168,7 +169,8 @@ TEST(Dpo, ErrorsSayWhatIsWrong) {
     return MessageOf<ArgumentError>([&] { DpoLoss(policy, reference, options, lengths); });
   };
   EXPECT_THAT(message(three, three, {}), HasSubstr("come in pairs, [2 P], got f32[3]"));
-  EXPECT_THAT(message(four, three, {}), HasSubstr("must be like the policy's, f32[4] on cpu, got f32[3] on cpu"));
+  EXPECT_THAT(message(four, three, {}),
+              HasSubstr("must be like the policy's, f32[4] on cpu, got f32[3] on cpu"));
   EXPECT_THAT(message(four, four, {.beta = 0}), HasSubstr("beta must be above 0, got 0"));
   EXPECT_THAT(message(four, four, {.label_smoothing = 0.5}),
               HasSubstr("label_smoothing must be in [0, 0.5), got 0.5"));

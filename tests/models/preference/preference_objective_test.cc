@@ -305,8 +305,8 @@ TEST(PreferenceTuning, TrainsAdaptersOnly) {
   for (int i = 0; i < 3; ++i) run.trainer->Step();
   for (size_t i = 0; i < run.model.Parameters().size(); ++i) {
     const auto p = run.model.Parameters()[i];
-    const bool same = p->value().ToVector<float>() ==
-                      fresh.model.Parameters()[i]->value().ToVector<float>();
+    const bool same =
+        p->value().ToVector<float>() == fresh.model.Parameters()[i]->value().ToVector<float>();
     EXPECT_EQ(same, !p->trainable()) << p->name();
   }
 }
