@@ -169,7 +169,8 @@ void FullyShard::OnEnd() {
   Settle();
   for (const Unit& unit : units_) {
     if (unit.is_summed()) unit.memory->ShareGradients(across().terms.back());
-    if (options_.reshard == Reshard::kAfterStep) unit.memory->Release();
+    // What is frozen may have been in no backward.
+    if (options_.reshard == Reshard::kAfterStep || !unit.is_summed()) unit.memory->Release();
   }
   if (tied_) tied_->Add();
   micro_ = 0;

@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <set>
-
-#include "dist/groups/in_process_group.h"
+#include "models/train/memory_plan.h"
+#include "tests/models/parsed_run.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 
@@ -163,6 +162,45 @@ TEST(LoraPlan, Mixtures) {
                         {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true},
                         {.shards = 2, .ep = 2},
                         {.copies = 2, .ep = 2, .pp = 2}});
+}
+
+// As planned, which is within a few percent of what is measured: on each rank there are 4 bytes of
+// gradient and 8 of AdamW's state for each weight of the adapters, of which there are 1/40.
+TEST(LoraPlan, FrozenWeightsTakeNeitherGradientsNorState) {
+  using Arguments = std::vector<std::string>;
+  for (const auto& [ranks, plan] :
+       {std::pair<int64_t, Arguments>{1, {}},
+        {2, {}},
+        {2, {"--parallel.tp=2"}},
+        {2, {"--parallel.cp=2"}},
+        {4, {"--parallel.pp=4", "--parallel.schedule=zb_h1"}},
+        {4, {"--parallel.pp=2", "--parallel.tp=2", "--parallel.schedule=zbv"}},
+        {2, {"--parallel.shard=optimizer"}},
+        {2, {"--parallel.shard=gradients"}},
+        {4, {"--parallel.shard=full", "--parallel.shard_ranks=2"}},
+        {4, {"--parallel.shard=full", "--parallel.tp=2"}}}) {
+    Arguments arguments = {"--model.vocab_size=64", "--model.block_size=16",   "--model.n_layer=2",
+                           "--model.n_head=4",      "--model.n_embd=128",      "--lora.rank=2",
+                           "--train.batch_size=1",  "--train.grad_accum=4",    "--virtual.tp=2",
+                           "--virtual.cp=2",        "--dist.reduction=ordered"};
+    arguments.insert(arguments.end(), plan.begin(), plan.end());
+    const ParsedRun run(arguments);
+    const RunSetup setup = PrepareShape(run.options, run.config, kCpu, ranks);
+    const Gpt whole(setup.model);
+    int64_t adapters = 0;
+    for (const auto& p : whole.Parameters()) {
+      adapters += p->trainable() ? p->logical_shape().numel() : 0;
+    }
+    EXPECT_GT(whole.NumParameters(), 40 * adapters);
+    const MemoryPlan memory = PlanMemory(setup);
+    const std::string text = StrCat(testing::PrintToString(plan), ", ", adapters, " of ",
+                                    whole.NumParameters(), "\n", Table(memory, kCpu));
+    EXPECT_LE(memory.elements, adapters) << text;
+    EXPECT_GT(memory.elements, 0) << text;
+    EXPECT_EQ(memory.largest.optimizer, 8 * memory.elements) << text;
+    // Of each micro-batch, while they are summed; padding of buckets.
+    EXPECT_LE(memory.largest.gradients + memory.largest.buckets, 4 * (4 * adapters + 2048)) << text;
+  }
 }
 
 }  // namespace
