@@ -244,7 +244,7 @@ TEST_P(PeftParity, MergedIntoAnotherDtype) {
     };
     const std::vector<float> values = bf16(p->value());
     EXPECT_EQ(values, bf16(wide_parameters[i].second->value())) << name;
-    EXPECT_EQ(values, bf16(weight(name, *p))) << name;
+    EXPECT_EQ(values, bf16(weight(name, *base.Parameters()[i]))) << name;
   }
   ASSERT_EQ(lost.size(), narrow.losses.size());
   for (size_t i = 0; i < lost.size(); ++i) EXPECT_EQ(lost[i], narrow.losses[i].lost) << i;
