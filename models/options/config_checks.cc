@@ -188,6 +188,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckSchedule(options, config);
   CheckPrecision(options, config);
   CheckLora(options, config.lora);
+  CheckDpo(options, config);
   CheckTrace(options, config);
 }
 

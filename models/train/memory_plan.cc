@@ -16,6 +16,7 @@
 #include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
+#include "models/preference/preference_objective.h"
 #include "models/train/allocation_log.h"
 #include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
@@ -27,6 +28,19 @@
 
 namespace lockstep::models {
 namespace {
+
+// The loss of a micro-batch.
+Tensor LossOf(const MemoryPlanOptions& o, LanguageModel& model) {
+  if (o.prefers) {
+    const data::Batch rows{.rows = 2 * o.batch_size, .cols = o.window};
+    return PreferenceObjective(model, {})(model, rows, kMeta).loss;
+  }
+  const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
+  nn::Documents documents;
+  if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
+  const nn::DocumentScope scope(documents);
+  return model.Loss(ids, Tensor::EmptyLike(ids));
+}
 
 // What micro-batches in a pipeline keep between their forwards and their backwards, of which there
 // are several at once.
@@ -59,12 +73,7 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
     const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
     if (parallel) parallel->BeginMicroBatch(a + 1 == count);
-    const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
-    const Tensor targets = Tensor::EmptyLike(ids);
-    nn::Documents documents;
-    if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
-    const nn::DocumentScope scope(documents);
-    const Tensor sum = model.Loss(ids, targets);
+    const Tensor sum = LossOf(o, model);
     log.SetKind(forward, &MemoryKinds::activations);
     const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
     Backward(sum, ops::ScaleRoot(root, state));
@@ -156,12 +165,13 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
        .grad_accum = setup.micro_batches,
+       .prefers = setup.prefers(),
        .clip = setup.config.optim.clip,
        .device = setup.device,
        .document_mask = setup.document_mask,
        .evaluates = true,
-       .graphs =
-           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
+       .graphs = setup.device.is_cuda() && setup.config.train.cuda_graphs &&
+                 !SumsGradients(setup) && !setup.prefers()});
 }
 
 // The same run with so many micro-batches for each data rank.
@@ -220,8 +230,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   log.EndSteps();
   if (o.evaluates) {
     const NoGrad no_grad;
-    const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
-    model->Loss(ids, Tensor::EmptyLike(ids));
+    LossOf(o, *model);
   }
   MemoryPlan plan = log.Plan();
   const auto parts = dist::MeshParts::Of(model->Parameters());

@@ -94,6 +94,7 @@ struct MemoryPlanOptions {
   int64_t batch_size = 1;
   int64_t window = 1;      // tokens of a sample
   int64_t grad_accum = 1;  // of a single process
+  bool prefers = false;    // samples are pairs of rows (PreferenceObjective)
   double clip = 1;
   Device device = kCpu;
   bool document_mask = false;

@@ -7,6 +7,7 @@
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "data/conversations/preference_dataset.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -65,8 +66,14 @@ void PrintMixture(const RunSetup& setup) {
 
 // The first row of conversations as text.
 void PrintRow(const RunSetup& setup) {
-  if (!setup.conversations) return;
+  if (!setup.conversations && !setup.prefers()) return;
   Print(setup.dataset.note);
+  if (setup.prefers()) {
+    Print("the first pair; what is learnt stands between >>> and <<<:");
+    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>",
+                         "<<<"));
+    return;
+  }
   Print("the first row; what is learnt stands between >>> and <<<:");
   Print(
       data::ShowRow(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>", "<<<"));
