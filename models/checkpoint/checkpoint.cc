@@ -210,9 +210,9 @@ std::string WeightsOf(const std::string& path) {
   const std::string base = ParsePeftConfig(ReadFile(file), file).base;
   if (base.empty() || !PathExists(base)) {
     throw InputError(StrCat(path, " has adapters of the weights of '", base,
-                            "', and there is no such folder: download or restore them there, or "
-                            "write where they are as base_model_name_or_path of ",
-                            file));
+                            "', and there is no such folder: download or restore them there, or ",
+                            "link that path to where they are now (ln -s); sample_gpt also takes ",
+                            "--checkpoint=WEIGHTS --adapter=", path));
   }
   return base;
 }

@@ -110,7 +110,8 @@ TEST(SplitPatternTest, LongRunsOfAnyKindAreFine) {
 
 TEST(SplitPatternTest, OtherPatternsHaveOnigurumasMeaning) {
   EXPECT_THAT(Cut("b+", "abbc"), ElementsAre("[a]", "bb", "[c]"));
-  EXPECT_THAT(Cut("x*", "abxx"), ElementsAre("[a]", "[b]", "xx"));  // empty matches cut
+  EXPECT_THAT(Cut("x*", "abxx"), ElementsAre("[a]", "[b]", "xx"));        // empty matches cut
+  EXPECT_THAT(Cut("(a|b)(c)", "acxbc"), ElementsAre("ac", "[x]", "bc"));  // groups
   EXPECT_THAT(Cut("^a", "ab\nac"), ElementsAre("a", "[b\n]", "a", "[c]"));
   EXPECT_THAT(Cut(R"(\s)", "a\u180e\u3000"), ElementsAre("[a\u180e]", "\u3000"));
   EXPECT_THAT(Cut(R"([^\s]+)", " a\u180e"), ElementsAre("[ ]", "a\u180e"));

@@ -28,6 +28,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "seed",
                                 "out_dir",
                                 "init_from",
+                                "lora.init_from",
                                 "model.preset",
                                 "model.vocab_size",
                                 "model.block_size",

@@ -24,7 +24,7 @@ model, info = AutoModelForCausalLM.from_pretrained(base, output_loading_info=Tru
 if adapter.exists():
     from peft import PeftModel
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # such as keys that the file lacks, or that PEFT does not know
+        warnings.simplefilter("error", UserWarning)  # keys that are missing, or that PEFT does not know
         model = PeftModel.from_pretrained(model, folder)
 model.eval()
 bad = {k: v for k, v in info.items() if v}

@@ -258,7 +258,6 @@ void PeftAdapter::LoadInto(Gpt& model) const {
     }
     if (adapter) SetValue(*adapter->a(), a);
   }
-  if (saved_.empty()) return;
   for (const auto& [name, p] : model.NamedParameters()) {
     if (!p->trainable() || IsOfAdapter(name)) continue;
     const Tensor whole = Tensor::Empty(p->logical_shape(), DType::kF32);

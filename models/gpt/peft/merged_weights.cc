@@ -10,7 +10,7 @@ WeightSource MergedWeights(const GptConfig& config, const PeftAdapter& adapter, 
   adapter.AddTo(shape);  // throws if it does not fit
   return [=](const std::string& name, const Parameter& p) {
     const Tensor whole = Tensor::Empty(p.logical_shape(), DType::kF32);
-    whole.CopyFrom(base(name, p));
+    whole.CopyFrom(base(name, p).Detach());
     for (const auto& [rows, module, kind] : ModuleRowsOf(config, name, p)) {
       const Tensor saved = adapter.Saved(module, kind);
       const auto [a, b] = adapter.Matrices(module);

@@ -284,7 +284,7 @@ TEST(PeftBase, ThatIsNotThere) {
   EXPECT_THAT(
       MessageOf<InputError>([&] { WeightsOf(folder); }),
       AllOf(HasSubstr("adapters of the weights of 'Qwen/Qwen2.5-0.5B', and there is no such"),
-            HasSubstr("base_model_name_or_path of ")));
+            HasSubstr("or link that path to where they are now")));
 }
 
 // ---- Several at a time. ----
