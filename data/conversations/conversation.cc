@@ -143,6 +143,29 @@ bool HasAnswer(const Json& messages) {
   return std::ranges::any_of(messages, [](const Json& m) { return m["role"] == "assistant"; });
 }
 
+Conversation Begin(const Json& row, const std::string& place) {
+  Conversation conversation{.place = place};
+  if (HasText(row, "system")) AppendMessages(row["system"], "system", "system", &conversation);
+  return conversation;
+}
+
+// Checks the messages, and adds the variables.
+void Finish(const Json& row, Conversation* conversation) {
+  const std::string& place = conversation->place;
+  if (!HasAnswer(conversation->messages)) {
+    Fail(place,
+         "there is no message of the assistant, so there is nothing to learn; leave the "
+         "row out");
+  }
+  if (row.contains("tools") && !row["tools"].is_null()) {
+    if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
+    if (!row["tools"].empty()) conversation->variables["tools"] = row["tools"];
+  }
+  const Json kwargs = row.value("chat_template_kwargs", Json::object());
+  if (!kwargs.is_object()) Fail(place, "\"chat_template_kwargs\" must be an object");
+  for (const auto& [key, value] : kwargs.items()) conversation->variables[key] = value;
+}
+
 }  // namespace
 
 Json ParseRow(std::string_view line, const std::string& place) {
@@ -201,35 +224,32 @@ void AppendMessages(const Json& text_or_list, const std::string& role, const std
 }
 
 Conversation ToConversation(const Json& row, const std::string& place) {
-  Conversation conversation;
-  conversation.place = place;
-  if (HasText(row, "system")) AppendMessages(row["system"], "system", "system", &conversation);
   const char* list = row.contains("messages") ? "messages" : "conversations";
-  if (row.contains(list)) {
+  const bool has_list = row.contains(list);
+  if (!has_list && !row.contains("instruction")) {
+    if (!row.contains("prompt") || !row.contains("completion")) {
+      Fail(place, StrCat("this row is no conversation: ", kFormats));
+    }
+    return ToCompletion(row, "completion", place);
+  }
+  Conversation conversation = Begin(row, place);
+  if (has_list) {
     if (!row[list].is_array()) Fail(place, StrCat("\"", list, "\" must be a list of messages"));
     AppendMessages(row[list], "", list, &conversation);
-  } else if (row.contains("instruction")) {
-    AppendAlpaca(row, &conversation);
-  } else if (row.contains("prompt") && row.contains("completion")) {
-    AppendMessages(row["prompt"], "user", "prompt", &conversation);
-    // What the assistant says in a prompt is given.
-    std::fill(conversation.learnt.begin(), conversation.learnt.end(), false);
-    AppendMessages(row["completion"], "assistant", "completion", &conversation);
   } else {
-    Fail(place, StrCat("this row is no conversation: ", kFormats));
+    AppendAlpaca(row, &conversation);
   }
-  if (!HasAnswer(conversation.messages)) {
-    Fail(place,
-         "there is no message of the assistant, so there is nothing to learn; leave the "
-         "row out");
-  }
-  if (row.contains("tools") && !row["tools"].is_null()) {
-    if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
-    if (!row["tools"].empty()) conversation.variables["tools"] = row["tools"];
-  }
-  const Json kwargs = row.value("chat_template_kwargs", Json::object());
-  if (!kwargs.is_object()) Fail(place, "\"chat_template_kwargs\" must be an object");
-  for (const auto& [key, value] : kwargs.items()) conversation.variables[key] = value;
+  Finish(row, &conversation);
+  return conversation;
+}
+
+Conversation ToCompletion(const Json& row, const std::string& field, const std::string& place) {
+  Conversation conversation = Begin(row, place);
+  if (row.contains("prompt")) AppendMessages(row["prompt"], "user", "prompt", &conversation);
+  // What the assistant says in a prompt is given.
+  std::fill(conversation.learnt.begin(), conversation.learnt.end(), false);
+  AppendMessages(row[field], "assistant", field, &conversation);
+  Finish(row, &conversation);
   return conversation;
 }
 

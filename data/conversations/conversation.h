@@ -43,6 +43,11 @@ bool LooksLikeConversation(const nlohmann::ordered_json& row);
 // nothing.
 Conversation ToConversation(const nlohmann::ordered_json& row, const std::string& place);
 
+// The same of a "prompt", which may be missing, and of what completes it: a text or a list of
+// messages in row[field].
+Conversation ToCompletion(const nlohmann::ordered_json& row, const std::string& field,
+                          const std::string& place);
+
 // Appends a text, which becomes a message of `role`, or a list of messages, in OpenAI's or
 // ShareGPT's keys. `field` is its name in the row, for errors.
 void AppendMessages(const nlohmann::ordered_json& text_or_list, const std::string& role,

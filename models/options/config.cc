@@ -121,6 +121,11 @@ void AddDataOptions(Options& options, DataOptions& data) {
 }
 
 void AddTrainOptions(Options& options, TrainOptions& train) {
+  options.Add("train.objective", &train.objective,
+              {.choices = {"lm", "dpo"},
+               .doc = "lm: predict the next token; dpo: prefer the chosen answers of pairs "
+                      "(direct preference optimisation), for adapters (lora.rank); data.path is "
+                      "then JSONL with prompt, chosen and rejected"});
   options.Add("train.steps", &train.steps,
               {.min = 0,
                .max = kMaxSteps,
@@ -331,6 +336,8 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddDataOptions(options, config.data);
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
+  AddLoraOptions(options, config.lora);
+  AddDpoOptions(options, config.dpo);
   AddCheckpointOptions(options, config.checkpoint);
   AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);

@@ -8,6 +8,8 @@
 
 #include "core/dtype.h"
 #include "models/options/option_dist.h"
+#include "models/options/option_dpo.h"
+#include "models/options/option_lora.h"
 #include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
@@ -78,6 +80,7 @@ struct DataOptions {
 };
 
 struct TrainOptions {
+  std::string objective = "lm";
   int64_t steps = 1000;  // 0: follows from epochs. Exactly one of the two is above 0.
   double epochs = 0;
   int64_t batch_size = 16;
@@ -143,6 +146,8 @@ struct RunConfig {
   DataOptions data;
   TrainOptions train;
   OptimOptions optim;
+  LoraOptions lora;
+  DpoRunOptions dpo;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
   DistOptions dist;
