@@ -148,10 +148,10 @@ TEST(ConversationEncoder, AnswersEndWithTheirEndTokensAndBosIsThereOnce) {
     for (size_t i = 0; i < encoded.ids.size(); ++i) {
       const bool last =
           encoded.learnt[i] && (i + 1 == encoded.ids.size() || !encoded.learnt[i + 1]);
-      if (last) EXPECT_EQ(encoded.ids[i], end);
+      EXPECT_TRUE(!last || encoded.ids[i] == end);
       // Nor is it in the span of the next turn.
       const bool first = encoded.learnt[i] && (i == 0 || !encoded.learnt[i - 1]);
-      if (first) EXPECT_NE(encoded.ids[i], end);
+      EXPECT_TRUE(!first || encoded.ids[i] != end);
     }
     for (const int32_t bos : tokenizer->special_ids().before) {
       EXPECT_EQ(encoded.ids[0], bos);
@@ -242,7 +242,7 @@ TEST(ConversationEncoder, RefusesWhatItCannotMask) {
   };
   says("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
        "message 2: no special token of the tokenizer ends this answer in the text of chatml.jinja");
-  says("{% for m in messages %}{{ m.content | upper }}<|im_end|>{% endfor %}",
+  says("{% for m in messages %}{{ m.content[::-1] }}<|im_end|>{% endfor %}",
        "message 2: where chatml.jinja writes this answer cannot be told; put {% generation %}");
   says("{% for m in messages %}{{ m.content ~ m.content }}<|im_end|>{% endfor %}",
        "cannot be told");
