@@ -404,9 +404,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
            conversations, &setup);
   if (conversations && !config.init_from.empty() && !Explicit(options, "optim.lr")) {
     setup.dataset.note +=
-        StrCat("\n", options.Describe("optim.lr"), ", the default, is for random ",
-               "weights; those of init_from usually take 1e-5 to 5e-5, and ",
-               "adapters ten times that: --optim.lr=");
+        StrCat("\n", options.Describe("optim.lr"), " is meant for random weights; ",
+               "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
   }
   if (weights.empty()) {
     const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
