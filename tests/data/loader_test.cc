@@ -40,6 +40,40 @@ std::shared_ptr<const TokenSource> Counting(int64_t n) {
   return std::make_shared<MemoryTokens>(tokens);
 }
 
+// Of its tokens 0, 1, 2, ... the model learns every third.
+class EveryThird : public MemoryTokens {
+ public:
+  explicit EveryThird(int64_t n) : MemoryTokens(All(*Counting(n))) {}
+  bool has_documents() const override { return true; }
+  bool learns_all() const override { return false; }
+
+ private:
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+    for (int32_t& learnt : out) learnt = offset++ % 3 == 0 ? 1 : 0;
+  }
+};
+
+TEST(BatchTest, OnlyTokensThatAreLearntAreTargets) {
+  const auto source = std::make_shared<EveryThird>(4000);
+  Batch batch;
+  ReadBatch(*source, std::vector<int64_t>{0, 7, 3997}, 4, &batch);
+  EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 3, 7, 8, 9, 10, 3997, 3998, 0, 0));
+  EXPECT_THAT(batch.targets, ElementsAre(-1, -1, 3, -1, -1, 9, -1, -1, -1, 3999, -1, -1));
+  EXPECT_EQ(batch.num_targets, 3);
+  ReadBatch(*source, std::vector<int64_t>{1}, 3000, &batch);  // longer than pieces that are read
+  EXPECT_EQ(batch.num_targets, 1000);
+  EXPECT_EQ(source->CountLearnt(1, 3000), 1000);
+  EXPECT_EQ(Counting(4000)->CountLearnt(1, 3000), 3000);
+  // The same through sources made of others.
+  const TokenSlice slice(source, 5, 100);
+  const TokenConcatenation both({Counting(4), source});
+  EXPECT_FALSE(slice.learns_all() || both.learns_all());
+  EXPECT_EQ(slice.CountLearnt(0, 5), 2);
+  EXPECT_EQ(both.CountLearnt(2, 6), 2 + 2);
+  const EvalBatches evaluation(source, 16, 4);
+  EXPECT_EQ(evaluation.num_targets(), 1333);
+}
+
 TEST(BatchTest, TargetsAreInputsShiftedByOne) {
   Batch batch;
   ReadBatch(*Counting(100), std::vector<int64_t>{7, 95}, 4, &batch);
@@ -203,15 +237,19 @@ TEST(LoaderTest, ABatchStaysUntilTheNextCall) {
 }
 
 TEST(LoaderTest, AllocatesNothingInSteadyState) {
-  const auto source = std::make_shared<SeparatedTokens>(Counting(5000), 7, Separator::kLast);
-  const Sampler sampler(Order::kShuffled, 4, source->size(), 8);
-  for (const bool document_mask : {false, true}) {
-    Loader loader(source, sampler, {4, 2, {}, document_mask});
-    for (int i = 0; i < 20; ++i) loader.Next();
-    const int64_t before = allocations;
-    ASSERT_GT(before, 0);
-    for (int i = 0; i < 2000; ++i) loader.Next();
-    EXPECT_EQ(allocations, before);
+  const Sampler sampler(Order::kShuffled, 4, 5000, 8);
+  for (const std::shared_ptr<const TokenSource>& source :
+       {std::shared_ptr<const TokenSource>(
+            std::make_shared<SeparatedTokens>(Counting(5000), 7, Separator::kLast)),
+        std::shared_ptr<const TokenSource>(std::make_shared<EveryThird>(5000))}) {
+    for (const bool document_mask : {false, true}) {
+      Loader loader(source, sampler, {4, 2, {}, document_mask});
+      for (int i = 0; i < 20; ++i) loader.Next();
+      const int64_t before = allocations;
+      ASSERT_GT(before, 0);
+      for (int i = 0; i < 2000; ++i) loader.Next();
+      EXPECT_EQ(allocations, before);
+    }
   }
 }
 

@@ -1,0 +1,179 @@
+// Fine-tuning on conversations as users run it: train_gpt on a file of them, then sample_gpt
+// --chat.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "core/io/file.h"
+#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/tokenizer.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::string_view kChatMl =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+constexpr std::array<std::pair<const char*, const char*>, 6> kColours = {{
+    {"sky", "blue"},
+    {"grass", "green"},
+    {"coal", "black"},
+    {"snow", "white"},
+    {"blood", "red"},
+    {"sun", "yellow"},
+}};
+
+class TrainGptChat : public testing::Test {
+ protected:
+  TrainGptChat() {
+    folder_ =
+        JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
+    RemoveTree(folder_);
+    MakeDirectories(Path("tokenizer"));
+    data::BpeTrainerOptions options{.allow_fewer = true};
+    options.special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+    options.vocab_size = 3 + 256;  // bytes suffice
+    WriteFileAtomically(
+        Path("tokenizer/tokenizer.json"),
+        data::ToHuggingFaceJson(data::TrainBpe({}, options), data::Gpt2PreTokenizer(), nullptr));
+    WriteFileAtomically(Path("tokenizer/chat_template.jinja"), std::string(kChatMl));
+    WriteConversations();
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+
+  // 300 conversations about colours, of one to three questions.
+  void WriteConversations() const {
+    std::mt19937 random(3);
+    std::string lines;
+    for (size_t i = 0; i < 300; ++i) {
+      nlohmann::json messages = nlohmann::json::array();
+      for (size_t turn = 0; turn <= i % 3; ++turn) {
+        const auto& [thing, colour] = kColours[random() % kColours.size()];
+        messages.push_back({{"role", "user"}, {"content", std::string(thing) + "?"}});
+        messages.push_back({{"role", "assistant"}, {"content", colour}});
+      }
+      lines += nlohmann::json{{"messages", messages}}.dump() + "\n";
+    }
+    WriteFileAtomically(Path("chat.jsonl"), lines);
+  }
+
+  Result Train(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {"models/train_gpt", "--data.path=" + Path("chat.jsonl"),
+                                    "--train.batch_size=4", "--train.sample_tokens=0",
+                                    "--threads=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunProgram(all);
+  }
+  std::vector<std::string> Fresh(const std::string& out, int steps) const {
+    return {"--data.tokenizer=" + Path("tokenizer/tokenizer.json"),
+            "--out_dir=" + Path(out),
+            "--model.block_size=96",
+            "--model.n_layer=2",
+            "--model.n_head=2",
+            "--model.n_embd=48",
+            "--model.position=rope",
+            "--optim.lr=1e-2",
+            "--optim.warmup=10",
+            "--train.eval_every=50",
+            "--train.steps=" + std::to_string(steps)};
+  }
+  Result Chat(const std::string& checkpoint, const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {"models/sample_gpt",
+                                    "--checkpoint=" + Path(checkpoint),
+                                    "--chat",
+                                    "--temperature=0",
+                                    "--tokens=12",
+                                    "--threads=1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunProgram(all);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TrainGptChat, ASmallModelAnswersWhatItWasTunedOn) {
+  const Result training = Train(Fresh("out", 200));
+  ASSERT_EQ(training.exit_code, 0) << training;
+  EXPECT_THAT(training.out + training.err, HasSubstr("conversations in"));
+  // The checkpoint has the tokenizer and the template. Each answer ends by its end token.
+  std::string answers;
+  std::vector<std::string> questions;
+  for (const auto& [thing, colour] : kColours) {
+    questions.push_back("--prompt=" + std::string(thing) + "?");
+    answers += std::string(colour) + "\n";
+  }
+  for (size_t i = 0; i < kColours.size(); ++i) {
+    const Result one = Chat("out/latest", {questions[i]});
+    ASSERT_EQ(one.exit_code, 0) << one;
+    EXPECT_EQ(one.out, std::string(kColours[i].second) + "\n") << one;
+  }
+  // The history is kept, and forgotten where it outgrows the context: all six in a row.
+  const Result all = Chat("out/latest", questions);
+  ASSERT_EQ(all.exit_code, 0) << all;
+  EXPECT_EQ(all.out, answers);
+  EXPECT_THAT(all.err, HasSubstr("what was said first is forgotten"));
+  // The run folder's checkpoint is what tuning goes on from, with nothing else named.
+  const Result tuned = Train({"--init_from=" + Path("out/latest"), "--out_dir=" + Path("tuned"),
+                              "--train.steps=2", "--optim.lr=1e-5", "--model.position=rope"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned;
+  EXPECT_EQ(Chat("tuned", {"--prompt=sky?"}).out, "blue\n");
+}
+
+TEST_F(TrainGptChat, ADryRunShowsARowWithItsMask) {
+  std::vector<std::string> options = Fresh("dry", 5);
+  options.push_back("--dry_run");
+  const Result run = Train(options);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("300 conversations in "),
+                             HasSubstr(" rows of 96 tokens, which they "
+                                       "fill to "),
+                             HasSubstr("of their tokens are learnt"),
+                             HasSubstr("?<|im_end|>\n<|im_start|>assistant\n>>>"),
+                             HasSubstr("<|im_end|><<<\n<|im_start|>user\n")));
+  EXPECT_FALSE(PathExists(Path("dry")));
+}
+
+TEST_F(TrainGptChat, ARunThatStopsGoesOnAsIfItHadNot) {
+  std::vector<std::string> options = Fresh("whole", 8);
+  options.push_back("--checkpoint.every=3");
+  options.push_back("--checkpoint.keep=0");
+  ASSERT_EQ(Train(options).exit_code, 0);
+  const std::string at_3 = Path("whole/checkpoints/step-00000003");
+  options[1] = "--out_dir=" + Path("resumed");
+  options.push_back("--checkpoint.resume=" + at_3);
+  const Result resumed = Train(options);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed;
+  const std::string end = "/checkpoints/step-00000008/model.safetensors";
+  EXPECT_EQ(ReadFile(Path("resumed") + end), ReadFile(Path("whole") + end));
+}
+
+TEST_F(TrainGptChat, ErrorsSayWhatToDo) {
+  const auto error = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = Fresh("out", 5);
+    options.insert(options.end(), more.begin(), more.end());
+    const Result run = Train(options);
+    EXPECT_EQ(run.exit_code, 1) << run;
+    return run.err;
+  };
+  EXPECT_THAT(error({"--data.order=random"}), HasSubstr("conversations are packed into rows"));
+  EXPECT_THAT(error({"--data.if_long=error", "--model.block_size=16"}),
+              HasSubstr("chat.jsonl:1: this conversation has "));
+  EXPECT_THAT(error({"--data.tokenizer=auto"}), HasSubstr("conversations need a tokenizer"));
+  RemoveTree(Path("tokenizer/chat_template.jinja"));
+  EXPECT_THAT(error({}), AllOf(HasSubstr("conversations need the model's chat template"),
+                               HasSubstr("--data.chat_template=FILE")));
+}
+
+}  // namespace
+}  // namespace lockstep
