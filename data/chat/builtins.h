@@ -60,8 +60,12 @@ struct Call {
   const Arguments& arguments;  // as they are given
   List bound;                  // by parameter, defaults included
 
-  const std::string& Text(size_t i) const { return RequireText(bound[i], Name(i)); }
-  int64_t Integer(size_t i) const { return RequireInteger(bound[i], Name(i)); }
+  const std::string& Text(size_t i) const {
+    return bound[i].Is(Kind::kString) ? bound[i].text() : RequireText(bound[i], Name(i));
+  }
+  int64_t Integer(size_t i) const {
+    return bound[i].IsInteger() ? bound[i].integer() : RequireInteger(bound[i], Name(i));
+  }
   bool Flag(size_t i) const { return Truthy(bound[i]); }
   bool Has(size_t i) const { return !bound[i].Is(Kind::kNone); }
   std::optional<std::string> OptionalText(size_t i) const {

@@ -1,0 +1,36 @@
+// What dataset.cc opens: data sets of texts (text_dataset.cc) and of token files
+// (token_dataset.cc). Internal to OpenDataset; errors are as it says.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/prepare/manifest.h"
+
+namespace lockstep::data {
+
+// `name`: the text's, for messages.
+Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options);
+// JSONL, several files, or compressed ones, in memory. With an end-of-text token before each
+// document, if the tokenizer has one, as `prepare` writes it in llm.c's format.
+Dataset FromDocuments(const DatasetOptions& options);
+Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);
+// A folder that `prepare` made.
+Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);
+
+// nanoGPT's split: the first int(n * 0.9) of n.
+int64_t TrainCount(int64_t n, double val_fraction);
+// The last val_fraction of the training tokens become those for validation.
+void HoldOut(double val_fraction, Dataset* dataset);
+// Makes both streams know where documents begin, by the token that separates them, unless they know
+// it already. `unknown`: what to say, and do, where there is no such token.
+void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator place,
+                       const std::string& unknown);
+// Whether two tokenizers give the same ids, as far as one awkward text tells.
+bool Agree(const Tokenizer& a, const Tokenizer& b);
+
+}  // namespace lockstep::data

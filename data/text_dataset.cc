@@ -1,0 +1,165 @@
+// Data sets of texts: encoded in memory.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/sha256.h"
+#include "data/dataset_parts.h"
+#include "data/text/document_reader.h"
+#include "data/text/text_files.h"
+#include "data/utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+// Where the training part of a text ends, in bytes.
+size_t SplitPosition(std::string_view text, const Tokenizer& tokenizer, double val_fraction) {
+  if (tokenizer.name() == "byte") {
+    return TrainCount(static_cast<int64_t>(text.size()), val_fraction);
+  }
+  return Utf8Offset(text, TrainCount(CountUtf8(text), val_fraction));
+}
+
+// "utf-16", "utf-32" (iconv reads their byte-order mark), "utf-16le" or "utf-16be" for text that
+// looks like it; else "".
+std::string WideEncodingOf(std::string_view text) {
+  using std::string_view_literals::operator""sv;
+  if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv)) return "utf-32";
+  if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv)) return "utf-16";
+  // Without the mark: in most languages every other byte of many characters is zero, and never the
+  // byte next to it.
+  const size_t pairs = std::min<size_t>(text.size(), 4096) / 2;
+  size_t even = 0, odd = 0;
+  for (size_t i = 0; i < pairs; ++i) {
+    even += text[2 * i] == '\0';
+    odd += text[2 * i + 1] == '\0';
+  }
+  if (4 * odd > pairs && even == 0) return "utf-16le";
+  if (4 * even > pairs && odd == 0) return "utf-16be";
+  return "";
+}
+
+void RequireUtf8(std::string_view text, const std::string& name) {
+  if (const std::string wide = WideEncodingOf(text); !wide.empty()) {
+    throw InputError(StrCat(name, ": this is ", wide,
+                            ", but text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
+                            name, " > utf-8.txt"));
+  }
+  const size_t valid = ValidUtf8Prefix(text);
+  if (valid == text.size()) return;
+  throw InputError(StrCat(name, ": not UTF-8: byte ", valid, " is 0x", std::hex,
+                          static_cast<int>(static_cast<uint8_t>(text[valid])),
+                          ". Convert the file (iconv -f latin1 -t utf-8), or use its bytes, with "
+                          "--data.tokenizer=byte. The names of token files must end in .bin"));
+}
+
+std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
+                                              size_t begin, size_t end, const std::string& name) {
+  try {
+    return std::make_shared<MemoryTokens>(tokenizer.Encode(text.substr(begin, end - begin)));
+  } catch (const InputError& error) {
+    throw InputError(StrCat(name, ", from byte ", begin, ": ", error.what()));
+  }
+}
+
+std::string TokenizerChoice(const DatasetOptions& options) {
+  return options.tokenizer.empty() ? "char" : options.tokenizer;
+}
+
+// The tokenizer of raw text, which must fit the model.
+void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset* dataset) {
+  dataset->tokenizer = options.loaded_tokenizer;
+  if (dataset->tokenizer == nullptr) {
+    dataset->tokenizer = MakeTokenizer(TokenizerChoice(options), text);
+  }
+  dataset->vocab_size = dataset->tokenizer->vocab_size();
+  if (options.vocab_size > 0 && dataset->vocab_size > options.vocab_size) {
+    throw InputError(StrCat(dataset->name, ": the ", dataset->tokenizer->name(), " tokenizer has ",
+                            dataset->vocab_size, " tokens, but model.vocab_size is ",
+                            options.vocab_size, "; set --model.vocab_size=", dataset->vocab_size,
+                            " or leave it out"));
+  }
+}
+
+// Tokens in memory whose documents are known.
+class DocumentTokens : public MemoryTokens {
+ public:
+  DocumentTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts)
+      : MemoryTokens(tokens), starts_(std::move(starts)) {}
+
+ private:
+  std::span<const uint64_t> document_starts() const override { return starts_; }
+  const std::vector<uint64_t> starts_;
+};
+
+}  // namespace
+
+Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
+  if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
+  const bool bytes = options.loaded_tokenizer ? options.loaded_tokenizer->name() == "byte"
+                                              : TokenizerChoice(options) == "byte";
+  if (!bytes) RequireUtf8(text, name);
+  Dataset dataset;
+  dataset.name = name;
+  dataset.fingerprint = Sha256Of(text);
+  SetTokenizer(text, options, &dataset);
+  const size_t split = SplitPosition(text, *dataset.tokenizer, options.val_fraction);
+  dataset.train = EncodePart(*dataset.tokenizer, text, 0, split, name);
+  if (options.val_fraction > 0) {
+    dataset.val = EncodePart(*dataset.tokenizer, text, split, text.size(), name);
+  }
+  if (options.document_mask) {
+    SeparateDocuments(&dataset, dataset.tokenizer->end_of_text(), Separator::kLast,
+                      StrCat("the ", dataset.tokenizer->name(),
+                             " tokenizer has no token for their ends: use token files in which "
+                             "one separates documents, as nanoGPT and llm.c write them"));
+  }
+  return dataset;
+}
+
+Dataset FromDocuments(const DatasetOptions& options) {
+  const std::vector<std::string> files = ListTextFiles(std::vector{options.path});
+  const TextOptions text_options{.field = options.field};
+  DocumentReader reader(files, text_options);
+  std::vector<std::string> texts;
+  int64_t bad_utf8 = 0;
+  for (RawDocument document; reader.Next(&document);) {
+    DocumentText text = TextOf(std::move(document), files, text_options);
+    bad_utf8 += text.bad_utf8;
+    if (!text.text.empty()) texts.push_back(std::move(text.text));
+  }
+  if (texts.empty()) throw InputError(StrCat(options.path, ": there is no text in it"));
+  if (files.size() == 1 && texts.size() == 1) return FromText(texts[0], options.path, options);
+  Dataset dataset;
+  dataset.name = options.path;
+  if (bad_utf8 > 0) {
+    dataset.note = StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
+  }
+  std::string all;  // only a char tokenizer is made from it
+  if (!options.loaded_tokenizer && TokenizerChoice(options) == "char") {
+    for (const std::string& text : texts) all += text;
+  }
+  SetTokenizer(all, options, &dataset);
+  const std::optional<int32_t> end = dataset.tokenizer->end_of_text();
+  Sha256 hash;
+  std::vector<int32_t> tokens;
+  std::vector<uint64_t> starts;
+  for (const std::string& text : texts) {
+    const uint64_t size = text.size();
+    hash.Update(std::as_bytes(std::span(&size, 1)));
+    hash.Update(std::as_bytes(std::span(text)));
+    starts.push_back(tokens.size());
+    if (end) tokens.push_back(*end);
+    const std::vector<int32_t> ids = dataset.tokenizer->Encode(text);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
+  dataset.fingerprint = hash.HexDigest();
+  dataset.train = std::make_shared<DocumentTokens>(tokens, std::move(starts));
+  HoldOut(options.val_fraction, &dataset);
+  return dataset;
+}
+
+}  // namespace lockstep::data

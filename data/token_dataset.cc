@@ -1,0 +1,186 @@
+// Data sets of token files, and of the folders of them that `prepare` makes.
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/sha256.h"
+#include "data/dataset_parts.h"
+#include "data/token_shards.h"
+#include "data/tokenizer/gpt2_files.h"
+
+namespace lockstep::data {
+namespace {
+
+// Of GPT-2's vocabulary and of Llama 3's; llm.c begins each document with it.
+constexpr int32_t kGpt2EndOfText = 50256, kLlama3BeginOfText = 128000;
+
+bool Contains(const TokenSource& source, int32_t token) {
+  std::vector<int32_t> piece(size_t{1} << 16);
+  for (int64_t at = 0; at < source.size(); at += std::ssize(piece)) {
+    const std::span some = std::span(piece).first(
+        static_cast<size_t>(std::min<int64_t>(std::ssize(piece), source.size() - at)));
+    source.Read(at, some);
+    if (std::ranges::find(some, token) != some.end()) return true;
+  }
+  return false;
+}
+
+std::string Fingerprint(const TokenShards& shards) {
+  constexpr size_t kEnd = size_t{1} << 16;
+  Sha256 hash;
+  for (const auto* files : {&shards.train, &shards.val}) {
+    for (const auto& file : *files) {
+      const int64_t count = file->size();
+      const std::span<const std::byte> bytes = file->bytes();
+      hash.Update(std::as_bytes(std::span(&count, 1)));
+      hash.Update(bytes.first(std::min(bytes.size(), kEnd)));
+      hash.Update(bytes.last(std::min(bytes.size(), kEnd)));
+    }
+  }
+  return hash.HexDigest();
+}
+
+std::shared_ptr<const TokenSource> Concatenate(
+    const std::vector<std::shared_ptr<const TokenFile>>& files) {
+  if (files.size() == 1) return files[0];
+  return std::make_shared<TokenConcatenation>(
+      std::vector<std::shared_ptr<const TokenSource>>(files.begin(), files.end()));
+}
+
+// The token between documents, if it is known.
+std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, bool is_gpt2) {
+  if (format == TokenFormat::kLlmcLlama3 && dataset.vocab_size > kLlama3BeginOfText) {
+    return kLlama3BeginOfText;
+  }
+  if (dataset.tokenizer) return dataset.tokenizer->end_of_text();
+  if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t TrainCount(int64_t n, double val_fraction) {
+  return static_cast<int64_t>(static_cast<double>(n) * (1.0 - val_fraction));
+}
+
+void HoldOut(double val_fraction, Dataset* dataset) {
+  if (val_fraction == 0) return;
+  const std::shared_ptr<const TokenSource> all = dataset->train;
+  const int64_t split = TrainCount(all->size(), val_fraction);
+  dataset->train = std::make_shared<TokenSlice>(all, 0, split);
+  dataset->val = std::make_shared<TokenSlice>(all, split, all->size());
+}
+
+void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator place,
+                       const std::string& unknown) {
+  const bool known =
+      dataset->train->has_documents() && (dataset->val == nullptr || dataset->val->has_documents());
+  if (known) return;
+  const std::string what =
+      StrCat(dataset->name, ": data.document_mask needs to know where documents begin, but ");
+  const char* otherwise = ", or leave data.document_mask out";
+  if (!token) throw InputError(StrCat(what, unknown, otherwise));
+  if (!Contains(*dataset->train, *token)) {
+    throw InputError(StrCat(what, "the token ", *token, ", which would separate them, does not ",
+                            "occur in the training data: encode it again with that token ",
+                            place == Separator::kFirst ? "before" : "after", " each document",
+                            otherwise));
+  }
+  for (auto* stream : {&dataset->train, &dataset->val}) {
+    if (*stream) *stream = std::make_shared<SeparatedTokens>(*stream, *token, place);
+  }
+}
+
+bool Agree(const Tokenizer& a, const Tokenizer& b) {
+  constexpr char kProbe[] = "The dog's 12345 naïve 中文 \U0001F600\n\n  x = {};\tI'LL <b>";
+  if (a.vocab_size() != b.vocab_size() || a.end_of_text() != b.end_of_text()) return false;
+  try {
+    return a.Encode(kProbe) == b.Encode(kProbe);
+  } catch (const InputError&) {  // a char tokenizer that lacks some
+    return a.ToJson() == b.ToJson();
+  }
+}
+
+Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options) {
+  Dataset dataset;
+  dataset.name = options.path;
+  dataset.tokenizer = options.loaded_tokenizer;
+  if (dataset.tokenizer == nullptr && !options.tokenizer.empty()) {
+    if (options.tokenizer == "char") {
+      throw InputError(
+          StrCat(options.path,
+                 ": a char tokenizer is made from a text, but these are token files; set "
+                 "--data.tokenizer to the tokenizer that made them, or leave it out"));
+    }
+    dataset.tokenizer =
+        options.tokenizer == "gpt2" ? FindGpt2Tokenizer() : MakeTokenizer(options.tokenizer, "");
+  }
+  const bool absent_gpt2 = options.tokenizer == "gpt2" && dataset.tokenizer == nullptr;
+  if (dataset.tokenizer == nullptr) {
+    dataset.note = StrCat("samples are shown as token ids; to see text, ",
+                          absent_gpt2 ? HowToGetGpt2Vocabulary()
+                                      : "name the tokens' tokenizer with --data.tokenizer=");
+  }
+  std::optional<int64_t> limit;
+  if (options.vocab_size > 0) limit = options.vocab_size;
+  if (absent_gpt2) limit = std::min(limit.value_or(INT64_MAX), kGpt2VocabSize);
+  if (dataset.tokenizer) {
+    limit = std::min(limit.value_or(INT64_MAX), dataset.tokenizer->vocab_size());
+  }
+  const TokenShards shards = OpenTokenShards(paths, limit);
+  for (const auto* files : {&shards.train, &shards.val}) {
+    for (const auto& file : *files) {
+      dataset.vocab_size = std::max<int64_t>(dataset.vocab_size, int64_t{file->max_token()} + 1);
+    }
+  }
+  if (dataset.tokenizer) dataset.vocab_size = dataset.tokenizer->vocab_size();
+  if (absent_gpt2) dataset.vocab_size = kGpt2VocabSize;
+  dataset.fingerprint = Fingerprint(shards);
+  dataset.train = Concatenate(shards.train);
+  if (!shards.val.empty()) {
+    dataset.val = Concatenate(shards.val);
+  } else {
+    HoldOut(options.val_fraction, &dataset);
+  }
+  if (options.document_mask) {
+    const TokenFormat format = shards.train.front()->format();
+    SeparateDocuments(&dataset, SeparatorOf(dataset, format, absent_gpt2),
+                      format == TokenFormat::kNanoGpt ? Separator::kLast : Separator::kFirst,
+                      dataset.tokenizer == nullptr
+                          ? "these token files do not tell which token separates them: name their "
+                            "tokenizer with --data.tokenizer="
+                          : StrCat("the ", dataset.tokenizer->name(),
+                                   " tokenizer has no token that separates them: use the one that "
+                                   "made the files"));
+  }
+  return dataset;
+}
+
+Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
+  const std::string& folder = options.path;
+  if (!manifest.complete()) {
+    throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
+                            "that made it, and it goes on where it was interrupted"));
+  }
+  const std::shared_ptr<const Tokenizer> own = LoadTokenizer(JoinPath(folder, "tokenizer.json"));
+  DatasetOptions with_tokenizer = options;
+  if (!options.loaded_tokenizer) {
+    with_tokenizer.loaded_tokenizer =
+        options.tokenizer.empty() ? own : MakeTokenizer(options.tokenizer, "");
+  }
+  if (!Agree(*own, *with_tokenizer.loaded_tokenizer)) {
+    throw InputError(
+        StrCat(folder, ": its tokens were made by another tokenizer (", own->name(), ", ",
+               own->vocab_size(), " tokens) than ",
+               options.loaded_tokenizer ? "that of the weights to start from" : "data.tokenizer",
+               "; prepare the text again with the right one"));
+  }
+  std::vector<std::string> paths;
+  for (const ShardInfo& shard : manifest.shards) paths.push_back(JoinPath(folder, shard.file));
+  return FromTokenFiles(paths, with_tokenizer);
+}
+
+}  // namespace lockstep::data
