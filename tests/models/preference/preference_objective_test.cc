@@ -19,6 +19,7 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/trainer.h"
+#include "nn/lora/lora.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 
@@ -149,7 +150,7 @@ GptConfig SmallModel(int64_t rank = 4) {
           .lora = {.rank = rank, .alpha = 16}};
 }
 
-struct RunOptions {
+struct TuningOptions {
   std::shared_ptr<const data::TokenSource> pairs = std::make_shared<Pairs>(40);
   DpoOptions dpo = {};
   int64_t batch_size = 4, micro_batches = 2;
@@ -159,8 +160,8 @@ struct RunOptions {
 };
 
 // A model, and all that trains it; on several ranks, one of them.
-struct Run {
-  explicit Run(const RunOptions& o = {}, dist::ProcessGroup* group = nullptr)
+struct Tuning {
+  explicit Tuning(const TuningOptions& o = {}, dist::ProcessGroup* group = nullptr)
       : model(SmallModel()), objective(Made(model), o.dpo) {
     for (const auto& p : model.Parameters()) {
       if (p->trainable()) p->leaf().SetDType(DType::kF32);
@@ -212,7 +213,7 @@ struct Run {
 
 // B is zero at first, so the policy is its reference to the bit.
 TEST(PreferenceTuning, BeginsWithoutAPreference) {
-  Run run;
+  Tuning run;
   const StepMetrics first = run.trainer->Step();
   ASSERT_TRUE(first.preference);
   EXPECT_EQ(first.loss, static_cast<double>(std::numbers::ln2_v<float>));
@@ -225,7 +226,7 @@ TEST(PreferenceTuning, BeginsWithoutAPreference) {
 
 // Held-out pairs follow the same rule; the last batch of the evaluation is not full.
 TEST(PreferenceTuning, LearnsToPreferTheChosenAnswers) {
-  Run run;
+  Tuning run;
   const auto held_out = std::make_shared<Pairs>(64);
   const double before = run.Evaluate(held_out).loss;
   EXPECT_NEAR(before, std::numbers::ln2, 1e-7);
@@ -242,7 +243,7 @@ TEST(PreferenceTuning, LearnsToPreferTheChosenAnswers) {
 
 // Whatever the adapters are, equal answers have the loss log 2, and gradients that cancel.
 TEST(PreferenceTuning, EqualAnswersTeachNothing) {
-  Run run;
+  Tuning run;
   for (int i = 0; i < 5; ++i) run.trainer->Step();
   const auto norm = [&](bool equal) {
     const Pairs pairs(2, equal);
@@ -268,7 +269,7 @@ TEST(PreferenceTuning, EqualAnswersTeachNothing) {
 TEST(PreferenceTuning, AccumulationIsAMeanOverPairs) {
   std::vector<StepMetrics> metrics;
   for (const int64_t micro_batches : {1, 2, 4, 8}) {
-    Run run({.batch_size = 8 / micro_batches, .micro_batches = micro_batches});
+    Tuning run({.batch_size = 8 / micro_batches, .micro_batches = micro_batches});
     run.trainer->Step();
     metrics.push_back(run.trainer->Step());
   }
@@ -282,7 +283,7 @@ TEST(PreferenceTuning, AccumulationIsAMeanOverPairs) {
 
 TEST(PreferenceTuning, RanksHaveTheBitsOfOneProcess) {
   const auto train = [](dist::ProcessGroup* group) {
-    Run run({.micro_batches = 4}, group);
+    Tuning run({.micro_batches = 4}, group);
     std::vector<double> numbers;
     for (int i = 0; i < 3; ++i) {
       const StepMetrics m = run.trainer->Step();
@@ -301,7 +302,7 @@ TEST(PreferenceTuning, RanksHaveTheBitsOfOneProcess) {
 
 // Frozen weights stay as they were, and have no gradients.
 TEST(PreferenceTuning, TrainsAdaptersOnly) {
-  Run run, fresh;
+  Tuning run, fresh;
   for (int i = 0; i < 3; ++i) run.trainer->Step();
   for (size_t i = 0; i < run.model.Parameters().size(); ++i) {
     const auto p = run.model.Parameters()[i];
