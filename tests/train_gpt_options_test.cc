@@ -243,6 +243,8 @@ const std::set<std::string> kOthers = {
     "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
     // In train_gpt_lora_test.
     "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
+    // In train_gpt_dpo_test.
+    "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
 
