@@ -83,8 +83,8 @@ const Builtin& RequireBuiltin(BuiltinKind kind, std::string_view name) {
 }
 
 Value Apply(const Builtin& builtin, const Value& self, const Arguments& arguments,
-            Evaluator* evaluator) {
-  Call call{builtin, *evaluator, self, arguments, {}};
+            Rendering* rendering) {
+  Call call{builtin, rendering, self, arguments, {}};
   if (!builtin.variadic) {
     auto given = Bind(builtin.name, arguments, builtin.parameters);
     for (size_t i = 0; i < given.size(); ++i) {

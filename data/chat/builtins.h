@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,6 @@
 #include "data/chat/value.h"
 
 namespace lockstep::data::chat {
-
-class Evaluator;
 
 enum class BuiltinKind {
   kFunction,
@@ -37,10 +36,26 @@ struct Arguments {
 std::vector<std::optional<Value>> Bind(std::string_view function, const Arguments& arguments,
                                        const std::vector<std::string>& names);
 
+// What the calls of one rendering share.
+struct Rendering {
+  // Objects live as long as the rendering: their memory is not returned to the budget.
+  template <class T, class... Args>
+  T* Own(Args&&... args) {
+    Budget::Current()->Take(sizeof(T) + 256);
+    auto object = std::make_unique<T>(std::forward<Args>(args)...);
+    T* const pointer = object.get();
+    objects.push_back(std::move(object));
+    return pointer;
+  }
+
+  int64_t now;  // seconds since 1970, for strftime_now
+  std::vector<std::unique_ptr<Object>> objects;
+};
+
 // A call of a builtin.
 struct Call {
   const Builtin& builtin;
-  Evaluator& evaluator;
+  Rendering* rendering;
   const Value& self;           // the value that is filtered or tested, the object of a method
   const Arguments& arguments;  // as they are given
   List bound;                  // by parameter, defaults included
@@ -92,7 +107,7 @@ const Builtin& RequireBuiltin(BuiltinKind kind, std::string_view name);
 std::optional<Value> FindMethod(const Value& object, const std::string& name);
 
 Value Apply(const Builtin& builtin, const Value& self, const Arguments& arguments,
-            Evaluator* evaluator);
+            Rendering* rendering);
 
 // The tables.
 std::vector<Builtin> FilterTable();

@@ -18,10 +18,9 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kJinja = "chat_template.jinja";
 
-[[noreturn]] void ThrowAt(const std::string& origin, const chat::Position& position,
-                          const std::string& message) {
-  throw InputError(
-      StrCat(origin, ", line ", position.line, ", column ", position.column, ": ", message));
+[[noreturn]] void ThrowAt(const std::string& origin, const chat::LocatedFailure& failure) {
+  throw InputError(StrCat(origin, ", line ", failure.position.line, ", column ",
+                          failure.position.column, ": ", failure.message));
 }
 
 Json ReadConfig(const std::string& path) {
@@ -80,7 +79,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string origin)
   try {
     syntax_ = std::make_unique<const chat::Syntax>(chat::Parse(source));
   } catch (const chat::LocatedFailure& failure) {
-    ThrowAt(origin_, failure.position, failure.message);
+    ThrowAt(origin_, failure);
   }
 }
 
@@ -118,7 +117,7 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
         StrCat("the variables of a chat template must be an object, not ", variables.type_name()));
   }
   chat::Budget budget(limits_);
-  std::vector<std::pair<std::string, chat::Value>> values;
+  chat::Variables values;
   try {
     for (const auto& [name, token] : special_tokens_) {
       values.emplace_back(name, chat::Value::String(token));
@@ -133,13 +132,13 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
   } catch (const chat::TemplateFailure& failure) {
     throw InputError(StrCat("the messages or variables of a chat: ", failure.what()));
   }
-  chat::Evaluator evaluator(std::move(values), now_.value_or(std::time(nullptr)), limits_.depth);
   try {
-    evaluator.Run(syntax_->block);
-  } catch (const chat::TemplateFailure& failure) {
-    ThrowAt(origin_, evaluator.position(), failure.what());
+    auto [text, generation] =
+        chat::Evaluate(*syntax_, std::move(values), now_.value_or(std::time(nullptr)));
+    return {std::move(text), std::move(generation)};
+  } catch (const chat::LocatedFailure& failure) {
+    ThrowAt(origin_, failure);
   }
-  return {evaluator.TakeText(), evaluator.TakeGeneration()};
 }
 
 }  // namespace lockstep::data

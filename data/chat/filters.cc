@@ -1,4 +1,4 @@
-// Filters: value|name.
+// Filters (value|name) and tests (value is name).
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -10,7 +10,7 @@ namespace lockstep::data::chat {
 namespace {
 
 using C = const Call&;
-constexpr BuiltinKind kFilter = BuiltinKind::kFilter;
+using enum BuiltinKind;
 
 // The attribute that `path` ("a.b.0", or an index) names; None names the item.
 Value Lookup(Value item, const Value& path) {
@@ -116,7 +116,7 @@ Value Map(C c) {
     const std::string name = RequireText(TakeFirst(&rest), "the filter that map applies");
     const Builtin& filter = RequireBuiltin(kFilter, name);
     for (const Value& item : Iterate(c.self)) {
-      mapped.push_back(Apply(filter, item, rest, &c.evaluator));
+      mapped.push_back(Apply(filter, item, rest, c.rendering));
     }
   }
   return Value::Of(Kind::kGenerator, std::move(mapped));
@@ -131,12 +131,12 @@ Value Select(C c, bool by_attribute, bool keep) {
   const Builtin* test = nullptr;
   if (!rest.positional.empty()) {
     const Value name = TakeFirst(&rest);
-    test = &RequireBuiltin(BuiltinKind::kTest, RequireText(name, "the test that select applies"));
+    test = &RequireBuiltin(kTest, RequireText(name, "the test that select applies"));
   }
   List selected;
   for (const Value& item : Iterate(c.self)) {
     Value subject = Lookup(item, attribute);
-    if (test != nullptr) subject = Apply(*test, subject, rest, &c.evaluator);
+    if (test != nullptr) subject = Apply(*test, subject, rest, c.rendering);
     if (Truthy(subject) == keep) selected.push_back(item);
   }
   return Value::Of(Kind::kGenerator, std::move(selected));
@@ -200,7 +200,7 @@ Value ToInt(C c) {
     number = ParseFloat(c.self.text());
   }
   if (!number || !std::isfinite(*number)) return c.bound[0];
-  if (std::abs(*number) >= 0x1p63) Fail("int: ", FloatText(*number), " does not fit in 64 bits");
+  if (std::abs(*number) >= 0x1p63) Fail("int: ", Str(c.self), " does not fit in 64 bits");
   return Value::Int(static_cast<int64_t>(*number));
 }
 
@@ -271,7 +271,7 @@ std::string JsonText(C c) {
   format.sort_keys = c.Flag(3);
   if (c.Has(1)) {
     format.indent = Indention(c, 1);
-    format.item_separator = ",";
+    format.item_separator = std::string(1, ',');
   }
   if (c.Has(2)) {
     const List separators = Iterate(c.bound[2]);
@@ -280,6 +280,27 @@ std::string JsonText(C c) {
     format.key_separator = RequireText(separators[1], "each separator of tojson");
   }
   return ToJson(c.self, format);
+}
+
+bool HasRest(const Value& value, const Value& divisor, int64_t rest) {
+  return Equal(Arithmetic("%", value, divisor), Value::Int(rest));
+}
+
+bool IsIterable(const Value& value) {
+  return value.IsSequence() || value.Is(Kind::kString) || value.Is(Kind::kDict) ||
+         value.Is(Kind::kUndefined);
+}
+
+bool IsCallable(const Value& value) {
+  return value.Is(Kind::kFunction) || value.Is(Kind::kUndefined) ||
+         (value.Is(Kind::kObject) && value.object()->callable());
+}
+
+// The same object: exact for what templates compare in this way, None, true and false.
+bool IsSame(const Value& a, const Value& b) {
+  if (a.kind() != b.kind()) return false;
+  if (a.Is(Kind::kNone) || a.Is(Kind::kBool) || a.Is(Kind::kObject)) return Equal(a, b);
+  Fail("the test 'sameas' is supported for none, true, false and namespaces only");
 }
 
 }  // namespace
@@ -330,6 +351,41 @@ std::vector<Builtin> FilterTable() {
        [](C c) { return std::string(Strip(Str(c.self), c.OptionalText(0))); }},
       {kFilter, "unique", "case_sensitive=false attribute=none", Unique},
       {kFilter, "upper", "", [](C c) { return Recase(Str(c.self), Case::kUpper); }},
+  };
+}
+
+std::vector<Builtin> TestTable() {
+  return {
+      {kTest, "boolean", "", [](C c) { return c.self.Is(Kind::kBool); }},
+      {kTest, "callable", "", [](C c) { return IsCallable(c.self); }},
+      {kTest, "defined", "", [](C c) { return !c.self.Is(Kind::kUndefined); }},
+      {kTest, "divisibleby", "num", [](C c) { return HasRest(c.self, c.bound[0], 0); }},
+      {kTest, "even", "", [](C c) { return HasRest(c.self, Value::Int(2), 0); }},
+      {kTest, "false", "", [](C c) { return c.self.Is(Kind::kBool) && !Truthy(c.self); }},
+      {kTest, "float", "", [](C c) { return c.self.Is(Kind::kFloat); }},
+      {kTest, "in", "seq", [](C c) { return Holds("in", c.self, c.bound[0]); }},
+      {kTest, "integer", "", [](C c) { return c.self.Is(Kind::kInt); }},
+      {kTest, "iterable", "", [](C c) { return IsIterable(c.self); }},
+      {kTest, "lower", "", [](C c) { return IsCased(Str(c.self), false); }},
+      {kTest, "mapping", "", [](C c) { return c.self.Is(Kind::kDict); }},
+      {kTest, "none", "", [](C c) { return c.self.Is(Kind::kNone); }},
+      {kTest, "number", "", [](C c) { return c.self.IsNumber(); }},
+      {kTest, "odd", "", [](C c) { return HasRest(c.self, Value::Int(2), 1); }},
+      {kTest, "sameas", "other", [](C c) { return IsSame(c.self, c.bound[0]); }},
+      {kTest, "sequence", "",
+       [](C c) {
+         return IsIterable(c.self) && !c.self.Is(Kind::kView) && !c.self.Is(Kind::kGenerator);
+       }},
+      {kTest, "string", "", [](C c) { return c.self.Is(Kind::kString); }},
+      {kTest, "true", "", [](C c) { return c.self.Is(Kind::kBool) && Truthy(c.self); }},
+      {kTest, "undefined", "", [](C c) { return c.self.Is(Kind::kUndefined); }},
+      {kTest, "upper", "", [](C c) { return IsCased(Str(c.self), true); }},
+      {kTest, "eq == equalto", "b", [](C c) { return Holds("==", c.self, c.bound[0]); }},
+      {kTest, "ne !=", "b", [](C c) { return Holds("!=", c.self, c.bound[0]); }},
+      {kTest, "lt < lessthan", "b", [](C c) { return Holds("<", c.self, c.bound[0]); }},
+      {kTest, "le <=", "b", [](C c) { return Holds("<=", c.self, c.bound[0]); }},
+      {kTest, "gt > greaterthan", "b", [](C c) { return Holds(">", c.self, c.bound[0]); }},
+      {kTest, "ge >=", "b", [](C c) { return Holds(">=", c.self, c.bound[0]); }},
   };
 }
 

@@ -1,10 +1,10 @@
-#include "data/chat/lexer.h"
-
+// Templates to tokens.
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <utility>
 
+#include "data/chat/syntax.h"
 #include "data/chat/text.h"
 #include "data/utf8.h"
 

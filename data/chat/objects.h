@@ -1,4 +1,4 @@
-// The objects of a rendering: namespaces, macros and the state of loops.
+// Namespaces, macros and the state of loops.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,16 @@ class Scope;
 class Namespace : public Object {
  public:
   const char* type_name() const override { return "namespace"; }
-  std::optional<Value> Attribute(const std::string& name) override;
-  void Set(const std::string& name, Value value);
+  std::optional<Value> Attribute(const std::string& name) override {
+    const auto it = attributes_.find(name);
+    return it == attributes_.end() ? std::nullopt : std::optional(it->second);
+  }
+  void Set(const std::string& name, Value value) {
+    if (name.starts_with('_')) {
+      Fail("an attribute of a namespace must not begin with an underscore: '", name, "'");
+    }
+    attributes_[name] = std::move(value);
+  }
 
  private:
   std::map<std::string, Value> attributes_;
@@ -51,19 +59,51 @@ class Loop : public Object {
   std::optional<Value> Attribute(const std::string& name) override;
 
   // Goes to the next element; false behind the last.
-  bool Next();
+  bool Next() {
+    if (IsLast()) return false;
+    previous_ = std::exchange(current_, ahead_.front());
+    ahead_.pop_front();
+    ++index_;
+    return true;
+  }
   const Value& current() const { return current_; }
   // Behind the loop: lets go of the elements.
-  void Finish();
+  void Finish() {
+    items_ = List();
+    ahead_.clear();
+    accepts_ = nullptr;
+    last_changed_.reset();
+    tried_ = 0;
+  }
 
   // The methods.
-  Value Cycle(const List& values) const;
-  bool Changed(const List& values);
+  Value Cycle(const List& values) const {
+    if (values.empty()) Fail("loop.cycle needs the values to cycle through");
+    return values[static_cast<size_t>(index_) % values.size()];
+  }
+  bool Changed(const List& values) {
+    const bool changed = !last_changed_ || !Holds("==", Value::Of(Kind::kTuple, *last_changed_),
+                                                  Value::Of(Kind::kTuple, values));
+    last_changed_ = values;
+    return changed;
+  }
 
  private:
-  bool Pull();  // one more accepted element into ahead_
+  // Takes one more accepted element into ahead_.
+  bool Pull() {
+    while (tried_ < items_.size()) {
+      const Value& item = items_[tried_++];
+      if (accepts_ && !accepts_(item)) continue;
+      ahead_.push_back(item);
+      return true;
+    }
+    return false;
+  }
   bool IsLast() { return ahead_.empty() && !Pull(); }
-  int64_t Length();
+  int64_t Length() {
+    while (Pull()) continue;
+    return index_ + 1 + static_cast<int64_t>(ahead_.size());
+  }
 
   List items_;
   size_t tried_ = 0;  // of items_

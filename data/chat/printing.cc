@@ -11,6 +11,18 @@
 namespace lockstep::data::chat {
 namespace {
 
+// As Python writes it: "1.5", "1e+16", "inf".
+std::string FloatText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  const double size = std::abs(value);
+  const bool fixed = value == 0 || (size >= 1e-4 && size < 1e16);
+  char buffer[40];
+  const auto format = fixed ? std::chars_format::fixed : std::chars_format::scientific;
+  std::string text(buffer, std::to_chars(buffer, std::end(buffer), value, format).ptr);
+  return fixed && text.find('.') == text.npos ? text + ".0" : text;
+}
+
 // Writes repr() without a format, and else JSON.
 class Writer {
  public:
@@ -104,19 +116,6 @@ class Writer {
 
 }  // namespace
 
-std::string FloatText(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  const double size = std::abs(value);
-  const bool fixed = value == 0 || (size >= 1e-4 && size < 1e16);
-  char buffer[40];
-  const auto format = fixed ? std::chars_format::fixed : std::chars_format::scientific;
-  std::string text(buffer, std::to_chars(buffer, std::end(buffer), value, format).ptr);
-  return fixed && text.find('.') == text.npos ? text + ".0" : text;
-}
-
-std::string Repr(const Value& value) { return Writer(nullptr).Write(value); }
-
 std::string ToJson(const Value& value, const JsonFormat& format) {
   return Writer(&format).Write(value);
 }
@@ -139,7 +138,7 @@ std::string Str(const Value& value) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kDict:
-      return Repr(value);
+      return Writer(nullptr).Write(value);
     case Kind::kFunction: {
       const Builtin& builtin = *value.function().builtin;
       Fail("the ", builtin.kind == BuiltinKind::kFunction ? "function" : "method", " '",

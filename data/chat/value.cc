@@ -154,7 +154,7 @@ std::optional<std::string> HashKey(const Value& value) {
     const bool in_range = number >= -0x1p63 && number < 0x1p63;
     const auto integer = in_range ? static_cast<int64_t>(number) : 0;
     return in_range && static_cast<double>(integer) == number ? "i" + std::to_string(integer)
-                                                              : FloatText(number);
+                                                              : Str(value);
   }
   if (!value.Is(Kind::kTuple) && !value.Is(Kind::kRange)) return std::nullopt;
   std::string key = value.Is(Kind::kTuple) ? "(" : "r(";

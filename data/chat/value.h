@@ -176,12 +176,8 @@ Value GetItem(const Value& object, const Value& key);
 // object[begin:end:step]; None for what is absent.
 Value GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step);
 
-// In printing.cc: str() and repr() of Python; "1.5", "1e+16", "inf" as Python writes numbers.
+// In printing.cc: str() of Python, and how its json.dumps writes.
 std::string Str(const Value& value);
-std::string Repr(const Value& value);
-std::string FloatText(double value);
-
-// How Python's json.dumps writes.
 struct JsonFormat {
   bool ensure_ascii = false, sort_keys = false;
   std::optional<std::string> indent;

@@ -1,9 +1,11 @@
 #include "models/sample/sample_gpt.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <thread>
 
 #include "core/io/file.h"
@@ -15,6 +17,7 @@
 #include "models/gpt/generate.h"
 #include "models/gpt/hf_format.h"
 #include "models/gpt/peft/adapter_set.h"
+#include "models/sample/chat.h"
 #include "models/sample/text_stream.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
@@ -220,6 +223,41 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
   if (prints) PrintSpeed(stats);
 }
 
+// The messages of --prompt and --prompt_file, or the lines of standard input.
+std::function<std::optional<std::string>()> MessagesOf(const SampleConfig& c) {
+  if (!c.prompts.empty() || !c.prompt_file.empty()) {
+    return [prompts = ReadPrompts(c), next = size_t{0}]() mutable -> std::optional<std::string> {
+      if (next == prompts.size()) return {};
+      return prompts[next++].text;
+    };
+  }
+  return [terminal = isatty(STDIN_FILENO) != 0]() -> std::optional<std::string> {
+    if (terminal) std::fputs("> ", stdout);
+    std::fflush(stdout);
+    std::string line;
+    if (!std::getline(std::cin, line)) return {};
+    return line;
+  };
+}
+
+void GenerateChat(const SampleConfig& c, Gpt& model,
+                  std::shared_ptr<const data::Tokenizer> tokenizer, const std::string& folder,
+                  const dist::Rendezvous& rendezvous) {
+  if (rendezvous.world_size > 1 && c.prompts.empty() && c.prompt_file.empty()) {
+    throw InputError(
+        "--chat in several processes takes its messages from --prompt or "
+        "--prompt_file, because only one of them could read standard input");
+  }
+  Chat(model, std::move(tokenizer),
+       {.chat_template = c.chat_template,
+        .folder = folder,
+        .system = c.system,
+        .stop = c.stop,
+        .generate = ToGenerateOptions(c),
+        .next_message = MessagesOf(c),
+        .to = rendezvous.rank == 0 ? stdout : nullptr});
+}
+
 // The ranks that generate together; a process on its own has no group.
 struct SampleRanks {
   explicit SampleRanks(const dist::Rendezvous& rendezvous, Device device) {
@@ -293,6 +331,14 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.aliases = {"start", "text"}, .doc = "text to continue; by default a newline"});
   options.Add("prompt_file", &c.prompt_file,
               {.doc = "a file with one prompt per line; they follow those of --prompt"});
+  options.Add("chat", &c.chat,
+              {.doc = "have a conversation by the model's chat template: prompts, or else lines of "
+                      "standard input, are what the user says, and the model answers each"});
+  options.Add("system", &c.system,
+              {.aliases = {"system_prompt"}, .doc = "--chat: what the system says first"});
+  options.Add("chat_template", &c.chat_template,
+              {.doc = "--chat: a chat_template.jinja, or a folder with one; empty: the "
+                      "checkpoint's"});
   options.Add(
       "special_tokens", &c.special_tokens,
       {.aliases = {"add_special_tokens", "parse_special"},
@@ -356,10 +402,14 @@ int SampleGpt(const SampleConfig& c) {
                             " tokens; give at most that, or 0 for half of them"));
   }
   CheckDivides(shape, rendezvous.world_size);
-  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size, is_main);
+  std::shared_ptr<const data::Tokenizer> tokenizer =
+      FindTokenizer(c, folder, shape.vocab_size, is_main);
   const Device device = DeviceOf(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
   const std::vector<PeftAdapter> adapters = OpenAdapters(c, folder, rendezvous.world_size);
+  if (c.chat && adapters.size() > 1) {
+    throw InputError("--chat has a conversation with one adapter: give --adapter once");
+  }
   Gpt model(shape);
   AddAdapters(folder, model);
   if (adapters.size() == 1) adapters[0].AddTo(model);
@@ -377,7 +427,11 @@ int SampleGpt(const SampleConfig& c) {
                stderr);
   }
   if (adapters.size() < 2) {
-    GenerateTexts(c, model, *tokenizer, is_main);
+    if (c.chat) {
+      GenerateChat(c, model, std::move(tokenizer), folder, rendezvous);
+    } else {
+      GenerateTexts(c, model, *tokenizer, is_main);
+    }
     return 0;
   }
   AdapterSet set(model);

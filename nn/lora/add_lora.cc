@@ -133,6 +133,17 @@ void RemoveLora(Module& model) {
   for (const auto& p : model.Parameters()) p->SetTrainable(true);
 }
 
+Tensor MergedRows(const Tensor& rows, const Tensor& a, const Tensor& b, double scale, DType dtype,
+                  double* lost) {
+  const NoGrad no_grad;
+  const DType wide = rows.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const Tensor before = rows.To(wide).Contiguous();
+  const Tensor update = ops::MatMul(b.To(wide), a.To(wide)) * scale;
+  const Tensor merged = (before + update).To(dtype);
+  *lost = Lost(before, merged.To(wide), update);
+  return merged;
+}
+
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) {
   const NoGrad no_grad;
   std::vector<LoraMergeLoss> losses;
@@ -143,7 +154,6 @@ std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) 
              "it: merge into the model's files instead");
     LS_CHECK(weight.layout().is_whole(), "LoRA: the weight at '", adapter->adapter_path(),
              "' is shared out among ranks: merge in a single process");
-    const DType wide = weight.value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
     int64_t row = 0;
     for (size_t i = 0; i < adapter->slices().size(); ++i) {
       const LoraSlice& slice = adapter->slices()[i];
@@ -151,12 +161,10 @@ std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) 
         const int64_t first = adapter->first_rank(i);
         const Tensor a = adapter->a()->value().Detach().Slice(0, first, first + slice.rank);
         const Tensor b = adapter->b(i)->value().Detach();
-        const Tensor update = ops::MatMul(b.To(wide), a.To(wide)) * slice.scale;
         const Tensor rows = weight.value().Detach().Slice(0, row, row + slice.rows);
-        const Tensor before = rows.To(wide).Clone();
-        rows.CopyFrom((before + update).To(dtype.value_or(rows.dtype())).To(rows.dtype()));
-        losses.push_back(
-            {adapter->adapter_path(), slice.name, Lost(before, rows.To(wide), update)});
+        double lost = 0;
+        rows.CopyFrom(MergedRows(rows, a, b, slice.scale, dtype.value_or(rows.dtype()), &lost));
+        losses.push_back({adapter->adapter_path(), slice.name, lost});
       }
       row += slice.rows;
     }

@@ -37,11 +37,17 @@ void AddLora(Module& model, const std::vector<std::string>& patterns, const Lora
 // Throws ArgumentError if there is no adapter, or if a base has been replaced.
 void RemoveLora(Module& model);
 
+// W + scale B A of the rows W [rows, in] of a slice, with A [rank, in] and B [rows, rank] of any
+// dtypes, computed in f32 (f64 for f64) and rounded once, to `dtype`. *lost is what
+// LoraMergeLoss::lost is.
+Tensor MergedRows(const Tensor& rows, const Tensor& a, const Tensor& b, double scale, DType dtype,
+                  double* lost);
+
 // How much of an adapter's effect on a matrix was lost because the sum was rounded to the weight's
 // dtype: |(W' - W) - dW| / |dW| of Frobenius norms; 0 for dW = 0.
 struct LoraMergeLoss {
-  std::string path;   // "h.0.attn.c_attn", of the matrix
-  std::string slice;  // "q_proj", or ""
+  std::string path{};   // "h.0.attn.c_attn", of the matrix
+  std::string slice{};  // "q_proj", or ""
   double lost = 0;
 };
 

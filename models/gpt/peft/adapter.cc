@@ -122,7 +122,18 @@ std::string PeftAdapter::base_hash() const {
   return it == file_.metadata().end() ? "" : it->second;
 }
 
-void PeftAdapter::CheckMatrices(const std::string& module, const Matrices& matrices, int64_t rows,
+std::pair<Tensor, Tensor> PeftAdapter::Matrices(const std::string& module) const {
+  const auto it = matrices_.find(WithoutModel(module));
+  if (it == matrices_.end()) return {};
+  return {it->second.a->ToTensor(), it->second.b->ToTensor()};
+}
+
+Tensor PeftAdapter::Saved(const std::string& module, const std::string& kind) const {
+  const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
+  return it == saved_.end() ? Tensor() : it->second->ToTensor();
+}
+
+void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                                 int64_t columns) const {
   const int64_t rank = config_.RankOf(module);
   const std::string of = StrCat(module, " with rank ", rank);

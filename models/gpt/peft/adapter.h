@@ -14,6 +14,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "core/io/safetensors.h"
 #include "models/gpt/gpt.h"
@@ -38,6 +39,11 @@ class PeftAdapter {
   // WriteAdapter's base_hash; "" if another program wrote the files.
   std::string base_hash() const;
 
+  // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.
+  std::pair<Tensor, Tensor> Matrices(const std::string& module) const;
+  // The "weight" or "bias" that the adapter has whole, as stored; undefined where it has none.
+  Tensor Saved(const std::string& module, const std::string& kind) const;
+
   // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
   // modules_to_save. Comes before the model is parallelised. `dropout` is that of training.
   // InputError says which tensor does not fit the model, and why.
@@ -48,12 +54,12 @@ class PeftAdapter {
 
  private:
   // A and B of a module.
-  struct Matrices {
+  struct Pair {
     const SafetensorsEntry *a = nullptr, *b = nullptr;
   };
 
   PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file);
-  void CheckMatrices(const std::string& module, const Matrices& matrices, int64_t rows,
+  void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                      int64_t columns) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
   void MarkSaved(Gpt& model) const;
@@ -62,7 +68,7 @@ class PeftAdapter {
   PeftConfig config_;
   SafetensorsFile file_;
   // By the module's name WithoutModel; by that of the tensor, "lm_head.weight".
-  std::map<std::string, Matrices> matrices_;
+  std::map<std::string, Pair> matrices_;
   std::map<std::string, const SafetensorsEntry*> saved_;
 };
 

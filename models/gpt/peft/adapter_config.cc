@@ -28,13 +28,26 @@ bool EndsWith(const std::string& module, const std::string& end) {
   return module == end || module.ends_with("." + end);
 }
 
+// As Python's re.match(r"(.*\.)?(pattern)$"). Patterns are mostly names, and there may be one for
+// each module.
+bool MatchesEnd(const std::string& pattern, const std::string& module, const char* field) {
+  if (pattern.find_first_of("\\^$*+?{}[]|()") != pattern.npos) {
+    return FullMatch(StrCat("(?:.*\\.)?(?:", pattern, ")"), module, field);
+  }
+  if (pattern.size() > module.size()) return false;
+  const std::string_view end = std::string_view(module).substr(module.size() - pattern.size());
+  const bool whole = end.size() == module.size() || module[module.size() - end.size() - 1] == '.';
+  return whole &&
+         std::ranges::equal(pattern, end, [](char p, char c) { return p == '.' || p == c; });
+}
+
 // The value of the pattern that matches, as PEFT finds it; of several, they must agree.
 template <class T>
 T ValueFor(const std::map<std::string, T>& patterns, const char* field, const std::string& module,
            T otherwise) {
   const std::string* first = nullptr;
   for (const auto& [pattern, value] : patterns) {
-    if (!FullMatch(StrCat("(?:.*\\.)?(?:", pattern, ")"), module, field)) continue;
+    if (!MatchesEnd(pattern, module, field)) continue;
     if (first && value != otherwise) {
       throw InputError(StrCat("adapter_config.json: \"", field, "\" has two values for ", module,
                               ", by the patterns ", Quoted(*first), " and ", Quoted(pattern)));

@@ -14,6 +14,7 @@
 #include "models/checkpoint/adapter_base.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/layer_names.h"
+#include "models/gpt/peft/merged_weights.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
@@ -215,21 +216,34 @@ TEST_P(PeftParity, MergedWeights) {
   }
 }
 
-// Weights of a file in f32 become bf16 by the same one rounding, and others stay as they are.
+// Weights of a file in f32 become bf16 by the same one rounding, in memory and on their way to a
+// file.
 TEST_P(PeftParity, MergedIntoAnotherDtype) {
+  const PeftAdapter adapter = PeftAdapter::Open(Folder());
   const MergedModel wide = MergeAdapter(Base(), Folder());
   const MergedModel narrow = MergeAdapter(Base(), Folder(), DType::kBF16);
   EXPECT_EQ(narrow.dtype, DType::kBF16);
-  const std::vector<nn::LoraMergeLoss>& losses = narrow.losses;
-  EXPECT_GT(losses.at(0).lost, 1e-4);
-  const auto parameters = narrow.model->NamedParameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto& [name, p] = parameters[i];
-    const Tensor whole = wide.model->Parameters()[i]->value();
-    EXPECT_EQ(p->value().To(DType::kBF16).To(DType::kF32).ToVector<float>(),
-              whole.To(DType::kBF16).To(DType::kF32).ToVector<float>())
-        << name;
+  EXPECT_GT(narrow.losses.at(0).lost, 1e-4);
+  Gpt base(ReadHfConfig(Base()));
+  base.Materialize(kCpu, 0);
+  LoadHfWeights(base, Base());
+  std::vector<double> lost;
+  const WeightSource weight = MergedWeights(
+      base.config(), adapter, [](const std::string&, const Parameter& p) { return p.value(); },
+      DType::kBF16, [&](const nn::LoraMergeLoss& loss) { lost.push_back(loss.lost); });
+  const auto narrow_parameters = narrow.model->NamedParameters();
+  const auto wide_parameters = wide.model->NamedParameters();
+  for (size_t i = 0; i < narrow_parameters.size(); ++i) {
+    const auto& [name, p] = narrow_parameters[i];
+    const auto bf16 = [](const Tensor& x) {
+      return x.Detach().To(DType::kBF16).To(DType::kF32).ToVector<float>();
+    };
+    const std::vector<float> values = bf16(p->value());
+    EXPECT_EQ(values, bf16(wide_parameters[i].second->value())) << name;
+    EXPECT_EQ(values, bf16(weight(name, *p))) << name;
   }
+  ASSERT_EQ(lost.size(), narrow.losses.size());
+  for (size_t i = 0; i < lost.size(); ++i) EXPECT_EQ(lost[i], narrow.losses[i].lost) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PeftParity, testing::Values("llama", "qwen2", "gpt2"),

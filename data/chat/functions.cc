@@ -1,8 +1,7 @@
-#include "data/chat/objects.h"
-
+// The global functions, and what `loop` has.
 #include <ctime>
 
-#include "data/chat/evaluator.h"
+#include "data/chat/objects.h"
 
 namespace lockstep::data::chat {
 namespace {
@@ -45,7 +44,7 @@ Value MakeDict(C c) {
 }
 
 Value MakeNamespace(C c) {
-  auto* space = c.evaluator.Own<Namespace>();
+  auto* space = c.rendering->Own<Namespace>();
   const Value attributes = MakeDict(c);
   for (const auto& [key, value] : attributes.dict().items) {
     space->Set(RequireText(key, "the name of an attribute"), value);
@@ -55,7 +54,7 @@ Value MakeNamespace(C c) {
 
 std::string StrftimeNow(C c) {
   const std::string& format = c.Text(0);
-  const std::time_t time = c.evaluator.now();
+  const std::time_t time = c.rendering->now;
   std::tm parts{};
   if (localtime_r(&time, &parts) == nullptr) Fail("strftime_now: there is no such time");
   RequireTextFits(1024 + 16 * format.size());
@@ -85,49 +84,6 @@ std::vector<Builtin> FunctionTable() {
   };
 }
 
-std::optional<Value> Namespace::Attribute(const std::string& name) {
-  const auto it = attributes_.find(name);
-  return it == attributes_.end() ? std::nullopt : std::optional(it->second);
-}
-
-void Namespace::Set(const std::string& name, Value value) {
-  if (name.starts_with('_')) {
-    Fail("an attribute of a namespace must not begin with an underscore: '", name, "'");
-  }
-  attributes_[name] = std::move(value);
-}
-
-bool Loop::Pull() {
-  while (tried_ < items_.size()) {
-    const Value& item = items_[tried_++];
-    if (accepts_ && !accepts_(item)) continue;
-    ahead_.push_back(item);
-    return true;
-  }
-  return false;
-}
-
-bool Loop::Next() {
-  if (IsLast()) return false;
-  previous_ = std::exchange(current_, ahead_.front());
-  ahead_.pop_front();
-  ++index_;
-  return true;
-}
-
-void Loop::Finish() {
-  items_ = List();
-  ahead_.clear();
-  accepts_ = nullptr;
-  last_changed_.reset();
-  tried_ = 0;
-}
-
-int64_t Loop::Length() {
-  while (Pull()) continue;
-  return index_ + 1 + static_cast<int64_t>(ahead_.size());
-}
-
 std::optional<Value> Loop::Attribute(const std::string& name) {
   if (name == "index") return Value::Int(index_ + 1);
   if (name == "index0") return Value::Int(index_);
@@ -146,18 +102,6 @@ std::optional<Value> Loop::Attribute(const std::string& name) {
   }
   const Builtin* method = FindBuiltin(kLoopMethod, name);
   return method == nullptr ? std::nullopt : std::optional(Value::Of(method, Value::Of(this)));
-}
-
-Value Loop::Cycle(const List& values) const {
-  if (values.empty()) Fail("loop.cycle needs the values to cycle through");
-  return values[static_cast<size_t>(index_) % values.size()];
-}
-
-bool Loop::Changed(const List& values) {
-  const bool changed = !last_changed_ || !Holds("==", Value::Of(Kind::kTuple, *last_changed_),
-                                                Value::Of(Kind::kTuple, values));
-  last_changed_ = values;
-  return changed;
 }
 
 }  // namespace lockstep::data::chat
