@@ -109,7 +109,7 @@ TEST_F(Dpo, LearnsToPreferTheChosenAnswers) {
               double{metrics.back()["reward_chosen"]} - double{metrics.back()["reward_rejected"]},
               1e-9);
   const std::string report = ReadFile(Path("tuned/report.html"));
-  EXPECT_THAT(report, AllOf(HasSubstr("Rewards"), HasSubstr("nats per pair")));
+  EXPECT_THAT(report, AllOf(HasSubstr("Rewards"), HasSubstr("per pair of answers")));
 }
 
 TEST_F(Dpo, ResumesWithTheSameBits) {
