@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
@@ -143,6 +143,23 @@ TEST_F(Dpo, EachOptionActs) {
     const std::string out = "other" + std::to_string(i++);
     Run(1, out, Tune({"--train.steps=10", option}));
     EXPECT_NE(Numbers(out), Numbers("usual")) << option;
+  }
+}
+
+// Of rows that the longest pair fills.
+TEST_F(Dpo, TakesThePlannedMemory) {
+  for (const std::string chunk : {"4096", "32"}) {
+    const Result run = Run(1, chunk,
+                           Tune({"--model.block_size=27", "--train.steps=3", "--train.batch_size=8",
+                                 "--train.loss_chunk=" + chunk}))[0];
+    const size_t at = run.out.find("memory  ");
+    ASSERT_NE(at, std::string::npos) << run.out;
+    const double planned = 1024 * std::stod(run.out.substr(at + 6));  // "624 KiB"
+    double measured = 0;
+    for (const Json& m : Metrics(chunk)) {
+      measured = std::max(measured, m.value("memory_bytes", 0.0));
+    }
+    EXPECT_NEAR(measured, planned, 0.03 * planned) << chunk;
   }
 }
 
