@@ -104,12 +104,12 @@ INSTANTIATE_TEST_SUITE_P(All, DpoParity, testing::Values("qwen2", "gpt2"),
 
 constexpr int64_t kWidth = 16, kVocabulary = 24, kPrompt = 6, kAnswer = 5;
 
-// Pairs whose chosen answers ascend from the prompt's last token, and whose rejected ones descend;
-// `equal`: both ascend. Rows of different pairs differ in length.
+// Pairs whose chosen answers ascend from the last token of a random prompt, and whose rejected ones
+// descend; `equal`: both ascend. Rows of different pairs differ in length. Numbers from `first` on.
 class Pairs : public data::TokenSource {
  public:
-  explicit Pairs(int64_t pairs, bool equal = false) {
-    for (int64_t pair = 0; pair < pairs; ++pair) {
+  explicit Pairs(int64_t pairs, int64_t first = 0, bool equal = false) {
+    for (int64_t pair = first; pair < first + pairs; ++pair) {
       for (const int step : {1, equal ? 1 : -1}) Append(pair, step);
     }
     ids_.push_back(0);
@@ -120,11 +120,13 @@ class Pairs : public data::TokenSource {
 
  private:
   void Append(int64_t pair, int step) {
+    uint64_t random = static_cast<uint64_t>(pair) + 1;
     int64_t last = 0;
     for (int64_t i = 0; i < kWidth; ++i) {
       const int64_t answer = i - kPrompt;
       const bool learnt = answer >= 0 && answer < kAnswer + pair % 4;
-      if (answer < 0) last = (7 * pair + 5 * i + pair * i) % kVocabulary;
+      random = random * 6364136223846793005 + 1442695040888963407;
+      if (answer < 0) last = static_cast<int64_t>((random >> 33) % kVocabulary);
       if (learnt) last = (last + step + kVocabulary) % kVocabulary;
       ids_.push_back(answer < 0 || learnt ? static_cast<int32_t>(last) : 0);
       learnt_.push_back(learnt ? 1 : 0);
@@ -227,7 +229,7 @@ TEST(PreferenceTuning, BeginsWithoutAPreference) {
 // Held-out pairs follow the same rule; the last batch of the evaluation is not full.
 TEST(PreferenceTuning, LearnsToPreferTheChosenAnswers) {
   Tuning run;
-  const auto held_out = std::make_shared<Pairs>(64);
+  const auto held_out = std::make_shared<Pairs>(31, /*first=*/40);
   const double before = run.Evaluate(held_out).loss;
   EXPECT_NEAR(before, std::numbers::ln2, 1e-7);
   StepMetrics last;
@@ -246,7 +248,7 @@ TEST(PreferenceTuning, EqualAnswersTeachNothing) {
   Tuning run;
   for (int i = 0; i < 5; ++i) run.trainer->Step();
   const auto norm = [&](bool equal) {
-    const Pairs pairs(2, equal);
+    const Pairs pairs(2, /*first=*/0, equal);
     data::Batch batch;
     const int64_t starts[] = {0, 2 * kWidth};
     data::ReadBatch(pairs, starts, 2 * kWidth, &batch);
