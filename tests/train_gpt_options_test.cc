@@ -244,6 +244,8 @@ const std::set<std::string> kOthers = {
     // In train_gpt_lora_test, and in tests/models/peft/adapter_programs_test.
     "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
     "lora.init_from",
+    // In train_gpt_dpo_test.
+    "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
 

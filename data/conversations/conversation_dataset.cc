@@ -1,25 +1,21 @@
 #include "data/conversations/conversation_dataset.h"
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "core/error.h"
 #include "core/io/sha256.h"
-#include "core/thread_pool.h"
 #include "data/conversations/conversation.h"
 #include "data/conversations/conversation_encoder.h"
+#include "data/conversations/encode_rows.h"
 #include "data/conversations/model_template.h"
 #include "data/conversations/packing.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
 namespace {
-
-// Lines that are encoded at a time, by all threads.
-constexpr size_t kLinesAtOnce = 512, kBytesAtOnce = size_t{16} << 20;
 
 // Many conversations, one after the other.
 struct EncodedConversations {
@@ -48,31 +44,6 @@ class PackedTokens : public MemoryTokens {
   const std::vector<uint64_t> starts_;
   const std::vector<uint8_t> learnt_;
 };
-
-struct Line {
-  std::string text, place;
-};
-
-// Encodes lines with all threads; an error is that of the first bad line.
-std::vector<EncodedConversation> EncodeLines(const ConversationEncoder& encoder,
-                                             std::span<const Line> lines) {
-  std::vector<EncodedConversation> encoded(lines.size());
-  std::vector<std::exception_ptr> errors(lines.size());
-  ParallelFor(std::ssize(lines), 4, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      try {
-        const Line& line = lines[i];
-        encoded[i] = encoder.Encode(ToConversation(ParseRow(line.text, line.place), line.place));
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  });
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return encoded;
-}
 
 // Keeps a conversation as the rule for long ones says; counts it.
 void Append(EncodedConversation one, const std::string& place, int64_t block_size,
@@ -103,31 +74,6 @@ void Append(EncodedConversation one, const std::string& place, int64_t block_siz
   all->ids.insert(all->ids.end(), one.ids.begin(), one.ids.end());
   all->learnt.insert(all->learnt.end(), one.learnt.begin(), one.learnt.end());
   all->ends.push_back(std::ssize(all->ids));
-}
-
-EncodedConversations EncodeFiles(const ConversationEncoder& encoder, const std::string& path,
-                                 int64_t block_size, const std::string& if_long,
-                                 ConversationCounts* counts, int64_t* bad_utf8) {
-  ConversationReader reader(ListTextFiles(std::vector{path}));
-  EncodedConversations all;
-  std::vector<Line> lines;
-  size_t bytes = 0;
-  const auto encode = [&] {
-    std::vector<EncodedConversation> encoded = EncodeLines(encoder, lines);
-    for (size_t i = 0; i < lines.size(); ++i) {
-      Append(std::move(encoded[i]), lines[i].place, block_size, if_long, &all, counts);
-    }
-    lines.clear();
-    bytes = 0;
-  };
-  for (Line line; reader.NextLine(&line.text, &line.place);) {
-    bytes += line.text.size();
-    lines.push_back(std::move(line));
-    if (lines.size() == kLinesAtOnce || bytes >= kBytesAtOnce) encode();
-  }
-  encode();
-  *bad_utf8 = reader.bad_utf8();
-  return all;
 }
 
 // Rows of the conversations from `begin` to `end` - 1.
@@ -187,25 +133,6 @@ std::string NoteOn(const std::string& path, const ConversationCounts& c, int64_t
   return note;
 }
 
-std::shared_ptr<const Tokenizer> TokenizerOf(const DatasetOptions& options) {
-  if (options.loaded_tokenizer) return options.loaded_tokenizer;
-  if (!options.tokenizer.empty() && options.tokenizer != "char") {
-    return MakeTokenizer(options.tokenizer, "");
-  }
-  throw InputError(StrCat(options.path, ": conversations need a tokenizer whose special tokens ",
-                          "the chat template writes: start from a model's folder (--init_from=), ",
-                          "or name a tokenizer's with --data.tokenizer="));
-}
-
-void CheckIds(const EncodedConversations& all, const DatasetOptions& options) {
-  if (options.vocab_size == 0) return;
-  const auto largest = std::ranges::max_element(all.ids);
-  if (largest == all.ids.end() || *largest < options.vocab_size) return;
-  throw InputError(StrCat(options.path, ": the tokenizer gives the token ", *largest,
-                          ", but model.vocab_size is ", options.vocab_size,
-                          ": use the model's own tokenizer"));
-}
-
 }  // namespace
 
 bool HoldsConversations(const std::string& path, const std::string& field) try {
@@ -229,16 +156,22 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
   LS_CHECK(options.block_size >= 1, "block_size=", options.block_size, ": expected at least 1");
   LS_CHECK(options.val_fraction >= 0 && options.val_fraction < 1,
            "val_fraction=", options.val_fraction, ": expected 0 <= val_fraction < 1");
-  const ModelTemplate model = LoadModelTemplate(conversation_options.chat_template,
-                                                conversation_options.folders, TokenizerOf(options));
+  const ModelTemplate model = LoadModelTemplate(
+      conversation_options.chat_template, conversation_options.folders, TokenizerForChat(options));
   const ConversationEncoder encoder(model.chat_template, model.tokenizer,
                                     conversation_options.special_tokens_of_users);
   ConversationDataset result;
   ConversationCounts& counts = result.counts;
-  int64_t bad_utf8 = 0;
-  const EncodedConversations all =
-      EncodeFiles(encoder, options.path, options.block_size, if_long, &counts, &bad_utf8);
-  CheckIds(all, options);
+  EncodedConversations all;
+  const int64_t bad_utf8 = EncodeRows(
+      options.path,
+      [&](const nlohmann::ordered_json& row, const std::string& place) {
+        return EncodedRow{encoder.Encode(ToConversation(row, place))};
+      },
+      [&](EncodedRow row, const std::string& place) {
+        Append(std::move(row[0]), place, options.block_size, if_long, &all, &counts);
+      });
+  if (!all.ids.empty()) CheckVocabulary(*std::ranges::max_element(all.ids), options);
   const auto split =
       static_cast<int64_t>(static_cast<double>(all.size()) * (1.0 - options.val_fraction));
   if (split == 0 || (options.val_fraction > 0 && split == all.size())) {

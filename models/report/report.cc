@@ -196,15 +196,18 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
   options.log_y = SpreadsWide(lines[1].points, 2);
   const bool pairs = !h.reward_chosen.empty();
   if (pairs) {
-    options.rules.push_back({std::numbers::ln2, "no preference"});
+    if (in.config.dpo.loss == "sigmoid") {
+      options.rules.push_back({std::numbers::ln2, "no preference"});
+    }
   } else if (in.plan.vocab_size > 1) {
     options.rules.push_back({std::log(static_cast<double>(in.plan.vocab_size)),
                              fmt::format("guessing among {} tokens", in.plan.vocab_size)});
   }
-  return Figure("Loss",
-                fmt::format("nats per {}{}; lower is better", pairs ? "pair" : "token",
-                            options.log_y ? ", log scale" : ""),
-                lines, options, /*wide=*/true);
+  return Figure(
+      "Loss",
+      fmt::format("{}{}; lower is better", pairs ? "per pair of answers" : "nats per token",
+                  options.log_y ? ", log scale" : ""),
+      lines, options, /*wide=*/true);
 }
 
 // A token's experts are chosen anew in each step, so the lines are those of what each step had.

@@ -13,6 +13,12 @@ int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
   return source ? source->size() : 0;
 }
 
+// Tokens, or pairs of answers.
+double SamplesOf(const RunSetup& s, const std::shared_ptr<const data::TokenSource>& source) {
+  const int64_t tokens = TokensOf(source);
+  return static_cast<double>(s.prefers() ? tokens / s.sample_tokens() : tokens);
+}
+
 std::string OptimizerTitle(const std::string& name) {
   if (name == "adamw") return "AdamW";
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
@@ -46,14 +52,15 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters{}",
                    HfTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
                    FormatCount(static_cast<double>(model.NumParameters())), adapters)},
-      {"data",
-       fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
-                   FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
-                   FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
-      {"batch", fmt::format("{} x {} tokens x {} micro-batches{} = {} tokens a step",
-                            c.train.batch_size, s.window, s.micro_batches,
-                            s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
-                            FormatCount(static_cast<double>(s.tokens_per_step)))},
+      {"data", fmt::format("{}: {} training and {} validation {}, {}", s.dataset.name,
+                           FormatCount(SamplesOf(s, s.dataset.train)),
+                           FormatCount(SamplesOf(s, s.dataset.val)),
+                           s.prefers() ? "pairs of answers" : "tokens", c.data.order)},
+      {"batch",
+       fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step", c.train.batch_size,
+                   s.prefers() ? " pairs of 2" : "", s.window, s.micro_batches,
+                   s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
+                   FormatCount(static_cast<double>(s.tokens_per_step)))},
       {"length",
        fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
                    FormatCount(static_cast<double>(tokens)),

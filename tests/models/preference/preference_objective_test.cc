@@ -19,6 +19,7 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/trainer.h"
+#include "nn/lora/lora.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 
@@ -103,12 +104,12 @@ INSTANTIATE_TEST_SUITE_P(All, DpoParity, testing::Values("qwen2", "gpt2"),
 
 constexpr int64_t kWidth = 16, kVocabulary = 24, kPrompt = 6, kAnswer = 5;
 
-// Pairs whose chosen answers ascend from the prompt's last token, and whose rejected ones descend;
-// `equal`: both ascend. Rows of different pairs differ in length.
+// Pairs whose chosen answers ascend from the last token of a random prompt, and whose rejected ones
+// descend; `equal`: both ascend. Rows of different pairs differ in length. Numbers from `first` on.
 class Pairs : public data::TokenSource {
  public:
-  explicit Pairs(int64_t pairs, bool equal = false) {
-    for (int64_t pair = 0; pair < pairs; ++pair) {
+  explicit Pairs(int64_t pairs, int64_t first = 0, bool equal = false) {
+    for (int64_t pair = first; pair < first + pairs; ++pair) {
       for (const int step : {1, equal ? 1 : -1}) Append(pair, step);
     }
     ids_.push_back(0);
@@ -119,11 +120,13 @@ class Pairs : public data::TokenSource {
 
  private:
   void Append(int64_t pair, int step) {
+    uint64_t random = static_cast<uint64_t>(pair) + 1;
     int64_t last = 0;
     for (int64_t i = 0; i < kWidth; ++i) {
       const int64_t answer = i - kPrompt;
       const bool learnt = answer >= 0 && answer < kAnswer + pair % 4;
-      if (answer < 0) last = (7 * pair + 5 * i + pair * i) % kVocabulary;
+      random = random * 6364136223846793005 + 1442695040888963407;
+      if (answer < 0) last = static_cast<int64_t>((random >> 33) % kVocabulary);
       if (learnt) last = (last + step + kVocabulary) % kVocabulary;
       ids_.push_back(answer < 0 || learnt ? static_cast<int32_t>(last) : 0);
       learnt_.push_back(learnt ? 1 : 0);
@@ -149,7 +152,7 @@ GptConfig SmallModel(int64_t rank = 4) {
           .lora = {.rank = rank, .alpha = 16}};
 }
 
-struct RunOptions {
+struct TuningOptions {
   std::shared_ptr<const data::TokenSource> pairs = std::make_shared<Pairs>(40);
   DpoOptions dpo = {};
   int64_t batch_size = 4, micro_batches = 2;
@@ -159,8 +162,8 @@ struct RunOptions {
 };
 
 // A model, and all that trains it; on several ranks, one of them.
-struct Run {
-  explicit Run(const RunOptions& o = {}, dist::ProcessGroup* group = nullptr)
+struct Tuning {
+  explicit Tuning(const TuningOptions& o = {}, dist::ProcessGroup* group = nullptr)
       : model(SmallModel()), objective(Made(model), o.dpo) {
     for (const auto& p : model.Parameters()) {
       if (p->trainable()) p->leaf().SetDType(DType::kF32);
@@ -212,7 +215,7 @@ struct Run {
 
 // B is zero at first, so the policy is its reference to the bit.
 TEST(PreferenceTuning, BeginsWithoutAPreference) {
-  Run run;
+  Tuning run;
   const StepMetrics first = run.trainer->Step();
   ASSERT_TRUE(first.preference);
   EXPECT_EQ(first.loss, static_cast<double>(std::numbers::ln2_v<float>));
@@ -225,8 +228,8 @@ TEST(PreferenceTuning, BeginsWithoutAPreference) {
 
 // Held-out pairs follow the same rule; the last batch of the evaluation is not full.
 TEST(PreferenceTuning, LearnsToPreferTheChosenAnswers) {
-  Run run;
-  const auto held_out = std::make_shared<Pairs>(64);
+  Tuning run;
+  const auto held_out = std::make_shared<Pairs>(31, /*first=*/40);
   const double before = run.Evaluate(held_out).loss;
   EXPECT_NEAR(before, std::numbers::ln2, 1e-7);
   StepMetrics last;
@@ -242,10 +245,10 @@ TEST(PreferenceTuning, LearnsToPreferTheChosenAnswers) {
 
 // Whatever the adapters are, equal answers have the loss log 2, and gradients that cancel.
 TEST(PreferenceTuning, EqualAnswersTeachNothing) {
-  Run run;
+  Tuning run;
   for (int i = 0; i < 5; ++i) run.trainer->Step();
   const auto norm = [&](bool equal) {
-    const Pairs pairs(2, equal);
+    const Pairs pairs(2, /*first=*/0, equal);
     data::Batch batch;
     const int64_t starts[] = {0, 2 * kWidth};
     data::ReadBatch(pairs, starts, 2 * kWidth, &batch);
@@ -268,7 +271,7 @@ TEST(PreferenceTuning, EqualAnswersTeachNothing) {
 TEST(PreferenceTuning, AccumulationIsAMeanOverPairs) {
   std::vector<StepMetrics> metrics;
   for (const int64_t micro_batches : {1, 2, 4, 8}) {
-    Run run({.batch_size = 8 / micro_batches, .micro_batches = micro_batches});
+    Tuning run({.batch_size = 8 / micro_batches, .micro_batches = micro_batches});
     run.trainer->Step();
     metrics.push_back(run.trainer->Step());
   }
@@ -282,7 +285,7 @@ TEST(PreferenceTuning, AccumulationIsAMeanOverPairs) {
 
 TEST(PreferenceTuning, RanksHaveTheBitsOfOneProcess) {
   const auto train = [](dist::ProcessGroup* group) {
-    Run run({.micro_batches = 4}, group);
+    Tuning run({.micro_batches = 4}, group);
     std::vector<double> numbers;
     for (int i = 0; i < 3; ++i) {
       const StepMetrics m = run.trainer->Step();
@@ -301,7 +304,7 @@ TEST(PreferenceTuning, RanksHaveTheBitsOfOneProcess) {
 
 // Frozen weights stay as they were, and have no gradients.
 TEST(PreferenceTuning, TrainsAdaptersOnly) {
-  Run run, fresh;
+  Tuning run, fresh;
   for (int i = 0; i < 3; ++i) run.trainer->Step();
   for (size_t i = 0; i < run.model.Parameters().size(); ++i) {
     const auto p = run.model.Parameters()[i];
