@@ -7,7 +7,11 @@
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "dist/mesh_parts.h"
+#include "models/checkpoint/checkpoint_manifest.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/gpt/peft/write_adapter.h"
+#include "nn/lora/lora.h"
 
 namespace lockstep::models {
 namespace {
@@ -27,6 +31,10 @@ std::string ToJson(const TrainerState& s) {
                        {"good_steps", s.loss_scale->good_steps},
                        {"skipped", s.loss_scale->skipped}};
   }
+  if (!s.base.empty()) {
+    j["base"] = s.base;
+    j["base_hash"] = s.base_hash;
+  }
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
   return DumpJson(j, 2) + "\n";
@@ -39,6 +47,17 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   } catch (const nlohmann::json::exception&) {
     throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
   }
+}
+
+bool HasAdapters(const Gpt& model) { return !nn::LoraParameters(model).empty(); }
+
+// adapter_config.json.
+std::string AdapterConfig(const Gpt& model, const TrainerState& state) {
+  const LoraOptions& lora = model.config().lora;
+  PeftConfig config = PeftConfigOf(const_cast<Gpt&>(model), lora.rank_stabilized);
+  config.base = state.base;
+  config.dropout = lora.dropout;
+  return ToJson(config);
 }
 
 // Collects the tensors of a checkpoint, for the files of one rank.
@@ -68,10 +87,13 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0.
+  // All of it on rank 0; of a model with adapters only what is trained.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
+    const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
-    for (const auto& p : model.Parameters()) weights[p.get()] = KeepWhole(*p, p->value());
+    for (const auto& p : model.Parameters()) {
+      if (p->trainable() || !adapters) weights[p.get()] = KeepWhole(*p, p->value());
+    }
     std::vector<SafetensorsItem> state;
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       const Tensor whole = KeepWhole(p, part);
@@ -81,7 +103,8 @@ class Collector {
     const auto weight = [weights](const std::string&, const Parameter& p) {
       return weights.at(&p);
     };
-    files->tensors = {{"model.safetensors", ToHfTensors(model, weight)},
+    files->tensors = {{adapters ? kAdapterTensors : "model.safetensors",
+                       adapters ? ToPeftTensors(model, weight) : ToHfTensors(model, weight)},
                       {"optimizer.safetensors", std::move(state)}};
   }
 
@@ -130,6 +153,7 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   collector.AddBuffers(model, &files);
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
+  if (HasAdapters(model)) files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   if (tokenizer && !tokenizer->ConfigJson().empty()) {
     files.texts.emplace_back("tokenizer_config.json", tokenizer->ConfigJson());
@@ -165,7 +189,8 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
 void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
-  const auto parameters = model.NamedParameters();
+  auto parameters = model.NamedParameters();
+  std::erase_if(parameters, [](const auto& named) { return IsOfAdapter(named.first); });
   for (const auto& [name, p] : parameters) {
     p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
   }
@@ -178,9 +203,50 @@ void LoadParameters(const std::string& path, Gpt& model) {
 
 }  // namespace
 
-void LoadWeights(const std::string& path, Gpt& model) {
+std::string WeightsOf(const std::string& path) {
+  const auto has = [&](const char* name) { return PathExists(JoinPath(path, name)); };
+  const bool whole = has("model.safetensors") || has("model.safetensors.index.json");
+  if (whole || !PeftAdapter::Exists(path)) return path;
+  const std::string file = JoinPath(path, kAdapterConfig);
+  const std::string base = ParsePeftConfig(ReadFile(file), file).base;
+  if (base.empty() || !PathExists(base)) {
+    throw InputError(StrCat(path, " has adapters of the weights of '", base,
+                            "', and there is no such folder: download or restore them there, or "
+                            "write where they are as base_model_name_or_path of ",
+                            file));
+  }
+  return base;
+}
+
+void AddAdapters(const std::string& path, Gpt& model) {
+  if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
+}
+
+namespace {
+
+// A file that Lockstep wrote says which weights its adapters belong to.
+void CheckBase(const std::string& path, const std::string& base) {
+  if (!PathExists(JoinPath(path, "trainer_state.json"))) return;
+  const TrainerState state = ReadTrainerState(path);
+  if (state.base.empty() || state.base_hash == HashOfContent(base)) return;
+  throw InputError(StrCat(path, " has adapters of other weights than those that are now in ", base,
+                          ": restore these"));
+}
+
+}  // namespace
+
+void LoadWeights(const std::string& adapted, Gpt& model) {
+  const std::string path = WeightsOf(adapted);
+  const bool adapters = PeftAdapter::Exists(adapted);
+  if (adapters && !HasAdapters(model)) {
+    throw InputError(StrCat(adapted, " has adapters, beside which a model cannot be trained as a ",
+                            "whole: go on with the same lora.rank and lora.targets, or merge them "
+                            "first"));
+  }
+  if (adapters) CheckBase(adapted, path);
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);
+  if (adapters) PeftAdapter::Open(adapted).LoadInto(model);
   const auto own = model.NamedBuffers();
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
@@ -220,6 +286,10 @@ TrainerState ReadTrainerState(const std::string& path) {
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
   s.config_toml = Field<std::string>(j, "config", file);
+  if (j.contains("base")) {
+    s.base = Field<std::string>(j, "base", file);
+    s.base_hash = Field<uint64_t>(j, "base_hash", file);
+  }
   if (j.contains("loss_scale")) {
     const nlohmann::json& scale = j["loss_scale"];
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),

@@ -315,6 +315,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddDataOptions(options, config.data);
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
+  AddLoraOptions(options, config.lora);
   AddCheckpointOptions(options, config.checkpoint);
   AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);

@@ -8,6 +8,7 @@
 
 #include "core/dtype.h"
 #include "models/options/option_dist.h"
+#include "models/options/option_lora.h"
 #include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
@@ -139,6 +140,7 @@ struct RunConfig {
   DataOptions data;
   TrainOptions train;
   OptimOptions optim;
+  LoraOptions lora;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
   DistOptions dist;

@@ -322,7 +322,7 @@ int SampleGpt(const SampleConfig& c) {
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
   const std::string latest = JoinPath(c.checkpoint, "latest");
   const std::string folder = PathExists(latest) ? latest : c.checkpoint;
-  const GptConfig shape = ReadHfConfig(folder);
+  const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
                             " tokens; give at most that, or 0 for half of them"));
@@ -332,6 +332,7 @@ int SampleGpt(const SampleConfig& c) {
   const Device device = DeviceOf(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
   Gpt model(shape);
+  AddAdapters(folder, model);
   ShareOut(model, std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size));
   model.Materialize(device, 0);
   LoadWeights(folder, model);

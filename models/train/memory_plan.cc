@@ -22,6 +22,7 @@
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
+#include "nn/lora/lora.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -224,8 +225,13 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   }
   MemoryPlan plan = log.Plan();
   const auto parts = dist::MeshParts::Of(model->Parameters());
+  const bool adapters = !nn::LoraParameters(*model).empty();
   for (const auto& p : model->Parameters()) {
     const int64_t elements = p->value().numel(), copies = parts->CopyOf(*p).second;
+    if (adapters && !p->trainable()) {
+      plan.left_out += elements * SizeOf(p->value().dtype());
+      continue;
+    }
     plan.elements += elements;
     plan.written += (elements + copies - 1) / copies;
   }
@@ -240,7 +246,11 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
                  int64_t most_written) {
   if (!in_parts) {
     const Gpt whole(setup.model);
-    return std::llround(bytes_per_element * static_cast<double>(whole.NumParameters()));
+    int64_t saved = 0;
+    for (const auto& p : whole.Parameters()) {
+      saved += p->trainable() ? p->logical_shape().numel() : 0;
+    }
+    return std::llround(bytes_per_element * static_cast<double>(saved));
   }
   const ParallelOptions& parallel = setup.config.parallel;
   const auto ranks = static_cast<int>(parallel.pp * setup.data_ranks * parallel.cp * parallel.tp);
@@ -258,9 +268,11 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
-    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept;
-    bytes_per_element = std::max(bytes_per_element,
-                                 static_cast<double>(own) / static_cast<double>(of_rank.elements));
+    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept -
+                        of_rank.left_out;
+    bytes_per_element = std::max(
+        bytes_per_element,
+        static_cast<double>(own) / static_cast<double>(std::max<int64_t>(of_rank.elements, 1)));
     most_written = std::max(most_written, of_rank.written);
     most_on_host = std::max(most_on_host, of_rank.host);
     most_evaluating = std::max(most_evaluating, of_rank.evaluating);

@@ -57,6 +57,17 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
   }
 }
 
+void CheckAdapters(const Options& options, const RunSetup& setup) {
+  if (setup.model.lora.rank == 0) return;
+  try {
+    Gpt shape(setup.model);
+  } catch (const ArgumentError& error) {
+    options.Fail({"lora.targets", "lora.rank"},
+                 StrCat(options.Describe("lora.targets"), ", ", options.Describe("lora.rank"), ": ",
+                        error.what()));
+  }
+}
+
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
   const ParallelOptions& parallel = config.parallel;
   if (parallel.shard == "none" || ranks == 1) return;

@@ -18,6 +18,8 @@ inline constexpr int64_t kMostSumsInBf16 = 8;
 void CheckGradDType(const RunSetup& setup);
 // for operations that the model lacks, or whose results have to be kept;
 void CheckRecompute(const Options& options, const RunSetup& setup);
+// for adapters whose targets or rank do not fit the model;
+void CheckAdapters(const Options& options, const RunSetup& setup);
 // for data-parallel ranks that cannot share out the weights, or their sums;
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
 // for layers that ranks cannot compute together, or whose parts cannot be rounded as the whole;

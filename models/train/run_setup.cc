@@ -105,7 +105,7 @@ void AdoptMixture(const Options& options, const std::string& weights, const GptC
 }
 
 GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
-  GptConfig shape = ReadHfConfig(weights);
+  GptConfig shape = ReadHfConfig(WeightsOf(weights));
   ModelOptions& m = config->model;
   Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
   Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
@@ -126,6 +126,7 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   }
   AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
+  shape.lora = config->lora;
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;
     const auto keep = [&](const char* key, double* option, double value) {
@@ -207,6 +208,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
         StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
                "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
   }
+  CheckAdapters(options, setup);
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);
@@ -309,6 +311,12 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.dataset = OpenData(settled, weights,
                            weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
   if (weights.empty()) {
+    if (config.lora.rank > 0) {
+      options.Fail({"lora.rank", "init_from"},
+                   StrCat(options.Describe("lora.rank"),
+                          " trains adapters of a model that is trained already, and this one ",
+                          "would be random: name it with --init_from, or leave lora.rank out"));
+    }
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
   }
@@ -330,6 +338,7 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
       settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
     }
     setup.model = ToGptConfig(settled.model);
+    setup.model.lora = config.lora;
   }
   SettleShape(options, settled, setup);
   return setup;

@@ -12,6 +12,7 @@
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/checkpoint_manifest.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
@@ -113,6 +114,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
                         config_.train.eval_batches, config_.data.document_mask);
+  }
+  if (setup.model.lora.rank > 0) {
+    const std::string from = setup.start.checkpoint.value_or(config_.init_from);
+    base_ = std::filesystem::absolute(WeightsOf(from)).lexically_normal();
+    if (ranks.is_main()) base_hash_ = HashOfContent(base_);
   }
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
@@ -304,7 +310,9 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .config_toml = ToToml(config_),
                            .data_fingerprint = setup_.dataset.fingerprint,
                            .finished = trainer_.step() >= setup_.steps,
-                           .loss_scale = trainer_.loss_scale()};
+                           .loss_scale = trainer_.loss_scale(),
+                           .base = base_,
+                           .base_hash = base_hash_};
   Timed(&PauseTimes::checkpoint_ms, [&] {
     if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
       Warn(StrCat("the checkpoint of step ", saved_step_,
