@@ -26,15 +26,13 @@ QuantizedLayer::QuantizedLayer(const Parameter& weight, const QuantizeOptions& o
 }
 
 void QuantizedLayer::AddMatrices(
-    const Parameter& weight,
-    const std::function<Tensor&(const std::string&, const Tensor&)>& add) {
+    const Parameter& weight, const std::function<Tensor&(const std::string&, const Tensor&)>& add) {
   const Tensor value = weight.value().Detach();
   int64_t begin = 0;
   for (const Shape& shape : shapes_) {
     // One zero, repeated: what Materialize resets to takes no memory.
-    const int64_t bytes = Nf4Matrix{.shape = shape, .double_quantized = double_quantized_}
-                              .layout()
-                              .bytes;
+    const int64_t bytes =
+        Nf4Matrix{.shape = shape, .double_quantized = double_quantized_}.layout().bytes;
     const Tensor zero = Tensor::Zeros({1}, DType::kU8);
     data_.push_back(&add(StrCat(kBuffer, data_.size()), zero.Expand({bytes})));
     const int64_t end = begin + shape[0];
@@ -74,8 +72,7 @@ template class QuantizedWeight<Layer>;
 template class QuantizedWeight<BranchLayer>;
 
 QuantizedLinear::QuantizedLinear(const Linear& linear, const QuantizeOptions& options)
-    : QuantizedWeight(*linear.weight(), linear.bias(), options),
-      activation_(linear.activation()) {}
+    : QuantizedWeight(*linear.weight(), linear.bias(), options), activation_(linear.activation()) {}
 
 Tensor QuantizedLinear::Forward(const Tensor& x) {
   const Tensor y = ops::Nf4Linear(x, matrices(), bias() ? bias()->value() : Tensor());
@@ -102,7 +99,8 @@ std::vector<std::pair<std::string, QuantizedLayer*>> QuantizedLayers(const Modul
 
 int64_t NumQuantizedWeights(const Module& model) {
   int64_t n = 0;
-  for (const auto& [path, layer] : QuantizedLayers(model)) n += layer->weight().logical_shape().numel();
+  for (const auto& [path, layer] : QuantizedLayers(model))
+    n += layer->weight().logical_shape().numel();
   return n;
 }
 
@@ -127,7 +125,8 @@ void QuantizeLinear(Module& model, const std::string& path, const QuantizeOption
       continue;
     }
     if (adapter == nullptr && branch_adapter == nullptr) return model.ReplaceChild(path, quantized);
-    adapter != nullptr ? adapter->base().Replace(quantized) : branch_adapter->base().Replace(quantized);
+    adapter != nullptr ? adapter->base().Replace(quantized)
+                       : branch_adapter->base().Replace(quantized);
     return;
   }
   throw ArgumentError(StrCat("QuantizeLinear: there is no linear layer at '", path, "'"));

@@ -20,8 +20,8 @@ struct QuantizeOptions {
   bool double_quantized = true;
 };
 
-// A layer with such a weight [out_features, in_features], of any interface. The weight is a buffer for
-// each of its matrices, "weight.nf4.0", ...: it has no gradient and no optimizer state.
+// A layer with such a weight [out_features, in_features], of any interface. The weight is a buffer
+// for each of its matrices, "weight.nf4.0", ...: it has no gradient and no optimizer state.
 class QuantizedLayer {
  public:
   virtual ~QuantizedLayer() = default;
@@ -40,7 +40,8 @@ class QuantizedLayer {
 
  protected:
   QuantizedLayer(const Parameter& weight, const QuantizeOptions& options);
-  // Its matrices' data become what `add` makes of (name, value); quantises the weight if it has memory.
+  // Its matrices' data become what `add` makes of (name, value); quantises the weight if it has
+  // memory.
   void AddMatrices(const Parameter& weight,
                    const std::function<Tensor&(const std::string&, const Tensor&)>& add);
 
@@ -51,8 +52,8 @@ class QuantizedLayer {
   std::vector<Tensor*> data_;
 };
 
-// What QuantizedLinear and QuantizedBranchLinear share: the parameter bias [out_features], or none, is
-// that of the layer that this one was made of.
+// What QuantizedLinear and QuantizedBranchLinear share: the parameter bias [out_features], or none,
+// is that of the layer that this one was made of.
 template <class Interface>
 class QuantizedWeight : public QuantizedLayer, public Interface {
  public:
@@ -98,9 +99,10 @@ int64_t NumQuantizedWeights(const Module& model);
 // Whether a buffer is the weight of one.
 bool IsQuantizedWeight(const std::string& buffer);
 
-// Puts a QuantizedLinear or QuantizedBranchLinear into the place of the nn::Linear or nn::BranchLinear at
-// this path; of the base, if it has an adapter (nn::AddLora). Best before the model has memory: then
-// the unquantised weight never has any. Throws ArgumentError if there is no such layer.
+// Puts a QuantizedLinear or QuantizedBranchLinear into the place of the nn::Linear or
+// nn::BranchLinear at this path; of the base, if it has an adapter (nn::AddLora). Best before the
+// model has memory: then the unquantised weight never has any. Throws ArgumentError if there is no
+// such layer.
 void QuantizeLinear(Module& model, const std::string& path, const QuantizeOptions& options = {});
 
 }  // namespace lockstep::nn

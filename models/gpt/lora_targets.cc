@@ -27,12 +27,6 @@ bool Names(const std::string& word, const std::string& module) {
          fnmatch(("*." + word).c_str(), module.c_str(), 0) == 0;
 }
 
-// Of attention and MLPs, rather than a router or gate, whose few rows choose.
-bool IsMatrixOfBlock(const AdaptableLayer& layer) {
-  const std::string last = layer.path.substr(layer.path.rfind('.') + 1);
-  return last.starts_with("c_");
-}
-
 std::string List(const std::vector<AdaptableLayer>& layers) {
   std::vector<std::string> known = {"all"};
   for (const AdaptableLayer& layer : layers) {

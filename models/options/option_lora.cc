@@ -26,6 +26,13 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
                .doc = "which matrices get an adapter: all, or Hugging Face's names, as in "
                       "q_proj,v_proj, which may have * and the path before them, as in "
                       "layers.1*.mlp.*"});
+  options.Add(
+      "lora.base", &lora.base,
+      {.choices = {"model", "nf4", "nf4_single"},
+       .aliases = {"bnb_4bit_quant_type"},
+       .doc = "the frozen matrices of attention and MLPs (QLoRA): model (of train.precision), "
+              "nf4 (4 bits, with 8-bit scales: 4.13 bits a weight), nf4_single (with f32 "
+              "scales: 4.5)"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
 }
@@ -38,6 +45,7 @@ void CheckLora(const Options& options, const LoraOptions& lora) {
   needs_rank("lora.alpha", lora.alpha, d.alpha);
   needs_rank("lora.dropout", lora.dropout, d.dropout);
   needs_rank("lora.targets", lora.targets, d.targets);
+  needs_rank("lora.base", lora.base, d.base);
   needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
 }
 

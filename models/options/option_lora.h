@@ -14,6 +14,9 @@ struct LoraOptions {
   double dropout = 0;
   std::string targets = "all";  // models/gpt/lora_targets.h
   bool rank_stabilized = false;
+  std::string base = "model";  // what the matrices of blocks beside them are: also nf4, nf4_single
+
+  bool quantizes() const { return rank > 0 && base != "model"; }
 
   bool operator==(const LoraOptions&) const = default;
 };

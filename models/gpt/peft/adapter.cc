@@ -52,8 +52,8 @@ void CheckShape(const SafetensorsEntry& entry, const std::vector<int64_t>& expec
 }
 
 void RefuseIfTied(const Gpt& model, const SafetensorsEntry& entry, const std::string& module) {
-  if (!model.config().tie_embeddings || (module != "lm_head" && !module.ends_with("embed_tokens") &&
-                                         !module.ends_with("wte"))) {
+  if (!model.config().tie_embeddings ||
+      (module != "lm_head" && !module.ends_with("embed_tokens") && !module.ends_with("wte"))) {
     return;
   }
   Fail(entry, StrCat("changes ", module, ", but this model's head is tied to its token embedding, ",
@@ -129,8 +129,8 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Matrices& matri
   CheckShape(*matrices.a, {rank, columns}, of);
   CheckShape(*matrices.b, {rows, rank}, of);
   if (rank > std::min(rows, columns)) {
-    Fail(*matrices.a, StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ",
-                             columns, "]"));
+    Fail(*matrices.a,
+         StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ", columns, "]"));
   }
   if (!config_.Targets(module)) {
     Fail(*matrices.a, StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
@@ -173,10 +173,11 @@ void PeftAdapter::AddTo(Gpt& model) const {
   for (const auto& [module, pair] : matrices_) {
     if (!known.contains(module)) RefuseModule(model, module);
   }
-  nn::AddLora(model, targets, {.rank = config_.rank,
-                               .alpha = config_.alpha,
-                               .dropout = config_.dropout,
-                               .rank_stabilized = config_.rank_stabilized});
+  nn::AddLora(model, targets,
+              {.rank = config_.rank,
+               .alpha = config_.alpha,
+               .dropout = config_.dropout,
+               .rank_stabilized = config_.rank_stabilized});
   MarkSaved(model);
 }
 

@@ -73,14 +73,16 @@ std::vector<std::string> Names(const Fields& f, const char* key) {
 
 // Fields that change nothing in what the adapter of a file computes.
 const std::set<std::string> kWithoutEffect = {
-    "auto_mapping",     "peft_version",  "revision",        "inference_mode", "exclude_modules",
-    "layers_pattern",   "lora_dropout",  "megatron_core",   "runtime_config", "loftq_config",
-    "eva_config",       "corda_config",  "lora_ga_config",  "qalora_group_size",
-    "layers_to_transform", "ensure_weight_tying"};
+    "auto_mapping",       "peft_version",      "revision",
+    "inference_mode",     "exclude_modules",   "layers_pattern",
+    "lora_dropout",       "megatron_core",     "runtime_config",
+    "loftq_config",       "eva_config",        "corda_config",
+    "lora_ga_config",     "qalora_group_size", "layers_to_transform",
+    "ensure_weight_tying"};
 const std::set<std::string> kUnderstood = {
-    "peft_type",      "task_type",     "base_model_name_or_path", "r",
-    "lora_alpha",     "use_rslora",    "fan_in_fan_out",          "rank_pattern",
-    "alpha_pattern",  "target_modules", "modules_to_save",        "bias",
+    "peft_type",        "task_type",      "base_model_name_or_path", "r",
+    "lora_alpha",       "use_rslora",     "fan_in_fan_out",          "rank_pattern",
+    "alpha_pattern",    "target_modules", "modules_to_save",         "bias",
     "init_lora_weights"};
 
 bool IsOff(const Json& value) {
@@ -150,8 +152,9 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
   c.alpha_pattern = Patterns<double>(f, "alpha_pattern");
   if (c.rank < 1) f.Fail("r", "must be at least 1");
   for (const auto& [pattern, rank] : c.rank_pattern) {
-    if (rank < 1) f.Fail("rank_pattern", StrCat("has ", rank, " for ", Quoted(pattern),
-                                                "; a rank is at least 1"));
+    if (rank < 1)
+      f.Fail("rank_pattern",
+             StrCat("has ", rank, " for ", Quoted(pattern), "; a rank is at least 1"));
   }
   if (!(c.dropout >= 0 && c.dropout < 1)) f.Fail("lora_dropout", "must be from 0 to below 1");
   if (f.Has("target_modules") && j["target_modules"].is_string()) {

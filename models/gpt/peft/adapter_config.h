@@ -1,5 +1,5 @@
-// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter beside its
-// tensors.
+// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter beside
+// its tensors.
 #pragma once
 
 #include <cstdint>

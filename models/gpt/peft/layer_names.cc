@@ -1,6 +1,6 @@
 #include "models/gpt/peft/layer_names.h"
 
-#include <map>
+#include "nn/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -18,29 +18,34 @@ std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string&
                                      const Parameter& p) {
   std::vector<ModuleRows> out;
   for (const HfRows& rows : HfRowsOf(config, name, p)) {
-    out.push_back(
-        {rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
+    out.push_back({rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
   }
   return out;
 }
 
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
   std::vector<AdaptableLayer> out;
-  for (const auto& [name, p] : model.NamedParameters()) {
-    // The other parameters of blocks are vectors, and experts', which are stacked.
-    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
-                        p->logical_shape().ndim() == 2 && !IsOfAdapter(name);
-    if (!linear) continue;
-    AdaptableLayer layer{.path = name.substr(0, name.rfind('.')),
-                         .in_features = p->logical_shape()[1]};
-    const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), name, *p);
+  const auto add = [&](const std::string& path, const Parameter& weight) {
+    AdaptableLayer layer{.path = path, .in_features = weight.logical_shape()[1]};
+    const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), path + ".weight", weight);
     for (const auto& [rows, module, kind] : parts) {
       const std::string slice = parts.size() > 1 ? module.substr(module.rfind('.') + 1) : "";
       layer.parts.push_back({module, slice, rows.end - rows.begin});
     }
     out.push_back(std::move(layer));
+  };
+  for (const auto& [name, p] : model.NamedParameters()) {
+    // The other parameters of blocks are vectors, and experts', which are stacked.
+    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
+                        p->logical_shape().ndim() == 2 && !IsOfAdapter(name);
+    if (linear) add(name.substr(0, name.rfind('.')), *p);
   }
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;
+}
+
+bool IsMatrixOfBlock(const AdaptableLayer& layer) {
+  return layer.path.substr(layer.path.rfind('.') + 1).starts_with("c_");
 }
 
 std::string WithoutModel(const std::string& module) {

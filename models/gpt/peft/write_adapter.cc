@@ -117,8 +117,9 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
   std::vector<SafetensorsItem> items;
   const auto add = [&](const std::string& key, const std::string& name, const Parameter& p,
                        const Shape& shape, std::function<Tensor(const Tensor&)> part) {
-    items.push_back(SafetensorsItem::Of("base_model.model." + key, p.value().dtype(), shape,
-                                        [weight, name, &p, part] { return part(weight(name, p)); }));
+    items.push_back(
+        SafetensorsItem::Of("base_model.model." + key, p.value().dtype(), shape,
+                            [weight, name, &p, part] { return part(weight(name, p)); }));
   };
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
     const std::string a_name = layer.path + ".lora_A.weight";
@@ -141,7 +142,8 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
   for (const auto& [name, p] : model.NamedParameters()) {
     if (!p->trainable() || IsOfAdapter(name)) continue;
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
-      const Shape shape = RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
+      const Shape shape =
+          RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
       add(module + "." + kind, name, *p, shape,
           [rows = rows](const Tensor& whole) { return RowsOf(whole, rows); });
     }
