@@ -121,7 +121,7 @@ TEST(BitsAndBytesFolder, HasTheLogitsOfItsDequantisedWeights) {
 }
 
 TEST(BitsAndBytesFolder, OtherScalesAreRefused) {
-  EXPECT_THAT(MessageOf([] { Load(kFolder, "nf4_single"); }),
+  EXPECT_THAT(MessageOf<InputError>([] { Load(kFolder, "nf4_single"); }),
               AllOf(HasSubstr("q_proj.weight' has scales of 8 bits: use --lora.base=nf4")));
 }
 
@@ -130,7 +130,7 @@ TEST(BitsAndBytesFolder, OtherMethodsAreRefusedByTheirField) {
   const auto message = [&](const std::string& from, const std::string& to) {
     std::string changed = config;
     changed.replace(changed.find(from), from.size(), to);
-    return MessageOf([&] { FromHfConfig(changed, "config.json"); });
+    return MessageOf<InputError>([&] { FromHfConfig(changed, "config.json"); });
   };
   EXPECT_THAT(message("\"quant_method\": \"bitsandbytes\"", "\"quant_method\": \"gptq\""),
               HasSubstr("config.json: \"quantization_config\" has the quant_method \"gptq\""));
@@ -159,7 +159,7 @@ struct Stored {
     Set(".quant_state.bitsandbytes__nf4", "U8", std::as_bytes(std::span(json)));
   }
   std::string Message() const {
-    return MessageOf([&] {
+    return MessageOf<InputError>([&] {
       ReadBitsAndBytes(
           [&](const std::string& name) {
             const auto it = entries.find(name);
@@ -183,7 +183,7 @@ Stored Valid() {
 }
 
 TEST(BitsAndBytesFolder, DamagedMatricesAreRefused) {
-  EXPECT_EQ(Valid().Message(), "");
+  EXPECT_EQ(Valid().Message(), "no error");
   const auto with = [](const auto& change) {
     Stored s = Valid();
     change(s);
@@ -381,12 +381,12 @@ TEST(QuantizedBaseErrors, SayWhichWeightAndWhy) {
     if (name == "h.1.mlp.c_fc.weight") p->value().Detach().Slice(0, 3, 4).Fill(NAN);
   }
   WriteHfFolder(folder.path(), ToHfConfig(config), ToHfTensors(*source), int64_t{1} << 40);
-  EXPECT_THAT(MessageOf([&] { Load(folder.path(), "nf4"); }),
+  EXPECT_THAT(MessageOf<InputError>([&] { Load(folder.path(), "nf4"); }),
               AllOf(HasSubstr("model.safetensors: 'h.1.mlp.c_fc.weight': "),
                     HasSubstr("infinite or undefined (NaN) weights")));
   config.n_layer = 3;
   WriteFileAtomically(folder.path() + "/config.json", ToHfConfig(config));
-  EXPECT_THAT(MessageOf([&] { Load(folder.path(), "nf4_single"); }), HasSubstr("NaN"));
+  EXPECT_THAT(MessageOf<InputError>([&] { Load(folder.path(), "nf4_single"); }), HasSubstr("NaN"));
   EXPECT_THAT(MessageOf([] {
                 nn::QuantizedLinear(nn::Linear(4, 6), {.rows = {2, 3}});
               }),
