@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "data/chat/parser.h"
+#include "data/chat/syntax.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
@@ -78,9 +78,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string origin)
     throw InputError(StrCat(origin_, ": the chat template is not UTF-8 at byte ", valid));
   }
   try {
-    chat::StatementParser parser(chat::Tokenize(source));
-    block_ = std::make_unique<const chat::Block>(parser.ParseTemplate());
-    has_generation_ = parser.has_generation();
+    syntax_ = std::make_unique<const chat::Syntax>(chat::Parse(source));
   } catch (const chat::LocatedFailure& failure) {
     ThrowAt(origin_, failure.position, failure.message);
   }
@@ -137,7 +135,7 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
   }
   chat::Evaluator evaluator(std::move(values), now_.value_or(std::time(nullptr)), limits_.depth);
   try {
-    evaluator.Run(*block_);
+    evaluator.Run(syntax_->block);
   } catch (const chat::TemplateFailure& failure) {
     ThrowAt(origin_, evaluator.position(), failure.what());
   }

@@ -1,6 +1,7 @@
 // Runs a parsed template.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -8,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/chat/arguments.h"
+#include "data/chat/builtins.h"
 #include "data/chat/objects.h"
 #include "data/chat/syntax.h"
 #include "data/chat/value.h"
@@ -39,51 +40,13 @@ class Evaluator {
   // `now`: seconds since 1970, for strftime_now.
   Evaluator(std::vector<std::pair<std::string, Value>> variables, int64_t now, int max_depth);
 
-  void Run(const Block& block);
+  void Run(const Block& block) { Execute(block); }
 
   std::string TakeText() { return std::move(text_); }
   std::vector<ByteSpan> TakeGeneration() { return std::move(generation_); }
   // Of what is evaluated: after a failure, of what failed.
   const Position& position() const { return position_; }
-
- private:
-  enum class Flow { kNext, kBreak, kContinue };
-
-  void Enter(const Position& position);
-  Flow Execute(const Block& block);
-  Flow Execute(const Statement& statement);
-  Flow ExecuteFor(const Statement& statement);
-  Flow ExecuteIf(const Statement& statement);
-  void ExecuteSetBlock(const Statement& set);
-  // What the block writes.
-  std::string Capture(const Block& block, std::shared_ptr<Scope> scope);
-  void Write(std::string_view text);
-  void Assign(const Target& target, const Value& value);
-  Value CallMacro(const MacroObject& macro, const Arguments& arguments);
-
-  // In expressions.cc.
-  Value Evaluate(const Expression& expression);
-  Value EvaluateKind(const Expression& expression);
-  Value EvaluateName(const Expression& expression) const;
-  Value EvaluateDict(const Expression& expression);
-  Value EvaluateCompare(const Expression& expression);
-  Value EvaluateConcatenation(const Expression& expression);
-  Value EvaluateConditional(const Expression& expression);
-  Value EvaluateFilter(const Expression& expression);
-  Value EvaluateCall(const Expression& expression);
-  List EvaluateAll(const std::vector<ExpressionPtr>& expressions);
-  Arguments EvaluateArguments(const Expression& call);
-  void DefineFunctions(int64_t now);
-  Value MakeNamespace(const Arguments& arguments);
-
-  // Runs the function with `scope` as the innermost.
-  template <class Function>
-  auto InScope(std::shared_ptr<Scope> scope, Function function) {
-    std::shared_ptr<Scope> outer = std::exchange(scope_, std::move(scope));
-    const auto result = function();
-    scope_ = std::move(outer);
-    return result;
-  }
+  int64_t now() const { return now_; }
 
   // Objects live as long as the evaluator: their memory is not returned to the budget.
   template <class T, class... Args>
@@ -95,6 +58,36 @@ class Evaluator {
     return pointer;
   }
 
+ private:
+  enum class Flow { kNext, kBreak, kContinue };
+
+  void Enter(const Position& position);
+  Flow Execute(const Block& block);
+  Flow Execute(const Statement& statement);
+  Flow ExecuteFor(const Statement& statement);
+  Flow ExecuteInScope(const Block& block);  // in a scope of its own
+  // What the block writes.
+  Value Capture(const Block& block, std::shared_ptr<Scope> scope);
+  void Write(std::string_view text);
+  void Assign(const Expression& target, const Value& value);
+  Value CallMacro(const Macro& macro, const Arguments& arguments);
+
+  Value Evaluate(const Expression& expression);
+  Value EvaluateKind(const Expression& expression);
+  Value EvaluateName(const Expression& expression) const;
+  Value EvaluateCall(const Expression& expression);
+  List EvaluateAll(const std::vector<ExpressionPtr>& expressions);
+  Arguments EvaluateArguments(const Expression& call);
+
+  // Runs the function with `scope` as the innermost.
+  template <class Function>
+  auto InScope(std::shared_ptr<Scope> scope, Function function) {
+    std::shared_ptr<Scope> outer = std::exchange(scope_, std::move(scope));
+    const auto result = function();
+    scope_ = std::move(outer);
+    return result;
+  }
+
   std::vector<std::unique_ptr<Object>> objects_;
   std::shared_ptr<Scope> scope_;
   std::string text_;
@@ -103,6 +96,7 @@ class Evaluator {
   std::vector<ByteSpan> generation_;
   const Value* block_value_ = nullptr;  // of the set block whose filters are evaluated
   Position position_;
+  int64_t now_;
   int depth_ = 0;
   int max_depth_;
 };

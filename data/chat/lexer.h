@@ -1,7 +1,6 @@
 // The tokens of a template.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +13,7 @@ struct Position {
   int line = 1, column = 1;  // column in characters
 };
 
-// A template that cannot be parsed, or that failed at this position.
+// A template that cannot be parsed, with the position.
 struct LocatedFailure {
   Position position;
   std::string message;
@@ -26,16 +25,12 @@ template <class... Args>
 }
 
 enum class TokenType {
-  kText,         // between the tags
-  kTagBegin,     // {%
-  kTagEnd,       // %}
-  kOutputBegin,  // {{
-  kOutputEnd,    // }}
+  kText,      // between the tags
+  kOperator,  // also {% %} {{ }}
   kName,
   kString,   // `text` is what it denotes
   kInteger,  // `text` without underscores
   kFloat,
-  kOperator,
   kEnd
 };
 
@@ -47,7 +42,7 @@ struct Token {
 
 // With trim_blocks and lstrip_blocks of Jinja: white space before a tag on its line, and the
 // newline after it, are dropped, as `-` drops more and `+` none. Comments are dropped; raw blocks
-// are text. The last token is kEnd.
+// are text. The last token is kEnd. Throws LocatedFailure.
 std::vector<Token> Tokenize(std::string_view source);
 
 }  // namespace lockstep::data::chat

@@ -1,6 +1,7 @@
-// The objects of a rendering: namespaces, functions and the state of loops.
+// The objects of a rendering: namespaces, macros and the state of loops.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -9,12 +10,15 @@
 #include <string>
 #include <utility>
 
-#include "data/chat/arguments.h"
+#include "data/chat/builtins.h"
 #include "data/chat/value.h"
 
 namespace lockstep::data::chat {
 
-class NamespaceObject : public Object {
+struct Statement;
+class Scope;
+
+class Namespace : public Object {
  public:
   const char* type_name() const override { return "namespace"; }
   std::optional<Value> Attribute(const std::string& name) override;
@@ -24,26 +28,10 @@ class NamespaceObject : public Object {
   std::map<std::string, Value> attributes_;
 };
 
-class FunctionObject : public Object {
+class Macro : public Object {
  public:
-  using Body = std::function<Value(const Arguments&)>;
-
-  explicit FunctionObject(Body body) : body_(std::move(body)) {}
-  const char* type_name() const override { return "function"; }
-  bool callable() const override { return true; }
-  Value Call(const Arguments& arguments) const { return body_(arguments); }
-
- private:
-  Body body_;
-};
-
-struct Statement;
-class Scope;
-
-class MacroObject : public Object {
- public:
-  MacroObject(const Statement* macro, std::shared_ptr<Scope> around)
-      : statement(macro), scope(std::move(around)) {}
+  Macro(const Statement* statement, std::shared_ptr<Scope> scope)
+      : statement(statement), scope(std::move(scope)) {}
   const char* type_name() const override { return "macro"; }
   bool callable() const override { return true; }
 
@@ -53,12 +41,12 @@ class MacroObject : public Object {
 
 // `loop`. With a condition, elements are tried as late as possible, as in Jinja: the condition may
 // depend on what the body has set.
-class LoopObject : public Object {
+class Loop : public Object {
  public:
   using Condition = std::function<bool(const Value&)>;
 
   // An empty condition accepts everything.
-  LoopObject(List items, Condition accepts);
+  Loop(List items, Condition accepts) : items_(std::move(items)), accepts_(std::move(accepts)) {}
   const char* type_name() const override { return "loop"; }
   std::optional<Value> Attribute(const std::string& name) override;
 
@@ -68,12 +56,14 @@ class LoopObject : public Object {
   // Behind the loop: lets go of the elements.
   void Finish();
 
+  // The methods.
+  Value Cycle(const List& values) const;
+  bool Changed(const List& values);
+
  private:
   bool Pull();  // one more accepted element into ahead_
-  bool IsLast();
+  bool IsLast() { return ahead_.empty() && !Pull(); }
   int64_t Length();
-  Value Cycle(const Arguments& arguments) const;
-  bool Changed(const Arguments& arguments);
 
   List items_;
   size_t tried_ = 0;  // of items_
@@ -82,14 +72,6 @@ class LoopObject : public Object {
   int64_t index_ = -1;
   Value previous_, current_;
   std::optional<List> last_changed_;
-  FunctionObject cycle_, changed_;
 };
-
-// The functions that templates can call by name.
-Value Range(const Arguments& arguments);
-Value MakeDict(const Arguments& arguments);
-// `now`: seconds since 1970.
-Value StrftimeNow(const Arguments& arguments, int64_t now);
-[[noreturn]] void RaiseException(const Arguments& arguments);
 
 }  // namespace lockstep::data::chat

@@ -36,7 +36,10 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     Nf4DequantizeKernel(CodeTable table, const uint8_t* codes, Scales scales, int64_t first,
                         int64_t columns, int64_t m, int64_t n, bool packed, T* out) {
   SHARED_ARRAY(float, code, 16);
-  if (threadIdx.x < 16) code[threadIdx.x] = table.value[threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if (threadIdx.x == i) code[i] = table.value[i];
+  }
   __syncthreads();
   const int64_t begin = GlobalThread() * kValues;
   if (begin >= m * n) return;

@@ -7,7 +7,7 @@
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "dist/mesh_parts.h"
-#include "models/checkpoint/checkpoint_manifest.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/gpt/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
@@ -31,10 +31,6 @@ std::string ToJson(const TrainerState& s) {
     j["loss_scale"] = {{"scale", s.loss_scale->scale},
                        {"good_steps", s.loss_scale->good_steps},
                        {"skipped", s.loss_scale->skipped}};
-  }
-  if (!s.base.empty()) {
-    j["base"] = s.base;
-    j["base_hash"] = s.base_hash;
   }
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
@@ -161,7 +157,10 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   collector.AddBuffers(model, &files);
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
-  if (HasAdapters(model)) files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
+  if (HasAdapters(model)) {
+    files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
+    files.metadata[kBaseHashEntry] = state.base_hash;
+  }
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   if (tokenizer && !tokenizer->ConfigJson().empty()) {
     files.texts.emplace_back("tokenizer_config.json", tokenizer->ConfigJson());
@@ -230,19 +229,6 @@ void AddAdapters(const std::string& path, Gpt& model) {
   if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
 }
 
-namespace {
-
-// A file that Lockstep wrote says which weights its adapters belong to.
-void CheckBase(const std::string& path, const std::string& base) {
-  if (!PathExists(JoinPath(path, "trainer_state.json"))) return;
-  const TrainerState state = ReadTrainerState(path);
-  if (state.base.empty() || state.base_hash == HashOfContent(base)) return;
-  throw InputError(StrCat(path, " has adapters of other weights than those that are now in ", base,
-                          ": restore these"));
-}
-
-}  // namespace
-
 void LoadWeights(const std::string& adapted, Gpt& model) {
   const std::string path = WeightsOf(adapted);
   const bool adapters = PeftAdapter::Exists(adapted);
@@ -251,10 +237,13 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
                             "whole: go on with the same lora.rank and lora.targets, or merge them "
                             "first"));
   }
-  if (adapters) CheckBase(adapted, path);
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);
-  if (adapters) PeftAdapter::Open(adapted).LoadInto(model);
+  if (adapters) {
+    const PeftAdapter adapter = PeftAdapter::Open(adapted);
+    CheckBase(adapter, path);
+    adapter.LoadInto(model);
+  }
   const NamedTensors own = KeptBuffers(model);
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
@@ -294,10 +283,6 @@ TrainerState ReadTrainerState(const std::string& path) {
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
   s.config_toml = Field<std::string>(j, "config", file);
-  if (j.contains("base")) {
-    s.base = Field<std::string>(j, "base", file);
-    s.base_hash = Field<uint64_t>(j, "base_hash", file);
-  }
   if (j.contains("loss_scale")) {
     const nlohmann::json& scale = j["loss_scale"];
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),

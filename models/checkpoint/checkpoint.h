@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,9 +32,8 @@ struct TrainerState {
   bool finished = false;                  // the run reached its last step
   std::optional<LossScale> loss_scale{};  // of fp16
   // Of a model with adapters, whose checkpoints leave the other weights out: the folder that has
-  // them, and HashOfContent of it.
-  std::string base{};
-  uint64_t base_hash = 0;
+  // them, and HashOfBase of it. The adapters' files have both.
+  std::string base{}, base_hash{};
 };
 
 // The files that one rank writes of a checkpoint, with what they will hold; any thread may write
@@ -43,6 +43,7 @@ struct CheckpointFiles {
   std::optional<double> val_loss;  // of these weights, if it was measured
   std::vector<std::pair<std::string, std::vector<SafetensorsItem>>> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
+  std::map<std::string, std::string> metadata{};  // of the files of tensors
 };
 
 // How ranks share out the writing.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "models/gpt/lora_targets.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/gpt/quantize_base.h"
 #include "nn/lora/add_lora.h"
 #include "nn/offload.h"
@@ -88,7 +89,11 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
       head_(this, "",
             std::make_shared<GptHead>(
                 config_, config_.tie_embeddings ? embedding->wte().weight() : nullptr)) {
-  if (config_.lora.rank > 0) nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
+  if (!config_.lora.init_from.empty()) {
+    PeftAdapter::Open(config_.lora.init_from).AddTo(*this, config_.lora.dropout);
+  } else if (config_.lora.rank > 0) {
+    nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
+  }
   if (config_.lora.quantizes()) QuantizeBase(*this, config_.lora.base == "nf4");
 }
 

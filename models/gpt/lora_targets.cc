@@ -54,8 +54,7 @@ std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   const nn::LoraOptions options = ToNn(model.config().lora);
   const std::vector<std::string> words = Words(model.config().lora.targets);
   std::vector<bool> used(words.size());
-  std::vector<AdaptableLayer> layers = AdaptableLayers(model);
-  std::erase_if(layers, [](const AdaptableLayer& layer) { return !IsMatrixOfBlock(layer); });
+  const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
   std::vector<nn::LoraTarget> targets;
   for (const AdaptableLayer& layer : layers) {
     nn::LoraTarget target{.path = layer.path};

@@ -7,7 +7,6 @@ namespace lockstep::models {
 
 void QuantizeBase(Gpt& model, bool double_quantized) {
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
-    if (!IsMatrixOfBlock(layer)) continue;
     nn::QuantizeOptions options{.double_quantized = double_quantized};
     for (const AdaptableLayer::Part& part : layer.parts) options.rows.push_back(part.rows);
     nn::QuantizeLinear(model, layer.path, options);

@@ -72,6 +72,10 @@ struct DataOptions {
   double val_fraction = 0.1;
   std::string order = "shuffled";
   bool document_mask = false;
+  std::string format = "auto";
+  std::string chat_template;  // "": that of init_from or of the tokenizer
+  std::string if_long = "drop";
+  bool user_special_tokens = false;
 };
 
 struct TrainOptions {

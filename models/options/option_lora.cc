@@ -35,17 +35,29 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
               "scales: 4.5)"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
+  options.Add(
+      "lora.init_from", &lora.init_from,
+      {.aliases = {"adapter", "adapter_name_or_path"},
+       .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
+              "on; it decides rank, alpha and targets"});
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {
   const LoraOptions d;
+  if (!lora.init_from.empty() && lora.rank > 0) {
+    options.Fail({"lora.rank", "lora.init_from"},
+                 StrCat(options.Describe("lora.rank"), " makes new adapters, and ",
+                        options.Describe("lora.init_from"), " names adapters with ranks of their ",
+                        "own: leave one of them out"));
+  }
   const auto needs_rank = [&](std::string_view key, const auto& value, const auto& initial) {
     CheckEffect(options, key, value, initial, lora.rank > 0, "lora.rank = 16");
   };
   needs_rank("lora.alpha", lora.alpha, d.alpha);
-  needs_rank("lora.dropout", lora.dropout, d.dropout);
+  const bool adapters = lora.rank > 0 || !lora.init_from.empty();
+  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout, adapters, "lora.rank = 16");
+  CheckEffect(options, "lora.base", lora.base, d.base, adapters, "lora.rank = 16");
   needs_rank("lora.targets", lora.targets, d.targets);
-  needs_rank("lora.base", lora.base, d.base);
   needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
 }
 

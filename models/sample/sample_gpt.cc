@@ -10,9 +10,11 @@
 #include "core/thread_pool.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/world.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter_set.h"
 #include "models/sample/text_stream.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
@@ -176,13 +178,14 @@ void PrintSpeed(const GenerateStats& stats) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// Generates and prints all texts: each prompt num_samples times.
-void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer,
-                   bool prints) {
+// Generates and prints all texts: each prompt num_samples times. `by` is part of the texts'
+// headers, where there are several.
+void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer, bool prints,
+                   const std::string& by = "") {
   std::vector<GenerateSequence> sequences;
   std::vector<std::string> headers, starts;
   const std::vector<Prompt> prompts = ReadPrompts(c);
-  const bool several = prompts.size() > 1 || c.num_samples > 1;
+  const bool several = prompts.size() > 1 || c.num_samples > 1 || !by.empty();
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::vector<int32_t> ids =
         Encode(prompts[p], tokenizer, c.special_tokens, model.config().vocab_size);
@@ -190,7 +193,7 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
       sequences.push_back({.prompt = ids, .sample = s});
       starts.push_back(tokenizer.name() == "ids" ? tokenizer.Decode(ids) : prompts[p].text);
       const std::string sample = c.num_samples > 1 ? StrCat(", sample ", s + 1) : "";
-      headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, " ----\n") : "");
+      headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, by, " ----\n") : "");
     }
   }
   std::vector<TextStream> streams(sequences.size(), TextStream(c.stop));
@@ -228,6 +231,27 @@ struct SampleRanks {
   std::shared_ptr<dist::ProcessGroup> group;
 };
 
+// A folder of adapters, or a run's.
+std::string LatestOf(const std::string& folder) {
+  const std::string latest = JoinPath(folder, "latest");
+  return PathExists(latest) ? latest : folder;
+}
+
+std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& folder, int ranks) {
+  std::vector<PeftAdapter> adapters;
+  for (const std::string& name : c.adapters) adapters.push_back(PeftAdapter::Open(LatestOf(name)));
+  if (!adapters.empty() && PeftAdapter::Exists(folder)) {
+    throw InputError(StrCat("--checkpoint=", folder,
+                            " has adapters itself: with --adapter name the ",
+                            "weights that they belong to, --checkpoint=", WeightsOf(folder)));
+  }
+  if (adapters.size() > 1 && ranks > 1) {
+    throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
+                            ranks, ": give one --adapter"));
+  }
+  return adapters;
+}
+
 void CheckDivides(const GptConfig& shape, int ranks) {
   const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
   if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
@@ -258,6 +282,11 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
+  options.Add(
+      "adapter", &c.adapters,
+      {.aliases = {"lora", "adapters", "lora_path"},
+       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
+              "several each continues all prompts"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("prompt", &c.prompts,
@@ -320,8 +349,7 @@ int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const std::string latest = JoinPath(c.checkpoint, "latest");
-  const std::string folder = PathExists(latest) ? latest : c.checkpoint;
+  const std::string folder = LatestOf(c.checkpoint);
   const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
@@ -331,16 +359,33 @@ int SampleGpt(const SampleConfig& c) {
   const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size, is_main);
   const Device device = DeviceOf(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
+  const std::vector<PeftAdapter> adapters = OpenAdapters(c, folder, rendezvous.world_size);
   Gpt model(shape);
   AddAdapters(folder, model);
+  if (adapters.size() == 1) adapters[0].AddTo(model);
   ShareOut(model, std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size));
   model.Materialize(device, 0);
   LoadWeights(folder, model);
+  for (const PeftAdapter& adapter : adapters) {
+    CheckBase(adapter, folder, [&](const std::string& text) {
+      if (is_main) std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
+    });
+  }
+  if (adapters.size() == 1) adapters[0].LoadInto(model);
   if (is_main && c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
                stderr);
   }
-  GenerateTexts(c, model, *tokenizer, is_main);
+  if (adapters.size() < 2) {
+    GenerateTexts(c, model, *tokenizer, is_main);
+    return 0;
+  }
+  AdapterSet set(model);
+  for (const PeftAdapter& adapter : adapters) set.Add(adapter.folder(), adapter);
+  for (const PeftAdapter& adapter : adapters) {
+    set.Use(adapter.folder());
+    GenerateTexts(c, model, *tokenizer, is_main, StrCat(", ", adapter.folder()));
+  }
   return 0;
 }
 

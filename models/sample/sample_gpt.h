@@ -13,6 +13,7 @@ namespace lockstep::models {
 
 struct SampleConfig {
   std::string checkpoint = "out/latest";
+  TextList adapters;
   std::string tokenizer;
   TextList prompts;
   std::string prompt_file;

@@ -7,7 +7,10 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "data/sampler.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/options/option_mixture.h"
 #include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
@@ -127,6 +130,17 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
   shape.lora = config->lora;
+  if (!config->lora.init_from.empty()) {
+    // A checkpoint has its adapters itself.
+    const std::string from = PeftAdapter::Exists(weights) ? weights : config->lora.init_from;
+    const PeftConfig adapter = PeftAdapter::Open(from).config();
+    shape.lora = {.rank = adapter.rank,
+                  .alpha = adapter.alpha,
+                  .dropout = config->lora.dropout,
+                  .targets = "those of " + from,
+                  .rank_stabilized = adapter.rank_stabilized,
+                  .init_from = from};
+  }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;
     const auto keep = [&](const char* key, double* option, double value) {
@@ -153,7 +167,27 @@ std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, b
   }
 }
 
-data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
+// Tokens of a row of conversations, unless the user asks for others or the weights have positions
+// for fewer.
+constexpr int64_t kConversationWindow = 1024;
+
+bool HoldsConversations(const DataOptions& data) {
+  if (data.format != "auto") return data.format == "chat";
+  return data.mix.empty() && data::HoldsConversations(data.path, data.field);
+}
+
+// The configuration before the weights and the data settle what it leaves open.
+RunConfig BeginSettling(const Options& options, const RunConfig& config, bool has_weights,
+                        bool conversations) {
+  RunConfig settled = config;
+  if (conversations && has_weights && !Explicit(options, "model.block_size")) {
+    settled.model.block_size = kConversationWindow;
+  }
+  return settled;
+}
+
+data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string& weights,
+                                      int64_t vocab_size) {
   data::DatasetOptions d;
   d.path = config.data.path;
   d.mix = config.data.mix;
@@ -167,7 +201,43 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
     const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
     d.loaded_tokenizer = TokenizerOf(weights, tokens);
   }
-  return data::OpenDataset(d);
+  return d;
+}
+
+// Where a chat template may be, the user's choice first.
+std::vector<std::string> TemplateFolders(const RunConfig& config, const std::string& weights) {
+  std::vector<std::string> folders;
+  if (const std::string& tokenizer = config.data.tokenizer; PathExists(tokenizer)) {
+    folders.push_back(IsDirectory(tokenizer) ? tokenizer : ParentPath(tokenizer));
+  }
+  for (const std::string& folder : {weights, config.init_from}) {
+    if (!folder.empty() && (folders.empty() || folders.back() != folder)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// Opens the data into `setup`.
+void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
+              bool conversations, RunSetup* setup) {
+  const data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  setup->document_mask = config.data.document_mask || conversations;
+  if (!conversations) {
+    setup->dataset = data::OpenDataset(d);
+    return;
+  }
+  if (!d.mix.empty()) throw InputError("data.format = \"chat\" is for data.path, not data.mix");
+  if (config.data.order == "random") {
+    throw InputError(
+        "data.order = \"random\" takes windows at any place of a text, but "
+        "conversations are packed into rows: use shuffled or sequential");
+  }
+  data::ConversationDataset opened =
+      data::OpenConversations(d, {.chat_template = config.data.chat_template,
+                                  .folders = TemplateFolders(config, weights),
+                                  .if_long = config.data.if_long,
+                                  .special_tokens_of_users = config.data.user_special_tokens});
+  setup->dataset = std::move(opened.dataset);
+  setup->conversations = opened.counts;
 }
 
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
@@ -305,17 +375,26 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
                     Device device, int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
-  RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
+  if (!config.lora.init_from.empty() && !start.checkpoint &&
+      PeftAdapter::Exists(config.init_from)) {
+    options.Fail(
+        {"lora.init_from", "init_from"},
+        StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
+               " both have adapters: name the weights that they belong to with init_from"));
+  }
+  const bool conversations = HoldsConversations(config.data);
+  RunConfig settled = BeginSettling(options, config, !weights.empty(), conversations);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
-  setup.dataset = OpenData(settled, weights,
-                           weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
+  OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
+           conversations, &setup);
   if (weights.empty()) {
-    if (config.lora.rank > 0) {
-      options.Fail({"lora.rank", "init_from"},
-                   StrCat(options.Describe("lora.rank"),
+    const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
+    if (config.lora.rank > 0 || !config.lora.init_from.empty()) {
+      options.Fail({key, "init_from"},
+                   StrCat(options.Describe(key),
                           " trains adapters of a model that is trained already, and this one ",
-                          "would be random: name it with --init_from, or leave lora.rank out"));
+                          "would be random: name it with --init_from, or leave ", key, " out"));
     }
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
@@ -330,12 +409,16 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
-  RunConfig settled = config;
+  const bool conversations = HoldsConversations(config.data);
+  setup.document_mask = config.data.document_mask || conversations;
+  RunConfig settled = BeginSettling(options, config, !config.init_from.empty(), conversations);
   if (!config.init_from.empty()) {
     setup.model = ShapeFromWeights(options, config.init_from, &settled);
   } else {
     if (settled.model.vocab_size == 0) {
-      settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
+      RunSetup with_data;
+      OpenData(settled, "", 0, conversations, &with_data);
+      settled.model.vocab_size = with_data.dataset.vocab_size;
     }
     setup.model = ToGptConfig(settled.model);
     setup.model.lora = config.lora;
@@ -355,6 +438,11 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   MaterializeFor(setup, setup.device, model);
   const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
   if (!weights.empty()) LoadWeights(weights, model);
+  const std::string& from = setup.model.lora.init_from;
+  if (from.empty() || setup.start.checkpoint) return;
+  const PeftAdapter adapter = PeftAdapter::Open(from);
+  CheckBase(adapter, weights, Warn);
+  adapter.LoadInto(model);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {

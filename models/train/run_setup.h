@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt.h"
@@ -34,6 +35,8 @@ struct RunSetup {
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
+  std::optional<data::ConversationCounts> conversations{};  // that the data set consists of
+  bool document_mask = false;  // data.document_mask, and always for conversations
   Device device;
   int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
   OffloadChoice offload{};    // of train.offload

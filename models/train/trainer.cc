@@ -145,9 +145,10 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
-    // All micro-batches have equally many targets, so the divisor is known before the first
-    // backward.
-    pending.tokens = batch.num_targets * options_.micro_batches;
+    // Micro-batches of masked data have unequal numbers of targets, so the divisor is that of the
+    // whole step, known before the first backward.
+    pending.targets = batch.step_targets;
+    pending.tokens = batch.rows * batch.cols * options_.micro_batches;
     if (graphs_) {
       graphs_->Load(m, batch);
       continue;
@@ -164,15 +165,15 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     const DType wide = AccumulationDType(parameters_[0]->value().dtype());
     pending.losses.emplace_back(
         MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
-                  Tensor::Full({}, 1.0 / static_cast<double>(pending.tokens), wide, device)));
+                  Tensor::Full({}, 1.0 / static_cast<double>(pending.targets), wide, device)));
   }
   if (graphs_) {
-    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
+    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.targets), traced);
   }
   if (options_.pipeline) {
     clock.Enter(&StepTimes::backward_ms);  // and forward, in turn
     pending.losses = options_.pipeline->Gradients(
-        in_pipeline, 1.0 / static_cast<double>(pending.tokens), state_, backward_.observers);
+        in_pipeline, 1.0 / static_cast<double>(pending.targets), state_, backward_.observers);
   }
   clock.Enter(&StepTimes::update_ms);
   if (options_.parallel && ranks() > 1) {
@@ -214,7 +215,7 @@ double Trainer::MeanLoss(Pending& pending) {
   }
   if (options_.parallel) options_.parallel->SumInPlace(&losses);
   double loss = 0;
-  for (const double l : losses) loss += l / static_cast<double>(pending.tokens);
+  for (const double l : losses) loss += l / static_cast<double>(pending.targets);
   return loss;
 }
 

@@ -64,7 +64,7 @@ class Trainer {
   Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
 
-  // Makes one update: the mean loss over the tokens of micro_batches micro-batches, its gradient,
+  // Makes one update: the mean loss over the targets of micro_batches micro-batches, its gradient,
   // clipping, the optimizer. Throws, on all ranks and with nothing changed, a NonFiniteError that
   // names the first bad parameter and the ranks where it was bad. Throws dist::ReplicaError and
   // dist::CollectiveError.
@@ -94,6 +94,7 @@ class Trainer {
   struct Pending {
     StepMetrics metrics;           // without loss and norm
     int64_t tokens = 0;            // of all micro-batches
+    int64_t targets = 0;           // those whose losses count
     std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
     HostRead values;
     // Loads of the experts: this rank's, until they are summed over the ranks.

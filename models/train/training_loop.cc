@@ -11,8 +11,8 @@
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/checkpoint_manifest.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
@@ -83,7 +83,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
               {.batch_size = config_.train.batch_size,
                .micro_batches = setup.micro_batches,
                .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{},
-               .document_mask = config_.data.document_mask},
+               .document_mask = setup.document_mask},
               setup.start.step),
       trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
@@ -113,12 +113,12 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       progress_(setup, utilization) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
-                        config_.train.eval_batches, config_.data.document_mask);
+                        config_.train.eval_batches, setup.document_mask);
   }
   if (setup.model.lora.rank > 0) {
     const std::string from = setup.start.checkpoint.value_or(config_.init_from);
-    base_ = std::filesystem::absolute(WeightsOf(from)).lexically_normal();
-    if (ranks.is_main()) base_hash_ = HashOfContent(base_);
+    base_ = std::filesystem::canonical(WeightsOf(from));
+    if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {

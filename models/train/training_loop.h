@@ -79,7 +79,7 @@ class TrainingLoop {
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                          // the signal received; 0: none
   std::string base_;                           // of adapters: whose weights they belong to
-  uint64_t base_hash_ = 0;                     // of these, on the main rank
+  std::string base_hash_;                      // of these, on the main rank
   double best_val_loss_ = 0, last_loss_ = 0;
 };
 

@@ -133,7 +133,7 @@ void RemoveLora(Module& model) {
   for (const auto& p : model.Parameters()) p->SetTrainable(true);
 }
 
-std::vector<LoraMergeLoss> MergeLora(Module& model) {
+std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) {
   const NoGrad no_grad;
   std::vector<LoraMergeLoss> losses;
   for (const LoraAdapter* adapter : LoraAdapters(model)) {
@@ -154,7 +154,7 @@ std::vector<LoraMergeLoss> MergeLora(Module& model) {
         const Tensor update = ops::MatMul(b.To(wide), a.To(wide)) * slice.scale;
         const Tensor rows = weight.value().Detach().Slice(0, row, row + slice.rows);
         const Tensor before = rows.To(wide).Clone();
-        rows.CopyFrom((before + update).To(rows.dtype()));
+        rows.CopyFrom((before + update).To(dtype.value_or(rows.dtype())).To(rows.dtype()));
         losses.push_back(
             {adapter->adapter_path(), slice.name, Lost(before, rows.To(wide), update)});
       }

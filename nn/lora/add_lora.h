@@ -1,6 +1,7 @@
 // Adapters in a model of any kind: added, taken out, merged into its weights.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,9 @@ struct LoraMergeLoss {
 };
 
 // W' = W + scale B A, computed in f32 (f64 for f64) and rounded once; then RemoveLora. With weights
-// of 16 bits much of a small update can be lost: the result says so, slice by slice.
-std::vector<LoraMergeLoss> MergeLora(Module& model);
+// of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`
+// the sums are rounded to that one, in which the model is going to be written, whatever the dtype
+// of its weights is.
+std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype = {});
 
 }  // namespace lockstep::nn

@@ -1,11 +1,14 @@
 #include "nn/lora/lora.h"
 
 #include <cmath>
+#include <functional>
 #include <set>
+#include <typeinfo>
 
 #include "kernels/binary/binary.h"
 #include "kernels/concat/concat.h"
 #include "kernels/gelu/gelu.h"
+#include "kernels/low_rank_update/low_rank_update.h"
 #include "kernels/scale/scale.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
@@ -75,7 +78,27 @@ void LoraUpdate::KeepRows(int64_t parts) {
   }
 }
 
-Tensor LoraUpdate::Forward(const Tensor& y, const Tensor& h) {
+bool LoraUpdate::OwnLinears() const {
+  for (const auto& layer : layers_) {
+    if (layer == nullptr) continue;
+    const Module& module = *layer->module();
+    if (typeid(module) != typeid(Linear)) return false;
+  }
+  return true;
+}
+
+Tensor LoraUpdate::AtOnce(Tensor y, const Tensor& h) const {
+  std::vector<ops::LowRankBlock> blocks;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const LoraSlice& s = slices_[i];
+    blocks.push_back({.b = {}, .columns = s.rows, .scale = s.scale});
+    if (layers_[i] == nullptr) continue;
+    blocks.back().b = dynamic_cast<const Linear&>(*layers_[i]->module()).weight()->value();
+  }
+  return ops::LowRankUpdate(std::move(y), h, blocks);
+}
+
+Tensor LoraUpdate::SliceBySlice(const Tensor& y, const Tensor& h) const {
   std::vector<int64_t> rows, ranks;
   for (const LoraSlice& s : slices_) {
     rows.push_back(s.rows);
@@ -89,6 +112,16 @@ Tensor LoraUpdate::Forward(const Tensor& y, const Tensor& h) {
     parts[i] = parts[i] + (*layers_[i])(inputs[next++]) * slices_[i].scale;
   }
   return parts.size() == 1 ? parts[0] : ops::Concat(parts, -1);
+}
+
+Tensor LoraUpdate::Forward(Tensor y, const Tensor& h) {
+  if (!OwnLinears()) return SliceBySlice(y, h);
+  std::function<Tensor()> run = [&] { return AtOnce(std::move(y), h); };
+  for (const auto& layer : layers_) {
+    if (layer == nullptr) continue;
+    run = [inner = std::move(run), module = layer->module()] { return module->WithHooks(inner); };
+  }
+  return run();
 }
 
 int64_t LoraAdapter::out_features() const {
@@ -129,8 +162,13 @@ std::shared_ptr<Module> LoraLinear::without() const {
 }
 
 Tensor LoraLinear::Forward(const Tensor& x) {
-  Tensor y = base_(x);
-  if (disabled == 0) y = update_(y, a_layer_(dropout_(x)));
+  Tensor y;
+  if (disabled > 0) {
+    y = base_(x);
+  } else {
+    const Tensor h = a_layer_(dropout_(x));
+    y = update_(base_(x), h);
+  }
   return activation_ == Activation::kGelu ? ops::Gelu(y) : y;
 }
 
@@ -152,10 +190,11 @@ std::shared_ptr<Module> LoraBranchLinear::without() const {
 
 ops::Branch LoraBranchLinear::Forward(ops::Branch x) {
   const Tensor input = ops::Complete(x);
+  if (disabled > 0) return base_(input);
+  const Tensor h = ops::Complete(a_layer_(dropout_(input)));
   ops::Branch y = base_(input);
-  if (disabled > 0) return y;
   if (y.dropout > 0) y = ops::Complete(y);
-  y.value = update_(y.value, ops::Complete(a_layer_(dropout_(input))));
+  y.value = update_(std::move(y.value), h);
   return y;
 }
 

@@ -36,9 +36,10 @@ struct LoraOptions {
 };
 
 // y + scale_i B_i(h_i) in the rows of slice i: y [..., sum of rows], h [..., sum of ranks] -> a
-// tensor like y, whose memory may be reused. Children: for each slice that has an adapter a Layer
-// (rank -> rows) by the slice's name: an nn::Linear without bias, which others may replace.
-class LoraUpdate : public ModuleOf<Tensor(const Tensor& y, const Tensor& h)> {
+// tensor like y, in its memory if nothing else can see that any more. Children: for each slice that
+// has an adapter a Layer (rank -> rows) by the slice's name: an nn::Linear without bias, which
+// others may replace. As long as none is replaced they are one operation, ops::LowRankUpdate.
+class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
  public:
   explicit LoraUpdate(const std::vector<LoraSlice>& slices);
 
@@ -49,9 +50,14 @@ class LoraUpdate : public ModuleOf<Tensor(const Tensor& y, const Tensor& h)> {
   Child<Layer>* layer(size_t slice) const { return layers_[slice].get(); }
 
  protected:
-  Tensor Forward(const Tensor& y, const Tensor& h) override;
+  Tensor Forward(Tensor y, const Tensor& h) override;
 
  private:
+  // Whether no layer has been replaced.
+  bool OwnLinears() const;
+  Tensor AtOnce(Tensor y, const Tensor& h) const;
+  Tensor SliceBySlice(const Tensor& y, const Tensor& h) const;
+
   std::vector<LoraSlice> slices_;
   std::vector<std::unique_ptr<Child<Layer>>> layers_;
 };

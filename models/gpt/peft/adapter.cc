@@ -150,7 +150,7 @@ void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) cons
                      AdaptableNames(AdaptableLayers(model))));
 }
 
-void PeftAdapter::AddTo(Gpt& model) const {
+void PeftAdapter::AddTo(Gpt& model, double dropout) const {
   std::vector<nn::LoraTarget> targets;
   size_t found = 0;
   std::set<std::string> known;
@@ -176,7 +176,7 @@ void PeftAdapter::AddTo(Gpt& model) const {
   nn::AddLora(model, targets,
               {.rank = config_.rank,
                .alpha = config_.alpha,
-               .dropout = config_.dropout,
+               .dropout = dropout,
                .rank_stabilized = config_.rank_stabilized});
   MarkSaved(model);
 }

@@ -39,9 +39,9 @@ class PeftAdapter {
   std::string base_hash() const;
 
   // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
-  // modules_to_save. Comes before the model is parallelised. InputError says which tensor does not
-  // fit the model, and why.
-  void AddTo(Gpt& model) const;
+  // modules_to_save. Comes before the model is parallelised. `dropout` is that of training.
+  // InputError says which tensor does not fit the model, and why.
+  void AddTo(Gpt& model, double dropout = 0) const;
   // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
   // rank takes its part. InputError if the model's adapters are others than this one's.
   void LoadInto(Gpt& model) const;

@@ -35,17 +35,14 @@ std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
     out.push_back(std::move(layer));
   };
   for (const auto& [name, p] : model.NamedParameters()) {
-    // The other parameters of blocks are vectors, and experts', which are stacked.
+    // The others are vectors, experts', which are stacked, and those that choose experts.
     const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
-                        p->logical_shape().ndim() == 2 && !IsOfAdapter(name);
+                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
+                        !name.ends_with(".shared_gate.weight") && !IsOfAdapter(name);
     if (linear) add(name.substr(0, name.rfind('.')), *p);
   }
   for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;
-}
-
-bool IsMatrixOfBlock(const AdaptableLayer& layer) {
-  return layer.path.substr(layer.path.rfind('.') + 1).starts_with("c_");
 }
 
 std::string WithoutModel(const std::string& module) {

@@ -20,14 +20,11 @@ struct AdaptableLayer {
   };
   std::string path;  // "h.0.attn.c_attn"
   int64_t in_features = 0;
-  std::vector<Part> parts;
+  std::vector<Part> parts = {};
 };
 // In the order of the model's parameters, then quantised ones, whether they have adapters or not.
 // The embedding, the head, and the matrices of experts are not among them.
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model);
-
-// Whether it is one of attention and MLPs, rather than a router or gate, whose few rows choose.
-bool IsMatrixOfBlock(const AdaptableLayer& layer);
 
 // The rows of a parameter that are a tensor of a module.
 struct ModuleRows {

@@ -115,11 +115,12 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
   std::map<std::string, std::shared_ptr<Parameter>> parameters;
   for (const auto& [name, p] : model.NamedParameters()) parameters[name] = p;
   std::vector<SafetensorsItem> items;
-  const auto add = [&](const std::string& key, const std::string& name, const Parameter& p,
-                       const Shape& shape, std::function<Tensor(const Tensor&)> part) {
+  const auto add = [&](const std::string& key, const std::string& name,
+                       const std::shared_ptr<Parameter>& p, const Shape& shape,
+                       std::function<Tensor(const Tensor&)> part) {
     items.push_back(
-        SafetensorsItem::Of("base_model.model." + key, p.value().dtype(), shape,
-                            [weight, name, &p, part] { return part(weight(name, p)); }));
+        SafetensorsItem::Of("base_model.model." + key, p->value().dtype(), shape,
+                            [weight, name, p, part] { return part(weight(name, *p)); }));
   };
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
     const std::string a_name = layer.path + ".lora_A.weight";
@@ -132,9 +133,9 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
       const auto b = parameters.find(b_name);
       if (b == parameters.end()) continue;
       const int64_t rank = b->second->logical_shape()[1];
-      add(module + ".lora_A.weight", a_name, *a->second, {rank, layer.in_features},
+      add(module + ".lora_A.weight", a_name, a->second, {rank, layer.in_features},
           [first, rank](const Tensor& whole) { return whole.Slice(0, first, first + rank); });
-      add(module + ".lora_B.weight", b_name, *b->second, {rows, rank},
+      add(module + ".lora_B.weight", b_name, b->second, {rows, rank},
           [](const Tensor& whole) { return whole; });
       first += rank;
     }
@@ -144,7 +145,7 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
       const Shape shape =
           RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();
-      add(module + "." + kind, name, *p, shape,
+      add(module + "." + kind, name, p, shape,
           [rows = rows](const Tensor& whole) { return RowsOf(whole, rows); });
     }
   }
