@@ -9,9 +9,10 @@ namespace {
 
 constexpr int kValues = 8;  // of a thread: 4 bytes of codes, within a block
 
-struct CodeTable {
-  float value[16];
-};
+__constant__ float kCode[16] = {kNf4Code[0],  kNf4Code[1],  kNf4Code[2],  kNf4Code[3],
+                                kNf4Code[4],  kNf4Code[5],  kNf4Code[6],  kNf4Code[7],
+                                kNf4Code[8],  kNf4Code[9],  kNf4Code[10], kNf4Code[11],
+                                kNf4Code[12], kNf4Code[13], kNf4Code[14], kNf4Code[15]};
 
 // The scales of a matrix: see Nf4Matrix::Layout. map is null unless they are double quantised.
 struct Scales {
@@ -33,13 +34,10 @@ struct Scales {
 // Deterministic: nothing is summed.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    Nf4DequantizeKernel(CodeTable table, const uint8_t* codes, Scales scales, int64_t first,
-                        int64_t columns, int64_t m, int64_t n, bool packed, T* out) {
+    Nf4DequantizeKernel(const uint8_t* codes, Scales scales, int64_t first, int64_t columns,
+                        int64_t m, int64_t n, bool packed, T* out) {
   SHARED_ARRAY(float, code, 16);
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    if (threadIdx.x == i) code[i] = table.value[i];
-  }
+  if (threadIdx.x < 16) code[threadIdx.x] = kCode[threadIdx.x];
   __syncthreads();
   const int64_t begin = GlobalThread() * kValues;
   if (begin >= m * n) return;
@@ -74,8 +72,6 @@ void Nf4DequantizeCuda(Stream stream, const Nf4DequantizeArgs& args) {
   if (matrix.double_quantized) {
     scales = {f32(l.map), f32(l.offset), f32(l.group_scales), data + l.scales};
   }
-  CodeTable table;
-  for (size_t i = 0; i < kNf4Code.size(); ++i) table.value[i] = kNf4Code[i];
   const int64_t m = args.out.dim(0), n = args.out.dim(1), columns = matrix.columns();
   const int64_t first = args.row * columns + args.column;
   DispatchFloat("nf4", args.out.dtype(), [&](auto tag) {
@@ -85,7 +81,7 @@ void Nf4DequantizeCuda(Stream stream, const Nf4DequantizeArgs& args) {
                         m * n / kValues <= UINT32_MAX && AllAligned16(out, data);
     Launch({"nf4_dequantize", args.out}, Nf4DequantizeKernel<T>,
            Blocks(m * n, int64_t{kElementwiseThreads} * kValues), kElementwiseThreads, 0, stream,
-           table, data + l.codes, scales, first, columns, m, n, packed, out);
+           data + l.codes, scales, first, columns, m, n, packed, out);
   });
 }
 
