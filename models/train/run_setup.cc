@@ -12,6 +12,7 @@
 #include "models/gpt/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_mixture.h"
+#include "models/report/run_progress.h"
 #include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
