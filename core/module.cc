@@ -180,7 +180,9 @@ Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
   for (const Buffer& b : buffers_) {
     LS_CHECK(b.name != name, "a module already has a buffer named '", name, "'");
   }
-  buffers_.push_back({name, value.Clone(), std::make_unique<Tensor>(value)});
+  // An expanded value stays one: a buffer that is filled later need not be in memory twice.
+  const bool expanded = value.numel() > 1 && value.strides()[0] == 0;
+  buffers_.push_back({name, expanded ? value : value.Clone(), std::make_unique<Tensor>(value)});
   return *buffers_.back().value;
 }
 

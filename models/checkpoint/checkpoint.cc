@@ -12,6 +12,7 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "nn/lora/lora.h"
+#include "nn/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -43,6 +44,13 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   } catch (const nlohmann::json::exception&) {
     throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
   }
+}
+
+// Without quantised weights, which are made of those of the adapters' base again.
+NamedTensors KeptBuffers(const Gpt& model) {
+  NamedTensors buffers = model.NamedBuffers();
+  std::erase_if(buffers, [](const auto& named) { return nn::IsQuantizedWeight(named.first); });
+  return buffers;
 }
 
 bool HasAdapters(const Gpt& model) { return !nn::LoraParameters(model).empty(); }
@@ -107,7 +115,7 @@ class Collector {
   // On rank 0.
   void AddBuffers(const Gpt& model, CheckpointFiles* files) const {
     std::vector<SafetensorsItem> items;
-    for (const auto& [name, buffer] : model.NamedBuffers()) {
+    for (const auto& [name, buffer] : KeptBuffers(model)) {
       items.push_back(SafetensorsItem::Of(name, Keep(buffer)));
     }
     if (!items.empty()) files->tensors.emplace_back(kBuffersFile, std::move(items));
@@ -165,7 +173,7 @@ namespace {
 
 // What the checkpoint has for each of the model's buffers.
 NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
-  const auto buffers = model.NamedBuffers();
+  const NamedTensors buffers = KeptBuffers(model);
   if (buffers.empty()) return {};
   NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
@@ -236,7 +244,7 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
     CheckBase(adapter, path);
     adapter.LoadInto(model);
   }
-  const auto own = model.NamedBuffers();
+  const NamedTensors own = KeptBuffers(model);
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
 

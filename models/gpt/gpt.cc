@@ -4,9 +4,11 @@
 
 #include "models/gpt/lora_targets.h"
 #include "models/gpt/peft/adapter.h"
+#include "models/gpt/quantize_base.h"
 #include "nn/lora/add_lora.h"
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
+#include "nn/quantized_linear.h"
 #include "nn/recompute.h"
 #include "nn/transformer_block.h"
 
@@ -92,14 +94,17 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
   } else if (config_.lora.rank > 0) {
     nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
   }
+  if (config_.lora.quantizes()) QuantizeBase(*this, config_.lora.base == "nf4");
 }
+
+int64_t Gpt::NumWeights() const { return NumParameters() + nn::NumQuantizedWeights(*this); }
 
 int64_t Gpt::NumActiveParameters() const {
   const nn::MixtureOptions& m = config_.mixture;
-  if (m.n_expert == 0) return NumParameters();
+  if (m.n_expert == 0) return NumWeights();
   const int64_t matrices = nn::IsGated(config_.activation) ? 3 : 2;
   const int64_t expert = matrices * config_.n_embd * m.n_inner;
-  return NumParameters() -
+  return NumWeights() -
          (config_.n_layer - config_.n_dense) * (m.n_expert - m.n_expert_used) * expert;
 }
 
@@ -110,9 +115,10 @@ double Gpt::FlopsPerToken(int64_t t) const {
     const auto window = static_cast<double>(config_.window);
     keys += HasWindow(config_, i) && window < all ? window * (2 - window / all) : all;
   }
-  int64_t frozen = 0;  // whose gradient, a third of a weight's FLOPs, is not computed
+  int64_t frozen = nn::NumQuantizedWeights(
+      *this);  // whose gradient, a third of a weight's FLOPs, is not computed
   for (const auto& p : Parameters()) frozen += p->trainable() ? 0 : p->logical_shape().numel();
-  frozen -= NumParameters() - NumActiveParameters();
+  frozen -= NumWeights() - NumActiveParameters();
   return 6.0 * static_cast<double>(NumActiveParameters()) -
          2.0 * static_cast<double>(std::max<int64_t>(frozen, 0)) +
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;

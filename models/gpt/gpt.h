@@ -22,6 +22,8 @@ class Gpt : public LanguageModel {
   explicit Gpt(const GptConfig& config);
 
   const GptConfig& config() const { return config_; }  // Resolved
+  // Of all parameters, and of quantised layers, whose weights are none.
+  int64_t NumWeights() const;
   // Those that a token meets: of a mixture, without the experts that it does not go to.
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,

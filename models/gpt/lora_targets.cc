@@ -27,12 +27,6 @@ bool Names(const std::string& word, const std::string& module) {
          fnmatch(("*." + word).c_str(), module.c_str(), 0) == 0;
 }
 
-// Of attention and MLPs, rather than a router or gate, whose few rows choose.
-bool IsMatrixOfBlock(const AdaptableLayer& layer) {
-  const std::string last = layer.path.substr(layer.path.rfind('.') + 1);
-  return last.starts_with("c_");
-}
-
 std::string List(const std::vector<AdaptableLayer>& layers) {
   std::vector<std::string> known = {"all"};
   for (const AdaptableLayer& layer : layers) {
@@ -60,8 +54,7 @@ std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   const nn::LoraOptions options = ToNn(model.config().lora);
   const std::vector<std::string> words = Words(model.config().lora.targets);
   std::vector<bool> used(words.size());
-  std::vector<AdaptableLayer> layers = AdaptableLayers(model);
-  std::erase_if(layers, [](const AdaptableLayer& layer) { return !IsMatrixOfBlock(layer); });
+  const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
   std::vector<nn::LoraTarget> targets;
   for (const AdaptableLayer& layer : layers) {
     nn::LoraTarget target{.path = layer.path};

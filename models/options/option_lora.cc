@@ -26,6 +26,13 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
                .doc = "which matrices get an adapter: all, or Hugging Face's names, as in "
                       "q_proj,v_proj, which may have * and the path before them, as in "
                       "layers.1*.mlp.*"});
+  options.Add(
+      "lora.base", &lora.base,
+      {.choices = {"model", "nf4", "nf4_single"},
+       .aliases = {"bnb_4bit_quant_type"},
+       .doc = "the frozen matrices of attention and MLPs (QLoRA): model (of train.precision), "
+              "nf4 (4 bits, with 8-bit scales: 4.13 bits a weight), nf4_single (with f32 "
+              "scales: 4.5)"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
   options.Add(
@@ -47,8 +54,9 @@ void CheckLora(const Options& options, const LoraOptions& lora) {
     CheckEffect(options, key, value, initial, lora.rank > 0, "lora.rank = 16");
   };
   needs_rank("lora.alpha", lora.alpha, d.alpha);
-  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout,
-              lora.rank > 0 || !lora.init_from.empty(), "lora.rank = 16");
+  const bool adapters = lora.rank > 0 || !lora.init_from.empty();
+  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout, adapters, "lora.rank = 16");
+  CheckEffect(options, "lora.base", lora.base, d.base, adapters, "lora.rank = 16");
   needs_rank("lora.targets", lora.targets, d.targets);
   needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
 }

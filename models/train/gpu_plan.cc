@@ -26,7 +26,7 @@ std::string Describe(const RunSetup& setup, const MemorySet& gpus) {
       "{}: {} parameters, {} layers, width {}\n"
       "{} x {}: {} x {} tokens a micro-batch, {} micro-batches a step; {}, {}",
       c.model.preset.empty() ? "model" : c.model.preset,
-      FormatCount(static_cast<double>(Gpt(m).NumParameters())), m.n_layer, m.n_embd, gpus.count,
+      FormatCount(static_cast<double>(Gpt(m).NumWeights())), m.n_layer, m.n_embd, gpus.count,
       Bytes(gpus.bytes), c.train.batch_size, setup.window, setup.micro_batches, c.train.precision,
       c.optim.name);
   if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {

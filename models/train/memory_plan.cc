@@ -24,6 +24,7 @@
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
 #include "nn/lora/lora.h"
+#include "nn/quantized_linear.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -235,6 +236,9 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   MemoryPlan plan = log.Plan();
   const auto parts = dist::MeshParts::Of(model->Parameters());
   const bool adapters = !nn::LoraParameters(*model).empty();
+  for (const auto& [path, layer] : nn::QuantizedLayers(*model)) {
+    for (const Nf4Matrix& matrix : layer->matrices()) plan.left_out += matrix.data.bytes();
+  }
   for (const auto& p : model->Parameters()) {
     const int64_t elements = p->value().numel(), copies = parts->CopyOf(*p).second;
     if (adapters && !p->trainable()) {

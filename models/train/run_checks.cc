@@ -58,6 +58,12 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {
+  if (setup.model.lora.quantizes() && setup.config.parallel.tp > 1) {
+    options.Fail({"lora.base", "parallel.tp"},
+                 StrCat(options.Describe("lora.base"), " quantises matrices in blocks that tensor ",
+                        "parallelism (", options.Describe("parallel.tp"),
+                        ") cannot cut: use data parallelism or a pipeline"));
+  }
   if (setup.model.lora.rank == 0) return;
   try {
     Gpt shape(setup.model);

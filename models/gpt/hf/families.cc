@@ -4,6 +4,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
 #include "models/gpt/hf_format.h"
 
@@ -53,6 +54,7 @@ bool Has(const HfFamily& family, const GptConfig& canonical) {
 }
 
 GptConfig FromFields(const Fields& f) {
+  CheckQuantizationConfig(f);
   const std::string type = f.Text("model_type", "gpt2");
   std::string all;
   for (const HfFamily* family : kFamilies) {

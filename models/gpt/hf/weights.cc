@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "core/io/safetensors.h"
+#include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
 #include "models/gpt/hf_format.h"
+#include "nn/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -148,14 +151,14 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
   return out;
 }
 
-void CopyWeight(const SafetensorsEntry& entry, const Tensor& expected) {
-  const Tensor stored = entry.ToTensor();
-  if (!(stored.shape() == expected.shape())) {
+Tensor Stored(const SafetensorsEntry& entry, const Shape& expected) {
+  Tensor stored = entry.ToTensor();
+  if (!(stored.shape() == expected)) {
     throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored.shape(),
-                            ", but this model needs ", expected.shape(),
+                            ", but this model needs ", expected,
                             ": the model options differ from those of the file"));
   }
-  expected.CopyFrom(stored);
+  return stored;
 }
 
 // If the file has a head although it is tied, it must equal the embedding, or it is not tied there.
@@ -196,6 +199,10 @@ class Entries {
     if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
     if (entry) used_.insert(entry->name);
     return entry;
+  }
+  // A matrix [out, in] whose weights have 4 bits.
+  std::optional<Nf4Matrix> FindNf4(const std::string& name, const Shape& shape) {
+    return ReadBitsAndBytes([this](const std::string& entry) { return Find(entry); }, name, shape);
   }
   std::string Unused() const {
     std::string out;
@@ -248,6 +255,60 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
   return items;
 }
 
+namespace {
+
+// Quantises a piece of the file as soon as it is read, or takes it as it is.
+Nf4Matrix ReadQuantized(Entries& entries, const SafetensorsEntry& entry, const Piece& piece,
+                        const Shape& shape, bool double_quantized) {
+  if (std::optional<Nf4Matrix> matrix = entries.FindNf4(piece.name, shape)) {
+    if (matrix->double_quantized == double_quantized) return *std::move(matrix);
+    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has scales of ",
+                            matrix->double_quantized ? "8 bits: use --lora.base=nf4"
+                                                     : "f32: use --lora.base=nf4_single"));
+  }
+  const bool transposed = piece.transposed;
+  const Tensor stored = Stored(entry, transposed ? Shape({shape[1], shape[0]}) : shape);
+  try {
+    return ops::Nf4Quantize(transposed ? stored.Transpose(0, 1) : stored, double_quantized);
+  } catch (const ArgumentError& error) {
+    throw InputError(StrCat(*entry.source, ": '", entry.name, "': ", error.what()));
+  }
+}
+
+// The weights of quantised layers, one matrix at a time. Returns the names of those that are
+// missing.
+std::string LoadQuantized(Gpt& model, const HfFamily& family, Entries& entries) {
+  std::string missing;
+  for (const auto& [layer_path, layer] : nn::QuantizedLayers(model)) {
+    const std::vector<Piece> pieces =
+        Pieces(family, model.config(), layer_path + ".weight", layer->weight());
+    LS_INVARIANT(pieces.size() == layer->num_matrices());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (const SafetensorsEntry* entry = entries.Find(pieces[i].name)) {
+        layer->SetMatrix(i, ReadQuantized(entries, *entry, pieces[i], layer->matrix(i).shape,
+                                          layer->double_quantized()));
+      } else {
+        missing += " " + pieces[i].name;
+      }
+    }
+  }
+  return missing;
+}
+
+// `rows` [out, in] or [out] = a piece of the file.
+void CopyWeight(Entries& entries, const SafetensorsEntry& entry, const Piece& piece,
+                const Tensor& rows) {
+  if (rows.ndim() == 2) {
+    const Tensor matrix = piece.transposed ? rows.Transpose(0, 1) : rows;
+    if (const std::optional<Nf4Matrix> stored = entries.FindNf4(piece.name, matrix.shape())) {
+      return matrix.CopyFrom(ops::Nf4Dequantize(*stored, rows.dtype()));
+    }
+  }
+  rows.CopyFrom(Stored(entry, rows.shape()));
+}
+
+}  // namespace
+
 void LoadHfWeights(Gpt& model, const std::string& path) {
   const SafetensorsSet set = SafetensorsSet::Open(path);
   const HfFamily& family = HfFamilyOf(model.config());
@@ -263,13 +324,14 @@ void LoadHfWeights(Gpt& model, const std::string& path) {
       const SafetensorsEntry* entry = entries.Find(piece.name);
       if (name == "wte.weight") embedding = entry;
       if (entry) {
-        CopyWeight(*entry, piece.Of(whole));
+        CopyWeight(entries, *entry, piece, piece.Of(whole));
       } else {
         missing += " " + piece.name;
       }
     }
     if (cut) value.CopyFrom(p->PartOf(whole));
   }
+  missing += LoadQuantized(model, family, entries);
   if (!missing.empty()) {
     throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
   }

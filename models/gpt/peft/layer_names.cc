@@ -1,5 +1,7 @@
 #include "models/gpt/peft/layer_names.h"
 
+#include "nn/quantized_linear.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -23,21 +25,23 @@ std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string&
 
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
   std::vector<AdaptableLayer> out;
-  for (const auto& [name, p] : model.NamedParameters()) {
-    // The others are vectors, experts', which are stacked, and those that choose experts.
-    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
-                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
-                        !name.ends_with(".shared_gate.weight");
-    if (!linear || IsOfAdapter(name)) continue;
-    AdaptableLayer layer{.path = name.substr(0, name.rfind('.')),
-                         .in_features = p->logical_shape()[1]};
-    const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), name, *p);
+  const auto add = [&](const std::string& path, const Parameter& weight) {
+    AdaptableLayer layer{.path = path, .in_features = weight.logical_shape()[1]};
+    const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), path + ".weight", weight);
     for (const auto& [rows, module, kind] : parts) {
       const std::string slice = parts.size() > 1 ? module.substr(module.rfind('.') + 1) : "";
       layer.parts.push_back({module, slice, rows.end - rows.begin});
     }
     out.push_back(std::move(layer));
+  };
+  for (const auto& [name, p] : model.NamedParameters()) {
+    // The others are vectors, experts', which are stacked, and those that choose experts.
+    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
+                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
+                        !name.ends_with(".shared_gate.weight") && !IsOfAdapter(name);
+    if (linear) add(name.substr(0, name.rfind('.')), *p);
   }
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;
 }
 

@@ -22,8 +22,8 @@ struct AdaptableLayer {
   int64_t in_features = 0;
   std::vector<Part> parts = {};
 };
-// In the order of the model's parameters, whether they have adapters or not. The embedding, the
-// head, and the matrices of experts are not among them.
+// In the order of the model's parameters, then quantised ones, whether they have adapters or not.
+// The embedding, the head, and the matrices of experts are not among them.
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model);
 
 // The rows of a parameter that are a tensor of a module.

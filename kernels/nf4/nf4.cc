@@ -1,0 +1,254 @@
+#include "kernels/nf4/nf4.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
+#include "kernels/nf4/nf4_quantize_cpu.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Nf4Matrix Nf4Matrix::Empty(const Shape& shape, bool double_quantized, Device device) {
+  LS_CHECK(shape.ndim() == 2, "nf4: a quantised weight must be a matrix [rows, columns], got ",
+           shape);
+  Nf4Matrix m{.shape = shape, .double_quantized = double_quantized};
+  m.data = Tensor::Empty({m.layout().bytes}, DType::kU8, device);
+  return m;
+}
+
+Nf4Matrix::Layout Nf4Matrix::layout() const {
+  constexpr int64_t kF32 = sizeof(float), kAlignment = 16;  // of codes, for wide accesses
+  Layout l{.blocks = CeilDiv(shape.numel(), kNf4Block)};
+  int64_t end = 0;
+  if (double_quantized) {
+    l.groups = CeilDiv(l.blocks, kNf4Group);
+    l.offset = kF32 * 256;
+    l.group_scales = l.offset + kF32;
+    end = l.group_scales + kF32 * l.groups;
+  } else {
+    end = kF32 * l.blocks;
+  }
+  l.codes = CeilDiv(end, kAlignment) * kAlignment;
+  l.bytes = l.codes + CeilDiv(shape.numel(), 2);
+  if (double_quantized) {
+    l.scales = l.bytes;
+    l.bytes += l.blocks;
+  }
+  return l;
+}
+
+const std::array<float, 256>& DynamicMap() {
+  static const std::array<float, 256> map = [] {
+    constexpr int kExponents = 7;
+    std::array<float, 256> m{};
+    size_t count = 0;
+    for (int i = 0; i < kExponents; ++i) {
+      // The midpoints of 2^i equal parts of [0.1, 1], whose ends are counted from the nearer one.
+      const int parts = 1 << i;
+      const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+      const auto end = [=](int j) {
+        return j < (parts + 1) / 2 ? std::fma(step, static_cast<float>(j), 0.1f)
+                                   : std::fma(-step, static_cast<float>(parts - j), 1.0f);
+      };
+      const auto power = static_cast<float>(std::pow(10.0, i - (kExponents - 1)));
+      for (int j = 0; j < parts; ++j) {
+        const float value = power * ((end(j) + end(j + 1)) / 2);
+        m[count++] = value;
+        m[count++] = -value;
+      }
+    }
+    m[count++] = 0;
+    m[count++] = 1;
+    LS_INVARIANT(count == m.size());
+    std::ranges::sort(m);
+    return m;
+  }();
+  return map;
+}
+
+namespace ops {
+namespace {
+
+// [..., K] as [M, K].
+Tensor AsMatrix(const Tensor& x) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
+  return x.Detach().View({rows, x.dim(-1)});
+}
+
+Shape WithLast(Shape shape, int64_t last) {
+  shape[-1] = last;
+  return shape;
+}
+
+int64_t RowsOf(std::span<const Nf4Matrix> weight) {
+  int64_t rows = 0;
+  for (const Nf4Matrix& m : weight) rows += m.rows();
+  return rows;
+}
+
+// Into how long parts `size` rows or columns of so many bytes are cut: equal ones, multiples of 64.
+int64_t PanelOf(int64_t size, int64_t bytes) {
+  constexpr int64_t kUnit = 64;
+  if (size * bytes <= kNf4PanelBytes) return std::max<int64_t>(size, 1);
+  const int64_t most = std::max<int64_t>(kNf4PanelBytes / (bytes * kUnit), 1) * kUnit;
+  return CeilDiv(CeilDiv(size, CeilDiv(size, most)), kUnit) * kUnit;
+}
+
+// out [m, n] = the weight from (row, column) on.
+void DequantizePanel(Stream stream, std::span<const Nf4Matrix> weight, int64_t row, int64_t column,
+                     const Tensor& out) {
+  int64_t first = 0;  // row of the weight that is row 0 of the matrix
+  for (const Nf4Matrix& m : weight) {
+    const int64_t begin = std::max(row, first), end = std::min(row + out.dim(0), first + m.rows());
+    if (begin < end) {
+      nf4_dequantize(stream, {m, begin - first, column, out.Slice(0, begin - row, end - row)});
+    }
+    first += m.rows();
+  }
+}
+
+class Nf4LinearNode : public Node {
+ public:
+  // Of x only the shape is needed.
+  explicit Nf4LinearNode(std::span<const Nf4Matrix> weight)
+      : Node("nf4"), weight_(weight.begin(), weight.end()) {
+    for (Nf4Matrix& m : weight_) {
+      data_.emplace_back(m.data, "the 4-bit weight of nf4");
+      m.data = Tensor();
+    }
+  }
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const Stream stream = CurrentStream(grads[0].device());
+    const Tensor dy = AsMatrix(grads[0].Contiguous());
+    if (needs[0]) BackwardX(stream, WithLast(grads[0].shape(), weight_[0].columns()), dy, sinks[0]);
+    if (needs[1]) {
+      const GradSink::Target db = sinks[1].OpenAnyDType({dy.dim(1)}, dy.dtype(), dy.device());
+      linear_backward(stream, {.dy = dy, .dbias = db.tensor, .accumulate_bias = db.accumulate});
+    }
+  }
+
+  bool SplitsByInput() const override { return true; }
+
+  void Release() override { data_.clear(); }
+
+ private:
+  // dx = dy weight, a panel of columns at a time.
+  void BackwardX(Stream stream, const Shape& shape, const Tensor& dy, GradSink& sink) {
+    for (size_t i = 0; i < weight_.size(); ++i) weight_[i].data = data_[i].Unpack();
+    const int64_t rows = dy.dim(1), columns = shape[-1];
+    const int64_t panel = PanelOf(columns, rows * SizeOf(dy.dtype()));
+    LinearBackwardArgs args{.dy = dy};
+    if (panel >= columns) {
+      const GradSink::Target dx = sink.Open(shape, dy.dtype(), dy.device());
+      args.weight = Tensor::Empty({rows, columns}, dy.dtype(), dy.device());
+      DequantizePanel(stream, weight_, 0, 0, args.weight);
+      args.dx = AsMatrix(dx.tensor);
+      args.accumulate_x = dx.accumulate;
+      linear_backward(stream, args);
+    } else {
+      const Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
+      for (int64_t at = 0; at < columns; at += panel) {
+        const int64_t n = std::min(panel, columns - at);
+        args.weight = Tensor::Empty({rows, n}, dy.dtype(), dy.device());
+        DequantizePanel(stream, weight_, 0, at, args.weight);
+        args.dx = Tensor::Empty({dy.dim(0), n}, dy.dtype(), dy.device());
+        linear_backward(stream, args);
+        AsMatrix(dx).Slice(1, at, at + n).CopyFrom(args.dx);
+        args.weight = args.dx = Tensor();
+      }
+      sink.Put(dx);
+    }
+    for (Nf4Matrix& m : weight_) m.data = Tensor();
+  }
+
+  std::vector<Nf4Matrix> weight_;  // their data is in
+  std::vector<SavedTensor> data_;
+};
+
+void CheckMatrix(const Nf4Matrix& m) {
+  LS_CHECK(m.shape.ndim() == 2 && m.data.defined(),
+           "nf4: the weight has no values yet: quantise one, or load it");
+  LS_CHECK(m.data.dtype() == DType::kU8 && m.data.shape() == Shape({m.layout().bytes}) &&
+               m.data.is_contiguous(),
+           "nf4: a weight of shape ", m.shape, " has u8[", m.layout().bytes, "] of data, got ",
+           m.data.Describe());
+}
+
+void Check(const Tensor& x, std::span<const Nf4Matrix> weight, const Tensor& bias) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1,
+           "nf4: x must be a floating tensor [..., K], got ", x.Describe());
+  LS_CHECK(!weight.empty(), "nf4: the weight must have at least one matrix");
+  for (const Nf4Matrix& m : weight) {
+    CheckMatrix(m);
+    LS_CHECK(m.columns() == x.dim(-1), "nf4: each matrix of the weight must be [N, ", x.dim(-1),
+             "] (out, in) for x of shape ", x.shape(), ", got ", m.shape);
+    LS_CHECK(m.data.device() == x.device(), "nf4: x and weight must be on the same device, got ",
+             x.Describe(), " and ", m.data.Describe());
+  }
+  if (!bias.defined()) return;
+  LS_CHECK(bias.shape() == Shape({RowsOf(weight)}), "nf4: bias must be [", RowsOf(weight),
+           "] for a weight of so many rows, got ", bias.Describe());
+  LS_CHECK(bias.dtype() == x.dtype() && bias.device() == x.device(),
+           "nf4: x and bias must have the same dtype and device, got ", x.Describe(), " and ",
+           bias.Describe(), ": cast one of them");
+}
+
+}  // namespace
+
+Nf4Matrix Nf4Quantize(const Tensor& weight, bool double_quantized) {
+  LS_CHECK(weight.defined() && IsFloating(weight.dtype()) && weight.ndim() == 2,
+           "nf4: what is quantised must be a floating matrix [rows, columns], got ",
+           weight.Describe());
+  if (weight.device().is_meta()) {
+    return Nf4Matrix::Empty(weight.shape(), double_quantized, kMeta);
+  }
+  Nf4Matrix m = Nf4Matrix::Empty(weight.shape(), double_quantized);
+  cpu::Nf4QuantizeInto(weight.Detach().To(kCpu).Contiguous(), m);
+  m.data = m.data.To(weight.device());
+  return m;
+}
+
+Tensor Nf4Dequantize(const Nf4Matrix& matrix, DType dtype) {
+  CheckMatrix(matrix);
+  LS_CHECK(IsFloating(dtype), "nf4: a weight is dequantised to a floating dtype, not to ", dtype);
+  const Tensor out = Tensor::Empty(matrix.shape, dtype, matrix.data.device());
+  nf4_dequantize(CurrentStream(out.device()), {matrix, 0, 0, out});
+  return out;
+}
+
+Tensor Nf4Linear(const Tensor& x, std::span<const Nf4Matrix> weight, const Tensor& bias) {
+  Check(x, weight, bias);
+  const Stream stream = CurrentStream(x.device());
+  const int64_t rows = RowsOf(weight), columns = x.dim(-1);
+  Tensor y = Tensor::Empty(WithLast(x.shape(), rows), x.dtype(), x.device());
+  LinearForwardArgs args;
+  args.x = AsMatrix(x.Detach().Contiguous());
+  const Tensor all = AsMatrix(y), whole_bias = bias.defined() ? bias.Detach().Contiguous() : bias;
+  const int64_t panel = PanelOf(rows, columns * SizeOf(x.dtype()));
+  for (int64_t at = 0; at < rows; at += panel) {
+    const int64_t n = std::min(panel, rows - at);
+    args.weight = Tensor::Empty({n, columns}, x.dtype(), x.device());
+    DequantizePanel(stream, weight, at, 0, args.weight);
+    if (bias.defined()) args.bias = whole_bias.Slice(0, at, at + n);
+    args.y = n == rows ? all : Tensor::Empty({all.dim(0), n}, x.dtype(), x.device());
+    linear_forward(stream, args);
+    if (n < rows) all.Slice(1, at, at + n).CopyFrom(args.y);
+    args.weight = args.y = Tensor();  // before the next panel is allocated
+  }
+  if (NeedsGrad({&x, &bias})) Record(std::make_shared<Nf4LinearNode>(weight), {&x, &bias}, {&y});
+  return y;
+}
+
+}  // namespace ops
+}  // namespace lockstep

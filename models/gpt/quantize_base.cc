@@ -1,0 +1,17 @@
+#include "models/gpt/quantize_base.h"
+
+#include "models/gpt/peft/layer_names.h"
+#include "nn/quantized_linear.h"
+
+namespace lockstep::models {
+
+void QuantizeBase(Gpt& model, bool double_quantized) {
+  for (const AdaptableLayer& layer : AdaptableLayers(model)) {
+    nn::QuantizeOptions options{.double_quantized = double_quantized};
+    for (const AdaptableLayer::Part& part : layer.parts) options.rows.push_back(part.rows);
+    nn::QuantizeLinear(model, layer.path, options);
+  }
+  model.AssignNames();
+}
+
+}  // namespace lockstep::models
