@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "core/io/safetensors.h"
@@ -147,14 +148,15 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
   return out;
 }
 
-void CopyWeight(const SafetensorsEntry& entry, const Tensor& expected) {
-  const Tensor stored = entry.ToTensor();
-  if (!(stored.shape() == expected.shape())) {
-    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored.shape(),
-                            ", but this model needs ", expected.shape(),
+void CheckFits(const SafetensorsEntry& entry, const Shape& expected) {
+  entry.dtype();                                               // throws if Lockstep has none
+  if (entry.shape.size() > Shape::kMaxDims) entry.ToTensor();  // throws
+  const Shape stored(std::span<const int64_t>(entry.shape));
+  if (!(stored == expected)) {
+    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored,
+                            ", but this model needs ", expected,
                             ": the model options differ from those of the file"));
   }
-  expected.CopyFrom(stored);
 }
 
 // If the file has a head although it is tied, it must equal the embedding, or it is not tied there.
@@ -184,29 +186,71 @@ bool IsBuffer(const std::string& name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-// A file's entries, found with or without the prefix of the bare model, and which ones were used.
-class Entries {
+// A file's weights, for a model that they have been compared with.
+class HfWeights {
  public:
-  explicit Entries(const SafetensorsSet& set) : set_(set) {}
-
-  const SafetensorsEntry* Find(const std::string& name) {
-    const SafetensorsEntry* entry = set_.Find(name);
-    if (!entry) entry = set_.Find("transformer." + name);
-    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
-    if (entry) used_.insert(entry->name);
-    return entry;
+  HfWeights(const Gpt& model, const std::string& path)
+      : family_(HfFamilyOf(model.config())),
+        config_(model.config()),
+        set_(SafetensorsSet::Open(path)) {
+    Check(model);
   }
-  std::string Unused() const {
-    std::string out;
-    for (const std::string& name : set_.names()) {
-      if (!used_.contains(name) && !IsBuffer(name)) out += " " + name;
+
+  // The whole of a parameter, into a tensor of its shape.
+  void Read(const std::string& name, const Parameter& p, const Tensor& whole) const {
+    for (const Piece& piece : Pieces(family_, config_, name, p)) {
+      piece.Of(whole).CopyFrom(Find(piece.name)->ToTensor());
     }
-    return out;
   }
 
  private:
-  const SafetensorsSet& set_;
-  std::set<std::string> used_;
+  // With or without the prefix of the bare model.
+  const SafetensorsEntry* Find(const std::string& name) const {
+    const SafetensorsEntry* entry = set_.Find(name);
+    if (!entry) entry = set_.Find("transformer." + name);
+    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
+    return entry;
+  }
+
+  void Check(const Gpt& model) const {
+    std::set<std::string> used;
+    const auto find = [&](const std::string& name) {
+      const SafetensorsEntry* entry = Find(name);
+      if (entry) used.insert(entry->name);
+      return entry;
+    };
+    std::string missing;
+    const SafetensorsEntry* embedding = nullptr;
+    for (const auto& [name, p] : model.NamedParameters()) {
+      for (const Piece& piece : Pieces(family_, config_, name, *p)) {
+        const SafetensorsEntry* entry = find(piece.name);
+        if (name == "wte.weight") embedding = entry;
+        entry ? CheckFits(*entry, piece.ShapeOf(p->logical_shape()))
+              : void(missing += " " + piece.name);
+      }
+    }
+    if (!missing.empty()) {
+      throw InputError(StrCat(set_.source(), ": weights of this model are missing:", missing));
+    }
+    for (const auto& [name, size] : MissingBiases(family_, model)) {
+      if (const SafetensorsEntry* entry = find(name)) CheckZero(*entry);
+    }
+    if (config_.tie_embeddings) {
+      if (const SafetensorsEntry* head = find("lm_head.weight")) CheckTiedHead(*head, *embedding);
+    }
+    std::string unknown;
+    for (const std::string& name : set_.names()) {
+      if (!used.contains(name) && !IsBuffer(name)) unknown += " " + name;
+    }
+    if (!unknown.empty()) {
+      throw InputError(
+          StrCat(set_.source(), ": this model has no parameters for these weights:", unknown));
+    }
+  }
+
+  const HfFamily& family_;
+  const GptConfig config_;
+  const SafetensorsSet set_;
 };
 
 }  // namespace
@@ -234,41 +278,26 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
 }
 
 void LoadHfWeights(Gpt& model, const std::string& path) {
-  const SafetensorsSet set = SafetensorsSet::Open(path);
-  const HfFamily& family = HfFamilyOf(model.config());
-  Entries entries(set);
-  std::string missing;
-  const SafetensorsEntry* embedding = nullptr;
+  const HfWeights weights(model, path);
   for (const auto& [name, p] : model.NamedParameters()) {
     const Tensor value = p->value().Detach();
-    const bool cut = !p->layout().is_whole();
-    const Tensor whole = cut ? Tensor::Empty(p->logical_shape(), value.dtype()) : value;
-    for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
-      const SafetensorsEntry* entry = entries.Find(piece.name);
-      if (name == "wte.weight") embedding = entry;
-      if (entry) {
-        CopyWeight(*entry, piece.Of(whole));
-      } else {
-        missing += " " + piece.name;
-      }
-    }
-    if (cut) value.CopyFrom(p->PartOf(whole));
-  }
-  if (!missing.empty()) {
-    throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
-  }
-  for (const auto& [name, size] : MissingBiases(family, model)) {
-    if (const SafetensorsEntry* entry = entries.Find(name)) CheckZero(*entry);
-  }
-  if (model.config().tie_embeddings) {
-    if (const SafetensorsEntry* head = entries.Find("lm_head.weight")) {
-      CheckTiedHead(*head, *embedding);
+    if (p->layout().is_whole()) {
+      weights.Read(name, *p, value);
+    } else {
+      const Tensor whole = Tensor::Empty(p->logical_shape(), value.dtype());
+      weights.Read(name, *p, whole);
+      value.CopyFrom(p->PartOf(whole));
     }
   }
-  if (const std::string unknown = entries.Unused(); !unknown.empty()) {
-    throw InputError(
-        StrCat(set.source(), ": this model has no parameters for these weights:", unknown));
-  }
+}
+
+WeightSource HfWeightSource(const Gpt& model, const std::string& path) {
+  return [weights = std::make_shared<const HfWeights>(model, path)](const std::string& name,
+                                                                    const Parameter& p) {
+    const Tensor whole = Tensor::Empty(p.logical_shape(), p.value().dtype());
+    weights->Read(name, p, whole);
+    return whole;
+  };
 }
 
 }  // namespace lockstep::models
