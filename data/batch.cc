@@ -1,6 +1,7 @@
 #include "data/batch.h"
 
 #include <algorithm>
+#include <array>
 
 namespace lockstep::data {
 namespace {
@@ -12,6 +13,21 @@ void ToFirstKeys(std::span<int32_t> row) {
     if (row[col] != 0) first = col;
     row[col] = first;
   }
+}
+
+// Leaves those of the targets, the tokens from `first` on, that are learnt; their number.
+int64_t Mask(const TokenSource& source, int64_t first, std::span<int32_t> targets) {
+  std::array<int32_t, 1024> learnt;
+  int64_t count = 0;
+  for (size_t at = 0; at < targets.size(); at += learnt.size()) {
+    const auto some = targets.subspan(at, std::min(learnt.size(), targets.size() - at));
+    source.ReadLearnt(first + static_cast<int64_t>(at), std::span(learnt).first(some.size()));
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (learnt[i] == 0) some[i] = kIgnoreIndex;
+      count += learnt[i];
+    }
+  }
+  return count;
 }
 
 }  // namespace
@@ -35,7 +51,7 @@ void ReadBatch(const TokenSource& source, std::span<const int64_t> starts, int64
     }
     std::ranges::fill(inputs.subspan(n), 0);
     std::ranges::fill(targets.subspan(n), kIgnoreIndex);
-    batch->num_targets += n;
+    batch->num_targets += source.learns_all() ? n : Mask(source, starts[row] + 1, targets.first(n));
     if (!document_mask) continue;
     const auto first_key = std::span(batch->first_key).subspan(row * block_size, block_size);
     source.ReadDocumentStarts(n == 0 ? 0 : starts[row], first_key.first(n));

@@ -18,6 +18,7 @@ struct Batch {
   int64_t rows = 0;              // B, samples
   int64_t cols = 0;              // T, block_size
   int64_t num_targets = 0;       // targets that are not kIgnoreIndex
+  int64_t step_targets = 0;      // the same of all micro-batches of the step, on all ranks
   std::vector<int32_t> inputs;   // [B, T]
   std::vector<int32_t> targets;  // [B, T]: inputs shifted by one
   // [B, T]: for each token the column at which its document begins in this window, for attention
@@ -27,9 +28,11 @@ struct Batch {
 
 // Fills `batch` with the windows of block_size tokens that begin at `starts`. Windows that reach
 // the end of the stream, where targets are missing, are padded with input 0 and target
-// kIgnoreIndex, even those that start at or beyond the last token. With `document_mask` also
-// first_key, for which the source must know its documents; targets stay the same: the last token of
-// a document has the first of the next one. Allocates only if the batch grows.
+// kIgnoreIndex, even those that start at or beyond the last token. So are targets that the source
+// does not have the model learn. Leaves step and what follows from it to the caller. With
+// `document_mask` also first_key, for which the source must know its documents; targets stay the
+// same: the last token of a document has the first of the next one. Allocates only if the batch
+// grows.
 void ReadBatch(const TokenSource& source, std::span<const int64_t> starts, int64_t block_size,
                Batch* batch, bool document_mask = false);
 

@@ -21,15 +21,13 @@ EvalBatches::EvalBatches(std::shared_ptr<const TokenSource> source, int64_t bloc
   const int64_t per_batch = block_size * batch_size;
   all_batches_ = (source_->size() - 1 + per_batch - 1) / per_batch;
   size_ = max_batches == 0 ? all_batches_ : std::min(all_batches_, max_batches);
+  for (int64_t i = 0; i < size_; ++i) {
+    const int64_t first = Position(i) * per_batch + 1;
+    num_targets_ += source_->CountLearnt(first, std::min(per_batch, source_->size() - first));
+  }
 }
 
 int64_t EvalBatches::Position(int64_t index) const { return index * all_batches_ / size_; }
-
-int64_t EvalBatches::num_targets() const {
-  const int64_t per_batch = block_size_ * batch_size_;
-  const int64_t last = Position(size_ - 1);
-  return (size_ - 1) * per_batch + std::min(per_batch, source_->size() - 1 - last * per_batch);
-}
 
 void EvalBatches::Read(int64_t index, Batch* batch) const {
   LS_CHECK(index >= 0 && index < size_, "there is no evaluation batch ", index, " among ", size_);

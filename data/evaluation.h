@@ -11,7 +11,8 @@ namespace lockstep::data {
 
 // Consecutive windows of block_size tokens over a whole stream. A shorter last window and an
 // incomplete last batch are padded with ignored targets, so that every batch has the same shape and
-// every token but the first is a target exactly once: the mean over all targets is the exact loss.
+// every token but the first is a target exactly once, unless the source does not have the model
+// learn it: the mean over all targets is the exact loss.
 class EvalBatches {
  public:
   // max_batches > 0 keeps that many batches, spread evenly over the stream; 0 keeps all.
@@ -22,7 +23,7 @@ class EvalBatches {
 
   int64_t size() const { return size_; }
   // The number of targets in all batches together.
-  int64_t num_targets() const;
+  int64_t num_targets() const { return num_targets_; }
 
   // Reads batch `index`, 0 <= index < size(), in any order; batch->step is the index. Ranks can
   // divide the batches among themselves and add up their sums of losses.
@@ -37,6 +38,7 @@ class EvalBatches {
   int64_t batch_size_;
   int64_t all_batches_;
   int64_t size_;
+  int64_t num_targets_ = 0;
   bool document_mask_;
 };
 

@@ -52,9 +52,22 @@ const Batch& Loader::Next() {
   return slots_[taken_++ % slots_.size()];
 }
 
+// Of all micro-batches, also those of other ranks: from their masks, without their tokens.
+int64_t Loader::TargetsOf(int64_t step, std::vector<int64_t>* starts) const {
+  const int64_t window = sampler_.block_size();
+  if (source_->learns_all()) return layout_.SamplesPerStep() * window;
+  int64_t targets = 0;
+  for (int64_t m = 0; m < layout_.micro_batches; ++m) {
+    sampler_.WindowStarts(layout_.FirstSample(step, m), *starts);
+    for (const int64_t start : *starts) targets += source_->CountLearnt(start + 1, window);
+  }
+  return targets;
+}
+
 void Loader::Run() try {
   const auto capacity = static_cast<int64_t>(slots_.size());
   std::vector<int64_t> starts(layout_.batch_size);
+  int64_t step_targets = 0;
   for (int64_t i = 0;; ++i) {
     {
       std::unique_lock lock(mutex_);
@@ -65,6 +78,8 @@ void Loader::Run() try {
     const auto in_step = static_cast<int64_t>(layout_.micro_order.size());
     batch.step = start_step_ + i / in_step;
     batch.micro_batch = layout_.micro_order[i % in_step];
+    if (i % in_step == 0) step_targets = TargetsOf(batch.step, &starts);
+    batch.step_targets = step_targets;
     sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_batch), starts);
     ReadBatch(*source_, starts, sampler_.block_size(), &batch, layout_.document_mask);
     {

@@ -35,6 +35,7 @@ class Loader {
 
  private:
   void Run();
+  int64_t TargetsOf(int64_t step, std::vector<int64_t>* starts) const;
 
   const std::shared_ptr<const TokenSource> source_;
   const Sampler sampler_;

@@ -1,19 +1,19 @@
 #include "data/token_source.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 
 namespace lockstep::data {
 
-void TokenSource::CheckRange(int64_t offset, std::span<int32_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
+void TokenSource::CheckRange(int64_t offset, int64_t count) const {
   LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, "cannot read ", count,
            " tokens from position ", offset, " of ", size(), " tokens");
 }
 
 void TokenSource::Read(int64_t offset, std::span<int32_t> out) const {
-  CheckRange(offset, out);
+  CheckRange(offset, std::ssize(out));
   DoRead(offset, out);
 }
 
@@ -25,9 +25,34 @@ int32_t TokenSource::TokenAt(int64_t offset) const {
 
 void TokenSource::ReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
   LS_CHECK(has_documents(), "it is not known where the documents of these tokens begin");
-  CheckRange(offset, out);
+  CheckRange(offset, std::ssize(out));
   DoReadDocumentStarts(offset, out);
 }
+
+void TokenSource::ReadLearnt(int64_t offset, std::span<int32_t> out) const {
+  CheckRange(offset, std::ssize(out));
+  if (learns_all()) {
+    std::ranges::fill(out, 1);
+  } else {
+    DoReadLearnt(offset, out);
+  }
+}
+
+int64_t TokenSource::CountLearnt(int64_t offset, int64_t count) const {
+  CheckRange(offset, count);
+  if (learns_all()) return count;
+  std::array<int32_t, 1024> some;
+  int64_t learnt = 0;
+  for (int64_t at = 0; at < count; at += std::ssize(some)) {
+    const std::span part =
+        std::span(some).first(static_cast<size_t>(std::min(std::ssize(some), count - at)));
+    DoReadLearnt(offset + at, part);
+    learnt += std::ranges::count(part, 1);
+  }
+  return learnt;
+}
+
+void TokenSource::DoReadLearnt(int64_t, std::span<int32_t> out) const { std::ranges::fill(out, 1); }
 
 void TokenSource::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
   std::ranges::fill(out, 0);
@@ -70,10 +95,18 @@ void TokenSlice::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) co
   source_->ReadDocumentStarts(begin_ + offset, out);
 }
 
+void TokenSlice::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
+  source_->ReadLearnt(begin_ + offset, out);
+}
+
 TokenConcatenation::TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts)
     : parts_(std::move(parts)) {
   int64_t end = 0;
   for (const auto& part : parts_) ends_.push_back(end += part->size());
+}
+
+bool TokenConcatenation::learns_all() const {
+  return std::ranges::all_of(parts_, [](const auto& part) { return part->learns_all(); });
 }
 
 bool TokenConcatenation::has_documents() const {
@@ -105,12 +138,22 @@ void TokenConcatenation::DoReadDocumentStarts(int64_t offset, std::span<int32_t>
   });
 }
 
+void TokenConcatenation::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
+  ForParts(offset, out, [](const TokenSource& part, int64_t begin, std::span<int32_t> to) {
+    part.ReadLearnt(begin, to);
+  });
+}
+
 SeparatedTokens::SeparatedTokens(std::shared_ptr<const TokenSource> source, int32_t token,
                                  Separator place)
     : source_(std::move(source)), token_(token), place_(place) {}
 
 void SeparatedTokens::DoRead(int64_t offset, std::span<int32_t> out) const {
   source_->Read(offset, out);
+}
+
+void SeparatedTokens::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
+  source_->ReadLearnt(offset, out);
 }
 
 void SeparatedTokens::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {

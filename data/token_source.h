@@ -30,17 +30,28 @@ class TokenSource {
   // and unless has_documents().
   void ReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
 
+  // Whether every token is learnt, as a target of the token before it.
+  virtual bool learns_all() const { return true; }
+
+  // For the same tokens as Read: out[i] = 1 if the token is learnt, else 0. Throws as Read does.
+  void ReadLearnt(int64_t offset, std::span<int32_t> out) const;
+
+  // How many of the `count` tokens from `offset` on are learnt. Throws as Read does.
+  int64_t CountLearnt(int64_t offset, int64_t count) const;
+
  protected:
   // All positions at which documents begin, in ascending order, if they are at hand: in an index
   // beside the tokens, for example. Empty: they are not.
   virtual std::span<const uint64_t> document_starts() const { return {}; }
 
  private:
-  void CheckRange(int64_t offset, std::span<int32_t> out) const;
+  void CheckRange(int64_t offset, int64_t count) const;
   // `offset` and `out` have been checked.
   virtual void DoRead(int64_t offset, std::span<int32_t> out) const = 0;
   // Finds them in document_starts(), unless a source knows another way.
   virtual void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
+  // Unless learns_all().
+  virtual void DoReadLearnt(int64_t offset, std::span<int32_t> out) const;
 };
 
 // Tokens in memory, in two bytes each if they fit.
@@ -60,10 +71,12 @@ class TokenSlice : public TokenSource {
   TokenSlice(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end);
   int64_t size() const override { return end_ - begin_; }
   bool has_documents() const override { return source_->has_documents(); }
+  bool learns_all() const override { return source_->learns_all(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
   std::shared_ptr<const TokenSource> source_;
   int64_t begin_;
   int64_t end_;
@@ -76,10 +89,12 @@ class TokenConcatenation : public TokenSource {
   explicit TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts);
   int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   bool has_documents() const override;
+  bool learns_all() const override;
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
   // Calls f(part, offset in it, out) for each part of the range.
   template <class F>
   void ForParts(int64_t offset, std::span<int32_t> out, const F& f) const;
@@ -95,10 +110,12 @@ class SeparatedTokens : public TokenSource {
   SeparatedTokens(std::shared_ptr<const TokenSource> source, int32_t token, Separator place);
   int64_t size() const override { return source_->size(); }
   bool has_documents() const override { return true; }
+  bool learns_all() const override { return source_->learns_all(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
   std::shared_ptr<const TokenSource> source_;
   int32_t token_;
   Separator place_;

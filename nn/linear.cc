@@ -19,11 +19,23 @@ LinearParameters<Interface>::LinearParameters(int64_t in_features, int64_t out_f
   }
 }
 
+template <class Interface>
+LinearParameters<Interface>::LinearParameters(std::shared_ptr<Parameter> weight,
+                                              std::shared_ptr<Parameter> bias)
+    : weight_(std::move(weight)), bias_(std::move(bias)) {
+  this->ShareParameter("weight", weight_);
+  if (bias_) this->ShareParameter("bias", bias_);
+}
+
 template class LinearParameters<Layer>;
 template class LinearParameters<BranchLayer>;
 
 Linear::Linear(int64_t in_features, int64_t out_features, const LinearOptions& options)
     : LinearParameters(in_features, out_features, options), activation_(options.activation) {}
+
+Linear::Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
+               Activation activation)
+    : LinearParameters(std::move(weight), std::move(bias)), activation_(activation) {}
 
 Tensor Linear::Forward(const Tensor& x) {
   return ops::Linear(x, *weight(), bias() ? bias()->value() : Tensor(), activation_);
@@ -34,6 +46,9 @@ BranchLinear::BranchLinear(int64_t in_features, int64_t out_features, const Line
   LS_CHECK(options.activation == Activation::kNone,
            "BranchLinear leaves its bias to others, so it cannot have an activation: use Linear");
 }
+
+BranchLinear::BranchLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias)
+    : LinearParameters(std::move(weight), std::move(bias)) {}
 
 ops::Branch BranchLinear::Forward(ops::Branch x) {
   ops::Branch y = ops::Linear(ops::Complete(x), *weight());

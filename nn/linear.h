@@ -27,6 +27,8 @@ class LinearParameters : public Interface {
 
  protected:
   LinearParameters(int64_t in_features, int64_t out_features, const LinearOptions& options);
+  // With those of another module; bias may be null.
+  LinearParameters(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias);
 
  private:
   std::shared_ptr<Parameter> weight_, bias_;
@@ -36,6 +38,9 @@ class LinearParameters : public Interface {
 class Linear : public LinearParameters<Layer> {
  public:
   Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+  // With the parameters of another module; bias may be null.
+  Linear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
+         Activation activation = Activation::kNone);
 
   Activation activation() const { return activation_; }
 
@@ -51,6 +56,8 @@ class Linear : public LinearParameters<Layer> {
 class BranchLinear : public LinearParameters<BranchLayer> {
  public:
   BranchLinear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+  // With the parameters of another module; bias may be null.
+  BranchLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias);
 
  protected:
   ops::Branch Forward(ops::Branch x) override;

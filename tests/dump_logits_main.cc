@@ -1,18 +1,21 @@
-// Prints the logits of a saved model for the given token ids, one row per position:
+// Prints the logits of a saved model, or of an adapter's, for the given token ids, one row per
+// position:
 //   dump_logits FOLDER 5 17 3
 // tests/peers/hf_logits.py compares them with transformers'.
 #include <cstdio>
 #include <cstdlib>
 
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf_format.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;
   try {
     LS_CHECK(argc >= 3, "usage: dump_logits FOLDER ID ...");
-    models::Gpt model(models::ReadHfConfig(argv[1]));
+    models::Gpt model(models::ReadHfConfig(models::WeightsOf(argv[1])));
+    models::AddAdapters(argv[1], model);
     model.Materialize(kCpu, 0);
-    models::LoadHfWeights(model, argv[1]);
+    models::LoadWeights(argv[1], model);
     std::vector<int32_t> ids;
     for (int i = 2; i < argc; ++i) ids.push_back(std::atoi(argv[i]));
     const NoGrad no_grad;

@@ -241,6 +241,8 @@ const std::set<std::string> kOthers = {
     "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
     "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
+    // In train_gpt_lora_test.
+    "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
 

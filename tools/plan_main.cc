@@ -18,12 +18,18 @@ int main(int argc, char** argv) {
          .example = "plan --model.preset=llama-3-8b --train.precision=bf16 --parallel.shard=full "
                     "--gpus=8x80"});
     models::AddRunOptions(options, config);
-    std::string gpus = "1x80";
+    std::string gpus = "1x80", hosts;
     options.Add(
         "gpus", &gpus,
         {.operational = true, .doc = "how many GPUs, a rank on each, and the GB of each: 8x80"});
+    options.Add("hosts", &hosts,
+                {.operational = true,
+                 .doc = "how many machines have these GPUs, and the GB of memory of each, for what "
+                        "is offloaded and for checkpoints: 1x512; empty: enough"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
-    const models::GpuPlan plan = models::PlanOnGpus(options, config, models::ParseGpus(gpus));
+    const models::GpuPlan plan = models::PlanOnGpus(
+        options, config, models::ParseMemorySet("gpus", gpus),
+        hosts.empty() ? models::MemorySet{} : models::ParseMemorySet("hosts", hosts));
     std::puts(plan.text.c_str());
     return plan.fits ? 0 : 1;
   } catch (const std::exception& e) {

@@ -33,8 +33,7 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.path", &c.path,
               {.aliases = {"input", "data", "files"},
                .doc = "text and JSONL files, also .gz or .zst: a file, a pattern such as "
-                      "'c/*.jsonl.zst', a folder, or - for standard input; may be given several "
-                      "times"});
+                      "'c/*.jsonl.zst', a folder, or - for standard input"});
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
@@ -64,11 +63,9 @@ void AddOptions(models::Options& options, Config& c) {
               {.min = 0,
                .max = 2147483647,
                .doc = "tokens per file; 0, with nanogpt: all in train.bin and val.bin"});
-  options.Add("val_fraction", &c.val_fraction,
-              {.min = 0,
-               .below = 1,
-               .doc = "fraction of the documents for validation: every so "
-                      "manieth one"});
+  options.Add(
+      "val_fraction", &c.val_fraction,
+      {.min = 0, .below = 1, .doc = "fraction of the documents for validation, evenly spread"});
   options.Add("val_shard", &c.val_shard,
               {.doc = "instead: the first file is for validation, as llm.c has it"});
   options.Add("threads", &c.threads,

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "data/chat/parser.h"
+#include "data/chat/syntax.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
@@ -18,10 +18,9 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kJinja = "chat_template.jinja";
 
-[[noreturn]] void ThrowAt(const std::string& origin, const chat::Position& position,
-                          const std::string& message) {
-  throw InputError(
-      StrCat(origin, ", line ", position.line, ", column ", position.column, ": ", message));
+[[noreturn]] void ThrowAt(const std::string& origin, const chat::LocatedFailure& failure) {
+  throw InputError(StrCat(origin, ", line ", failure.position.line, ", column ",
+                          failure.position.column, ": ", failure.message));
 }
 
 Json ReadConfig(const std::string& path) {
@@ -78,11 +77,9 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string origin)
     throw InputError(StrCat(origin_, ": the chat template is not UTF-8 at byte ", valid));
   }
   try {
-    chat::StatementParser parser(chat::Tokenize(source));
-    block_ = std::make_unique<const chat::Block>(parser.ParseTemplate());
-    has_generation_ = parser.has_generation();
+    syntax_ = std::make_unique<const chat::Syntax>(chat::Parse(source));
   } catch (const chat::LocatedFailure& failure) {
-    ThrowAt(origin_, failure.position, failure.message);
+    ThrowAt(origin_, failure);
   }
 }
 
@@ -120,7 +117,7 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
         StrCat("the variables of a chat template must be an object, not ", variables.type_name()));
   }
   chat::Budget budget(limits_);
-  std::vector<std::pair<std::string, chat::Value>> values;
+  chat::Variables values;
   try {
     for (const auto& [name, token] : special_tokens_) {
       values.emplace_back(name, chat::Value::String(token));
@@ -135,13 +132,13 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
   } catch (const chat::TemplateFailure& failure) {
     throw InputError(StrCat("the messages or variables of a chat: ", failure.what()));
   }
-  chat::Evaluator evaluator(std::move(values), now_.value_or(std::time(nullptr)), limits_.depth);
   try {
-    evaluator.Run(*block_);
-  } catch (const chat::TemplateFailure& failure) {
-    ThrowAt(origin_, evaluator.position(), failure.what());
+    auto [text, generation] =
+        chat::Evaluate(*syntax_, std::move(values), now_.value_or(std::time(nullptr)));
+    return {std::move(text), std::move(generation)};
+  } catch (const chat::LocatedFailure& failure) {
+    ThrowAt(origin_, failure);
   }
-  return {evaluator.TakeText(), evaluator.TakeGeneration()};
 }
 
 }  // namespace lockstep::data

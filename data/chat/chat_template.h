@@ -53,7 +53,7 @@ class ChatTemplate {
                       const nlohmann::ordered_json& variables, bool add_generation_prompt) const;
 
   // Whether Render gives generation spans.
-  bool has_generation() const { return has_generation_; }
+  bool has_generation() const { return syntax_->has_generation; }
   const std::string& origin() const { return origin_; }
   // Of the tokenizer, by name ("bos_token"); variables of the template.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
@@ -68,8 +68,7 @@ class ChatTemplate {
 
  private:
   std::string origin_;
-  std::unique_ptr<const chat::Block> block_;
-  bool has_generation_ = false;
+  std::unique_ptr<const chat::Syntax> syntax_;
   std::map<std::string, std::string> special_tokens_;
   chat::Limits limits_;
   std::optional<int64_t> now_;

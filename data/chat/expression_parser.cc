@@ -1,18 +1,47 @@
-#include <algorithm>
-#include <array>
 #include <charconv>
+#include <cstdlib>
 
-#include "data/chat/builtins.h"
 #include "data/chat/parser.h"
 
 namespace lockstep::data::chat {
 namespace {
 
+using enum ExpressionKind;
+
 constexpr size_t kMaxArguments = 100;
+
+// Binary operators, from the weakest; all group to the left. `not` is between `and` and `==`.
+struct Operator {
+  std::string_view symbol;
+  int precedence;
+  ExpressionKind kind;
+};
+constexpr int kNotPrecedence = 3;
+constexpr Operator kOperators[] = {
+    {"or", 1, kOr},         {"and", 2, kAnd},        {"==", 4, kCompare},   {"!=", 4, kCompare},
+    {"<", 4, kCompare},     {"<=", 4, kCompare},     {">", 4, kCompare},    {">=", 4, kCompare},
+    {"in", 4, kCompare},    {"not in", 4, kCompare}, {"+", 5, kArithmetic}, {"-", 5, kArithmetic},
+    {"~", 6, kConcatenate}, {"*", 7, kArithmetic},   {"/", 7, kArithmetic}, {"//", 7, kArithmetic},
+    {"%", 7, kArithmetic},  {"**", 8, kArithmetic}};
+
+ExpressionPtr Constant(const Position& position, Value value) {
+  ExpressionPtr expression = Make(kConstant, position);
+  expression->constant = std::move(value);
+  return expression;
+}
+
+}  // namespace
+
+std::string Describe(const Token& token) {
+  if (token.type == TokenType::kEnd) return "the end of the template";
+  if (token.type == TokenType::kText) return "text";
+  if (token.type == TokenType::kString) return "a text";
+  return token.text == "%}" ? "the end of the tag" : "'" + token.text + "'";
+}
 
 void CheckDepth(int depth, const Position& position) {
   if (depth > kMaxSyntaxDepth) {
-    FailAt(position, "expressions are nested deeper than ", kMaxSyntaxDepth, " levels");
+    FailAt(position, "expressions or tags are nested deeper than ", kMaxSyntaxDepth, " levels");
   }
 }
 
@@ -24,243 +53,166 @@ void AddOperand(Expression* expression, ExpressionPtr operand) {
   expression->operands.push_back(std::move(operand));
 }
 
-template <class... Operands>
-ExpressionPtr Make(ExpressionKind kind, const Position& position, Operands... operands) {
-  auto expression = std::make_unique<Expression>();
-  expression->kind = kind;
-  expression->position = position;
-  (AddOperand(expression.get(), std::move(operands)), ...);
-  return expression;
+std::optional<Value> ExpressionParser::ConstantOf(const std::string& name) {
+  if (name == "true" || name == "True") return Value::Bool(true);
+  if (name == "false" || name == "False") return Value::Bool(false);
+  if (name == "none" || name == "None") return Value();
+  return std::nullopt;
 }
-
-ExpressionPtr Constant(const Position& position, Value value) {
-  ExpressionPtr expression = Make(ExpressionKind::kConstant, position);
-  expression->constant = std::move(value);
-  return expression;
-}
-
-// Binary operators that group to the left, from the weakest. ~ is between + and *.
-constexpr std::array<std::array<std::string_view, 4>, 4> kLevels = {
-    {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}}};
-
-}  // namespace
 
 ExpressionPtr ExpressionParser::Parse(bool conditional) {
-  CheckDepth(++depth_, tokens_.Peek().position);
-  ExpressionPtr value = ParseOr();
-  while (conditional && tokens_.IsName("if")) {
-    const Position position = tokens_.Next().position;
-    ExpressionPtr condition = ParseOr();
-    if (tokens_.TakeName("else")) {
-      value = Make(ExpressionKind::kConditional, position, std::move(value), std::move(condition),
-                   Parse());
-    } else {
-      value = Make(ExpressionKind::kConditional, position, std::move(value), std::move(condition));
-    }
+  CheckDepth(++depth_, Peek().position);
+  ExpressionPtr value = ParseBinary(1);
+  while (conditional && Is("if")) {
+    const Position position = Next().position;
+    value = Make(kConditional, position, std::move(value), ParseBinary(1));
+    if (Take("else")) AddOperand(value.get(), Parse());
   }
   --depth_;
   return value;
 }
 
+// One expression, or several with commas between them: a tuple.
 ExpressionPtr ExpressionParser::ParseTuple(bool conditional) {
-  const Position position = tokens_.Peek().position;
+  const Position position = Peek().position;
   ExpressionPtr first = Parse(conditional);
-  if (!tokens_.IsOperator(",")) return first;
-  ExpressionPtr tuple = Make(ExpressionKind::kTuple, position, std::move(first));
-  while (tokens_.TakeOperator(",")) {
-    const TokenType next = tokens_.Peek().type;
-    if (next == TokenType::kTagEnd || next == TokenType::kOutputEnd || tokens_.IsOperator(")"))
-      break;
+  if (!Is(",")) return first;
+  ExpressionPtr tuple = Make(kTuple, position, std::move(first));
+  while (Take(",") && !Is("%}") && !Is("}}") && !Is(")")) {
     AddOperand(tuple.get(), Parse(conditional));
   }
   return tuple;
 }
 
-ExpressionPtr ExpressionParser::ParseOr() {
-  ExpressionPtr left = ParseAnd();
-  while (tokens_.IsName("or")) {
-    const Position position = tokens_.Next().position;
-    left = Make(ExpressionKind::kOr, position, std::move(left), ParseAnd());
+ExpressionPtr ExpressionParser::ParseBinary(int least) {
+  ExpressionPtr left = least <= kNotPrecedence && Is("not") ? ParseNot() : ParseUnary();
+  const Expression* chain = nullptr;  // the comparison that goes on
+  for (;;) {
+    const bool not_in = Is("not") && Is("in", 1);
+    const auto op = std::ranges::find_if(kOperators, [&](const Operator& candidate) {
+      return not_in ? candidate.symbol == "not in" : Is(candidate.symbol);
+    });
+    if (op == std::end(kOperators) || op->precedence < least) return left;
+    const Position position = Next().position;
+    if (not_in) Next();
+    ExpressionPtr right = ParseBinary(op->precedence + 1);
+    // a < b < c and a ~ b ~ c are one expression each.
+    const bool joins = left->kind == op->kind && op->kind == kConcatenate;
+    const bool chains = op->kind == kCompare && left.get() == chain;
+    if (joins || chains) {
+      AddOperand(left.get(), std::move(right));
+    } else {
+      left = Make(op->kind, position, std::move(left), std::move(right));
+      left->name = op->symbol;
+    }
+    if (op->kind == kCompare) {
+      left->names.emplace_back(op->symbol);
+      chain = left.get();
+    }
   }
-  return left;
-}
-
-ExpressionPtr ExpressionParser::ParseAnd() {
-  ExpressionPtr left = ParseNot();
-  while (tokens_.IsName("and")) {
-    const Position position = tokens_.Next().position;
-    left = Make(ExpressionKind::kAnd, position, std::move(left), ParseNot());
-  }
-  return left;
 }
 
 ExpressionPtr ExpressionParser::ParseNot() {
-  if (!tokens_.IsName("not")) return ParseCompare();
-  const Position position = tokens_.Next().position;
+  const Position position = Next().position;
   CheckDepth(++depth_, position);
-  ExpressionPtr negated = Make(ExpressionKind::kNot, position, ParseNot());
+  ExpressionPtr negated = Make(kNot, position, ParseBinary(kNotPrecedence));
   --depth_;
   return negated;
 }
 
-ExpressionPtr ExpressionParser::ParseCompare() {
-  static constexpr std::string_view kSymbols[] = {"==", "!=", "<", "<=", ">", ">="};
-  ExpressionPtr first = ParseBinary(0);
-  ExpressionPtr compare;
-  for (;;) {
-    const Token& token = tokens_.Peek();
-    const Position position = token.position;
-    std::string symbol;
-    if (token.type == TokenType::kOperator &&
-        std::ranges::find(kSymbols, token.text) != std::end(kSymbols)) {
-      symbol = tokens_.Next().text;
-    } else if (tokens_.TakeName("in")) {
-      symbol = "in";
-    } else if (tokens_.IsName("not") && tokens_.IsName("in", 1)) {
-      tokens_.Next();
-      tokens_.Next();
-      symbol = "not in";
-    } else {
-      return compare != nullptr ? std::move(compare) : std::move(first);
-    }
-    if (compare == nullptr) {
-      compare = Make(ExpressionKind::kCompare, position, std::move(first));
-    }
-    compare->symbols.push_back(symbol);
-    AddOperand(compare.get(), ParseBinary(0));
-  }
-}
-
-ExpressionPtr ExpressionParser::ParseBinary(size_t level) {
-  if (level == kLevels.size()) return ParseUnary();
-  const auto& symbols = kLevels[level];
-  ExpressionPtr left = ParseBinary(level + 1);
-  while (tokens_.Peek().type == TokenType::kOperator &&
-         std::ranges::find(symbols, tokens_.Peek().text) != symbols.end()) {
-    const Token symbol = tokens_.Next();
-    ExpressionPtr right = ParseBinary(level + 1);
-    if (symbol.text == "~" && left->kind == ExpressionKind::kConcatenate) {
-      AddOperand(left.get(), std::move(right));
-      continue;
-    }
-    const bool joins = symbol.text == "~";
-    left = Make(joins ? ExpressionKind::kConcatenate : ExpressionKind::kArithmetic, symbol.position,
-                std::move(left), std::move(right));
-    left->name = symbol.text;
-  }
-  return left;
-}
-
 ExpressionPtr ExpressionParser::ParseUnary(bool with_filters) {
-  const Position position = tokens_.Peek().position;
+  const Position position = Peek().position;
   CheckDepth(++depth_, position);
   ExpressionPtr operand;
-  if (tokens_.TakeOperator("-")) {
-    operand = Make(ExpressionKind::kNegative, position, ParseUnary(false));
-  } else if (tokens_.TakeOperator("+")) {
-    operand = Make(ExpressionKind::kPositive, position, ParseUnary(false));
+  if (Take("-")) {
+    operand = Make(kNegative, position, ParseUnary(false));
+  } else if (Take("+")) {
+    operand = Make(kNegative, position, Make(kNegative, position, ParseUnary(false)));
   } else {
     operand = ParsePrimary();
   }
   operand = ParsePostfix(std::move(operand));
-  if (with_filters) operand = ParseFiltersAndTests(std::move(operand));
+  while (with_filters) {
+    if (Is("|")) {
+      operand = ParseFilters(std::move(operand));
+    } else if (Is("is")) {
+      operand = ParseTest(std::move(operand));
+    } else if (Is("(")) {
+      operand = ParseCall(std::move(operand));
+    } else {
+      break;
+    }
+  }
   --depth_;
   return operand;
 }
 
 ExpressionPtr ExpressionParser::ParsePrimary() {
-  const Token& token = tokens_.Peek();
-  const Position position = token.position;
-  switch (token.type) {
-    case TokenType::kName:
-      return ParseNameOrConstant();
-    case TokenType::kString: {
-      std::string text;
-      while (tokens_.Peek().type == TokenType::kString) text += tokens_.Next().text;
-      return Constant(position, Value::String(text));
-    }
-    case TokenType::kInteger:
-    case TokenType::kFloat:
-      return ParseNumber();
-    default:
-      break;
+  const Position position = Peek().position;
+  if (Peek().type == TokenType::kString) {
+    std::string text;
+    while (Peek().type == TokenType::kString) text += Next().text;
+    return Constant(position, Value::String(text));
   }
-  if (tokens_.IsOperator("[")) return ParseList();
-  if (tokens_.IsOperator("{")) return ParseDict();
-  if (!tokens_.TakeOperator("(")) FailAt(position, "expected a value, not ", Describe(token));
-  if (tokens_.TakeOperator(")")) return Make(ExpressionKind::kTuple, position);
+  if (Peek().type == TokenType::kFloat) {
+    return Constant(position, Value::Float(std::strtod(Next().text.c_str(), nullptr)));
+  }
+  if (Peek().type == TokenType::kInteger) return ParseInteger();
+  if (Peek().type == TokenType::kName) {
+    const std::string name = Next().text;
+    if (std::optional<Value> constant = ConstantOf(name)) return Constant(position, *constant);
+    ExpressionPtr expression = Make(kName, position);
+    expression->name = name;
+    return expression;
+  }
+  if (Take("[")) return ParseElements(Make(kList, position), "]");
+  if (Take("{")) return ParseElements(Make(kDict, position), "}");
+  if (!Take("(")) FailAt(position, "expected a value, not ", Describe(Peek()));
+  if (Take(")")) return Make(kTuple, position);
   ExpressionPtr inner = ParseTuple();
-  tokens_.RequireOperator(")");
+  Require(")");
   return inner;
 }
 
-ExpressionPtr ExpressionParser::ParseNumber() {
-  const Token token = tokens_.Next();
-  const char* end = token.text.data() + token.text.size();
-  if (token.type == TokenType::kFloat) {
-    return Constant(token.position, Value::Float(std::strtod(token.text.c_str(), nullptr)));
-  }
+ExpressionPtr ExpressionParser::ParseInteger() {
+  const Token token = Next();
   int64_t integer = 0;
+  const char* end = token.text.data() + token.text.size();
   if (std::from_chars(token.text.data(), end, integer).ec != std::errc()) {
     FailAt(token.position, "the integer ", token.text, " does not fit in 64 bits");
   }
   return Constant(token.position, Value::Int(integer));
 }
 
-ExpressionPtr ExpressionParser::ParseNameOrConstant() {
-  const Token token = tokens_.Next();
-  const std::string& name = token.text;
-  if (name == "true" || name == "True") return Constant(token.position, Value::Bool(true));
-  if (name == "false" || name == "False") return Constant(token.position, Value::Bool(false));
-  if (name == "none" || name == "None") return Constant(token.position, Value());
-  ExpressionPtr expression = Make(ExpressionKind::kName, token.position);
-  expression->name = name;
-  return expression;
-}
-
-ExpressionPtr ExpressionParser::ParseList() {
-  ExpressionPtr list = Make(ExpressionKind::kList, tokens_.Next().position);
-  while (!tokens_.TakeOperator("]")) {
-    if (!list->operands.empty()) {
-      tokens_.RequireOperator(",");
-      if (tokens_.TakeOperator("]")) break;
+// Of a list or dict, and its end.
+ExpressionPtr ExpressionParser::ParseElements(ExpressionPtr whole, std::string_view end) {
+  while (!Take(end)) {
+    if (!whole->operands.empty()) {
+      Require(",");
+      if (Take(end)) break;
     }
-    AddOperand(list.get(), Parse());
+    AddOperand(whole.get(), Parse());
+    if (whole->kind != kDict) continue;
+    Require(":");
+    AddOperand(whole.get(), Parse());
   }
-  return list;
-}
-
-ExpressionPtr ExpressionParser::ParseDict() {
-  ExpressionPtr dict = Make(ExpressionKind::kDict, tokens_.Next().position);
-  while (!tokens_.TakeOperator("}")) {
-    if (!dict->operands.empty()) {
-      tokens_.RequireOperator(",");
-      if (tokens_.TakeOperator("}")) break;
-    }
-    AddOperand(dict.get(), Parse());
-    tokens_.RequireOperator(":");
-    AddOperand(dict.get(), Parse());
-  }
-  return dict;
+  return whole;
 }
 
 ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
   for (;;) {
-    const Position position = tokens_.Peek().position;
-    if (tokens_.TakeOperator(".")) {
-      const Token token = tokens_.Peek();
-      if (token.type == TokenType::kInteger) {
-        operand = Make(ExpressionKind::kItem, position, std::move(operand), ParseNumber());
+    const Position position = Peek().position;
+    if (Take(".")) {
+      if (Peek().type == TokenType::kInteger) {
+        operand = Make(kItem, position, std::move(operand), ParseInteger());
       } else {
-        const std::string name = tokens_.RequireAnyName("the name of an attribute");
-        operand = Make(ExpressionKind::kAttribute, position, std::move(operand));
-        operand->name = name;
+        operand = Make(kAttribute, position, std::move(operand));
+        operand->name = RequireName("the name of an attribute");
       }
-    } else if (tokens_.TakeOperator("[")) {
+    } else if (Take("[")) {
       operand = ParseSubscript(std::move(operand));
-    } else if (tokens_.IsOperator("(")) {
-      operand = Make(ExpressionKind::kCall, position, std::move(operand));
-      ParseArguments(operand.get());
+    } else if (Is("(")) {
+      operand = ParseCall(std::move(operand));
     } else {
       return operand;
     }
@@ -268,115 +220,87 @@ ExpressionPtr ExpressionParser::ParsePostfix(ExpressionPtr operand) {
 }
 
 ExpressionPtr ExpressionParser::ParseSubscript(ExpressionPtr operand) {
-  const Position position = tokens_.Peek().position;
-  std::vector<ExpressionPtr> bounds;
-  if (!tokens_.IsOperator(":")) {
-    ExpressionPtr key = ParseTuple();
-    if (tokens_.TakeOperator("]")) {
-      return Make(ExpressionKind::kItem, position, std::move(operand), std::move(key));
-    }
-    bounds.push_back(std::move(key));
-  } else {
-    bounds.push_back(Constant(position, Value()));
+  const Position position = Peek().position;
+  ExpressionPtr bounds[3];
+  if (!Is(":")) bounds[0] = ParseTuple();
+  if (bounds[0] != nullptr && Take("]")) {
+    return Make(kItem, position, std::move(operand), std::move(bounds[0]));
   }
-  while (bounds.size() < 3 && tokens_.TakeOperator(":")) {
-    const bool absent = tokens_.IsOperator(":") || tokens_.IsOperator("]");
-    bounds.push_back(absent ? Constant(position, Value()) : Parse());
+  for (int i = 1; i < 3 && Take(":"); ++i) {
+    if (!Is(":") && !Is("]")) bounds[i] = Parse();
   }
-  if (bounds.size() < 3) bounds.push_back(Constant(position, Value()));
-  tokens_.RequireOperator("]");
-  return Make(ExpressionKind::kSlice, position, std::move(operand), std::move(bounds[0]),
-              std::move(bounds[1]), std::move(bounds[2]));
+  Require("]");
+  for (ExpressionPtr& bound : bounds) {
+    if (bound == nullptr) bound = Constant(position, Value());
+  }
+  return Make(kSlice, position, std::move(operand), std::move(bounds[0]), std::move(bounds[1]),
+              std::move(bounds[2]));
 }
 
-ExpressionPtr ExpressionParser::ParseFiltersAndTests(ExpressionPtr operand) {
-  for (;;) {
-    if (tokens_.IsOperator("|")) {
-      operand = ParseFilter(std::move(operand));
-    } else if (tokens_.IsName("is")) {
-      operand = ParseTest(std::move(operand));
-    } else if (tokens_.IsOperator("(")) {
-      operand = Make(ExpressionKind::kCall, tokens_.Peek().position, std::move(operand));
-      ParseArguments(operand.get());
-    } else {
-      return operand;
-    }
-  }
-}
-
+// `|filter|filter...`; without an operand for set blocks.
 ExpressionPtr ExpressionParser::ParseFilters(ExpressionPtr operand) {
-  while (tokens_.IsOperator("|")) operand = ParseFilter(std::move(operand));
+  while (Is("|")) {
+    operand = Make(kFilter, Next().position, std::move(operand));
+    NameBuiltin(operand.get(), BuiltinKind::kFilter);
+    if (Is("(")) ParseArguments(operand.get());
+  }
   return operand;
 }
 
-ExpressionPtr ExpressionParser::ParseFilter(ExpressionPtr operand) {
-  const Position position = tokens_.Next().position;
-  ExpressionPtr filter = Make(ExpressionKind::kFilter, position, std::move(operand));
-  filter->name = tokens_.RequireAnyName("the name of a filter");
-  try {
-    RequireFilter(filter->name);
-  } catch (const TemplateFailure& failure) {
-    FailAt(position, failure.what());
+ExpressionPtr ExpressionParser::ParseTest(ExpressionPtr operand) {
+  const Position position = Next().position;
+  const bool negated = Take("not");
+  ExpressionPtr test = Make(kTest, position, std::move(operand));
+  NameBuiltin(test.get(), BuiltinKind::kTest);
+  static constexpr std::string_view kAfterTest[] = {"else", "or", "and", "if",
+                                                    "is",   "in", "not", "recursive"};
+  const bool is_value = Peek().type == TokenType::kOperator
+                            ? Is("[") || Is("{")
+                            : !std::ranges::any_of(kAfterTest, [&](auto name) { return Is(name); });
+  if (Is("(")) {
+    ParseArguments(test.get());
+  } else if (is_value) {
+    AddOperand(test.get(), ParsePostfix(ParsePrimary()));
+    test->names.emplace_back();
   }
-  if (tokens_.IsOperator("(")) ParseArguments(filter.get());
-  return filter;
+  return negated ? Make(kNot, position, std::move(test)) : std::move(test);
 }
 
-ExpressionPtr ExpressionParser::ParseTest(ExpressionPtr operand) {
-  const Position position = tokens_.Next().position;
-  const bool negated = tokens_.TakeName("not");
-  ExpressionPtr test = Make(ExpressionKind::kTest, position, std::move(operand));
-  test->name = tokens_.RequireAnyName("the name of a test");
+void ExpressionParser::NameBuiltin(Expression* expression, BuiltinKind kind) {
+  expression->name =
+      RequireName(kind == BuiltinKind::kFilter ? "the name of a filter" : "the name of a test");
   try {
-    RequireTest(test->name);
+    expression->builtin = &RequireBuiltin(kind, expression->name);
   } catch (const TemplateFailure& failure) {
-    FailAt(position, failure.what());
+    FailAt(expression->position, failure.what());
   }
-  const TokenType next = tokens_.Peek().type;
-  const bool value = next == TokenType::kString || next == TokenType::kInteger ||
-                     next == TokenType::kFloat || tokens_.IsOperator("[") ||
-                     tokens_.IsOperator("{");
-  const bool name = next == TokenType::kName && !tokens_.IsName("else") && !tokens_.IsName("or") &&
-                    !tokens_.IsName("and") && !tokens_.IsName("if") && !tokens_.IsName("is") &&
-                    !tokens_.IsName("in") && !tokens_.IsName("not") && !tokens_.IsName("recursive");
-  if (tokens_.IsOperator("(")) {
-    ParseArguments(test.get());
-  } else if (value || name) {
-    test->arguments.push_back(ParsePostfix(ParsePrimary()));
-    test->depth = std::max(test->depth, test->arguments[0]->depth + 1);
-    CheckDepth(test->depth, position);
-  }
-  return negated ? Make(ExpressionKind::kNot, position, std::move(test)) : std::move(test);
+}
+
+ExpressionPtr ExpressionParser::ParseCall(ExpressionPtr function) {
+  ExpressionPtr call = Make(kCall, Peek().position, std::move(function));
+  ParseArguments(call.get());
+  return call;
 }
 
 void ExpressionParser::ParseArguments(Expression* call) {
-  const Position position = tokens_.Next().position;
-  bool first = true;
-  while (!tokens_.TakeOperator(")")) {
-    if (!std::exchange(first, false)) {
-      tokens_.RequireOperator(",");
-      if (tokens_.TakeOperator(")")) break;
+  const Position position = Next().position;
+  while (!Take(")")) {
+    if (!call->names.empty()) {
+      Require(",");
+      if (Take(")")) break;
     }
-    const Position at = tokens_.Peek().position;
-    if (tokens_.IsOperator("*") || tokens_.IsOperator("**")) {
-      FailAt(at, "arguments with * and ** are not supported");
-    }
+    const Position at = Peek().position;
+    if (Is("*") || Is("**")) FailAt(at, "arguments with * and ** are not supported");
     std::string name;
-    if (tokens_.Peek().type == TokenType::kName && tokens_.IsOperator("=", 1)) {
-      name = tokens_.Next().text;
-      tokens_.Next();
-    } else if (!call->named.empty()) {
+    if (Peek().type == TokenType::kName && Is("=", 1)) {
+      name = Next().text;
+      Next();
+    } else if (!call->names.empty() && !call->names.back().empty()) {
       FailAt(at, "an argument without a name follows one with a name");
     }
-    ExpressionPtr value = Parse();
-    call->depth = std::max(call->depth, value->depth + 1);
-    CheckDepth(call->depth, position);
-    if (name.empty()) {
-      call->arguments.push_back(std::move(value));
-    } else {
-      call->named.emplace_back(name, std::move(value));
-    }
-    if (call->arguments.size() + call->named.size() > kMaxArguments) {
+    AddOperand(call, Parse());
+    call->names.push_back(name);
+    if (call->names.size() > kMaxArguments) {
       FailAt(position, "a call has more than ", kMaxArguments, " arguments");
     }
   }

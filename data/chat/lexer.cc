@@ -1,9 +1,10 @@
-#include "data/chat/lexer.h"
-
+// Templates to tokens.
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <utility>
 
+#include "data/chat/syntax.h"
 #include "data/chat/text.h"
 #include "data/utf8.h"
 
@@ -17,15 +18,7 @@ bool IsNameByte(char c) {
 
 // Every kind of line end becomes \n, and one at the very end is dropped.
 std::string Normalized(std::string_view source) {
-  std::string out;
-  for (size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\r') {
-      out += '\n';
-      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
-    } else {
-      out += source[i];
-    }
-  }
+  std::string out = Replace(Replace(source, "\r\n", "\n", -1), "\r", "\n", -1);
   if (out.ends_with('\n')) out.pop_back();
   return out;
 }
@@ -36,69 +29,57 @@ class Lexer {
 
   std::vector<Token> Run() {
     while (at_ < source_.size()) {
-      const size_t open = FindTag();
-      std::string_view text = std::string_view(source_).substr(at_, open - at_);
-      if (open == std::string::npos) {
-        Add(TokenType::kText, std::string(text), at_);
-        break;
-      }
-      const char kind = source_[open + 1];
-      const size_t text_begin = at_;
-      text = TextBefore(text, open, /*strips_line=*/kind != '{');
-      if (!text.empty()) Add(TokenType::kText, std::string(text), text_begin);
-      at_ = AfterSign(open);
-      if (kind == '#') {
+      size_t open = at_;  // of the next tag
+      while (open < source_.size() && !At("{%", open) && !At("{{", open) && !At("{#", open)) ++open;
+      AddText(at_, open, at_line_start_);
+      if (open == source_.size()) break;
+      at_ = open + 2;
+      if (Peek() == '-' || Peek() == '+') ++at_;
+      if (At("{#", open)) {
         SkipComment(open);
-      } else if (kind == '{') {
-        Add(TokenType::kOutputBegin, "", open);
-        LexTag("}}", TokenType::kOutputEnd, open);
+      } else if (At("{{", open)) {
+        LexTag("{{", "}}", open);
       } else if (!LexRaw(open)) {
-        Add(TokenType::kTagBegin, "", open);
-        LexTag("%}", TokenType::kTagEnd, open);
+        LexTag("{%", "%}", open);
       }
     }
-    Add(TokenType::kEnd, "", source_.size());
+    Add(TokenType::kOperator, "", source_.size());
+    tokens_.back().type = TokenType::kEnd;
     return std::move(tokens_);
   }
 
  private:
-  // The next {%, {{ or {#, or npos.
-  size_t FindTag() const {
-    for (size_t i = at_; (i = source_.find('{', i)) != std::string::npos; ++i) {
-      const char next = i + 1 < source_.size() ? source_[i + 1] : '\0';
-      if (next == '%' || next == '{' || next == '#') return i;
+  char Peek(size_t ahead = 0) const {
+    return at_ + ahead < source_.size() ? source_[at_ + ahead] : '\0';
+  }
+  bool At(std::string_view text, size_t offset) const {
+    return source_.compare(offset, text.size(), text) == 0;
+  }
+
+  // The text [begin, open), without what the tag at `open` trims.
+  void AddText(size_t begin, size_t open, bool at_line_start) {
+    std::string_view text = std::string_view(source_).substr(begin, open - begin);
+    const char sign = open + 2 < source_.size() ? source_[open + 2] : '\0';
+    if (sign == '-' && open < source_.size()) {
+      text = Strip(text, std::nullopt, false, true);
+    } else if (sign != '+' && open < source_.size() && !At("{{", open)) {
+      const size_t line = text.rfind('\n') + 1;  // 0 if there is no line end
+      const bool blank = Strip(text.substr(line), std::nullopt).empty();
+      if (blank && (line > 0 || at_line_start)) text = text.substr(0, line);
     }
-    return std::string::npos;
+    if (!text.empty()) Add(TokenType::kText, std::string(text), begin);
   }
 
-  size_t AfterSign(size_t open) const {
-    const char sign = open + 2 < source_.size() ? source_[open + 2] : '\0';
-    return open + (sign == '-' || sign == '+' ? 3 : 2);
-  }
-
-  // What is left of the text before the tag at `open`.
-  std::string_view TextBefore(std::string_view text, size_t open, bool strips_line) const {
-    const char sign = open + 2 < source_.size() ? source_[open + 2] : '\0';
-    if (sign == '-') return Strip(text, std::nullopt, false, true);
-    if (sign == '+' || !strips_line) return text;
-    const size_t newline = text.rfind('\n');
-    const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-    const bool from_start = newline != std::string_view::npos || at_line_start_;
-    const bool blank = Strip(text.substr(line), std::nullopt).empty();
-    return from_start && blank ? text.substr(0, line) : text;
-  }
-
-  // If the tag's end `end` is here, preceded by - or +, goes behind it and what it trims.
+  // If the tag's end is here, perhaps after - or +, goes behind it and what it trims.
   bool TakeEnd(std::string_view end) {
-    const char sign = at_ < source_.size() ? source_[at_] : '\0';
     const bool output = end == "}}";
-    const bool strips = sign == '-', keeps = sign == '+' && !output;
+    const bool strips = Peek() == '-', keeps = Peek() == '+' && !output;
     const size_t begin = at_ + (strips || keeps ? 1 : 0);
-    if (source_.compare(begin, end.size(), end) != 0) return false;
+    if (!At(end, begin)) return false;
     at_ = begin + end.size();
     if (strips) {
       SkipSpace();
-    } else if (!keeps && !output && at_ < source_.size() && source_[at_] == '\n') {
+    } else if (!keeps && !output && Peek() == '\n') {
       ++at_;
     }
     at_line_start_ = source_[at_ - 1] == '\n';
@@ -125,61 +106,52 @@ class Lexer {
   bool TakeWord(std::string_view name) {
     const size_t before = at_;
     SkipSpace();
-    if (source_.compare(at_, name.size(), name) == 0) {
-      at_ += name.size();
-      SkipSpace();
-      return true;
-    }
-    at_ = before;
-    return false;
+    const bool found = At(name, at_);
+    at_ = found ? at_ + name.size() : before;
+    if (found) SkipSpace();
+    return found;
   }
 
   bool LexRaw(size_t open) {
     const size_t before = at_;
     const bool word = TakeWord("raw");
-    const bool strips = source_.compare(at_, 3, "-%}") == 0;
-    if (!word || (!strips && source_.compare(at_, 2, "%}") != 0)) {
+    const bool strips = At("-%}", at_);
+    if (!word || (!strips && !At("%}", at_))) {
       at_ = before;
       return false;
     }
     at_ += strips ? 3 : 2;
     if (strips) SkipSpace();
-    at_line_start_ = source_[at_ - 1] == '\n';
     const size_t begin = at_;
+    const bool at_line_start = source_[at_ - 1] == '\n';
     for (size_t end = at_; (end = source_.find("{%", end)) != std::string::npos; end += 2) {
-      at_ = AfterSign(end);
-      if (!TakeWord("endraw")) continue;
-      const bool at_line_start = at_line_start_;
-      if (!TakeEnd("%}")) continue;
-      const bool after = std::exchange(at_line_start_, at_line_start);
-      const auto raw = std::string_view(source_).substr(begin, end - begin);
-      const std::string text(TextBefore(raw, end, /*strips_line=*/true));
-      at_line_start_ = after;
-      if (!text.empty()) Add(TokenType::kText, text, begin);
+      at_ = end + 2;
+      if (Peek() == '-' || Peek() == '+') ++at_;
+      if (!TakeWord("endraw") || !TakeEnd("%}")) continue;
+      AddText(begin, end, at_line_start);
       return true;
     }
     FailAt(PositionOf(open), "this raw block has no end, {% endraw %}");
   }
 
   // The tokens up to the end of a tag.
-  void LexTag(std::string_view end, TokenType end_type, size_t open) {
+  void LexTag(std::string_view begin_mark, std::string_view end_mark, size_t open) {
+    Add(TokenType::kOperator, std::string(begin_mark), open);
     std::string closers;  // of the brackets that are open
     for (;;) {
       const size_t begin = at_;
-      if (closers.empty() && TakeEnd(end)) {
-        Add(end_type, "", begin);
-        return;
+      if (closers.empty() && TakeEnd(end_mark)) {
+        return Add(TokenType::kOperator, std::string(end_mark), begin);
       }
       SkipSpace();
       if (at_ > begin) continue;
-      if (at_ >= source_.size()) FailAt(PositionOf(open), "this tag has no end, ", end);
-      const char c = source_[at_];
-      if (c == '\'' || c == '"') {
+      if (at_ >= source_.size()) FailAt(PositionOf(open), "this tag has no end, ", end_mark);
+      if (Peek() == '\'' || Peek() == '"') {
         LexString();
-      } else if (IsDigitByte(c)) {
+      } else if (IsDigitByte(Peek())) {
         LexNumber();
-      } else if (IsNameByte(c)) {
-        while (at_ < source_.size() && IsNameByte(source_[at_])) ++at_;
+      } else if (IsNameByte(Peek())) {
+        while (IsNameByte(Peek())) ++at_;
         Add(TokenType::kName, source_.substr(begin, at_ - begin), begin);
       } else {
         LexOperator(&closers);
@@ -189,68 +161,58 @@ class Lexer {
 
   void LexOperator(std::string* closers) {
     static constexpr std::string_view kTwo[] = {"//", "**", "==", "!=", ">=", "<="};
-    const size_t begin = at_;
-    const bool two =
-        std::ranges::find(kTwo, std::string_view(source_).substr(at_, 2)) != std::end(kTwo);
-    const char c = source_[at_];
-    if (!two && std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos) {
+    const std::string two = source_.substr(at_, 2), one = source_.substr(at_, 1);
+    const Position position = PositionOf(at_);
+    const bool is_two = std::ranges::find(kTwo, two) != std::end(kTwo);
+    if (!is_two && std::string_view("+-/*%~[](){}<>=.:|,;").find(one) == std::string_view::npos) {
       const uint32_t code = DecodeUtf8(source_, at_).code_point;
-      FailAt(PositionOf(at_), "unexpected character ", DescribeCharacter(code), " in a tag");
+      FailAt(position, "unexpected character ", DescribeCharacter(code), " in a tag");
     }
-    at_ += two ? 2 : 1;
-    if (!two && (c == '(' || c == '[' || c == '{')) {
-      closers->push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
-    } else if (!two && (c == ')' || c == ']' || c == '}')) {
-      if (closers->empty()) FailAt(PositionOf(begin), "unexpected '", c, "'");
-      if (closers->back() != c) {
-        FailAt(PositionOf(begin), "unexpected '", c, "', expected '", closers->back(), "'");
+    if (!is_two && std::string_view("([{").find(one) != std::string_view::npos) {
+      *closers += one == "(" ? ')' : one == "[" ? ']' : '}';
+    } else if (!is_two && std::string_view(")]}").find(one) != std::string_view::npos) {
+      if (closers->empty()) FailAt(position, "unexpected '", one, "'");
+      if (closers->back() != one[0]) {
+        FailAt(position, "unexpected '", one, "', expected '", closers->back(), "'");
       }
       closers->pop_back();
     }
-    Add(TokenType::kOperator, source_.substr(begin, at_ - begin), begin);
+    Add(TokenType::kOperator, is_two ? two : one, at_);
+    at_ += is_two ? 2 : 1;
   }
 
   // Digits with single underscores between them.
   std::string TakeDigits() {
     std::string digits;
-    while (at_ < source_.size() &&
-           (IsDigitByte(source_[at_]) ||
-            (source_[at_] == '_' && at_ + 1 < source_.size() && IsDigitByte(source_[at_ + 1])))) {
-      if (source_[at_] != '_') digits += source_[at_];
-      ++at_;
+    for (; IsDigitByte(Peek()) || (Peek() == '_' && IsDigitByte(Peek(1))); ++at_) {
+      if (Peek() != '_') digits += Peek();
     }
     return digits;
   }
 
   void LexNumber() {
     const size_t begin = at_;
-    const bool after_dot = begin > 0 && source_[begin - 1] == '.';  // x.0: an index
+    const bool is_index = begin > 0 && source_[begin - 1] == '.';  // x.0
     std::string text = TakeDigits();
-    bool is_float = false;
-    const auto digit_at = [&](size_t i) { return i < source_.size() && IsDigitByte(source_[i]); };
-    if (!after_dot && at_ < source_.size() && source_[at_] == '.' && digit_at(at_ + 1)) {
-      ++at_;
-      text += "." + TakeDigits();
-      is_float = true;
-    }
-    if (!after_dot && at_ < source_.size() && (source_[at_] | 0x20) == 'e') {
-      const bool sign =
-          at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
-      if (digit_at(at_ + (sign ? 2 : 1))) {
-        text += source_.substr(at_, sign ? 2 : 1);
-        at_ += sign ? 2 : 1;
-        text += TakeDigits();
-        is_float = true;
-      }
-    }
-    if (at_ < source_.size() && IsNameByte(source_[at_])) {
+    TokenType type = TokenType::kInteger;
+    // The fraction or the exponent, whose digits are behind `mark` bytes.
+    const auto take_part = [&](size_t mark) {
+      if (is_index || !IsDigitByte(Peek(mark))) return;
+      text.append(source_, at_, mark);
+      at_ += mark;
+      text += TakeDigits();
+      type = TokenType::kFloat;
+    };
+    if (Peek() == '.') take_part(1);
+    if ((Peek() | 0x20) == 'e') take_part(Peek(1) == '+' || Peek(1) == '-' ? 2 : 1);
+    if (IsNameByte(Peek())) {
       FailAt(PositionOf(begin), "this number is not supported; write it in decimal");
     }
-    if (!is_float && text.size() > 1 && text[0] == '0' &&
+    if (type == TokenType::kInteger && text[0] == '0' &&
         text.find_first_not_of('0') != std::string::npos) {
       FailAt(PositionOf(begin), "an integer must not begin with 0");
     }
-    Add(is_float ? TokenType::kFloat : TokenType::kInteger, text, begin);
+    Add(type, text, begin);
   }
 
   void LexString() {
@@ -261,7 +223,7 @@ class Lexer {
       if (at_ >= source_.size()) FailAt(PositionOf(begin), "this text has no end, ", quote);
       const char c = source_[at_++];
       if (c == quote) break;
-      if (c == '\\') {
+      if (c == '\\' && at_ < source_.size()) {
         LexEscape(&text);
       } else {
         text += c;
@@ -273,40 +235,33 @@ class Lexer {
   // What follows a backslash, as Python's unicode-escape reads it; unknown escapes stay.
   void LexEscape(std::string* text) {
     const size_t begin = at_ - 1;
-    if (at_ >= source_.size()) FailAt(PositionOf(begin), "this text has no end");
     const char c = source_[at_++];
     static constexpr std::string_view kNamed = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     for (size_t i = 0; i < kNamed.size(); i += 2) {
       if (kNamed[i] == c) return text->push_back(kNamed[i + 1]);
     }
     if (c == '\n') return;
-    const auto number = [&](size_t digits, int base, bool exact) {
-      size_t count = 0;
-      uint32_t code = 0;
-      while (count < digits && at_ + count < source_.size() &&
-             std::from_chars(&source_[at_ + count], &source_[at_ + count] + 1, code, base).ptr !=
-                 &source_[at_ + count]) {
-        ++count;
-      }
-      if (exact && count < digits)
-        FailAt(PositionOf(begin), "this escape needs ", digits, " digits");
-      std::from_chars(&source_[at_], &source_[at_] + count, code, base);
-      at_ += count;
-      if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-        FailAt(PositionOf(begin), "this escape is no character");
-      }
-      AppendUtf8(code, text);
-    };
-    if (c == 'x') return number(2, 16, true);
-    if (c == 'u') return number(4, 16, true);
-    if (c == 'U') return number(8, 16, true);
     if (c == 'N') FailAt(PositionOf(begin), "names of characters, \\N{...}, are not supported");
-    if (c >= '0' && c <= '7') {
-      --at_;
-      return number(3, 8, false);
+    const bool octal = c >= '0' && c <= '7';
+    const size_t digits = octal ? 3 : c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (digits == 0) {
+      text->append(source_, begin, 2);
+      return;
     }
-    text->push_back('\\');
-    text->push_back(c);
+    if (octal) --at_;
+    const std::string number = source_.substr(at_, digits);
+    uint32_t code = 0;
+    const char* end = number.data() + number.size();
+    end = std::from_chars(number.data(), end, code, octal ? 8 : 16).ptr;
+    const auto count = static_cast<size_t>(end - number.data());
+    if (!octal && count < digits) {
+      FailAt(PositionOf(begin), "this escape needs ", digits, " digits");
+    }
+    at_ += count;
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
+      FailAt(PositionOf(begin), "this escape is no character");
+    }
+    AppendUtf8(code, text);
   }
 
   Position PositionOf(size_t offset) {

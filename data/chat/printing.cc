@@ -1,91 +1,123 @@
-// str() and repr().
-#include <array>
+// Values as text: Python's str(), repr() and json.dumps().
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "data/chat/builtins.h"
 #include "data/chat/text.h"
 #include "data/chat/value.h"
 
 namespace lockstep::data::chat {
 namespace {
 
-void AppendRepr(const Value& value, std::string* out);
-
-void AppendItems(const List& items, std::string* out) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) *out += ", ";
-    AppendRepr(items[i], out);
-  }
-}
-
-void AppendRepr(const Value& value, std::string* out) {
-  Work(1);
-  RequireTextFits(out->size());
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      *out += "Undefined";
-      break;
-    case Kind::kString:
-      *out += ReprText(value.text());
-      break;
-    case Kind::kList:
-      *out += "[";
-      AppendItems(value.items(), out);
-      *out += "]";
-      break;
-    case Kind::kTuple:
-      *out += "(";
-      AppendItems(value.items(), out);
-      *out += value.items().size() == 1 ? ",)" : ")";
-      break;
-    case Kind::kDict: {
-      *out += "{";
-      bool first = true;
-      for (const auto& [key, item] : value.dict().items) {
-        if (!std::exchange(first, false)) *out += ", ";
-        AppendRepr(key, out);
-        *out += ": ";
-        AppendRepr(item, out);
-      }
-      *out += "}";
-      break;
-    }
-    default:
-      *out += Str(value);
-  }
-}
-
-}  // namespace
-
+// As Python writes it: "1.5", "1e+16", "inf".
 std::string FloatText(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  std::array<char, 40> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                 std::chars_format::scientific)
-                       .ptr;
-  const std::string shortest(buffer.data(), end);  // -d.ddde-xx
-  const size_t e = shortest.find('e');
-  const int exponent = std::stoi(shortest.substr(e + 1));
-  if (exponent < -4 || exponent >= 16) return shortest;
-  const bool negative = shortest[0] == '-';
-  std::string digits;
-  for (const char c : shortest.substr(0, e)) {
-    if (c != '-' && c != '.') digits += c;
-  }
-  if (exponent < 0) {
-    digits.insert(0, static_cast<size_t>(-exponent), '0');
-  } else if (digits.size() < static_cast<size_t>(exponent) + 2) {
-    digits.append(static_cast<size_t>(exponent) + 2 - digits.size(), '0');
-  }
-  digits.insert(exponent < 0 ? 1 : static_cast<size_t>(exponent) + 1, 1, '.');
-  return (negative ? "-" : "") + digits;
+  const double size = std::abs(value);
+  const bool fixed = value == 0 || (size >= 1e-4 && size < 1e16);
+  char buffer[40];
+  const auto format = fixed ? std::chars_format::fixed : std::chars_format::scientific;
+  std::string text(buffer, std::to_chars(buffer, std::end(buffer), value, format).ptr);
+  return fixed && text.find('.') == text.npos ? text + ".0" : text;
 }
 
-std::string Repr(const Value& value) {
-  std::string out;
-  AppendRepr(value, &out);
-  return out;
+// Writes repr() without a format, and else JSON.
+class Writer {
+ public:
+  explicit Writer(const JsonFormat* json) : json_(json) {}
+
+  std::string Write(const Value& value) && {
+    Append(value);
+    return std::move(out_);
+  }
+
+ private:
+  void Append(const Value& value) {
+    Work(1);
+    RequireTextFits(out_.size());
+    switch (value.kind()) {
+      case Kind::kString:
+        return AppendText(value.text());
+      case Kind::kList:
+        return AppendAll(value.items(), "[", "]", [&](const Value& item) { Append(item); });
+      case Kind::kTuple: {
+        const char* end = json_ ? "]" : value.items().size() == 1 ? ",)" : ")";
+        return AppendAll(value.items(), json_ ? "[" : "(", end,
+                         [&](const Value& item) { Append(item); });
+      }
+      case Kind::kDict:
+        return AppendDict(value.dict().items);
+      case Kind::kUndefined:
+        if (json_ != nullptr) RequireDefined(value);
+        out_ += "Undefined";
+        break;
+      default:
+        out_ += json_ ? JsonScalar(value) : Str(value);
+    }
+  }
+
+  void AppendText(const std::string& text) {
+    TextWork(text.size());
+    out_ += json_ ? nlohmann::json(text).dump(-1, ' ', json_->ensure_ascii) : ReprText(text);
+  }
+
+  static std::string JsonScalar(const Value& value) {
+    if (value.Is(Kind::kNone)) return "null";
+    if (value.Is(Kind::kBool)) return value.integer() != 0 ? "true" : "false";
+    if (value.Is(Kind::kInt)) return Str(value);
+    if (!value.Is(Kind::kFloat)) {
+      Fail("tojson: an object of type ", TypeName(value), " is not JSON serializable");
+    }
+    const double number = value.number();
+    if (std::isnan(number)) return "NaN";
+    return std::isfinite(number) ? FloatText(number) : number < 0 ? "-Infinity" : "Infinity";
+  }
+
+  template <class Items, class AppendItem>
+  void AppendAll(const Items& items, const char* begin, const char* end, AppendItem append) {
+    out_ += begin;
+    ++depth_;
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) out_ += json_ ? json_->item_separator : ", ";
+      NewLine();
+      append(items[i]);
+    }
+    --depth_;
+    if (!items.empty()) NewLine();
+    out_ += end;
+  }
+
+  void AppendDict(std::vector<std::pair<Value, Value>> items) {
+    if (json_ && json_->sort_keys) {
+      std::ranges::stable_sort(items,
+                               [](const auto& a, const auto& b) { return Less(a.first, b.first); });
+    }
+    AppendAll(items, "{", "}", [&](const auto& item) {
+      const bool text = json_ == nullptr || item.first.Is(Kind::kString);
+      text ? Append(item.first) : AppendText(JsonScalar(item.first));
+      out_ += json_ ? json_->key_separator : ": ";
+      Append(item.second);
+    });
+  }
+
+  void NewLine() {
+    if (json_ == nullptr || !json_->indent) return;
+    RequireTextFits(out_.size() + static_cast<size_t>(depth_) * json_->indent->size());
+    out_ += '\n';
+    for (int i = 0; i < depth_; ++i) out_ += *json_->indent;
+  }
+
+  const JsonFormat* const json_;
+  int depth_ = 0;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string ToJson(const Value& value, const JsonFormat& format) {
+  return Writer(&format).Write(value);
 }
 
 std::string Str(const Value& value) {
@@ -95,7 +127,7 @@ std::string Str(const Value& value) {
     case Kind::kNone:
       return "None";
     case Kind::kBool:
-      return value.boolean() ? "True" : "False";
+      return value.integer() != 0 ? "True" : "False";
     case Kind::kInt:
       return std::to_string(value.integer());
     case Kind::kFloat:
@@ -106,10 +138,12 @@ std::string Str(const Value& value) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kDict:
-      return Repr(value);
-    case Kind::kMethod:
-      Fail("the method '", value.method().name,
-           "' cannot be printed; call it: ", value.method().name, "()");
+      return Writer(nullptr).Write(value);
+    case Kind::kFunction: {
+      const Builtin& builtin = *value.function().builtin;
+      Fail("the ", builtin.kind == BuiltinKind::kFunction ? "function" : "method", " '",
+           builtin.name, "' cannot be printed; call it: ", builtin.name, "()");
+    }
     case Kind::kObject:
       Fail("a ", TypeName(value), " cannot be printed");
     default:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "data/chat/budget.h"
 #include "data/utf8.h"
@@ -15,19 +16,14 @@ utf8proc_category_t Category(uint32_t code) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code));
 }
 
-uint32_t ToLower(uint32_t code) {
-  return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
+bool HasCase(uint32_t code) {
+  const auto category = Category(code);
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
 }
 
-constexpr uint32_t kSharpS = 0xdf;
-
-void AppendMapped(uint32_t code, utf8proc_int32_t (*map)(utf8proc_int32_t),
-                  std::string_view sharp_s, std::string* out) {
-  if (code == kSharpS) {
-    out->append(sharp_s);
-  } else {
-    AppendUtf8(static_cast<uint32_t>(map(static_cast<utf8proc_int32_t>(code))), out);
-  }
+bool IsPrintable(uint32_t code) {
+  const auto category = Category(code);  // ZS and what follows are separators and controls
+  return code == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
 }
 
 bool IsLineEnd(uint32_t code) {
@@ -35,44 +31,39 @@ bool IsLineEnd(uint32_t code) {
          code == 0x2028 || code == 0x2029;
 }
 
-// The byte ranges of maximal runs without white space.
-std::vector<std::pair<size_t, size_t>> Words(std::string_view text) {
-  std::vector<std::pair<size_t, size_t>> words;
-  bool inside = false;
+// Calls visit(code point, begin, end) for each character.
+template <class Visit>
+void ForEach(std::string_view text, Visit visit) {
+  TextWork(text.size());
   for (size_t i = 0; i < text.size();) {
     const Utf8Character character = DecodeUtf8(text, i);
-    const size_t next = i + static_cast<size_t>(character.length);
-    if (IsSpace(character.code_point)) {
-      inside = false;
-    } else if (inside) {
-      words.back().second = next;
-    } else {
-      words.emplace_back(i, next);
-      inside = true;
-    }
-    i = next;
+    const size_t end = i + static_cast<size_t>(character.length);
+    visit(character.code_point, i, end);
+    i = end;
   }
-  return words;
 }
 
 std::vector<std::string> SplitAtSpace(std::string_view text, int64_t most, bool from_right) {
-  const auto words = Words(text);
-  std::vector<std::string> parts;
-  const size_t cuts = most < 0 ? words.size() : static_cast<size_t>(most);
-  if (words.size() <= cuts || words.empty()) {
-    for (const auto& [begin, end] : words) parts.emplace_back(text.substr(begin, end - begin));
-  } else if (from_right) {
-    const size_t kept = words.size() - cuts;  // the words of the first part, which keeps its start
-    parts.emplace_back(text.substr(0, words[kept - 1].second));
-    for (size_t i = kept; i < words.size(); ++i) {
-      parts.emplace_back(text.substr(words[i].first, words[i].second - words[i].first));
+  std::vector<std::pair<size_t, size_t>> words;
+  bool inside = false;
+  ForEach(text, [&](uint32_t code, size_t begin, size_t end) {
+    const bool was_inside = std::exchange(inside, !IsSpace(code));
+    if (inside && !was_inside) words.emplace_back(begin, end);
+    if (inside) words.back().second = end;
+  });
+  if (most >= 0 && words.size() > static_cast<size_t>(most)) {
+    // The words that are not cut apart, with what is around them.
+    const auto cuts = static_cast<std::ptrdiff_t>(most);
+    if (from_right) {
+      words.erase(words.begin(), words.end() - cuts - 1);
+      words.front().first = 0;
+    } else {
+      words.resize(static_cast<size_t>(cuts) + 1);
+      words.back().second = text.size();
     }
-  } else {
-    for (size_t i = 0; i < cuts; ++i) {
-      parts.emplace_back(text.substr(words[i].first, words[i].second - words[i].first));
-    }
-    parts.emplace_back(text.substr(words[cuts].first));
   }
+  std::vector<std::string> parts;
+  for (const auto& [begin, end] : words) parts.emplace_back(text.substr(begin, end - begin));
   return parts;
 }
 
@@ -84,125 +75,63 @@ bool IsSpace(uint32_t code) {
          code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-bool IsPrintable(uint32_t code) {
-  switch (Category(code)) {
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return false;
-    case UTF8PROC_CATEGORY_ZS:
-      return code == ' ';
-    default:
-      return true;
-  }
-}
-
 bool IsLetter(uint32_t code) {
   const auto category = Category(code);
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
+
 bool IsDecimal(uint32_t code) { return Category(code) == UTF8PROC_CATEGORY_ND; }
-bool IsLower(uint32_t code) { return Category(code) == UTF8PROC_CATEGORY_LL; }
-bool IsUpper(uint32_t code) { return Category(code) == UTF8PROC_CATEGORY_LU; }
 
 bool IsDigit(uint32_t code) {
   return IsDecimal(code) || code == 0xb2 || code == 0xb3 || code == 0xb9 || code == 0x2070 ||
          (code >= 0x2074 && code <= 0x2079) || (code >= 0x2080 && code <= 0x2089);
 }
 
-bool AllCased(std::string_view text, bool (*wanted)(uint32_t), bool (*other)(uint32_t)) {
+bool IsCased(std::string_view text, bool upper) {
   bool found = false;
   for (const uint32_t code : CodePoints(text)) {
-    if (other(code) || Category(code) == UTF8PROC_CATEGORY_LT) return false;
-    found = found || wanted(code);
+    if (!HasCase(code)) continue;
+    if ((Category(code) == UTF8PROC_CATEGORY_LU) != upper || Category(code) == UTF8PROC_CATEGORY_LT)
+      return false;
+    found = true;
   }
   return found;
 }
 
 std::vector<uint32_t> CodePoints(std::string_view text) {
-  TextWork(text.size());
   std::vector<uint32_t> codes;
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Character character = DecodeUtf8(text, i);
-    codes.push_back(character.code_point);
-    i += static_cast<size_t>(character.length);
-  }
+  ForEach(text, [&](uint32_t code, size_t, size_t) { codes.push_back(code); });
   return codes;
-}
-
-std::string FromCodePoints(const std::vector<uint32_t>& codes) {
-  std::string text;
-  for (const uint32_t code : codes) AppendUtf8(code, &text);
-  return text;
 }
 
 std::vector<std::string> Characters(std::string_view text) {
   Work(text.size());
   std::vector<std::string> characters;
-  for (size_t i = 0; i < text.size();) {
-    const auto length = static_cast<size_t>(DecodeUtf8(text, i).length);
-    characters.emplace_back(text.substr(i, length));
-    i += length;
-  }
+  ForEach(text, [&](uint32_t, size_t begin, size_t end) {
+    characters.emplace_back(text.substr(begin, end - begin));
+  });
   return characters;
 }
 
-std::string Lower(std::string_view text) {
-  std::string lower;
-  for (const uint32_t code : CodePoints(text)) AppendUtf8(ToLower(code), &lower);
-  return lower;
-}
-
-std::string Upper(std::string_view text) {
-  std::string upper;
-  for (const uint32_t code : CodePoints(text)) AppendMapped(code, utf8proc_toupper, "SS", &upper);
-  return upper;
-}
-
-std::string Capitalize(std::string_view text) {
+std::string Recase(std::string_view text, Case to) {
+  const bool upper = to == Case::kUpper || to == Case::kTitleWords;
   std::string out;
+  bool first = to != Case::kLower;  // of a word
   for (const uint32_t code : CodePoints(text)) {
-    if (out.empty()) {
-      AppendMapped(code, utf8proc_totitle, "Ss", &out);
+    const auto character = static_cast<utf8proc_int32_t>(code);
+    if (first && code == 0xdf) {
+      out += upper ? "SS" : "Ss";
     } else {
-      AppendUtf8(ToLower(code), &out);
+      AppendUtf8(static_cast<uint32_t>(!first  ? utf8proc_tolower(character)
+                                       : upper ? utf8proc_toupper(character)
+                                               : utf8proc_totitle(character)),
+                 &out);
     }
-  }
-  return out;
-}
-
-std::string Title(std::string_view text) {
-  std::string out;
-  bool inside = false;  // a word
-  for (const uint32_t code : CodePoints(text)) {
-    if (inside) {
-      AppendUtf8(ToLower(code), &out);
-    } else {
-      AppendMapped(code, utf8proc_totitle, "Ss", &out);
+    if (to == Case::kCapitalize) first = false;
+    if (to == Case::kTitle) first = !HasCase(code);
+    if (to == Case::kTitleWords) {
+      first = IsSpace(code) || (code != 0 && code < 0x80 && std::strchr("-({[<", character));
     }
-    inside = IsLower(code) || IsUpper(code) || Category(code) == UTF8PROC_CATEGORY_LT;
-  }
-  return out;
-}
-
-std::string TitleWords(std::string_view text) {
-  std::string out;
-  bool inside = false;  // a word
-  for (const uint32_t code : CodePoints(text)) {
-    const bool separates =
-        IsSpace(code) ||
-        (code < 0x80 && code != 0 &&
-         std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
-    if (inside) {
-      AppendUtf8(ToLower(code), &out);
-    } else {
-      AppendMapped(code, utf8proc_toupper, "SS", &out);
-    }
-    inside = !separates;
   }
   return out;
 }
@@ -210,32 +139,28 @@ std::string TitleWords(std::string_view text) {
 std::string_view Strip(std::string_view text, const std::optional<std::string>& set, bool left,
                        bool right) {
   const std::vector<uint32_t> codes = set ? CodePoints(*set) : std::vector<uint32_t>();
-  const auto strips = [&](uint32_t code) {
+  const auto strips = [&](size_t position) {
+    const uint32_t code = DecodeUtf8(text, position).code_point;
+    Work(codes.size() / 64);
     return set ? std::ranges::find(codes, code) != codes.end() : IsSpace(code);
   };
   TextWork(text.size());
-  size_t removed = 0;
-  while (left && !text.empty()) {
-    const Utf8Character first = DecodeUtf8(text, 0);
-    if (!strips(first.code_point)) break;
-    text.remove_prefix(static_cast<size_t>(first.length));
-    ++removed;
+  while (left && !text.empty() && strips(0)) {
+    text.remove_prefix(static_cast<size_t>(DecodeUtf8(text, 0).length));
   }
   while (right && !text.empty()) {
     size_t begin = text.size() - 1;
     while ((static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) --begin;
-    if (!strips(DecodeUtf8(text, begin).code_point)) break;
+    if (!strips(begin)) break;
     text.remove_suffix(text.size() - begin);
-    ++removed;
   }
-  Work(removed * codes.size() / 64);
   return text;
 }
 
 std::vector<std::string> Split(std::string_view text, const std::optional<std::string>& separator,
                                int64_t most, bool from_right) {
-  TextWork(text.size());
   if (!separator) return SplitAtSpace(text, most, from_right);
+  TextWork(text.size());
   if (separator->empty()) Fail("empty separator");
   std::vector<std::string> parts;
   while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
@@ -251,19 +176,18 @@ std::vector<std::string> Split(std::string_view text, const std::optional<std::s
 }
 
 std::vector<std::string> SplitLines(std::string_view text, bool keep_ends) {
-  TextWork(text.size());
   std::vector<std::string> lines;
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Character character = DecodeUtf8(text, i);
-    const size_t end = i;
-    i += static_cast<size_t>(character.length);
-    if (!IsLineEnd(character.code_point)) continue;
-    if (character.code_point == '\r' && i < text.size() && text[i] == '\n') ++i;
-    lines.emplace_back(text.substr(begin, (keep_ends ? i : end) - begin));
-    begin = i;
-  }
-  if (begin < text.size()) lines.emplace_back(text.substr(begin));
+  size_t line = 0;
+  ForEach(text, [&](uint32_t code, size_t begin, size_t end) {
+    if (code == '\n' && begin > 0 && text[begin - 1] == '\r') {  // \r\n is one
+      line = end;
+      if (keep_ends) lines.back() += '\n';
+    } else if (IsLineEnd(code)) {
+      lines.emplace_back(text.substr(line, (keep_ends ? end : begin) - line));
+      line = end;
+    }
+  });
+  if (line < text.size()) lines.emplace_back(text.substr(line));
   return lines;
 }
 
@@ -271,37 +195,19 @@ std::string Replace(std::string_view text, std::string_view old, std::string_vie
                     int64_t most) {
   TextWork(text.size());
   std::string out;
-  int64_t done = 0;
   size_t from = 0;  // what is before it is in out
-  for (size_t at = 0; most < 0 || done < most; ++done) {
+  for (size_t at = 0; most != 0; --most) {
     at = text.find(old, at);
     if (at == std::string_view::npos) break;
-    out.append(text, from, at - from);
-    out.append(by);
+    out.append(text, from, at - from).append(by);
     RequireTextFits(out.size());
     TextWork(by.size());
     from = at + old.size();
-    if (!old.empty()) {
-      at = from;
-    } else if (at == text.size()) {
-      break;
-    } else {  // an empty text is before each character, and at the end
-      at += static_cast<size_t>(DecodeUtf8(text, at).length);
-    }
+    if (old.empty() && at == text.size()) break;
+    // An empty text is before each character, and at the end.
+    at = old.empty() ? at + static_cast<size_t>(DecodeUtf8(text, at).length) : from;
   }
   return out.append(text.substr(from));
-}
-
-std::string Indent(std::string_view text, std::string_view indention, bool first, bool blank) {
-  const std::vector<std::string> lines = SplitLines(std::string(text) + "\n");
-  std::string out(first ? indention : "");
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += '\n';
-    if (i > 0 && (blank || !lines[i].empty())) out.append(indention);
-    out += lines[i];
-    RequireTextFits(out.size());
-  }
-  return out;
 }
 
 std::string ReprText(std::string_view text) {
@@ -317,12 +223,10 @@ std::string ReprText(std::string_view text) {
     } else if (!IsPrintable(code)) {
       const char* format = code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x";
       std::snprintf(escape, sizeof(escape), format, static_cast<unsigned>(code));
-    }
-    if (escape[0] != '\0') {
-      out += escape;
     } else {
       AppendUtf8(code, &out);
     }
+    out += escape;
   }
   return out + quote;
 }

@@ -9,27 +9,20 @@
 
 namespace lockstep::data::chat {
 
-bool IsSpace(uint32_t code);      // str.isspace
-bool IsPrintable(uint32_t code);  // str.isprintable
-bool IsLetter(uint32_t code);     // str.isalpha
-bool IsDecimal(uint32_t code);    // str.isdecimal
-bool IsDigit(uint32_t code);      // str.isdigit
-bool IsLower(uint32_t code);
-bool IsUpper(uint32_t code);
-// str.islower and str.isupper: at least one character is `wanted`, and none is `other`.
-bool AllCased(std::string_view text, bool (*wanted)(uint32_t), bool (*other)(uint32_t));
+bool IsSpace(uint32_t code);    // str.isspace
+bool IsLetter(uint32_t code);   // str.isalpha
+bool IsDecimal(uint32_t code);  // str.isdecimal
+bool IsDigit(uint32_t code);    // str.isdigit
+// str.islower and, with `upper`, str.isupper: one character at least has a case, and none another.
+bool IsCased(std::string_view text, bool upper);
 
 std::vector<uint32_t> CodePoints(std::string_view text);
-std::string FromCodePoints(const std::vector<uint32_t>& codes);
 std::vector<std::string> Characters(std::string_view text);
 
-// Case mappings of single characters (and the German sharp s, in upper case SS).
-std::string Lower(std::string_view text);
-std::string Upper(std::string_view text);
-std::string Capitalize(std::string_view text);
-std::string Title(std::string_view text);
-// The filter `title`: words begin after white space, hyphens and brackets only.
-std::string TitleWords(std::string_view text);
+// Case mappings of single characters (and of the German sharp s, in upper case SS). kTitleWords is
+// the filter `title`: words begin after white space, hyphens and brackets only.
+enum class Case { kLower, kUpper, kCapitalize, kTitle, kTitleWords };
+std::string Recase(std::string_view text, Case to);
 
 // Removes characters of `set` (white space if absent) from the ends.
 std::string_view Strip(std::string_view text, const std::optional<std::string>& set,
@@ -43,9 +36,6 @@ std::vector<std::string> SplitLines(std::string_view text, bool keep_ends = fals
 
 // str.replace: at most `most` times if >= 0. Throws before the result exceeds the limit of texts.
 std::string Replace(std::string_view text, std::string_view old, std::string_view by, int64_t most);
-
-// At the start of each line but the first, unless it is empty (the filter `indent`).
-std::string Indent(std::string_view text, std::string_view indention, bool first, bool blank);
 
 // "'it'": repr of a str, as part of a larger repr.
 std::string ReprText(std::string_view text);

@@ -18,13 +18,14 @@ namespace lockstep::data::chat {
 
 class Value;
 using List = std::vector<Value>;
+struct Builtin;
 struct Text;
 struct Sequence;
 struct Dict;
-struct Method;
+struct Function;
 
-// A namespace, a macro, a global function or the state of a loop. Owned by the evaluator, so that
-// namespaces may contain each other.
+// A namespace, a macro or the state of a loop. Owned by the evaluator, so that namespaces may
+// contain each other.
 class Object {
  public:
   virtual ~Object() = default;
@@ -35,7 +36,7 @@ class Object {
 };
 
 // kView is what dict.items() gives, and kGenerator what filters like map give: it has no length and
-// no elements by index, and can be used once.
+// no elements by index, and can be used once. kFunction is a global function or a bound method.
 enum class Kind {
   kUndefined,
   kNone,
@@ -43,14 +44,14 @@ enum class Kind {
   kInt,
   kFloat,
   kString,
+  kDict,
+  kFunction,
+  kObject,
   kList,
   kTuple,
   kRange,
   kView,
-  kGenerator,
-  kDict,
-  kMethod,
-  kObject
+  kGenerator
 };
 
 class Value {
@@ -66,34 +67,33 @@ class Value {
   static Value Of(Kind kind, List items);
   // In the order of first occurrence; of equal keys the last value counts, as in Python.
   static Value Mapping(const std::vector<std::pair<Value, Value>>& items);
-  static Value BoundMethod(Value self, std::string name);
+  // `self`: the object of a method.
+  static Value Of(const Builtin* builtin, Value self = Value());
   static Value Of(Object* object) { return Value(object); }
   // TemplateFailure for strings that are not UTF-8, integers beyond 64 bits and deep nesting.
   static Value FromJson(const nlohmann::ordered_json& json);
 
   Kind kind() const;
   bool Is(Kind kind) const { return this->kind() == kind; }
-  bool IsSequence() const { return kind() >= Kind::kList && kind() <= Kind::kGenerator; }
+  bool IsSequence() const { return kind() >= Kind::kList; }
   bool IsInteger() const { return Is(Kind::kInt) || Is(Kind::kBool); }  // bool is an int in Python
   bool IsNumber() const { return IsInteger() || Is(Kind::kFloat); }
+  // Whether it has elements by index, and slices.
+  bool IsIndexed() const;
 
   // Each for its kind only. References live as long as the value, so temporaries give none.
-  const std::string& undefined_why() const&;
-  bool boolean() const { return std::get<bool>(data_); }
-  int64_t integer() const { return Is(Kind::kBool) ? boolean() : std::get<int64_t>(data_); }
-  double number() const {
-    return Is(Kind::kFloat) ? std::get<double>(data_) : static_cast<double>(integer());
-  }
+  int64_t integer() const;  // also of a bool
+  double number() const;    // of any number
   const std::string& text() const&;
-  const std::string& text() && = delete;
   bool safe() const;
   const List& items() const&;
+  const Dict& dict() const&;
+  const Function& function() const&;
+  Object* object() const { return std::get<Object*>(data_); }
+  const std::string& text() && = delete;
   const List& items() && = delete;
   const Dict& dict() && = delete;
-  const Method& method() && = delete;
-  const Dict& dict() const& { return *std::get<std::shared_ptr<const Dict>>(data_); }
-  const Method& method() const& { return *std::get<std::shared_ptr<const Method>>(data_); }
-  Object* object() const { return std::get<Object*>(data_); }
+  const Function& function() && = delete;
 
   int nesting() const;  // 0 of a scalar, 1 of a list of scalars
 
@@ -105,9 +105,10 @@ class Value {
   explicit Value(T data) : data_(std::move(data)) {}
 
   friend List Iterate(const Value& value);
+  friend void RequireDefined(const Value& value);
   std::variant<std::monostate, UndefinedTag, bool, int64_t, double, std::shared_ptr<const Text>,
-               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>,
-               std::shared_ptr<const Method>, Object*>
+               std::shared_ptr<const Dict>, std::shared_ptr<const Function>, Object*,
+               std::shared_ptr<const Sequence>>
       data_;
 };
 
@@ -132,32 +133,26 @@ struct Dict {
   int nesting;
 
   // nullptr if there is no such key.
-  const Value* Find(const Value& key) const;
+  const Value* Find(const std::string& hash_key) const;
 };
 
-struct Method {
+struct Function {
+  const Builtin* builtin;
   Value self;
-  std::string name;
 };
 
 // "str", "NoneType", ...
 std::string TypeName(const Value& value);
 // Equal for values that are equal keys in Python (1, 1.0 and True); nullopt for lists and dicts.
 std::optional<std::string> HashKey(const Value& value);
+std::string RequireHashKey(const Value& value);
 
 bool Truthy(const Value& value);
 bool Equal(const Value& a, const Value& b);
 // a < b; `symbol` is for the message when the types cannot be compared.
 bool Less(const Value& a, const Value& b, const char* symbol = "<");
-// Of NaN false, as all comparisons with it.
-bool LessOrEqual(const Value& a, const Value& b, const char* symbol);
-bool Contains(const Value& container, const Value& element);
-
-// str() and repr() of Python.
-std::string Str(const Value& value);
-std::string Repr(const Value& value);
-// "1.5", "1e+16", "inf": as Python writes it.
-std::string FloatText(double value);
+// a `symbol` b: one of == != < <= > >= in, not in.
+bool Holds(std::string_view symbol, const Value& a, const Value& b);
 
 // The elements that a for loop sees: of a string its characters, of a dict its keys.
 List Iterate(const Value& value);
@@ -167,7 +162,27 @@ List ItemPairs(const Value& dict);
 
 // Throws if the value is undefined.
 void RequireDefined(const Value& value);
-// The integer, or an error that names `what`.
-int64_t RequireInteger(const Value& value, const char* what);
+// The integer or text, or an error that names `what`.
+int64_t RequireInteger(const Value& value, std::string_view what);
+const std::string& RequireText(const Value& value, std::string_view what);
+
+// In operators.cc. `symbol` is one of + - * / // % **; integers of more than 64 bits are errors.
+Value Arithmetic(std::string_view symbol, const Value& a, const Value& b);
+Value Negate(const Value& value);
+// object.name: methods and attributes first, then the key of a dict. Undefined if there is neither.
+Value GetAttribute(const Value& object, const std::string& name);
+// object[key]: elements first, then methods and attributes.
+Value GetItem(const Value& object, const Value& key);
+// object[begin:end:step]; None for what is absent.
+Value GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step);
+
+// In printing.cc: str() of Python, and how its json.dumps writes.
+std::string Str(const Value& value);
+struct JsonFormat {
+  bool ensure_ascii = false, sort_keys = false;
+  std::optional<std::string> indent;
+  std::string item_separator = ", ", key_separator = ": ";
+};
+std::string ToJson(const Value& value, const JsonFormat& format);
 
 }  // namespace lockstep::data::chat

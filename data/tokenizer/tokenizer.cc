@@ -100,8 +100,9 @@ std::string Gpt2Folder() {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin) {
-  return FromText(std::string(json), "", origin);
+std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin,
+                                               const std::string& config_json) {
+  return FromText(std::string(json), config_json, origin);
 }
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {

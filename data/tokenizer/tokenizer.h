@@ -67,8 +67,10 @@ class Tokenizer {
   // chat template; empty if there was none.
   virtual std::string ConfigJson() const { return ""; }
 
-  // Reads what ToJson wrote. `origin` names the source in messages (InputError).
-  static std::unique_ptr<Tokenizer> FromJson(std::string_view json, const std::string& origin);
+  // Reads what ToJson wrote, and what ConfigJson gave. `origin` names the source in messages
+  // (InputError).
+  static std::unique_ptr<Tokenizer> FromJson(std::string_view json, const std::string& origin,
+                                             const std::string& config_json = "");
 };
 
 // Loads a vocabulary from disk: a file that ToJson wrote, Hugging Face's tokenizer.json, or a

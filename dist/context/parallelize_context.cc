@@ -1,5 +1,6 @@
 #include "dist/context/parallelize_context.h"
 
+#include <map>
 #include <set>
 
 #include "dist/context/context_attention.h"
@@ -11,6 +12,7 @@
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/vocabulary.h"
 #include "nn/documents.h"
+#include "nn/lora/lora.h"
 
 namespace lockstep::dist {
 namespace {
@@ -63,8 +65,18 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
   if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
     return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);
   }
+  if (auto* m = dynamic_cast<SequenceLinear*>(module)) {
+    return std::make_shared<SequenceLinear>(m->weight(), ranks);
+  }
+  if (auto* m = dynamic_cast<RowDropout*>(module)) {
+    return std::make_shared<RowDropout>(m->p(), ranks->within(), ranks);
+  }
   if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
-    return std::make_shared<SequenceDropout>(m->p(), ranks);
+    LS_CHECK(!ranks->within() || m->p() == 0, "context parallelism: '", m->path(),
+             "' is the dropout of a layer that each tensor-parallel rank computes for the whole "
+             "sequence, whose mask cannot be cut: leave out lora.dropout for this layer, or one of "
+             "virtual.tp and virtual.cp");
+    return ranks->within() ? nullptr : std::make_shared<SequenceDropout>(m->p(), ranks);
   }
   return is_whole ? OfWhole(ranks, module) : OfParts(ranks, module);
 }
@@ -81,6 +93,18 @@ Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::Attenti
         (*call.rotary)(std::move(chunks[j]), call.n_head + call.n_kv_head, first, positions[j]);
   }
   return ContextAttention(ranks, chunks, call);
+}
+
+// The slots in an adapted layer whose modules have its own path, so that it does not tell them
+// apart.
+std::vector<internal::ChildSlot*> UnnamedSlots(Module* module) {
+  std::vector<internal::ChildSlot*> slots;
+  if (auto* m = dynamic_cast<nn::LoraLinear*>(module)) slots.push_back(&m->base());
+  if (auto* m = dynamic_cast<nn::LoraBranchLinear*>(module)) slots.push_back(&m->base());
+  if (auto* m = dynamic_cast<nn::LoraUpdate*>(module)) {
+    if (m->layer(0) != nullptr && m->layer(0)->name().empty()) slots.push_back(m->layer(0));
+  }
+  return slots;
 }
 
 // The modules of mixtures, of which all ranks that share out layers compute the same, for whole
@@ -109,6 +133,7 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
   const std::set<const Module*> whole = WholeModules(model);
   const TensorRanksPtr same = RanksWithSameExperts(model, *ranks);
   std::set<const Parameter*> shared_out;
+  std::map<const Module*, internal::ChildSlot*> unnamed;
   for (const auto& [path, module] : model.NamedModules()) {
     if (auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module)) {
       attention->AttendBy([ranks](const Tensor& qkv, const nn::AttentionCall& call) {
@@ -118,12 +143,18 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
     if (auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module)) {
       for (const auto& p : RouteChunks(*mixture, ranks, same)) shared_out.insert(p.get());
     }
+    for (internal::ChildSlot* slot : UnnamedSlots(module)) unnamed[slot->module().get()] = slot;
     const bool is_whole = !ranks->within() || whole.contains(module);
     const std::shared_ptr<Module> replacement = Replacement(ranks, module, is_whole);
     if (!replacement) continue;
-    model.ReplaceChild(path, replacement);
+    if (const auto slot = unnamed.find(module); slot != unnamed.end()) {
+      slot->second->Replace(replacement);
+    } else {
+      model.ReplaceChild(path, replacement);
+    }
     for (const auto& p : replacement->Parameters()) shared_out.insert(p.get());
   }
+  if (!unnamed.empty()) model.AssignNames(model.path());
   for (const auto& [name, p] : model.NamedParameters()) {
     LS_CHECK(shared_out.contains(p.get()), "context parallelism: the parameter '", name,
              "' belongs to a module whose gradients it cannot sum over parts of a sequence: leave "

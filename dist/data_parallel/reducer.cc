@@ -62,11 +62,13 @@ void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks) {
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
                  ReducerOptions options)
     : group_(group), options_(std::move(options)) {
+  const Device device = group_               ? group_->device()
+                        : parameters.empty() ? kCpu
+                                             : parameters[0]->device();
   for (auto& p : parameters) {
     if (p->trainable()) parameters_.push_back(std::move(p));
   }
-  LS_CHECK(!parameters_.empty(), "a Reducer needs a trainable parameter");
-  const Device device = group_ ? group_->device() : parameters_[0]->device();
+  LS_CHECK(!parameters_.empty() || options_.is_part, "a Reducer needs a trainable parameter");
   for (const auto& p : parameters_) {
     LS_CHECK(p->device() == device, "the parameter '", p->name(), "' is on ", p->device(),
              ", but gradients are summed on ", device,
@@ -176,6 +178,7 @@ void Reducer::BeginMicroStep() {
 }
 
 void Reducer::OnBegin(const BackwardPlan& plan) {
+  if (parameters_.empty()) return;
   CheckBegin();
   if (ranks() > 1) CheckShares(plan, group_->rank(), ranks());
   if (!buckets_) MakePlan(plan);
@@ -248,6 +251,7 @@ void Reducer::AddUp(int64_t bucket) {
 }
 
 void Reducer::OnEnd() {
+  if (parameters_.empty()) return;
   if (sync_) {
     FinishSync();
     return;

@@ -46,7 +46,8 @@ struct ReducerOptions {
   // DataParallel sets it where KeepsTiedApart.
   std::shared_ptr<const TiedGradients> tied = nullptr;
   // Whether there are others than its ranks to tell which of its gradients are not finite: then
-  // even a single one notes it for LocateNonFinite.
+  // even a single one notes it for LocateNonFinite. A part of a model, such as a stage of a
+  // pipeline, may have nothing to train.
   bool is_part = false;
 };
 

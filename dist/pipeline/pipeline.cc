@@ -179,7 +179,12 @@ void Pipeline::RunBackward(const PipelineAction& a) {
     options.deferred = &live.weights;
   }
   const Tensor output = std::exchange(live.output, Tensor());
-  Backward(output, gradient, options);
+  if (output.requires_grad()) {
+    Backward(output, gradient, options);
+  } else {  // the first stage, of which nothing is trained
+    live.observer->OnBegin({});
+    live.observer->OnEnd();
+  }
   live.in.reset();
   if (!split) live_.erase({a.stage, a.micro});
 }

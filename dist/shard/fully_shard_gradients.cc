@@ -64,6 +64,7 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
       memory.TakeGradients();
     }
   }
+  LaunchReady();  // what is not trained
 }
 
 void FullyShard::OnLeafReady(Leaf& leaf) {

@@ -13,6 +13,7 @@
 #include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
 #include "nn/attention/causal_self_attention.h"
+#include "nn/lora/lora.h"
 
 namespace lockstep::dist {
 namespace {
@@ -31,16 +32,17 @@ class Applier {
   bool Apply(const TensorRule& rule, const std::string& path, Module* module) {
     switch (rule.style) {
       case TensorStyle::kColumn:
-        return Replace<nn::Linear>(path, module, [&](const nn::Linear& layer) {
-          Cut(layer.weight(), 0, rule.segments);
-          Cut(layer.bias(), 0, rule.segments);
-          return std::make_shared<ColumnLinear>(layer, rule.segments, ranks_);
-        });
+        if (auto* adapted = dynamic_cast<nn::LoraLinear*>(module)) {
+          return ShareAdapted(*adapted, rule.segments);
+        }
+        return Replace<nn::Linear>(
+            path, module, [&](const nn::Linear& layer) { return ColumnOf(layer, rule.segments); });
       case TensorStyle::kRow:
-        return Replace<nn::BranchLinear>(path, module, [&](const nn::BranchLinear& layer) {
-          Cut(layer.weight(), 1, {});
-          return std::make_shared<RowLinear>(layer, ranks_);
-        });
+        if (auto* adapted = dynamic_cast<nn::LoraBranchLinear*>(module)) {
+          return ShareAdapted(*adapted);
+        }
+        return Replace<nn::BranchLinear>(
+            path, module, [&](const nn::BranchLinear& layer) { return RowOf(layer); });
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
         if (attention == nullptr) return false;
@@ -89,6 +91,66 @@ class Applier {
   }
 
  private:
+  std::shared_ptr<ColumnLinear> ColumnOf(const nn::Linear& layer,
+                                         const std::vector<int64_t>& segments) {
+    Cut(layer.weight(), 0, segments);
+    Cut(layer.bias(), 0, segments);
+    return std::make_shared<ColumnLinear>(layer, segments, ranks_);
+  }
+  std::shared_ptr<RowLinear> RowOf(const nn::BranchLinear& layer) {
+    Cut(layer.weight(), 1, {});
+    return std::make_shared<RowLinear>(layer, ranks_);
+  }
+  // Of a slice's adapter, which has the cuts of the layer's segments that the slice consists of.
+  bool ShareAdapted(nn::LoraLinear& adapted, const std::vector<int64_t>& segments) {
+    const std::string& path = adapted.adapter_path();
+    adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));
+    adapted.lora_dropout().Replace(std::make_shared<SequenceDropout>(
+        In<nn::Dropout>(path, adapted.lora_dropout()).p(), ranks_));
+    adapted.lora_a().Replace(
+        std::make_shared<SequenceLinear>(In<nn::Linear>(path, adapted.lora_a()).weight(), ranks_));
+    nn::LoraUpdate& update = *adapted.lora_b();
+    update.KeepRows(ranks_->size());
+    auto next = segments.begin();
+    for (size_t i = 0; i < adapted.slices().size(); ++i) {
+      std::vector<int64_t> own;
+      for (int64_t rows = adapted.slices()[i].rows; rows > 0 && next != segments.end(); ++next) {
+        LS_CHECK(*next <= rows, "Parallelize: the slice '", adapted.slices()[i].name,
+                 "' of the adapter of '", path, "' ends within a segment that ranks cut, of ",
+                 *next, " rows: give it whole segments");
+        own.push_back(*next);
+        rows -= *next;
+      }
+      if (Child<Layer>* const layer = update.layer(i)) {
+        layer->Replace(ColumnOf(In<nn::Linear>(path, *layer), own));
+      }
+    }
+    return true;
+  }
+  bool ShareAdapted(nn::LoraBranchLinear& adapted) {
+    const std::string& path = adapted.adapter_path();
+    adapted.base().Replace(RowOf(In<nn::BranchLinear>(path, adapted.base())));
+    adapted.lora_dropout().Replace(
+        std::make_shared<RowDropout>(In<nn::Dropout>(path, adapted.lora_dropout()).p(), ranks_));
+    adapted.lora_a().Replace(RowOf(In<nn::BranchLinear>(path, adapted.lora_a())));
+    for (size_t i = 0; i < adapted.slices().size(); ++i) {
+      Child<Layer>* const layer = adapted.lora_b()->layer(i);
+      if (layer == nullptr) continue;
+      layer->Replace(
+          std::make_shared<SequenceLinear>(In<nn::Linear>(path, *layer).weight(), ranks_));
+    }
+    return true;
+  }
+  // What is in a slot of the adapted layer at `path`, which must be an M.
+  template <class M, class Slot>
+  static const M& In(const std::string& path, const Child<Slot>& slot) {
+    const auto* const module = dynamic_cast<const M*>(slot.module().get());
+    LS_CHECK(module != nullptr, "Parallelize: ", slot.name().empty() ? "the base" : "'",
+             slot.name(), slot.name().empty() ? "" : "'", " of the adapted layer '", path,
+             "' has been replaced by a layer of another kind, such as a quantised one, which "
+             "tensor-parallel ranks cannot share out: use parallel.tp = 1 and virtual.tp = 1");
+    return *module;
+  }
   // A norm of all keys together cannot norm copies of them.
   void CheckKeysAreCut(const std::string& path, const nn::CausalSelfAttention& attention) const {
     const int64_t keys = attention.n_kv_head(), parts = ranks_->parts();
@@ -134,21 +196,37 @@ class Applier {
   const std::shared_ptr<TensorExchange> exchange_;
 };
 
+// Null of a layer without an adapter.
+const Module* BaseOf(Module* module) {
+  if (auto* adapted = dynamic_cast<nn::LoraLinear*>(module)) {
+    return adapted->base().module().get();
+  }
+  if (auto* adapted = dynamic_cast<nn::LoraBranchLinear*>(module)) {
+    return adapted->base().module().get();
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan) {
   Applier applier(model, ranks);
   for (const TensorRule& rule : plan) {
     bool fits = false;
+    const Module* base = nullptr;  // of the adapted layer before, whose path it has
     for (const auto& [path, module] : model.NamedModules()) {
-      if (!path.empty() && fnmatch(rule.pattern.c_str(), path.c_str(), 0) == 0) {
-        fits |= applier.Apply(rule, path, module);
+      if (path.empty() || module == base || fnmatch(rule.pattern.c_str(), path.c_str(), 0) != 0) {
+        continue;
       }
+      const Module* const inner = BaseOf(module);
+      fits |= applier.Apply(rule, path, module);
+      if (inner != nullptr) base = inner;
     }
     LS_CHECK(fits, "Parallelize: the rule '", rule.pattern,
              "' fits no module of a kind that its style applies to: leave it out, or correct the "
              "pattern");
   }
+  if (!nn::LoraAdapters(model).empty()) model.AssignNames(model.path());  // of what is in slots now
 }
 
 void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::string& when) {

@@ -11,8 +11,8 @@
 namespace lockstep::dist {
 
 enum class TensorStyle {
-  kColumn,      // nn::Linear: ColumnLinear
-  kRow,         // nn::BranchLinear: RowLinear
+  kColumn,      // nn::Linear: ColumnLinear; nn::LoraLinear: its base, and its adapter
+  kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: likewise
   kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::BranchNorm, nn::Dropout: SequenceNorm, ...
@@ -36,6 +36,10 @@ using TensorPlan = std::vector<TensorRule>;
 //                                    {"h.*.attn.c_proj", TensorStyle::kRow},
 //                                    {"h.*.ln_*", TensorStyle::kSequence}, ...});
 //   model.Materialize(...);  // fills this rank's parts, with the bits that they have in the whole
+// Layers with an adapter (nn::AddLora, before) share it out as well: of a column-parallel layer
+// each rank makes A x of its part of the sequence, and has the rows of B that it has of the layer;
+// of a row-parallel one it has the columns of A, and makes B h of its part of the sequence.
+//
 // The model is used as before. Every rank gives it the same samples; what all ranks have whole
 // stays the same on each, and its gradients are those of the whole batch, to be summed over
 // data-parallel ranks only. With one rank and several parts it is the same model, to the bit.

@@ -4,6 +4,7 @@
 #include "core/step_state.h"
 #include "kernels/concat/concat.h"
 #include "kernels/dropout/dropout.h"
+#include "kernels/linear/linear.h"
 
 namespace lockstep::dist {
 namespace {
@@ -153,6 +154,20 @@ ops::Branch SequenceBranchNorm::Forward(ops::Branch branch) {
   return MapParts(ranks_, stream, {weight()->value(), bias_value()}, norm).second;
 }
 
+SequenceLinear::SequenceLinear(std::shared_ptr<Parameter> weight, TensorRanksPtr ranks)
+    : ranks_(std::move(ranks)), weight_(std::move(weight)) {
+  ShareParameter("weight", weight_);
+}
+
+Tensor SequenceLinear::Forward(const Tensor& x) {
+  if (!GradEnabled()) return ops::Linear(x, *weight_);
+  const StreamPart product = [](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
+                                SamplePart) {
+    return std::pair(Tensor(), ops::Linear(part.x, copies[0]));
+  };
+  return MapParts(ranks_, x, {weight_->value()}, product).second;
+}
+
 SequenceDropout::SequenceDropout(double p, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)), p_(p) {}
 
@@ -171,6 +186,29 @@ Tensor SequenceDropout::Forward(const Tensor& x) {
         {.begin = at * elements, .of = ranks_->sequence_parts() * of_part * elements}));
   }
   return Joined(ys, ranks_->part_dim());
+}
+
+RowDropout::RowDropout(double p, TensorRanksPtr ranks, TensorRanksPtr context)
+    : ranks_(std::move(ranks)), context_(std::move(context)), p_(p) {}
+
+Tensor RowDropout::Forward(const Tensor& x) {
+  if (p_ == 0 || !InTraining()) return x;
+  const uint64_t site = nn::RandomSite(path());
+  const TensorRanks* const context = GradEnabled() ? context_.get() : nullptr;
+  const int64_t chunks = context ? context->sequence_parts() : 1;
+  std::vector<Tensor> ys;
+  for (const Tensor& chunk : x.Chunk(context ? context->own() : 1, 0)) {
+    const int64_t at = context ? context->PartAt(std::ssize(ys)) : 0;
+    std::vector<Tensor> columns;
+    for (const Tensor& part : chunk.Chunk(ranks_->own(), 2)) {
+      const int64_t elements = part.dim(1) * part.dim(2);  // of a sample
+      const int64_t place = at * ranks_->parts() + ranks_->PartAt(std::ssize(columns));
+      columns.push_back(ops::Dropout(
+          part, p_, site, {.begin = place * elements, .of = chunks * ranks_->parts() * elements}));
+    }
+    ys.push_back(Joined(columns, 2));
+  }
+  return Joined(ys, 0);
 }
 
 }  // namespace lockstep::dist

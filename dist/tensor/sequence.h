@@ -7,6 +7,7 @@
 
 #include "dist/tensor/tensor_ranks.h"
 #include "nn/dropout.h"
+#include "nn/linear.h"
 #include "nn/residual_norm.h"
 
 namespace lockstep::dist {
@@ -55,6 +56,24 @@ class SequenceBranchNorm : public nn::BranchNorm {
   const TensorRanksPtr ranks_;
 };
 
+// In the place of an nn::Linear without bias and activation whose weight is whole on every rank:
+// the smaller matrix of a low-rank adapter. x is this rank's part of the sequence, [B, T / size,
+// K], or where its parts lie otherwise, those; y likewise. There is a product for each virtual
+// part, and the gradient of the weight is the sum of theirs.
+class SequenceLinear : public Layer {
+ public:
+  SequenceLinear(std::shared_ptr<Parameter> weight, TensorRanksPtr ranks);
+
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  const std::shared_ptr<Parameter> weight_;
+};
+
 // In the place of an nn::Dropout, for this rank's part of the sequence [B, T / size, C], or where
 // its parts lie otherwise, those: with the mask that the whole sequence has there. (Those of
 // branches are applied by SequenceNorm.)
@@ -69,6 +88,24 @@ class SequenceDropout : public Layer {
 
  private:
   const TensorRanksPtr ranks_;
+  const double p_;
+};
+
+// In the place of an nn::Dropout of what a RowLinear takes, of which a rank has an equal part of
+// the columns: x [B, T, K / size] -> the same. Masks are drawn for each of the parts() virtual
+// parts of the columns, one after the other, so that they do not depend on the ranks. `context`,
+// which may be null: the ranks of which x has chunks, [own() B, T / sequence_parts(), K / size].
+class RowDropout : public Layer {
+ public:
+  RowDropout(double p, TensorRanksPtr ranks, TensorRanksPtr context = nullptr);
+
+  double p() const { return p_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_, context_;
   const double p_;
 };
 

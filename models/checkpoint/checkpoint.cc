@@ -7,7 +7,11 @@
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "dist/mesh_parts.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/gpt/peft/write_adapter.h"
+#include "nn/lora/lora.h"
 
 namespace lockstep::models {
 namespace {
@@ -41,6 +45,17 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   }
 }
 
+bool HasAdapters(const Gpt& model) { return !nn::LoraParameters(model).empty(); }
+
+// adapter_config.json.
+std::string AdapterConfig(const Gpt& model, const TrainerState& state) {
+  const LoraOptions& lora = model.config().lora;
+  PeftConfig config = PeftConfigOf(const_cast<Gpt&>(model), lora.rank_stabilized);
+  config.base = state.base;
+  config.dropout = lora.dropout;
+  return ToJson(config);
+}
+
 // Collects the tensors of a checkpoint, for the files of one rank.
 class Collector {
  public:
@@ -68,10 +83,13 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0.
+  // All of it on rank 0; of a model with adapters only what is trained.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
+    const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
-    for (const auto& p : model.Parameters()) weights[p.get()] = KeepWhole(*p, p->value());
+    for (const auto& p : model.Parameters()) {
+      if (p->trainable() || !adapters) weights[p.get()] = KeepWhole(*p, p->value());
+    }
     std::vector<SafetensorsItem> state;
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       const Tensor whole = KeepWhole(p, part);
@@ -81,7 +99,8 @@ class Collector {
     const auto weight = [weights](const std::string&, const Parameter& p) {
       return weights.at(&p);
     };
-    files->tensors = {{"model.safetensors", ToHfTensors(model, weight)},
+    files->tensors = {{adapters ? kAdapterTensors : "model.safetensors",
+                       adapters ? ToPeftTensors(model, weight) : ToHfTensors(model, weight)},
                       {"optimizer.safetensors", std::move(state)}};
   }
 
@@ -130,6 +149,10 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   collector.AddBuffers(model, &files);
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
+  if (HasAdapters(model)) {
+    files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
+    files.metadata[kBaseHashEntry] = state.base_hash;
+  }
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   if (tokenizer && !tokenizer->ConfigJson().empty()) {
     files.texts.emplace_back("tokenizer_config.json", tokenizer->ConfigJson());
@@ -165,7 +188,8 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
 void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
-  const auto parameters = model.NamedParameters();
+  auto parameters = model.NamedParameters();
+  std::erase_if(parameters, [](const auto& named) { return IsOfAdapter(named.first); });
   for (const auto& [name, p] : parameters) {
     p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
   }
@@ -178,9 +202,40 @@ void LoadParameters(const std::string& path, Gpt& model) {
 
 }  // namespace
 
-void LoadWeights(const std::string& path, Gpt& model) {
+std::string WeightsOf(const std::string& path) {
+  const auto has = [&](const char* name) { return PathExists(JoinPath(path, name)); };
+  const bool whole = has("model.safetensors") || has("model.safetensors.index.json");
+  if (whole || !PeftAdapter::Exists(path)) return path;
+  const std::string file = JoinPath(path, kAdapterConfig);
+  const std::string base = ParsePeftConfig(ReadFile(file), file).base;
+  if (base.empty() || !PathExists(base)) {
+    throw InputError(StrCat(path, " has adapters of the weights of '", base,
+                            "', and there is no such folder: download or restore them there, or "
+                            "write where they are as base_model_name_or_path of ",
+                            file));
+  }
+  return base;
+}
+
+void AddAdapters(const std::string& path, Gpt& model) {
+  if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
+}
+
+void LoadWeights(const std::string& adapted, Gpt& model) {
+  const std::string path = WeightsOf(adapted);
+  const bool adapters = PeftAdapter::Exists(adapted);
+  if (adapters && !HasAdapters(model)) {
+    throw InputError(StrCat(adapted, " has adapters, beside which a model cannot be trained as a ",
+                            "whole: go on with the same lora.rank and lora.targets, or merge them "
+                            "first"));
+  }
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);
+  if (adapters) {
+    const PeftAdapter adapter = PeftAdapter::Open(adapted);
+    CheckBase(adapter, path);
+    adapter.LoadInto(model);
+  }
   const auto own = model.NamedBuffers();
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ struct TrainerState {
   std::string data_fingerprint;           // of the training and validation tokens
   bool finished = false;                  // the run reached its last step
   std::optional<LossScale> loss_scale{};  // of fp16
+  // Of a model with adapters, whose checkpoints leave the other weights out: the folder that has
+  // them, and HashOfBase of it. The adapters' files have both.
+  std::string base{}, base_hash{};
 };
 
 // The files that one rank writes of a checkpoint, with what they will hold; any thread may write
@@ -39,6 +43,7 @@ struct CheckpointFiles {
   std::optional<double> val_loss;  // of these weights, if it was measured
   std::vector<std::pair<std::string, std::vector<SafetensorsItem>>> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
+  std::map<std::string, std::string> metadata{};  // of the files of tensors
 };
 
 // How ranks share out the writing.
@@ -56,7 +61,8 @@ struct CheckpointShare {
 // state that every rank has whole, and that is no parameter.
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 
-// Rank 0's are the weights (model.safetensors, or its parts), the buffers, config.json,
+// Rank 0's are the weights (model.safetensors, or its parts; of a model with adapters only these,
+// as PEFT's files), the buffers, config.json,
 // tokenizer.json and tokenizer_config.json (unless null), the optimizer's state
 // (optimizer.safetensors, or its parts) and trainer_state.json; others have their parts. Tensors
 // are copied to the snapshot, between Begin and End; where that is null they are read when they are
@@ -67,8 +73,15 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot);
 
+// The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
+// the one to whose weights the adapters belong. InputError if that is not there.
+std::string WeightsOf(const std::string& path);
+// Gives the model the adapters that the folder has, if any, without their values. Comes before the
+// model is parallelised and has memory.
+void AddAdapters(const std::string& path, Gpt& model);
 // Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and
-// the buffers. A rank reads only its part of what is in parts. InputError if they do not fit.
+// the buffers, and adapters. A rank reads only its part of what is in parts. InputError if they do
+// not fit: also for adapters of a model that has none, and for those of other weights.
 void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);

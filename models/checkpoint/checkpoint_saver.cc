@@ -161,7 +161,9 @@ class SharedSave {
  private:
   static std::exception_ptr Add(const CheckpointFiles& files, CheckpointWriter& out) {
     try {
-      for (const auto& [name, tensors] : files.tensors) out.AddSafetensors(name, tensors);
+      for (const auto& [name, tensors] : files.tensors) {
+        out.AddSafetensors(name, tensors, files.metadata);
+      }
       for (const auto& [name, text] : files.texts) out.AddFile(name, text);
     } catch (const std::exception&) {
       return std::current_exception();

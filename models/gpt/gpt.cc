@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "models/gpt/lora_targets.h"
+#include "models/gpt/peft/adapter.h"
+#include "nn/lora/add_lora.h"
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/recompute.h"
@@ -83,7 +86,13 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
       h_(this, "h", Blocks(config_)),
       head_(this, "",
             std::make_shared<GptHead>(
-                config_, config_.tie_embeddings ? embedding->wte().weight() : nullptr)) {}
+                config_, config_.tie_embeddings ? embedding->wte().weight() : nullptr)) {
+  if (!config_.lora.init_from.empty()) {
+    PeftAdapter::Open(config_.lora.init_from).AddTo(*this, config_.lora.dropout);
+  } else if (config_.lora.rank > 0) {
+    nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
+  }
+}
 
 int64_t Gpt::NumActiveParameters() const {
   const nn::MixtureOptions& m = config_.mixture;
@@ -101,7 +110,11 @@ double Gpt::FlopsPerToken(int64_t t) const {
     const auto window = static_cast<double>(config_.window);
     keys += HasWindow(config_, i) && window < all ? window * (2 - window / all) : all;
   }
-  return 6.0 * static_cast<double>(NumActiveParameters()) +
+  int64_t frozen = 0;  // whose gradient, a third of a weight's FLOPs, is not computed
+  for (const auto& p : Parameters()) frozen += p->trainable() ? 0 : p->logical_shape().numel();
+  frozen -= NumParameters() - NumActiveParameters();
+  return 6.0 * static_cast<double>(NumActiveParameters()) -
+         2.0 * static_cast<double>(std::max<int64_t>(frozen, 0)) +
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
 

@@ -26,7 +26,7 @@ class Gpt : public LanguageModel {
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer
-  // with a window w < t counts w (2 - w / t) for its t.
+  // with a window w < t counts w (2 - w / t) for its t, a frozen parameter 4 for its 6.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:

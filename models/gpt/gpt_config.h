@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/rotary_embedding/rotary_embedding.h"
+#include "models/options/option_lora.h"
 #include "models/options/option_recompute.h"
 #include "nn/transformer_options.h"
 
@@ -63,6 +64,8 @@ struct GptConfig {
   // Experts in the place of the MLPs; n_inner 0: that of the MLPs.
   nn::MixtureOptions mixture = {};
   int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP
+  // Adapters, beside which everything is frozen (nn/lora/add_lora.h).
+  LoraOptions lora = {};
   bool operator==(const GptConfig&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/io/safetensors_writer.h"
@@ -25,15 +26,27 @@ std::string ToHfConfig(const GptConfig& config, DType dtype = DType::kF32);
 // the field; a feature that our models lack is one, since ignoring it would give wrong results.
 GptConfig FromHfConfig(const std::string& json, const std::string& source);
 
-// The model's weights under the names of its family. GPT-2: Conv1D weights as [in, out]; a model
-// without biases gets zeros for them, since the format always has them. Llama: q, k and v, and gate
-// and up, are separate; a tied head is left out. With experts also each expert's matrices. Of a
-// sharded model all ranks produce the items together, in the same order.
+// The model's weights, without adapters, under the names of its family. GPT-2: Conv1D weights as
+// [in, out]; a model without biases gets zeros for them, since the format always has them. Llama:
+// q, k and v, and gate and up, are separate; a tied head is left out. With experts also each
+// expert's matrices. Of a sharded model all ranks produce the items together, in the same order.
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
 // The same with weights from elsewhere, of the model's shapes and dtypes: `weight` is called when
 // an item is written, for the whole of a parameter.
 using WeightSource = std::function<Tensor(const std::string& name, const Parameter&)>;
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight);
+
+// The tensor of the folder that holds the rows [begin, end) of a parameter, [in, out] where it is
+// transposed.
+struct HfRows {
+  std::string name;  // "model.layers.0.self_attn.k_proj.weight"
+  int64_t begin = 0, end = 0;
+  bool transposed = false;
+};
+// Those that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
+std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p);
+// Whether a parameter is an adapter's (nn/lora), which no folder of a model has: gpt/peft.
+bool IsOfAdapter(std::string_view parameter);
 
 // Fills a folder that transformers loads: `config` (config.json), and the tensors, in this order,
 // in model.safetensors; if they take more than `max_bytes`, in files of at most so much (one
@@ -42,8 +55,9 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
 void WriteHfFolder(const std::string& folder, const std::string& config,
                    std::span<const SafetensorsItem> tensors, int64_t max_bytes);
 
-// Copies the weights of a file or folder (model.safetensors, or shards with an index), of any
-// floating dtype, into the model. Accepts names with and without the prefix of the bare model
+// Copies the weights of a file or folder, which are none of adapters (model.safetensors, or shards
+// with an index), of any floating dtype, into the model. Accepts names with and without the prefix
+// of the bare model
 // ("transformer.", "model."), and a tied lm_head.weight. InputError lists what is missing or has
 // another shape, and refuses non-zero biases for a model without biases.
 void LoadHfWeights(Gpt& model, const std::string& path);

@@ -102,9 +102,30 @@ void AddDataOptions(Options& options, DataOptions& data) {
               {.doc = "keep the documents of a window apart: attention does not cross from one to "
                       "the other, and positions start anew in each; for token files with a token "
                       "between documents, or an index of them"});
+  options.Add(
+      "data.format", &data.format,
+      {.choices = {"auto", "text", "chat"},
+       .doc = "what JSONL holds: text in data.field, or conversations (messages of OpenAI's "
+              "or ShareGPT's, instruction and output, prompt and completion), of which "
+              "only the answers are learnt; auto: what its first line is"});
+  options.Add("data.chat_template", &data.chat_template,
+              {.doc = "conversations: a chat_template.jinja, or a folder with one; empty: that of "
+                      "init_from or of the tokenizer's folder"});
+  options.Add("data.if_long", &data.if_long,
+              {.choices = {"drop", "cut", "error"},
+               .doc = "conversations of more tokens than a row: leave them out, keep their "
+                      "beginnings, or stop"});
+  options.Add("data.user_special_tokens", &data.user_special_tokens,
+              {.doc = "conversations: special tokens that users spell, such as <|im_end|>, become "
+                      "these tokens, as in transformers; false: they are plain text"});
 }
 
 void AddTrainOptions(Options& options, TrainOptions& train) {
+  options.Add("train.objective", &train.objective,
+              {.choices = {"lm", "dpo"},
+               .doc = "lm: predict the next token; dpo: prefer the chosen answers of pairs "
+                      "(direct preference optimisation), for adapters (lora.rank); data.path is "
+                      "then JSONL with prompt, chosen and rejected"});
   options.Add("train.steps", &train.steps,
               {.min = 0,
                .max = kMaxSteps,
@@ -315,6 +336,8 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddDataOptions(options, config.data);
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
+  AddLoraOptions(options, config.lora);
+  AddDpoOptions(options, config.dpo);
   AddCheckpointOptions(options, config.checkpoint);
   AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);

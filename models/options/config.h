@@ -8,6 +8,8 @@
 
 #include "core/dtype.h"
 #include "models/options/option_dist.h"
+#include "models/options/option_dpo.h"
+#include "models/options/option_lora.h"
 #include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
@@ -71,9 +73,14 @@ struct DataOptions {
   double val_fraction = 0.1;
   std::string order = "shuffled";
   bool document_mask = false;
+  std::string format = "auto";
+  std::string chat_template;  // "": that of init_from or of the tokenizer
+  std::string if_long = "drop";
+  bool user_special_tokens = false;
 };
 
 struct TrainOptions {
+  std::string objective = "lm";
   int64_t steps = 1000;  // 0: follows from epochs. Exactly one of the two is above 0.
   double epochs = 0;
   int64_t batch_size = 16;
@@ -139,6 +146,8 @@ struct RunConfig {
   DataOptions data;
   TrainOptions train;
   OptimOptions optim;
+  LoraOptions lora;
+  DpoRunOptions dpo;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
   DistOptions dist;

@@ -187,6 +187,8 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
   CheckPrecision(options, config);
+  CheckLora(options, config.lora);
+  CheckDpo(options, config);
   CheckTrace(options, config);
 }
 

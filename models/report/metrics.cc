@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/io/json.h"
 
@@ -43,10 +44,33 @@ constexpr Field kFields[] = {
     {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
 };
 
+// Of pairs, all of them or none: reward_chosen, ..., and with a prefix those of an evaluation.
+constexpr std::pair<const char*, double PreferenceMetrics::*> kPreferenceFields[] = {
+    {"reward_chosen", &PreferenceMetrics::chosen},
+    {"reward_rejected", &PreferenceMetrics::rejected},
+    {"reward_accuracy", &PreferenceMetrics::accuracy},
+};
+
+void Write(const std::optional<PreferenceMetrics>& metrics, const std::string& prefix, Json* j) {
+  if (!metrics) return;
+  for (const auto& [name, field] : kPreferenceFields) (*j)[prefix + name] = (*metrics).*field;
+  (*j)[prefix + "reward_margin"] = metrics->margin();
+}
+
 double NumberOr(const nlohmann::json& j, const char* name, double absent) {
   const auto it = j.find(name);
   if (it == j.end()) return absent;
   return it->is_number() ? it->get<double>() : NAN;
+}
+
+std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j, const std::string& prefix,
+                                                double loss) {
+  if (!j.contains(prefix + "reward_margin")) return {};
+  PreferenceMetrics metrics{.loss = loss};
+  for (const auto& [name, field] : kPreferenceFields) {
+    metrics.*field = NumberOr(j, (prefix + name).c_str(), NAN);
+  }
+  return metrics;
 }
 
 }  // namespace
@@ -61,7 +85,9 @@ std::string ToJson(const StepMetrics& metrics) {
   }
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
   if (m.skipped) j["skipped"] = true;
+  Write(m.preference, "", &j);
   if (m.val_loss) j["val_loss"] = *m.val_loss;
+  Write(m.val_preference, "val_", &j);
   return DumpJson(j);
 }
 
@@ -76,6 +102,8 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
   m.skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>();
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
+  m.preference = ReadPreference(j, "", m.loss);
+  m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));
   return m;
 }
 

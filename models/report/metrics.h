@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/preference/preference_metrics.h"
 #include "models/report/json_lines.h"
 
 namespace lockstep::models {
@@ -49,6 +50,9 @@ struct StepMetrics {
   double expert_most = 0, expert_least = 0;
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   std::optional<double> val_loss;  // after the update, if evaluated
+  // Of preference tuning, whose losses are nats per pair: of the step's pairs, and of those held
+  // out.
+  std::optional<PreferenceMetrics> preference, val_preference;
 };
 
 // The line without its newline. Numbers that are not finite become null.

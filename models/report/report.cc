@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <sstream>
 
 #include "core/io/file.h"
@@ -193,13 +194,16 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
       {.name = "validation", .color = "--val", .points = PointsOf(h.val_loss), .dots = true});
   PlotOptions options{.title = {}, .width = 1180, .height = 340, .last_x = last, .rules = {}};
   options.log_y = SpreadsWide(lines[1].points, 2);
-  if (in.plan.vocab_size > 1) {
+  const bool pairs = !h.reward_chosen.empty();
+  if (pairs) {
+    options.rules.push_back({std::numbers::ln2, "no preference"});
+  } else if (in.plan.vocab_size > 1) {
     options.rules.push_back({std::log(static_cast<double>(in.plan.vocab_size)),
                              fmt::format("guessing among {} tokens", in.plan.vocab_size)});
   }
   return Figure("Loss",
-                options.log_y ? "nats per token, log scale; lower is better"
-                              : "nats per token; lower is better",
+                fmt::format("nats per {}{}; lower is better", pairs ? "pair" : "token",
+                            options.log_y ? ", log scale" : ""),
                 lines, options, /*wide=*/true);
 }
 
@@ -213,6 +217,19 @@ std::string ExpertFigure(const RunHistory& h, double last) {
   options.rules.push_back({1, "an even load"});
   return Figure("Load of experts", "over the mean of their layer, in the most uneven layer", lines,
                 options);
+}
+
+std::string PreferenceFigures(const RunHistory& h, double last) {
+  std::vector<PlotLine> rewards = RawAndSmooth("chosen answers", "--train", h.reward_chosen);
+  for (PlotLine& line : RawAndSmooth("rejected answers", "--val", h.reward_rejected)) {
+    rewards.push_back(std::move(line));
+  }
+  PlotOptions zero{.title = {}, .last_x = last, .rules = {{0, "the reference"}}};
+  PlotOptions half{.title = {}, .last_x = last, .from_zero = true, .rules = {{0.5, "guessing"}}};
+  return Figure("Rewards", "beta times the log-ratio of the model and its reference", rewards,
+                zero) +
+         Figure("Preferences learnt", "share of pairs whose chosen answer has the larger reward",
+                RawAndSmooth("accuracy", "--train", h.reward_accuracy), half);
 }
 
 std::string StepTimeFigure(const RunHistory& h, double last) {
@@ -293,6 +310,7 @@ std::string Charts(const RunHistory& h, const ReportInput& in) {
                 {{.name = "loss scale", .color = "--norm", .points = PointsOf(h.loss_scale)}},
                 {.title = {}, .last_x = last, .log_y = true, .rules = {}});
   }
+  if (!h.reward_chosen.empty()) s += PreferenceFigures(h, last);
   if (!h.expert_most.empty()) s += ExpertFigure(h, last);
   s += Figure("Learning rate", "per step",
               {{.name = "learning rate", .color = "--lr", .points = PointsOf(h.lr)}},

@@ -121,6 +121,11 @@ void RunHistory::Add(const StepMetrics& m) {
     expert_most.Add(m.step, m.expert_most);
     expert_least.Add(m.step, m.expert_least);
   }
+  if (m.preference) {
+    reward_chosen.Add(m.step, m.preference->chosen);
+    reward_rejected.Add(m.step, m.preference->rejected);
+    reward_accuracy.Add(m.step, m.preference->accuracy);
+  }
   if (m.loss_scale > 0) {
     loss_scale.Add(m.step, m.loss_scale);
     skipped_.Add(m.step, m.skipped ? 1 : 0);

@@ -73,6 +73,7 @@ class RunHistory {
 
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory, loss_scale;
   Curve expert_most, expert_least;
+  Curve reward_chosen, reward_rejected, reward_accuracy;
   Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
   PauseTimes pauses;  // of the whole run
   // The finite ones, thinned once there are more than kMaxValLosses; the first, the last and the

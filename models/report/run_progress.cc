@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "models/options/options.h"
@@ -14,6 +15,12 @@ namespace {
 
 std::string CommandOf(const std::string& program) {
   return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
+}
+
+std::string Describe(const std::optional<PreferenceMetrics>& preference) {
+  if (!preference) return "";
+  return fmt::format(" | margin {:.3f} | accuracy {:.0f}%", preference->margin(),
+                     100 * preference->accuracy);
 }
 
 }  // namespace
@@ -32,33 +39,36 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 }
 
 void RunProgress::Add(const StepMetrics& m) {
-  tokens_ += setup_.tokens_per_step;
+  ++steps_;
+  tokens_ += std::llround(m.tokens_per_second * m.ms * 1e-3);
   seconds_ += m.ms / 1e3;
 }
 
 void RunProgress::PrintStep(const StepMetrics& m) {
-  const double seconds_per_step =
-      seconds_ * static_cast<double>(setup_.tokens_per_step) / static_cast<double>(tokens_);
+  const double seconds_per_step = seconds_ / static_cast<double>(steps_);
   const double per_second = static_cast<double>(tokens_) / seconds_;
   const std::string share = utilization_.Describe(per_second);
   Print(fmt::format(
-      "step {:>{}}/{} | loss {:.4f} | norm {:.2f} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
-      m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, m.grad_norm, m.lr,
-      seconds_per_step * 1e3, FormatCount(per_second), share.empty() ? "" : " | ", share,
+      "step {:>{}}/{} | loss {:.4f}{} | norm {:.2f} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta "
+      "{}",
+      m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, Describe(m.preference),
+      m.grad_norm, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
+      share.empty() ? "" : " | ", share,
       FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
   total_tokens_ += tokens_;
   total_seconds_ += seconds_;
-  tokens_ = 0;
+  steps_ = tokens_ = 0;
   seconds_ = 0;
 }
 
 void RunProgress::PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens,
-                                  double seconds) {
+                                  double seconds,
+                                  const std::optional<PreferenceMetrics>& preference) {
   if (first_val_loss_ == 0) first_val_loss_ = loss;
   last_val_loss_ = loss;
-  Print(fmt::format("step {} | validation loss {:.4f}{} | {} tokens in {:.1f}s", step, loss,
-                    best && step > 0 ? " (best)" : "", FormatCount(static_cast<double>(tokens)),
-                    seconds));
+  Print(fmt::format("step {} | validation loss {:.4f}{}{} | {} tokens in {:.1f}s", step, loss,
+                    best && step > 0 ? " (best)" : "", Describe(preference),
+                    FormatCount(static_cast<double>(tokens)), seconds));
 }
 
 void RunProgress::PrintSample(const std::string& prompt, const std::string& text) const {

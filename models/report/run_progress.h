@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "models/gpt/gpt.h"
@@ -33,8 +34,10 @@ class RunProgress {
   // is not the whole estimate.
   void PrintStep(const StepMetrics& m);
 
-  // An evaluation after `step` over `tokens`; `best` of all so far.
-  void PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens, double seconds);
+  // An evaluation after `step` over `tokens`, of pairs if there are metrics of them; `best` of all
+  // so far.
+  void PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens, double seconds,
+                       const std::optional<PreferenceMetrics>& preference = {});
 
   void PrintSample(const std::string& prompt, const std::string& text) const;
 
@@ -55,6 +58,7 @@ class RunProgress {
  private:
   const RunSetup& setup_;
   const Utilization utilization_;
+  int64_t steps_ = 0;                      // since the last line
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0;  // 0: none yet

@@ -32,11 +32,20 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
   const int64_t tokens = s.steps * s.tokens_per_step, tp = c.parallel.tp;
+  int64_t trained = 0;
+  for (const auto& p : model.Parameters()) {
+    if (p->trainable()) trained += p->logical_shape().numel();
+  }
+  const std::string adapters =
+      m.lora.rank == 0
+          ? ""
+          : fmt::format(", of which adapters of rank {} ({}) are trained: {}", m.lora.rank,
+                        m.lora.targets, FormatCount(static_cast<double>(trained)));
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model",
-       fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
+       fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters{}",
                    HfTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
-                   FormatCount(static_cast<double>(model.NumParameters())))},
+                   FormatCount(static_cast<double>(model.NumParameters())), adapters)},
       {"data",
        fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
                    FormatCount(static_cast<double>(TokensOf(s.dataset.train))),

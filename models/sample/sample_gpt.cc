@@ -1,18 +1,23 @@
 #include "models/sample/sample_gpt.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <thread>
 
 #include "core/io/file.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/world.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter_set.h"
+#include "models/sample/chat.h"
 #include "models/sample/text_stream.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
@@ -176,13 +181,14 @@ void PrintSpeed(const GenerateStats& stats) {
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// Generates and prints all texts: each prompt num_samples times.
-void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer,
-                   bool prints) {
+// Generates and prints all texts: each prompt num_samples times. `by` is part of the texts'
+// headers, where there are several.
+void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer, bool prints,
+                   const std::string& by = "") {
   std::vector<GenerateSequence> sequences;
   std::vector<std::string> headers, starts;
   const std::vector<Prompt> prompts = ReadPrompts(c);
-  const bool several = prompts.size() > 1 || c.num_samples > 1;
+  const bool several = prompts.size() > 1 || c.num_samples > 1 || !by.empty();
   for (size_t p = 0; p < prompts.size(); ++p) {
     const std::vector<int32_t> ids =
         Encode(prompts[p], tokenizer, c.special_tokens, model.config().vocab_size);
@@ -190,7 +196,7 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
       sequences.push_back({.prompt = ids, .sample = s});
       starts.push_back(tokenizer.name() == "ids" ? tokenizer.Decode(ids) : prompts[p].text);
       const std::string sample = c.num_samples > 1 ? StrCat(", sample ", s + 1) : "";
-      headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, " ----\n") : "");
+      headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, by, " ----\n") : "");
     }
   }
   std::vector<TextStream> streams(sequences.size(), TextStream(c.stop));
@@ -217,6 +223,41 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
   if (prints) PrintSpeed(stats);
 }
 
+// The messages of --prompt and --prompt_file, or the lines of standard input.
+std::function<std::optional<std::string>()> MessagesOf(const SampleConfig& c) {
+  if (!c.prompts.empty() || !c.prompt_file.empty()) {
+    return [prompts = ReadPrompts(c), next = size_t{0}]() mutable -> std::optional<std::string> {
+      if (next == prompts.size()) return {};
+      return prompts[next++].text;
+    };
+  }
+  return [terminal = isatty(STDIN_FILENO) != 0]() -> std::optional<std::string> {
+    if (terminal) std::fputs("> ", stdout);
+    std::fflush(stdout);
+    std::string line;
+    if (!std::getline(std::cin, line)) return {};
+    return line;
+  };
+}
+
+void GenerateChat(const SampleConfig& c, Gpt& model,
+                  std::shared_ptr<const data::Tokenizer> tokenizer, const std::string& folder,
+                  const dist::Rendezvous& rendezvous) {
+  if (rendezvous.world_size > 1 && c.prompts.empty() && c.prompt_file.empty()) {
+    throw InputError(
+        "--chat in several processes takes its messages from --prompt or "
+        "--prompt_file, because only one of them could read standard input");
+  }
+  Chat(model, std::move(tokenizer),
+       {.chat_template = c.chat_template,
+        .folder = folder,
+        .system = c.system,
+        .stop = c.stop,
+        .generate = ToGenerateOptions(c),
+        .next_message = MessagesOf(c),
+        .to = rendezvous.rank == 0 ? stdout : nullptr});
+}
+
 // The ranks that generate together; a process on its own has no group.
 struct SampleRanks {
   explicit SampleRanks(const dist::Rendezvous& rendezvous, Device device) {
@@ -227,6 +268,27 @@ struct SampleRanks {
   std::unique_ptr<dist::World> world;
   std::shared_ptr<dist::ProcessGroup> group;
 };
+
+// A folder of adapters, or a run's.
+std::string LatestOf(const std::string& folder) {
+  const std::string latest = JoinPath(folder, "latest");
+  return PathExists(latest) ? latest : folder;
+}
+
+std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& folder, int ranks) {
+  std::vector<PeftAdapter> adapters;
+  for (const std::string& name : c.adapters) adapters.push_back(PeftAdapter::Open(LatestOf(name)));
+  if (!adapters.empty() && PeftAdapter::Exists(folder)) {
+    throw InputError(StrCat("--checkpoint=", folder,
+                            " has adapters itself: with --adapter name the ",
+                            "weights that they belong to, --checkpoint=", WeightsOf(folder)));
+  }
+  if (adapters.size() > 1 && ranks > 1) {
+    throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
+                            ranks, ": give one --adapter"));
+  }
+  return adapters;
+}
 
 void CheckDivides(const GptConfig& shape, int ranks) {
   const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
@@ -258,12 +320,25 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
+  options.Add(
+      "adapter", &c.adapters,
+      {.aliases = {"lora", "adapters", "lora_path"},
+       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
+              "several each continues all prompts"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("prompt", &c.prompts,
               {.aliases = {"start", "text"}, .doc = "text to continue; by default a newline"});
   options.Add("prompt_file", &c.prompt_file,
               {.doc = "a file with one prompt per line; they follow those of --prompt"});
+  options.Add("chat", &c.chat,
+              {.doc = "have a conversation by the model's chat template: prompts, or else lines of "
+                      "standard input, are what the user says, and the model answers each"});
+  options.Add("system", &c.system,
+              {.aliases = {"system_prompt"}, .doc = "--chat: what the system says first"});
+  options.Add("chat_template", &c.chat_template,
+              {.doc = "--chat: a chat_template.jinja, or a folder with one; empty: the "
+                      "checkpoint's"});
   options.Add(
       "special_tokens", &c.special_tokens,
       {.aliases = {"add_special_tokens", "parse_special"},
@@ -320,26 +395,51 @@ int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const std::string latest = JoinPath(c.checkpoint, "latest");
-  const std::string folder = PathExists(latest) ? latest : c.checkpoint;
-  const GptConfig shape = ReadHfConfig(folder);
+  const std::string folder = LatestOf(c.checkpoint);
+  const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
                             " tokens; give at most that, or 0 for half of them"));
   }
   CheckDivides(shape, rendezvous.world_size);
-  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size, is_main);
+  std::shared_ptr<const data::Tokenizer> tokenizer =
+      FindTokenizer(c, folder, shape.vocab_size, is_main);
   const Device device = DeviceOf(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
+  const std::vector<PeftAdapter> adapters = OpenAdapters(c, folder, rendezvous.world_size);
+  if (c.chat && adapters.size() > 1) {
+    throw InputError("--chat has a conversation with one adapter: give --adapter once");
+  }
   Gpt model(shape);
+  AddAdapters(folder, model);
+  if (adapters.size() == 1) adapters[0].AddTo(model);
   ShareOut(model, std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size));
   model.Materialize(device, 0);
   LoadWeights(folder, model);
+  for (const PeftAdapter& adapter : adapters) {
+    CheckBase(adapter, folder, [&](const std::string& text) {
+      if (is_main) std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
+    });
+  }
+  if (adapters.size() == 1) adapters[0].LoadInto(model);
   if (is_main && c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
                stderr);
   }
-  GenerateTexts(c, model, *tokenizer, is_main);
+  if (adapters.size() < 2) {
+    if (c.chat) {
+      GenerateChat(c, model, std::move(tokenizer), folder, rendezvous);
+    } else {
+      GenerateTexts(c, model, *tokenizer, is_main);
+    }
+    return 0;
+  }
+  AdapterSet set(model);
+  for (const PeftAdapter& adapter : adapters) set.Add(adapter.folder(), adapter);
+  for (const PeftAdapter& adapter : adapters) {
+    set.Use(adapter.folder());
+    GenerateTexts(c, model, *tokenizer, is_main, StrCat(", ", adapter.folder()));
+  }
   return 0;
 }
 

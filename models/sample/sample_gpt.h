@@ -13,9 +13,13 @@ namespace lockstep::models {
 
 struct SampleConfig {
   std::string checkpoint = "out/latest";
+  TextList adapters;
   std::string tokenizer;
   TextList prompts;
   std::string prompt_file;
+  bool chat = false;
+  std::string system;
+  std::string chat_template;
   bool special_tokens = true;
   int64_t num_samples = 1;
   int64_t tokens = 200;

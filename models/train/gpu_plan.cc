@@ -7,6 +7,7 @@
 
 #include "models/report/format.h"
 #include "models/train/auto_recompute.h"
+#include "models/train/machine_memory.h"
 #include "models/train/memory_advice.h"
 #include "models/train/run_setup.h"
 
@@ -18,7 +19,7 @@ constexpr int64_t kRuntimeBytes = 600'000'000;
 
 std::string Bytes(int64_t n) { return FormatDecimalBytes(static_cast<double>(n)); }
 
-std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
+std::string Describe(const RunSetup& setup, const MemorySet& gpus) {
   const RunConfig& c = setup.config;
   const GptConfig& m = setup.model;
   std::string text = fmt::format(
@@ -49,7 +50,7 @@ std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
 
 }  // namespace
 
-GpuSet ParseGpus(const std::string& text) {
+MemorySet ParseMemorySet(const std::string& name, const std::string& text) {
   char* end = nullptr;
   const long long count = std::strtoll(text.c_str(), &end, 10);
   const std::string rest = end;
@@ -57,34 +58,47 @@ GpuSet ParseGpus(const std::string& text) {
   const bool digits = text.find_first_not_of("0123456789.x") == std::string::npos;
   if (!digits || *end != '\0' || count < 1 || count > 1000000 || !(gigabytes > 0) ||
       gigabytes > 1e6) {
-    throw InputError(StrCat("gpus = \"", text, "\" must be a number of GPUs and the GB of each, ",
-                            "as in --gpus=8x80"));
+    throw InputError(StrCat(name, " = \"", text, "\" must be a number of ", name,
+                            " and the GB of each, as in --", name, "=8x80"));
   }
   return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
 }
 
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus) {
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
+                   const MemorySet& hosts) {
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
-  const auto fits_in = [&](double bytes) {
-    return [bytes, device = setup.device](const MemoryPlan& plan) {
-      return static_cast<double>(plan.needed(device)) <= bytes;
-    };
+  const DeviceMemory host{hosts.bytes, hosts.bytes};
+  const int64_t on_host = (gpus.count + hosts.count - 1) / hosts.count;
+  const auto fits_gpu = [&](const MemoryPlan& plan, double share = 1) {
+    return static_cast<double>(plan.needed(setup.device)) <=
+           share * static_cast<double>(gpus.bytes);
   };
-  const auto has = static_cast<double>(gpus.bytes);
-  const MemoryFits fits = fits_in(has), with_room = fits_in((1 - kPlanTolerance) * has);
+  const auto fits_host = [&](const MemoryPlan& plan) {
+    return HostFitOf(plan, setup.device, host, on_host) == MemoryVerdict::Kind::kFits;
+  };
   GpuPlan result;
-  result.memory = SettleRecompute(setup, fits);
-  result.fits = fits(result.memory);
-  std::string verdict = fmt::format("{}: needs {} of {}", result.fits ? "fits" : "does not fit",
+  result.memory = SettleRecompute(
+      setup, [&](const MemoryPlan& plan) { return fits_gpu(plan) && fits_host(plan); });
+  const bool gpu_fits = fits_gpu(result.memory);
+  result.fits = gpu_fits && fits_host(result.memory);
+  std::string verdict = fmt::format("{}: needs {} of {}", gpu_fits ? "fits" : "does not fit",
                                     Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
-  if (result.fits && result.memory.host > 0) {
+  if (gpu_fits && result.memory.host > 0) {
     verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
-  if (!result.fits) {
+  if (!gpu_fits) {
+    const auto with_room = [&](const MemoryPlan& plan) {
+      return fits_gpu(plan, 1 - kPlanTolerance) && fits_host(plan);
+    };
     verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
-  } else if (!with_room(result.memory) || result.memory.reserved + kRuntimeBytes > gpus.bytes) {
+  } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) ||
+             result.memory.reserved + kRuntimeBytes > gpus.bytes) {
     verdict += ", but so closely that the allocator, which rounds sizes up, may not find room";
+  }
+  if (result.fits < gpu_fits) {
+    verdict += "\nbut not in the hosts' memory: " +
+               JudgeHost(result.memory, setup.device, host, on_host).text;
   }
   result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
                             Table(result.memory, setup.device, FormatDecimalBytes), verdict);

@@ -9,14 +9,15 @@
 
 namespace lockstep::models {
 
-// GPUs of one kind, a rank of the run on each.
-struct GpuSet {
+// So many GPUs of one kind, a rank of the run on each, or so many machines that have them.
+struct MemorySet {
   int64_t count = 1;
   int64_t bytes = 0;  // of each
 };
 
-// "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else.
-GpuSet ParseGpus(const std::string& text);
+// "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else, that
+// says what the option `name`, "gpus", takes.
+MemorySet ParseMemorySet(const std::string& name, const std::string& text);
 
 struct GpuPlan {
   MemoryPlan memory;  // of a rank; CUDA's own memory is assumed
@@ -25,7 +26,10 @@ struct GpuPlan {
 };
 
 // Plans the run that the options ask for, without allocating its weights; `options` are those that
-// filled `config`. train.recompute=auto is settled. Throws InputError.
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus);
+// filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have about equal
+// numbers of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
+// InputError.
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
+                   const MemorySet& hosts = {});
 
 }  // namespace lockstep::models

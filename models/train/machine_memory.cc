@@ -102,9 +102,6 @@ MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const Devic
   return plan.needed_of_host(processes) > host.free ? kTight : kFits;
 }
 
-namespace {
-
-// Of a run whose GPUs have enough.
 MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
                         int64_t processes) {
   using Kind = MemoryVerdict::Kind;
@@ -121,14 +118,12 @@ MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemor
     remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
                             remedies.empty() ? "" : ", or ");
   }
-  return {kind, fmt::format("beside their GPUs, {} {} {} of this machine's memory, {}, and it has "
+  return {kind, fmt::format("beside their GPUs, {} {} {} of their machine's memory, {}, and it has "
                             "{} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",
                             Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
                             Bytes(host.total), remedies)};
 }
-
-}  // namespace
 
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                           int64_t processes, const DeviceMemory& host) {

@@ -16,16 +16,31 @@
 #include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
+#include "models/preference/preference_objective.h"
 #include "models/train/allocation_log.h"
 #include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
+#include "nn/lora/lora.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
 namespace {
+
+// The loss of a micro-batch.
+Tensor LossOf(const MemoryPlanOptions& o, LanguageModel& model) {
+  if (o.prefers) {
+    const data::Batch rows{.rows = 2 * o.batch_size, .cols = o.window};
+    return PreferenceObjective(model, {})(model, rows, kMeta).loss;
+  }
+  const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
+  nn::Documents documents;
+  if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
+  const nn::DocumentScope scope(documents);
+  return model.Loss(ids, Tensor::EmptyLike(ids));
+}
 
 // What micro-batches in a pipeline keep between their forwards and their backwards, of which there
 // are several at once.
@@ -58,12 +73,7 @@ void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRank
     const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
     if (parallel) parallel->BeginMicroBatch(a + 1 == count);
-    const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
-    const Tensor targets = Tensor::EmptyLike(ids);
-    nn::Documents documents;
-    if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
-    const nn::DocumentScope scope(documents);
-    const Tensor sum = model.Loss(ids, targets);
+    const Tensor sum = LossOf(o, model);
     log.SetKind(forward, &MemoryKinds::activations);
     const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
     Backward(sum, ops::ScaleRoot(root, state));
@@ -155,12 +165,13 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
        .grad_accum = setup.micro_batches,
+       .prefers = setup.prefers(),
        .clip = setup.config.optim.clip,
        .device = setup.device,
-       .document_mask = setup.config.data.document_mask,
+       .document_mask = setup.document_mask,
        .evaluates = true,
-       .graphs =
-           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
+       .graphs = setup.device.is_cuda() && setup.config.train.cuda_graphs &&
+                 !SumsGradients(setup) && !setup.prefers()});
 }
 
 // The same run with so many micro-batches for each data rank.
@@ -219,13 +230,17 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   log.EndSteps();
   if (o.evaluates) {
     const NoGrad no_grad;
-    const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
-    model->Loss(ids, Tensor::EmptyLike(ids));
+    LossOf(o, *model);
   }
   MemoryPlan plan = log.Plan();
   const auto parts = dist::MeshParts::Of(model->Parameters());
+  const bool adapters = !nn::LoraParameters(*model).empty();
   for (const auto& p : model->Parameters()) {
     const int64_t elements = p->value().numel(), copies = parts->CopyOf(*p).second;
+    if (adapters && !p->trainable()) {
+      plan.left_out += elements * SizeOf(p->value().dtype());
+      continue;
+    }
     plan.elements += elements;
     plan.written += (elements + copies - 1) / copies;
   }
@@ -240,7 +255,11 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
                  int64_t most_written) {
   if (!in_parts) {
     const Gpt whole(setup.model);
-    return std::llround(bytes_per_element * static_cast<double>(whole.NumParameters()));
+    int64_t saved = 0;
+    for (const auto& p : whole.Parameters()) {
+      saved += p->trainable() ? p->logical_shape().numel() : 0;
+    }
+    return std::llround(bytes_per_element * static_cast<double>(saved));
   }
   const ParallelOptions& parallel = setup.config.parallel;
   const auto ranks = static_cast<int>(parallel.pp * setup.data_ranks * parallel.cp * parallel.tp);
@@ -258,9 +277,11 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
-    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept;
-    bytes_per_element = std::max(bytes_per_element,
-                                 static_cast<double>(own) / static_cast<double>(of_rank.elements));
+    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept -
+                        of_rank.left_out;
+    bytes_per_element = std::max(
+        bytes_per_element,
+        static_cast<double>(own) / static_cast<double>(std::max<int64_t>(of_rank.elements, 1)));
     most_written = std::max(most_written, of_rank.written);
     most_on_host = std::max(most_on_host, of_rank.host);
     most_evaluating = std::max(most_evaluating, of_rank.evaluating);

@@ -49,10 +49,11 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // Of the model's parameters: how many elements this rank has, and as how many of them it writes
-  // to a checkpoint in parts where the model has one copy; ranks that have the same ones share
-  // these.
-  int64_t elements = 0, written = 0;
+  // Of the model's parameters that a checkpoint has, which are only the trained ones where there
+  // are adapters: how many elements this rank has, and as how many of them it writes to a
+  // checkpoint in parts where the model has one copy; ranks that have the same ones share these.
+  // And the bytes of the other parameters.
+  int64_t elements = 0, written = 0, left_out = 0;
   // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
   // whether each rank does, rather than the first alone.
   int64_t snapshot = 0;
@@ -93,6 +94,7 @@ struct MemoryPlanOptions {
   int64_t batch_size = 1;
   int64_t window = 1;      // tokens of a sample
   int64_t grad_accum = 1;  // of a single process
+  bool prefers = false;    // samples are pairs of rows (PreferenceObjective)
   double clip = 1;
   Device device = kCpu;
   bool document_mask = false;

@@ -58,7 +58,7 @@ bool IsSharded(const RunSetup& setup) {
 bool SavesParts(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   return (IsSharded(setup) || parallel.pp > 1 || parallel.tp > 1 || parallel.ep > 1) &&
-         setup.config.checkpoint.sharded;
+         setup.config.checkpoint.sharded && setup.model.lora.rank == 0;
 }
 
 std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh) {

@@ -57,6 +57,27 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
   }
 }
 
+void CheckAdapters(const Options& options, const RunSetup& setup) {
+  if (setup.model.lora.rank == 0) return;
+  try {
+    Gpt shape(setup.model);
+  } catch (const ArgumentError& error) {
+    options.Fail({"lora.targets", "lora.rank"},
+                 StrCat(options.Describe("lora.targets"), ", ", options.Describe("lora.rank"), ": ",
+                        error.what()));
+  }
+}
+
+void CheckPreferences(const Options& options, const RunSetup& setup) {
+  const nn::MixtureOptions& m = setup.model.mixture;
+  if (!setup.prefers() || m.n_expert == 0 || (m.balance_loss == 0 && m.z_loss == 0)) return;
+  const char* key = m.balance_loss > 0 ? "model.balance_loss" : "model.z_loss";
+  options.Fail({"train.objective", key},
+               StrCat(options.Describe("train.objective"), " with a loss of routers, ", key, " = ",
+                      m.balance_loss > 0 ? m.balance_loss : m.z_loss,
+                      ": that is a mean over tokens, and this one over pairs: set it to 0"));
+}
+
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
   const ParallelOptions& parallel = config.parallel;
   if (parallel.shard == "none" || ranks == 1) return;

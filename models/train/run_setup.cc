@@ -6,9 +6,14 @@
 #include "core/cuda/blaslt.h"
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "data/conversations/preference_dataset.h"
 #include "data/sampler.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/options/option_mixture.h"
+#include "models/report/run_progress.h"
 #include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
@@ -105,7 +110,7 @@ void AdoptMixture(const Options& options, const std::string& weights, const GptC
 }
 
 GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
-  GptConfig shape = ReadHfConfig(weights);
+  GptConfig shape = ReadHfConfig(WeightsOf(weights));
   ModelOptions& m = config->model;
   Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
   Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
@@ -126,6 +131,18 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   }
   AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
+  shape.lora = config->lora;
+  if (!config->lora.init_from.empty()) {
+    // A checkpoint has its adapters itself.
+    const std::string from = PeftAdapter::Exists(weights) ? weights : config->lora.init_from;
+    const PeftConfig adapter = PeftAdapter::Open(from).config();
+    shape.lora = {.rank = adapter.rank,
+                  .alpha = adapter.alpha,
+                  .dropout = config->lora.dropout,
+                  .targets = "those of " + from,
+                  .rank_stabilized = adapter.rank_stabilized,
+                  .init_from = from};
+  }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;
     const auto keep = [&](const char* key, double* option, double value) {
@@ -152,7 +169,32 @@ std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, b
   }
 }
 
-data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
+// Tokens of a row of conversations, unless the user asks for others or the weights have positions
+// for fewer.
+constexpr int64_t kConversationWindow = 1024;
+
+bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
+
+// Whether the data are rendered by a chat template.
+bool HoldsConversations(const RunConfig& config) {
+  const DataOptions& data = config.data;
+  if (Prefers(config)) return true;
+  if (data.format != "auto") return data.format == "chat";
+  return data.mix.empty() && data::HoldsConversations(data.path, data.field);
+}
+
+// The configuration before the weights and the data settle what it leaves open.
+RunConfig BeginSettling(const Options& options, const RunConfig& config, bool has_weights,
+                        bool conversations) {
+  RunConfig settled = config;
+  if (conversations && has_weights && !Explicit(options, "model.block_size")) {
+    settled.model.block_size = kConversationWindow;
+  }
+  return settled;
+}
+
+data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string& weights,
+                                      int64_t vocab_size) {
   data::DatasetOptions d;
   d.path = config.data.path;
   d.mix = config.data.mix;
@@ -166,14 +208,55 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
     const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
     d.loaded_tokenizer = TokenizerOf(weights, tokens);
   }
-  return data::OpenDataset(d);
+  return d;
 }
 
-int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
+// Where a chat template may be, the user's choice first.
+std::vector<std::string> TemplateFolders(const RunConfig& config, const std::string& weights) {
+  std::vector<std::string> folders;
+  if (const std::string& tokenizer = config.data.tokenizer; PathExists(tokenizer)) {
+    folders.push_back(IsDirectory(tokenizer) ? tokenizer : ParentPath(tokenizer));
+  }
+  for (const std::string& folder : {weights, config.init_from}) {
+    if (!folder.empty() && (folders.empty() || folders.back() != folder)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// Opens the data into `setup`.
+void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
+              bool conversations, RunSetup* setup) {
+  const data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  setup->document_mask = config.data.document_mask || (conversations && !Prefers(config));
+  if (!conversations) {
+    setup->dataset = data::OpenDataset(d);
+    return;
+  }
+  if (!d.mix.empty())
+    throw InputError("conversations and pairs of answers are for data.path, not data.mix");
+  if (config.data.order == "random") {
+    throw InputError(
+        "data.order = \"random\" takes windows at any place of a text, but "
+        "conversations are packed into rows: use shuffled or sequential");
+  }
+  const data::ConversationOptions c{.chat_template = config.data.chat_template,
+                                    .folders = TemplateFolders(config, weights),
+                                    .if_long = config.data.if_long,
+                                    .special_tokens_of_users = config.data.user_special_tokens};
+  if (Prefers(config)) {
+    setup->dataset = data::OpenPreferences(d, c).dataset;
+    return;
+  }
+  data::ConversationDataset opened = data::OpenConversations(d, c);
+  setup->dataset = std::move(opened.dataset);
+  setup->conversations = opened.counts;
+}
+
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
+                int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, config.model.block_size)
-          .windows_per_epoch();
+      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens).windows_per_epoch();
   const double samples = config.train.epochs * static_cast<double>(windows);
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }
@@ -187,6 +270,7 @@ RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
   }
   RunSetup setup;
   setup.config = config;
+  setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
   return setup;
@@ -207,7 +291,9 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
         StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
                "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
   }
+  CheckAdapters(options, setup);
   setup.window = settled.model.block_size;
+  CheckPreferences(options, setup);
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);
   CheckShards(config, setup.micro_batches, setup.data_ranks);
@@ -231,7 +317,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
                             "leave it out, or start ",
                             2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
   }
-  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
+  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.sample_tokens();
 }
 
 nn::MixtureOptions ToMixture(const ModelOptions& m) {
@@ -303,18 +389,33 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
                     Device device, int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
-  RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
+  if (!config.lora.init_from.empty() && !start.checkpoint &&
+      PeftAdapter::Exists(config.init_from)) {
+    options.Fail(
+        {"lora.init_from", "init_from"},
+        StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
+               " both have adapters: name the weights that they belong to with init_from"));
+  }
+  const bool conversations = HoldsConversations(config);
+  RunConfig settled = BeginSettling(options, config, !weights.empty(), conversations);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
-  setup.dataset = OpenData(settled, weights,
-                           weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
+  OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
+           conversations, &setup);
   if (weights.empty()) {
+    const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
+    if (config.lora.rank > 0 || !config.lora.init_from.empty()) {
+      options.Fail({key, "init_from"},
+                   StrCat(options.Describe(key),
+                          " trains adapters of a model that is trained already, and this one ",
+                          "would be random: name it with --init_from, or leave ", key, " out"));
+    }
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
   }
   SettleShape(options, settled, setup);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
-  setup.steps = StepsOf(settled, setup.dataset, samples);
+  setup.steps = StepsOf(settled, setup.dataset, setup.sample_tokens(), samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
   return setup;
 }
@@ -322,14 +423,19 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes) {
   RunSetup setup = BeginSetup(config, device, processes);
-  RunConfig settled = config;
+  const bool conversations = HoldsConversations(config);
+  setup.document_mask = config.data.document_mask || (conversations && !Prefers(config));
+  RunConfig settled = BeginSettling(options, config, !config.init_from.empty(), conversations);
   if (!config.init_from.empty()) {
     setup.model = ShapeFromWeights(options, config.init_from, &settled);
   } else {
     if (settled.model.vocab_size == 0) {
-      settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
+      RunSetup with_data;
+      OpenData(settled, "", 0, conversations, &with_data);
+      settled.model.vocab_size = with_data.dataset.vocab_size;
     }
     setup.model = ToGptConfig(settled.model);
+    setup.model.lora = config.lora;
   }
   SettleShape(options, settled, setup);
   return setup;
@@ -346,6 +452,11 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   MaterializeFor(setup, setup.device, model);
   const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
   if (!weights.empty()) LoadWeights(weights, model);
+  const std::string& from = setup.model.lora.init_from;
+  if (from.empty() || setup.start.checkpoint) return;
+  const PeftAdapter adapter = PeftAdapter::Open(from);
+  CheckBase(adapter, weights, Warn);
+  adapter.LoadInto(model);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt.h"
@@ -27,14 +28,19 @@ struct RunSetup {
   RunConfig config;  // as given; the fields below settle what it leaves open
   RunStart start;
   GptConfig model;     // its block_size exceeds the window if the weights have more positions
-  int64_t window = 0;  // tokens of a training sample
-  int64_t steps = 0;   // of the whole run
+  int64_t window = 0;  // tokens of a row
+  int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers
+  int64_t steps = 0;            // of the whole run
   int64_t decay_steps = 0;
   int64_t data_ranks = 1;       // each a process, or those of its pp, cp and tp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
+  std::optional<data::ConversationCounts> conversations{};  // that the data set consists of
+  bool document_mask = false;  // data.document_mask, and always for conversations
   Device device;
+  int64_t sample_tokens() const { return rows_per_sample * window; }
+  bool prefers() const { return rows_per_sample == 2; }
   int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
   OffloadChoice offload{};    // of train.offload
 };

@@ -7,6 +7,7 @@
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "data/conversations/preference_dataset.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -63,10 +64,28 @@ void PrintMixture(const RunSetup& setup) {
   }
 }
 
+// The first row of conversations as text.
+void PrintRow(const RunSetup& setup) {
+  if (!setup.conversations && !setup.prefers()) return;
+  Print(setup.dataset.note);
+  if (setup.prefers()) {
+    Print("the first pair; what is learnt stands between >>> and <<<:");
+    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>",
+                         "<<<"));
+    return;
+  }
+  Print("the first row; what is learnt stands between >>> and <<<:");
+  Print(
+      data::ShowRow(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>", "<<<"));
+}
+
 // Every rank reads what it starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
   const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
-  return from.empty() ? 0 : HashOfContent(from);
+  uint64_t hash = from.empty() ? 0 : HashOfContent(from);
+  const std::string& adapter = setup.config.lora.init_from;
+  if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
+  return hash;
 }
 
 // Settles what is recomputed. Called before anything is allocated.
@@ -164,6 +183,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
+    PrintRow(setup);
     Print("dry run: nothing was written or trained");
     return 0;
   }

@@ -41,6 +41,19 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   return order;
 }
 
+// Those of micro-batch or batch `index`, among those of all.
+void Store(HostRead& read, int64_t index, std::vector<double>* all) {
+  const std::vector<double> values = read.Get().To(DType::kF64).ToVector<double>();
+  std::ranges::copy(values, all->begin() + index * std::ssize(values));
+}
+
+// Adds up groups of n values.
+std::vector<double> AddUp(const std::vector<double>& values, int64_t n) {
+  std::vector<double> sums(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
+  return sums;
+}
+
 }  // namespace
 
 Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
@@ -61,6 +74,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
   }
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
+  if (options.preference) return;  // pairs differ in length
   graphs_.emplace(
       state_, parameters_,
       StepGraphs::Options{
@@ -129,6 +143,15 @@ Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor
   return sum.Detach();
 }
 
+// The same for pairs, of which it returns the measures.
+Tensor Trainer::MicroStepOfPairs(const data::Batch& rows, const Tensor& root) {
+  clock_->Enter(&StepTimes::forward_ms);
+  const PreferenceObjective::Sums sums = (*options_.preference)(model_, rows, state_.device());
+  clock_->Enter(&StepTimes::backward_ms);
+  Backward(sums.loss, ops::ScaleRoot(root, state_), backward_);
+  return sums.measures;
+}
+
 void Trainer::Update() {
   optim::ClipGradNorm(parameters_, options_.clip, state_);
   optimizer_.Step(state_);
@@ -141,13 +164,23 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   const bool traced = options_.trace != nullptr && options_.trace->active();
   if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
   std::vector<data::Batch> in_pipeline;
+  int64_t own_tokens = 0;  // of pairs, so far
   for (const int64_t m : micro_order_) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
-    // All micro-batches have equally many targets, so the divisor is known before the first
-    // backward.
-    pending.tokens = batch.num_targets * options_.micro_batches;
+    // Micro-batches of masked data have unequal numbers of targets, so the divisor is that of the
+    // whole step, known before the first backward.
+    pending.targets = batch.step_targets;
+    pending.tokens = batch.rows * batch.cols * options_.micro_batches;
+    data::Batch pairs;
+    if (options_.preference) {
+      pending.targets = batch.rows * options_.micro_batches;
+      pairs = SplitPairs(batch);
+      // Other ranks' pairs may be longer or shorter.
+      own_tokens += pairs.rows * pairs.cols;
+      pending.tokens = own_tokens * options_.micro_batches / std::ssize(micro_order_);
+    }
     if (graphs_) {
       graphs_->Load(m, batch);
       continue;
@@ -162,17 +195,19 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     const Device device = state_.device();
     const nn::DocumentScope documents(DocumentsOf(batch, device));
     const DType wide = AccumulationDType(parameters_[0]->value().dtype());
-    pending.losses.emplace_back(
-        MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
-                  Tensor::Full({}, 1.0 / static_cast<double>(pending.tokens), wide, device)));
+    const Tensor root = Tensor::Full({}, 1.0 / static_cast<double>(pending.targets), wide, device);
+    pending.losses.emplace_back(options_.preference
+                                    ? MicroStepOfPairs(pairs, root)
+                                    : MicroStep(ToTensor(batch.inputs, batch, device),
+                                                ToTensor(batch.targets, batch, device), root));
   }
   if (graphs_) {
-    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
+    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.targets), traced);
   }
   if (options_.pipeline) {
     clock.Enter(&StepTimes::backward_ms);  // and forward, in turn
     pending.losses = options_.pipeline->Gradients(
-        in_pipeline, 1.0 / static_cast<double>(pending.tokens), state_, backward_.observers);
+        in_pipeline, 1.0 / static_cast<double>(pending.targets), state_, backward_.observers);
   }
   clock.Enter(&StepTimes::update_ms);
   if (options_.parallel && ranks() > 1) {
@@ -208,13 +243,18 @@ void Trainer::SumExpertLoads(Pending& pending) {
 // Over all ranks, added in the order of the micro-batches, so that the bits do not depend on the
 // number of ranks.
 double Trainer::MeanLoss(Pending& pending) {
-  std::vector<double> losses(static_cast<size_t>(options_.micro_batches));
+  std::vector<double> sums(static_cast<size_t>(options_.micro_batches * measures()));
   for (size_t i = 0; i < pending.losses.size(); ++i) {
-    losses[micro_order_[i]] = pending.losses[i].Get().Item();
+    Store(pending.losses[i], micro_order_[i], &sums);
   }
-  if (options_.parallel) options_.parallel->SumInPlace(&losses);
+  if (options_.parallel) options_.parallel->SumInPlace(&sums);
   double loss = 0;
-  for (const double l : losses) loss += l / static_cast<double>(pending.tokens);
+  for (size_t i = 0; i < sums.size(); i += static_cast<size_t>(measures())) {
+    loss += sums[i] / static_cast<double>(pending.targets);
+  }
+  if (options_.preference) {
+    pending.metrics.preference = PreferenceObjective::ToMetrics(AddUp(sums, measures()));
+  }
   return loss;
 }
 
@@ -297,7 +337,7 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
                 loss_scale_ ? ", or use train.precision=bf16" : "");
 }
 
-double Trainer::Evaluate(const data::EvalBatches& batches) {
+double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics) {
   const NoGrad no_grad;
   std::vector<HostRead> reads;
   // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
@@ -308,27 +348,33 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   const int64_t rounds = (batches.size() + all - 1) / all;
   for (int64_t round = 0; round < rounds; ++round) {
     batches.Read((round * all + own) % batches.size(), &eval_batch_);
+    if (options_.preference) {
+      const data::Batch rows = SplitPairs(eval_batch_);
+      reads.emplace_back((*options_.preference)(model_, rows, state_.device()).measures);
+      continue;
+    }
     const auto on_device = [&](const std::vector<int32_t>& values) {
       return ToTensor(values, eval_batch_, state_.device());
     };
     const nn::DocumentScope documents(DocumentsOf(eval_batch_, state_.device()));
     reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
   }
-  std::vector<double> sums(static_cast<size_t>(batches.size()));
+  std::vector<double> sums(static_cast<size_t>(batches.size() * measures()));
   for (size_t i = 0; i < reads.size(); ++i) {
-    const size_t batch = own + i * all;
-    const double sum = reads[i].Get().Item();
-    if (batch < sums.size()) sums[batch] = sum;
+    const int64_t batch = own + static_cast<int64_t>(i) * all;
+    if (batch < batches.size()) Store(reads[i], batch, &sums);
   }
   if (options_.parallel) options_.parallel->SumInPlace(&sums);
   if (context != nullptr) {
-    const Tensor of_ranks = Tensor::FromVector<double>(sums, {batches.size()}, context->device());
+    const Tensor of_ranks = Tensor::FromVector<double>(sums, {std::ssize(sums)}, context->device());
     context->AllReduce(of_ranks, dist::ReduceOp::kSum, "losses of an evaluation")->Synchronize();
     sums = of_ranks.ToVector<double>();
   }
-  double sum = 0;
-  for (const double s : sums) sum += s;
-  return sum / static_cast<double>(batches.num_targets());
+  sums = AddUp(sums, measures());
+  if (!options_.preference) return sums[0] / static_cast<double>(batches.num_targets());
+  const PreferenceMetrics of_pairs = PreferenceObjective::ToMetrics(sums);
+  if (metrics != nullptr) *metrics = of_pairs;
+  return of_pairs.loss;
 }
 
 }  // namespace lockstep::models

@@ -13,6 +13,7 @@
 #include "data/loader.h"
 #include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
+#include "models/preference/preference_objective.h"
 #include "models/report/metrics.h"
 #include "models/train/phase_clock.h"
 #include "models/train/pipeline_parallel.h"
@@ -46,6 +47,10 @@ struct TrainerOptions {
   dist::ProcessGroup* all = nullptr;
   // Ranks that compute the same samples together, and share out evaluations; null: none.
   dist::ProcessGroup* context = nullptr;
+  // What a step minimises instead of the mean cross entropy of its targets: the mean loss of its
+  // pairs of answers. The loader's batches are windows of pairs (SplitPairs). Not with `pipeline`
+  // or `context`; steps are no CUDA graphs. Outlives the trainer.
+  const PreferenceObjective* preference = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
@@ -64,7 +69,7 @@ class Trainer {
   Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
 
-  // Makes one update: the mean loss over the tokens of micro_batches micro-batches, its gradient,
+  // Makes one update: the mean loss over the targets of micro_batches micro-batches, its gradient,
   // clipping, the optimizer. Throws, on all ranks and with nothing changed, a NonFiniteError that
   // names the first bad parameter and the ranks where it was bad. Throws dist::ReplicaError and
   // dist::CollectiveError.
@@ -81,7 +86,9 @@ class Trainer {
 
   // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
   // among them, also those of `context`; the result has the same bits at any number of ranks.
-  double Evaluate(const data::EvalBatches& batches);
+  // With `preference` it is the mean over the pairs of the batches, of which this also measures the
+  // rewards, if asked.
+  double Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics = nullptr);
 
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // After the last step that was returned; none without loss scaling.
@@ -92,9 +99,11 @@ class Trainer {
  private:
   // An update that the device may still be computing.
   struct Pending {
-    StepMetrics metrics;           // without loss and norm
-    int64_t tokens = 0;            // of all micro-batches
-    std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
+    StepMetrics metrics;  // without loss and norm
+    int64_t tokens = 0;   // of all micro-batches
+    int64_t targets = 0;  // those whose losses count, or pairs of answers
+    // Sums over a micro-batch, in micro_order_: of its tokens' losses, or measures of its pairs.
+    std::vector<HostRead> losses;
     HostRead values;
     // Loads of the experts: this rank's, until they are summed over the ranks.
     std::vector<HostRead> expert_reads;
@@ -105,6 +114,8 @@ class Trainer {
   int64_t rank() const { return options_.parallel ? options_.parallel->rank() : 0; }
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
   Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
+  Tensor MicroStepOfPairs(const data::Batch& rows, const Tensor& root);
+  int64_t measures() const { return options_.preference ? PreferenceObjective::kMeasures : 1; }
   void Update();
   void MoveExpertBiases(Pending& pending);
   void SumExpertLoads(Pending& pending);

@@ -11,6 +11,7 @@
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
@@ -37,6 +38,15 @@ CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
           .ranks = ranks.size(),
           .parts = SavesParts(setup),
           .copy = {dist::IndexOf(same, ranks.rank()), std::ssize(same)}};
+}
+
+std::optional<PreferenceObjective> PreferenceOf(const RunSetup& setup, LanguageModel& model) {
+  if (!setup.prefers()) return {};
+  const DpoRunOptions& o = setup.config.dpo;
+  return PreferenceObjective(model,
+                             {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
+                              .beta = o.beta,
+                              .label_smoothing = o.label_smoothing});
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
@@ -75,14 +85,15 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                                       : FillModel(setup, *model_);
                             })),
       optimizer_(MakeOptimizer(setup, *model_)),
+      preference_(PreferenceOf(setup, *model_)),
       share_(ShareOf(setup, ranks)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),
-                                 static_cast<uint64_t>(config_.seed), setup.window)),
+                                 static_cast<uint64_t>(config_.seed), setup.sample_tokens())),
       loader_(setup.dataset.train, sampler_,
               {.batch_size = config_.train.batch_size,
                .micro_batches = setup.micro_batches,
                .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{},
-               .document_mask = config_.data.document_mask},
+               .document_mask = setup.document_mask},
               setup.start.step),
       trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
@@ -96,6 +107,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
                 .all = ranks.control().get(),
                 .context = SumsContextWithData(config_) ? nullptr : ranks.groups().context.get(),
+                .preference = preference_ ? &*preference_ : nullptr,
                 .check_every = parallel_ ? config_.dist.check_every : 0,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
@@ -111,8 +123,13 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                       .warn = Warn}),
       progress_(setup, utilization) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
-    validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
-                        config_.train.eval_batches, config_.data.document_mask);
+    validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
+                        config_.train.eval_batches, setup.document_mask);
+  }
+  if (setup.model.lora.rank > 0) {
+    const std::string from = setup.start.checkpoint.value_or(config_.init_from);
+    base_ = std::filesystem::canonical(WeightsOf(from));
+    if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
@@ -155,7 +172,10 @@ int TrainingLoop::Train() {
       });
     }
     const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
-    if (evaluate) m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+    if (evaluate) {
+      m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+      m.val_preference = val_preference_;
+    }
     if (last || (!stop && Every(config_.train.sample_every, m.step))) {
       Timed(&PauseTimes::sample_ms, [&] { Sample(); });
     }
@@ -182,6 +202,7 @@ void TrainingLoop::Begin() {
   if (config_.train.eval_every == 0) return;
   StepMetrics m;
   m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+  m.val_preference = val_preference_;
   if (log_) log_->Step(m);
 }
 
@@ -256,12 +277,14 @@ void TrainingLoop::Add(StepMetrics& m) {
 std::optional<double> TrainingLoop::Evaluate() {
   if (!validation_) return {};
   const Clock::time_point start = Clock::now();
-  const double loss = trainer_.Evaluate(*validation_);
+  PreferenceMetrics preference;
+  const double loss = trainer_.Evaluate(*validation_, &preference);
+  if (preference_) val_preference_ = preference;
   const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
   if (best) best_val_loss_ = loss;
   ranks_.OnMain("printing", [&] {
     progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(),
-                              SecondsSince(start));
+                              SecondsSince(start), val_preference_);
   });
   return loss;
 }
@@ -304,7 +327,9 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .config_toml = ToToml(config_),
                            .data_fingerprint = setup_.dataset.fingerprint,
                            .finished = trainer_.step() >= setup_.steps,
-                           .loss_scale = trainer_.loss_scale()};
+                           .loss_scale = trainer_.loss_scale(),
+                           .base = base_,
+                           .base_hash = base_hash_};
   Timed(&PauseTimes::checkpoint_ms, [&] {
     if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
       Warn(StrCat("the checkpoint of step ", saved_step_,

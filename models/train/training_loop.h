@@ -65,6 +65,7 @@ class TrainingLoop {
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<dist::DataRanks> parallel_;  // null if not SumsGradients
   std::unique_ptr<optim::Optimizer> optimizer_;
+  const std::optional<PreferenceObjective> preference_;
   const CheckpointShare share_;
   data::Sampler sampler_;
   data::Loader loader_;
@@ -78,7 +79,10 @@ class TrainingLoop {
   std::optional<data::EvalBatches> validation_;
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                          // the signal received; 0: none
+  std::string base_;                           // of adapters: whose weights they belong to
+  std::string base_hash_;                      // of these, on the main rank
   double best_val_loss_ = 0, last_loss_ = 0;
+  std::optional<PreferenceMetrics> val_preference_;  // of the last evaluation
 };
 
 }  // namespace lockstep::models

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Compares a saved model with transformers: loads the folder and compares the logits.
+"""Compares a saved model with transformers, and an adapter with PEFT: loads the folder and compares the logits.
 
     bazel build -c opt //tests:dump_logits
     python3 tests/peers/hf_logits.py out/latest
 
-Needs torch and transformers. Exits with 1 if a logit differs by more than 1e-4.
+Needs torch and transformers, and for an adapter peft. Exits with 1 if a logit differs by more than 1e-4.
 """
+import json
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import torch
@@ -16,7 +18,14 @@ from transformers import AutoModelForCausalLM
 
 folder = sys.argv[1]
 program = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin/tests/dump_logits"
-model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+adapter = pathlib.Path(folder, "adapter_config.json")
+base = json.loads(adapter.read_text())["base_model_name_or_path"] if adapter.exists() else folder
+model, info = AutoModelForCausalLM.from_pretrained(base, output_loading_info=True)
+if adapter.exists():
+    from peft import PeftModel
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as keys that the file lacks, or that PEFT does not know
+        model = PeftModel.from_pretrained(model, folder)
 model.eval()
 bad = {k: v for k, v in info.items() if v}
 print(type(model).__name__, sum(p.numel() for p in model.parameters()), "parameters; loading:", bad or "clean")

@@ -103,8 +103,9 @@ def lr_at(step):
 
 def train(model, tokens):
     s = SETTINGS
-    groups = [{"params": [w for w in model.parameters() if w.dim() >= 2], "weight_decay": s["weight_decay"]},
-              {"params": [w for w in model.parameters() if w.dim() < 2], "weight_decay": 0.0}]
+    weights = [w for w in model.parameters() if w.requires_grad]
+    groups = [{"params": [w for w in weights if w.dim() >= 2], "weight_decay": s["weight_decay"]},
+              {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(s["beta1"], s["beta2"]), eps=s["eps"])
     windows = (len(tokens) - 1) // s["seq"]
     out = []
@@ -121,15 +122,14 @@ def train(model, tokens):
             loss = torch.nn.functional.cross_entropy(logits.view(-1, V), y.view(-1)) / s["accum"]
             loss.backward()
             total += loss.item()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s["clip"])
+        norm = torch.nn.utils.clip_grad_norm_(weights, s["clip"])
         optimizer.step()
         optimizer.zero_grad()
         out.append({"step": step, "loss": round(total, 7), "grad_norm": round(float(norm), 6)})
     return out
 
 
-torch.set_num_threads(1)
-for name in MODELS if sys.argv[1:] == ["all"] else sys.argv[1:]:
+def make_folder(name):
     make, make_config, shard, config = MODELS[name]
     rng = np.random.default_rng(20261121)
     model = make(make_config(**COMMON | config)).float()
@@ -163,3 +163,9 @@ for name in MODELS if sys.argv[1:] == ["all"] else sys.argv[1:]:
     peer = f"transformers {transformers.__version__}, torch {torch.__version__}"
     (folder / "steps.json").write_text(json.dumps(
         {"peer": peer, "settings": SETTINGS, "steps": train(model, tokens)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in MODELS if sys.argv[1:] == ["all"] else sys.argv[1:]:
+        make_folder(name)

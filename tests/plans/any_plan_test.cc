@@ -52,6 +52,16 @@ void DrawHeads(Draw& draw, GptConfig& m) {
   m.qk_norm = draw.Of({nn::QkNorm::kHead, nn::QkNorm::kNone, nn::QkNorm::kNone});
 }
 
+// Draws adapters, beside which all else is frozen.
+void DrawAdapters(Draw& draw, const Task& task, GptConfig& m) {
+  m.lora = {.rank = draw.Of<int64_t>({1, 3}),
+            .alpha = 12,
+            .dropout = draw.Of({0.0, 0.1}),
+            .targets = draw.Of<std::string>({"all", "all", "*attn*"})};
+  // Tensor-parallel ranks compute shared experts for the whole sequence, whose mask is not cut.
+  if (m.mixture.n_shared > 0 && task.virtual_tp > 1) m.lora.dropout = 0;
+}
+
 // What a model needs whose layers ranks may share out.
 void MakeDivisible(Draw& draw, Task& task) {
   GptConfig& m = task.model;
@@ -102,6 +112,7 @@ Task DrawTask(Draw& draw) {
     task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
   DrawHeads(draw, m);
+  if (draw.Of({true, false, false, false})) DrawAdapters(draw, task, m);
   return task;
 }
 

@@ -108,6 +108,20 @@ TEST(ContextParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kBF16));
 }
 
+// The share of tokens that an expert gets is the sequence's, however it is cut. (Equal bits would
+// not show it: one process cuts in the same places.)
+TEST(ContextParallelPlan, AMixturesBalanceLossIsOfWholeSequences) {
+  Task task = Mixture(DType::kF32);
+  task.model.mixture.balance_loss = 5;
+  const Outcome chunks = TrainAlone(task);
+  task.virtual_cp = 1;
+  const Outcome whole = TrainAlone(task);
+  ASSERT_EQ(chunks.norms.size(), whole.norms.size());
+  for (size_t i = 0; i < whole.norms.size(); ++i) {
+    EXPECT_NEAR(chunks.norms[i], whole.norms[i], 1e-5 * whole.norms[i]) << "step " << i;
+  }
+}
+
 TEST(ContextParallelPlan, MixturesInF32) {
   ExpectSameBits(Mixture(DType::kF32));
   ExpectSameBits(SigmoidMixture(DType::kF32));

@@ -1,4 +1,4 @@
-// Every plan, same bits: the physical plans of up to 8 ranks that there are for three small models,
+// Every plan, same bits: the physical plans of up to 8 ranks that there are for four small models,
 // where any_plan_test draws some of more kinds. train_gpt refuses what it must, and nothing else;
 // that is counted, with its reason.
 #include <gtest/gtest.h>
@@ -48,6 +48,9 @@ const Arguments kLlama = kGpt2 + Arguments{"--model.norm=rms_norm", "--model.act
                                            "--model.position=rope", "--model.bias=false",
                                            "--model.n_kv_head=4",   "--model.n_head=8",
                                            "--model.n_inner=192",   "--model.tie_embeddings=false"};
+
+const Arguments kAdapters =
+    kLlama + Arguments{"--lora.rank=4", "--lora.dropout=0.1", "--optim.clip=0.001"};
 
 const Arguments kMixture =
     kLlama + Arguments{"--model.n_expert=8",        "--model.n_expert_used=2",
@@ -213,6 +216,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Model{"Gpt2", kGpt2}, Model{"Llama", kLlama}),
                      testing::Values("fp32", "bf16"), testing::Values(Virtual{4, 2})),
     NameOf);
+
+INSTANTIATE_TEST_SUITE_P(Adapters, EveryPlan,
+                         testing::Combine(testing::Values(Model{"Adapters", kAdapters}),
+                                          testing::Values("bf16"), testing::Values(Virtual{4, 2})),
+                         NameOf);
 
 INSTANTIATE_TEST_SUITE_P(Mixture, EveryPlan,
                          testing::Combine(testing::Values(Model{"Mixture", kMixture}),

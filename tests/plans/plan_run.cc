@@ -134,6 +134,9 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
              << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
+             << (m.lora.rank > 0 ? StrCat(", adapters of rank ", m.lora.rank, " of ",
+                                          m.lora.targets, ", which drop ", m.lora.dropout)
+                                 : "")
              << (t.document_mask ? ", document masks" : "") << (t.fast ? ", fast" : "");
 }
 

@@ -58,6 +58,14 @@ def lockstep_repositories():
     )
     _maybe(
         system_library,
+        name = "simdjson",
+        apt = "libsimdjson-dev",
+        header = "simdjson.h",
+        version_header = "simdjson.h",
+        linkopts = ["-lsimdjson"],
+    )
+    _maybe(
+        system_library,
         name = "fmt",
         apt = "libfmt-dev",
         header = "fmt/core.h",

@@ -23,6 +23,7 @@ GptConfig Canonical(const GptConfig& config) {
   c.recompute = d.recompute;
   c.offload_activations = d.offload_activations;
   c.offload_weights = d.offload_weights;
+  c.lora = d.lora;
   if (c.window_pattern == 1) c.window = 0;
   if (c.window == 0) c.window_pattern = 0, c.rope_local_theta = 0;
   if (c.window_pattern > c.n_layer) c.window_pattern = 0;

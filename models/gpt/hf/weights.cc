@@ -142,6 +142,7 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
   if (model.config().bias || family.layout != HfLayout::kGpt2) return out;
   for (const auto& [name, p] : model.NamedParameters()) {
     if (name == "wte.weight" || name == "wpe.weight" || name == "lm_head.weight") continue;
+    if (IsOfAdapter(name)) continue;
     out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
                      p->logical_shape()[0]);
   }
@@ -255,6 +256,19 @@ class HfWeights {
 
 }  // namespace
 
+bool IsOfAdapter(std::string_view parameter) {
+  return parameter.find(".lora_A.") != parameter.npos ||
+         parameter.find(".lora_B.") != parameter.npos;
+}
+
+std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p) {
+  std::vector<HfRows> out;
+  for (Piece& piece : Pieces(HfFamilyOf(config), config, name, p)) {
+    out.push_back({std::move(piece.name), piece.begin, piece.end, piece.transposed});
+  }
+  return out;
+}
+
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
   return ToHfTensors(
       model, [](const std::string&, const Parameter& p) { return p.WholeOf(p.value().Detach()); });
@@ -264,6 +278,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
   const HfFamily& family = HfFamilyOf(model.config());
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : model.NamedParameters()) {
+    if (IsOfAdapter(name)) continue;
     for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
       items.push_back(SafetensorsItem::Of(
           piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
@@ -280,6 +295,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
 void LoadHfWeights(Gpt& model, const std::string& path) {
   const HfWeights weights(model, path);
   for (const auto& [name, p] : model.NamedParameters()) {
+    if (IsOfAdapter(name)) continue;
     const Tensor value = p->value().Detach();
     if (p->layout().is_whole()) {
       weights.Read(name, *p, value);

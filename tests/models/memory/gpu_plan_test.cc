@@ -22,9 +22,9 @@ using Arguments = std::vector<std::string>;
 
 constexpr double kGb = 1e9;
 
-GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments) {
+GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments, const MemorySet& hosts = {}) {
   ParsedRun run(arguments);
-  return PlanOnGpus(run.options, run.config, ParseGpus(gpus));
+  return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), hosts);
 }
 
 // The changes that a plan says would fit, each with the bytes that it says.
@@ -194,6 +194,29 @@ TEST(GpuPlan, TheHostsMemoryIsPlanned) {
   const GpuPlan all = PlanOf("8x80", arguments);
   EXPECT_GT(static_cast<double>(all.memory.host - all.memory.host_kept), 29.0 * 4096 * 4096 * 2);
   EXPECT_GT(static_cast<double>(all.memory.host_kept), (12 + 1.8) * n);
+}
+
+// Eight GPUs keep 647 GB of moments and originals, and the first copies 94 GB for checkpoints.
+TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
+  const Arguments arguments = {"--model.preset=llama-2-7b", "--train.precision=bf16",
+                               "--train.recompute=block", "--train.offload=optimizer"};
+  const auto plan = [&](const std::string& hosts) {
+    return PlanOf("8x80", arguments, ParseMemorySet("hosts", hosts));
+  };
+  for (const char* enough : {"1x760", "2x440"}) EXPECT_TRUE(plan(enough).fits) << enough;
+  for (const char* less : {"1x720", "2x400", "1x500"}) {
+    const GpuPlan refused = plan(less);
+    EXPECT_FALSE(refused.fits) << less;
+    EXPECT_THAT(refused.text,
+                AllOf(HasSubstr("of its host's memory\nbut not in the hosts' memory: "),
+                      HasSubstr("offload less (train.offload)")));
+  }
+  // What is advised fits both.
+  const Arguments plain(arguments.begin(), arguments.begin() + 2);
+  const std::string offload = "train.offload=optimizer (";
+  EXPECT_THAT(PlanOf("8x80", plain).text, HasSubstr(offload));
+  EXPECT_THAT(PlanOf("8x80", plain, ParseMemorySet("hosts", "1x500")).text,
+              Not(HasSubstr(offload)));
 }
 
 // "70B parameters in bf16 are 140 GB."
@@ -377,12 +400,13 @@ TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
 }
 
 TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
-  EXPECT_EQ(ParseGpus("8x80").count, 8);
-  EXPECT_EQ(ParseGpus("8x80").bytes, 80'000'000'000);
-  EXPECT_EQ(ParseGpus("1x0.5").bytes, 500'000'000);
+  EXPECT_EQ(ParseMemorySet("gpus", "8x80").count, 8);
+  EXPECT_EQ(ParseMemorySet("gpus", "8x80").bytes, 80'000'000'000);
+  EXPECT_EQ(ParseMemorySet("gpus", "1x0.5").bytes, 500'000'000);
   for (const char* bad : {"", "8", "x80", "8x", "0x80", "-1x80", "8x0", "8x80x2", "8x80GB", "8 x80",
                           "8x1e3", "8xnan"}) {
-    EXPECT_THAT(test::MessageOf<InputError>([&] { ParseGpus(bad); }), HasSubstr("--gpus=8x80"))
+    EXPECT_THAT(test::MessageOf<InputError>([&] { ParseMemorySet("gpus", bad); }),
+                HasSubstr("--gpus=8x80"))
         << bad;
   }
 }

@@ -49,8 +49,11 @@ TEST_P(Memory, ThePlanIsWhatTheAllocatorMeasures) {
 TEST_P(Memory, KindsHaveTheirSizes) {
   const MemoryPlan plan = Plan(GetParam());
   const Case& c = GetParam();
-  const int64_t f32 = 4 * Gpt(c.model).NumParameters();
-  EXPECT_EQ(plan.peak.parameters, f32 * SizeOf(c.dtype) / 4);
+  int64_t f32 = 0, frozen = 0;  // of those that are trained, and of the others
+  for (const auto& p : Gpt(c.model).Parameters()) {
+    (p->trainable() ? f32 : frozen) += 4 * p->logical_shape().numel();
+  }
+  EXPECT_EQ(plan.peak.parameters, (f32 + frozen) * SizeOf(c.dtype) / 4);
   EXPECT_EQ(plan.largest.gradients, f32);
   // Two moments, and the master weights of 16-bit weights.
   const bool masters = c.dtype != DType::kF32 && c.adamw.master_weights;
@@ -69,6 +72,18 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // shakespeare-char-cpu
         Case{"char", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128, {.bias = false})},
+        // Adapters: no gradients and no state of all else.
+        Case{"adapters", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.bias = false, .lora = {.rank = 8}})},
+        Case{"some_adapters_bf16", 6, 40, 3, 1,
+             Shape(500, 64, 3, 4, 64,
+                   {.bias = false,
+                    .n_kv_head = 2,
+                    .norm = NormKind::kRmsNorm,
+                    .activation = nn::MlpActivation::kSwiGlu,
+                    .position = Position::kRope,
+                    .lora = {.rank = 4, .targets = "q_proj,v_proj"}}),
+             DType::kBF16},
         // A large vocabulary, an untied head, biases, dropout, accumulation, no clipping.
         Case{"wide", 6, 40, 3, 0,
              Shape(5003, 48, 2, 4, 96, {.dropout = 0.1, .tie_embeddings = false})},

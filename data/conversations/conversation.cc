@@ -1,0 +1,270 @@
+#include "data/conversations/conversation.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "data/text/repair_utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 100;
+
+constexpr std::string_view kFormats =
+    "expected {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, {\"role\": "
+    "\"assistant\", \"content\": \"...\"}]}, or the keys conversations (ShareGPT), instruction and "
+    "output (Alpaca), or prompt and completion";
+
+// What files call the roles, and what templates do.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kRoles = {{
+    {"system", "system"},
+    {"developer", "developer"},
+    {"user", "user"},
+    {"human", "user"},
+    {"assistant", "assistant"},
+    {"gpt", "assistant"},
+    {"chatgpt", "assistant"},
+    {"bing", "assistant"},
+    {"bard", "assistant"},
+    {"model", "assistant"},
+    {"tool", "tool"},
+    {"observation", "tool"},
+    {"function_response", "tool"},
+}};
+
+[[noreturn]] void Fail(const std::string& place, const std::string& what) {
+  throw InputError(StrCat(place, ": ", what));
+}
+
+std::string RoleOf(const Json& message, std::string_view key, const std::string& where) {
+  if (!message.contains(key)) {
+    throw InputError(StrCat(where, " has no \"", key, "\"; say who writes it: system, user, ",
+                            "assistant or tool"));
+  }
+  const Json& role = message[key];
+  if (role.is_string()) {
+    for (const auto& [name, known] : kRoles) {
+      if (role.get_ref<const std::string&>() == name) return std::string(known);
+    }
+  }
+  throw InputError(StrCat(
+      where, ": unknown role ",
+      role.is_string() ? Quoted(role.get_ref<const std::string&>()) : std::string(role.type_name()),
+      "; there are system, developer, user (human), assistant (gpt, model) and "
+      "tool"));
+}
+
+// Whether a text, or a part of a list, says something.
+bool IsEmpty(const Json& content) {
+  if (content.is_string()) return content.get_ref<const std::string&>().empty();
+  return content.is_null() || content.empty();
+}
+
+// "train": true or false; "weight": 1 or 0.
+bool IsLearnt(const Json& message, const std::string& role, const std::string& where) {
+  bool learnt = role == "assistant";
+  for (const char* key : {"train", "weight"}) {
+    if (!message.contains(key) || message[key].is_null()) continue;
+    const Json& mark = message[key];
+    if (!mark.is_boolean() && mark != 0 && mark != 1) {
+      throw InputError(StrCat(where, ": \"", key, "\" must be true or false, 1 or 0"));
+    }
+    const bool wanted = mark.is_boolean() ? mark.get<bool>() : mark == 1;
+    if (wanted && role != "assistant") {
+      throw InputError(StrCat(where, ": \"", key, "\" asks to learn a message of role ", role,
+                              ", but only what the assistant writes is learnt"));
+    }
+    learnt = learnt && wanted;
+  }
+  return learnt;
+}
+
+void CheckContent(const Json& message, const std::string& role, const std::string& where) {
+  const bool calls = role == "assistant" && message.contains("tool_calls");
+  if (calls && !(message["tool_calls"].is_array() && !message["tool_calls"].empty())) {
+    throw InputError(StrCat(where, ": \"tool_calls\" must be a list of calls"));
+  }
+  const bool has_content = message.contains("content");
+  if (has_content && !message["content"].is_string() && !message["content"].is_array()) {
+    throw InputError(StrCat(where, ": its content must be a text or a list of parts, not ",
+                            message["content"].type_name()));
+  }
+  // A tool may return nothing.
+  if (calls || (role == "tool" && has_content)) return;
+  if (!has_content || IsEmpty(message["content"])) {
+    throw InputError(StrCat(where, ", of role ", role, ", has no content; leave the message out, ",
+                            "or the row"));
+  }
+}
+
+void AppendMessage(const Json& message, const std::string& where, Conversation* conversation) {
+  if (!message.is_object()) {
+    throw InputError(StrCat(where, " must be an object with \"role\" and \"content\", not ",
+                            message.type_name()));
+  }
+  const bool share_gpt = message.contains("from") && !message.contains("role");
+  const std::string role = RoleOf(message, share_gpt ? "from" : "role", where);
+  Json clean = {{"role", role}};
+  for (const auto& [key, value] : message.items()) {
+    if (value.is_null() || key == "train" || key == "weight" || key == "role") continue;
+    if (share_gpt && key == "from") continue;
+    clean[share_gpt && key == "value" ? "content" : key] = value;
+  }
+  CheckContent(clean, role, where);
+  conversation->learnt.push_back(IsLearnt(message, role, where));
+  conversation->messages.push_back(std::move(clean));
+}
+
+bool HasText(const Json& row, const char* key) {
+  return row.contains(key) && row[key].is_string() && !IsEmpty(row[key]);
+}
+
+void AppendAlpaca(const Json& row, Conversation* conversation) {
+  const std::string& place = conversation->place;
+  for (const char* key : {"instruction", "output"}) {
+    if (!HasText(row, key)) Fail(place, StrCat("\"", key, "\" must be a text that is not empty"));
+  }
+  if (row.contains("input") && !row["input"].is_string() && !row["input"].is_null()) {
+    Fail(place, "\"input\" must be a text");
+  }
+  std::string question = row["instruction"].get<std::string>();
+  if (HasText(row, "input")) question += "\n\n" + row["input"].get<std::string>();
+  AppendMessages(question, "user", "instruction", conversation);
+  AppendMessages(row["output"], "assistant", "output", conversation);
+}
+
+bool HasAnswer(const Json& messages) {
+  return std::ranges::any_of(messages, [](const Json& m) { return m["role"] == "assistant"; });
+}
+
+Conversation Begin(const Json& row, const std::string& place) {
+  Conversation conversation{.place = place};
+  if (HasText(row, "system")) AppendMessages(row["system"], "system", "system", &conversation);
+  return conversation;
+}
+
+// Checks the messages, and adds the variables.
+void Finish(const Json& row, Conversation* conversation) {
+  const std::string& place = conversation->place;
+  if (!HasAnswer(conversation->messages)) {
+    Fail(place,
+         "there is no message of the assistant, so there is nothing to learn; leave the "
+         "row out");
+  }
+  if (row.contains("tools") && !row["tools"].is_null()) {
+    if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
+    if (!row["tools"].empty()) conversation->variables["tools"] = row["tools"];
+  }
+  const Json kwargs = row.value("chat_template_kwargs", Json::object());
+  if (!kwargs.is_object()) Fail(place, "\"chat_template_kwargs\" must be an object");
+  for (const auto& [key, value] : kwargs.items()) conversation->variables[key] = value;
+}
+
+}  // namespace
+
+Json ParseRow(std::string_view line, const std::string& place) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    using enum Json::parse_event_t;
+    if ((event == object_start || event == array_start) && depth >= kMaxDepth) {
+      Fail(place, StrCat("nested deeper than ", kMaxDepth, " levels"));
+    }
+    if (event == object_start) keys.emplace_back();
+    if (event == object_end) keys.pop_back();
+    if (event == key && !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+      Fail(place, StrCat("the key ", Quoted(parsed.get_ref<const std::string&>()),
+                         " appears twice in one object"));
+    }
+    return true;
+  };
+  Json row;
+  try {
+    row = Json::parse(line.begin(), line.end(), check);
+  } catch (const Json::exception& error) {
+    const std::string_view what = error.what();
+    const size_t prefix = what.find("] ");
+    // The library quotes what it read last, however long.
+    Fail(place, StrCat("not valid JSON: ",
+                       what.substr(prefix == std::string_view::npos ? 0 : prefix + 2, 200),
+                       "; each line must be one object"));
+  }
+  if (!row.is_object()) Fail(place, StrCat("found ", row.type_name(), ", but ", kFormats));
+  return row;
+}
+
+bool LooksLikeConversation(const Json& row) {
+  return row.contains("messages") || row.contains("conversations") ||
+         (row.contains("instruction") && row.contains("output")) ||
+         (row.contains("prompt") && row.contains("completion"));
+}
+
+void AppendMessages(const Json& text_or_list, const std::string& role, const std::string& field,
+                    Conversation* conversation) {
+  const std::string& place = conversation->place;
+  if (text_or_list.is_string()) {
+    if (IsEmpty(text_or_list)) Fail(place, StrCat("\"", field, "\" is empty"));
+    conversation->messages.push_back({{"role", role}, {"content", text_or_list}});
+    conversation->learnt.push_back(role == "assistant");
+    return;
+  }
+  if (!text_or_list.is_array() || text_or_list.empty()) {
+    Fail(place, StrCat("\"", field, "\" must be a list of messages that is not empty"));
+  }
+  int64_t number = 0;
+  for (const Json& message : text_or_list) {
+    AppendMessage(message, StrCat(place, ": message ", ++number, " of \"", field, "\""),
+                  conversation);
+  }
+}
+
+Conversation ToConversation(const Json& row, const std::string& place) {
+  const char* list = row.contains("messages") ? "messages" : "conversations";
+  const bool has_list = row.contains(list);
+  if (!has_list && !row.contains("instruction")) {
+    if (!row.contains("prompt") || !row.contains("completion")) {
+      Fail(place, StrCat("this row is no conversation: ", kFormats));
+    }
+    return ToCompletion(row, "completion", place);
+  }
+  Conversation conversation = Begin(row, place);
+  if (has_list) {
+    if (!row[list].is_array()) Fail(place, StrCat("\"", list, "\" must be a list of messages"));
+    AppendMessages(row[list], "", list, &conversation);
+  } else {
+    AppendAlpaca(row, &conversation);
+  }
+  Finish(row, &conversation);
+  return conversation;
+}
+
+Conversation ToCompletion(const Json& row, const std::string& field, const std::string& place) {
+  Conversation conversation = Begin(row, place);
+  if (row.contains("prompt")) AppendMessages(row["prompt"], "user", "prompt", &conversation);
+  // What the assistant says in a prompt is given.
+  std::fill(conversation.learnt.begin(), conversation.learnt.end(), false);
+  AppendMessages(row[field], "assistant", field, &conversation);
+  Finish(row, &conversation);
+  return conversation;
+}
+
+ConversationReader::ConversationReader(std::vector<std::string> files, int64_t max_line_bytes)
+    : files_(files),
+      reader_(std::move(files), {.type = "jsonl", .max_document_bytes = max_line_bytes}) {}
+
+bool ConversationReader::NextLine(std::string* line, std::string* place) {
+  RawDocument document;
+  if (!reader_.Next(&document)) return false;
+  const std::string& file = files_[static_cast<size_t>(document.position.file)];
+  *place = StrCat(file == "-" ? "standard input" : file, ":", document.position.record + 1);
+  *line = std::move(document.bytes);
+  bad_utf8_ += RepairUtf8(line);
+  return true;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,74 @@
+// Conversations in files of JSONL.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/text/document_reader.h"
+
+namespace lockstep::data {
+
+// What a chat template is given, and which answers are learnt.
+struct Conversation {
+  // Objects with "role" (system, developer, user, assistant or tool) and "content", a text or a
+  // list of parts; of an assistant that calls tools also "tool_calls". Keys whose value is null,
+  // and the marks for training, are left out.
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  // Variables of the template: "tools", and what the row has in "chat_template_kwargs".
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();
+  // For each message: whether it is an answer of the assistant to be learnt.
+  std::vector<bool> learnt;
+  std::string place;  // "chat.jsonl:17", for messages
+};
+
+// The object that a line of JSONL, well-formed UTF-8, consists of, with its keys in their order.
+// Throws InputError that begins with `place` for what is no object, nested deeper than 100 levels,
+// or has a key twice.
+nlohmann::ordered_json ParseRow(std::string_view line, const std::string& place);
+
+// Whether a row has the keys of one of the formats that ToConversation knows.
+bool LooksLikeConversation(const nlohmann::ordered_json& row);
+
+// Reads a row of the usual formats:
+// - {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}, as OpenAI's; an
+//   answer with "train": false or "weight": 0 is not learnt;
+// - {"conversations": [{"from": "human", "value": "..."}, ...]}, as ShareGPT's;
+// - {"instruction": "...", "input": "...", "output": "..."}, as Alpaca's;
+// - {"prompt": "...", "completion": "..."}; both may be lists of messages.
+// All but the first may have "system". Throws InputError that begins with `place` for other rows,
+// for roles that are missing or unknown, for messages without content, and if the assistant says
+// nothing.
+Conversation ToConversation(const nlohmann::ordered_json& row, const std::string& place);
+
+// The same of a "prompt", which may be missing, and of what completes it: a text or a list of
+// messages in row[field].
+Conversation ToCompletion(const nlohmann::ordered_json& row, const std::string& field,
+                          const std::string& place);
+
+// Appends a text, which becomes a message of `role`, or a list of messages, in OpenAI's or
+// ShareGPT's keys. `field` is its name in the row, for errors.
+void AppendMessages(const nlohmann::ordered_json& text_or_list, const std::string& role,
+                    const std::string& field, Conversation* conversation);
+
+// The conversations of JSONL files, one after the other, in memory bounded by the largest of them.
+class ConversationReader {
+ public:
+  // `files` as ListTextFiles returns them; each line is a row.
+  explicit ConversationReader(std::vector<std::string> files,
+                              int64_t max_line_bytes = int64_t{16} << 20);
+
+  // Reads the next row and its place; false at the end. Malformed UTF-8 becomes U+FFFD, and is
+  // counted. Throws as DocumentReader::Next does.
+  bool NextLine(std::string* line, std::string* place);
+  int64_t bad_utf8() const { return bad_utf8_; }
+
+ private:
+  const std::vector<std::string> files_;
+  DocumentReader reader_;
+  int64_t bad_utf8_ = 0;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,294 @@
+#include "data/conversations/conversation_dataset.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/sha256.h"
+#include "core/thread_pool.h"
+#include "data/conversations/conversation.h"
+#include "data/conversations/conversation_encoder.h"
+#include "data/conversations/model_template.h"
+#include "data/conversations/packing.h"
+#include "data/text/text_files.h"
+
+namespace lockstep::data {
+namespace {
+
+// Lines that are encoded at a time, by all threads.
+constexpr size_t kLinesAtOnce = 512, kBytesAtOnce = size_t{16} << 20;
+
+// Many conversations, one after the other.
+struct EncodedConversations {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> learnt;
+  std::vector<int64_t> ends;
+
+  int64_t size() const { return std::ssize(ends); }
+  int64_t begin_of(int64_t i) const { return i == 0 ? 0 : ends[static_cast<size_t>(i) - 1]; }
+  int64_t length_of(int64_t i) const { return ends[static_cast<size_t>(i)] - begin_of(i); }
+};
+
+// Tokens in memory with documents and a mask.
+class PackedTokens : public MemoryTokens {
+ public:
+  PackedTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts,
+               std::vector<uint8_t> learnt)
+      : MemoryTokens(tokens), starts_(std::move(starts)), learnt_(std::move(learnt)) {}
+  bool learns_all() const override { return false; }
+
+ private:
+  std::span<const uint64_t> document_starts() const override { return starts_; }
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+    std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
+  }
+  const std::vector<uint64_t> starts_;
+  const std::vector<uint8_t> learnt_;
+};
+
+struct Line {
+  std::string text, place;
+};
+
+// Encodes lines with all threads; an error is that of the first bad line.
+std::vector<EncodedConversation> EncodeLines(const ConversationEncoder& encoder,
+                                             std::span<const Line> lines) {
+  std::vector<EncodedConversation> encoded(lines.size());
+  std::vector<std::exception_ptr> errors(lines.size());
+  ParallelFor(std::ssize(lines), 4, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      try {
+        const Line& line = lines[i];
+        encoded[i] = encoder.Encode(ToConversation(ParseRow(line.text, line.place), line.place));
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return encoded;
+}
+
+// Keeps a conversation as the rule for long ones says; counts it.
+void Append(EncodedConversation one, const std::string& place, int64_t block_size,
+            const std::string& if_long, EncodedConversations* all, ConversationCounts* counts) {
+  const int64_t length = std::ssize(one.ids);
+  counts->most_tokens = std::max(counts->most_tokens, length);
+  if (length > block_size) {
+    if (if_long == "error") {
+      throw InputError(StrCat(place, ": this conversation has ", length, " tokens, and a row has ",
+                              block_size, ": use a larger --model.block_size, or ",
+                              "--data.if_long=drop or cut"));
+    }
+    ++counts->too_long;
+    if (if_long == "drop") return;
+    one.ids.resize(static_cast<size_t>(block_size));
+    one.learnt.resize(static_cast<size_t>(block_size));
+  }
+  // The first token of a row is nobody's target.
+  if (!one.learnt.empty()) one.learnt[0] = 0;
+  const auto learnt = static_cast<int64_t>(std::ranges::count(one.learnt, 1));
+  if (learnt == 0) {
+    ++counts->not_learnt;
+    return;
+  }
+  ++counts->conversations;
+  counts->tokens += std::ssize(one.ids);
+  counts->learnt += learnt;
+  all->ids.insert(all->ids.end(), one.ids.begin(), one.ids.end());
+  all->learnt.insert(all->learnt.end(), one.learnt.begin(), one.learnt.end());
+  all->ends.push_back(std::ssize(all->ids));
+}
+
+EncodedConversations EncodeFiles(const ConversationEncoder& encoder, const std::string& path,
+                                 int64_t block_size, const std::string& if_long,
+                                 ConversationCounts* counts, int64_t* bad_utf8) {
+  ConversationReader reader(ListTextFiles(std::vector{path}));
+  EncodedConversations all;
+  std::vector<Line> lines;
+  size_t bytes = 0;
+  const auto encode = [&] {
+    std::vector<EncodedConversation> encoded = EncodeLines(encoder, lines);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      Append(std::move(encoded[i]), lines[i].place, block_size, if_long, &all, counts);
+    }
+    lines.clear();
+    bytes = 0;
+  };
+  for (Line line; reader.NextLine(&line.text, &line.place);) {
+    bytes += line.text.size();
+    lines.push_back(std::move(line));
+    if (lines.size() == kLinesAtOnce || bytes >= kBytesAtOnce) encode();
+  }
+  encode();
+  *bad_utf8 = reader.bad_utf8();
+  return all;
+}
+
+// Rows of the conversations from `begin` to `end` - 1.
+std::shared_ptr<const TokenSource> Pack(const EncodedConversations& all, int64_t begin, int64_t end,
+                                        int64_t block_size, int64_t* num_rows) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = begin; i < end; ++i) lengths.push_back(all.length_of(i));
+  const auto rows = PackRows(lengths, block_size);
+  *num_rows = std::ssize(rows);
+  // One token more, because targets are those of the next position.
+  const auto size = static_cast<size_t>(*num_rows * block_size + 1);
+  std::vector<int32_t> tokens(size);
+  std::vector<uint8_t> learnt(size);
+  std::vector<uint64_t> starts;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    int64_t at = static_cast<int64_t>(row) * block_size;
+    for (const int64_t item : rows[row]) {
+      const int64_t from = all.begin_of(begin + item), length = all.length_of(begin + item);
+      std::copy_n(all.ids.begin() + from, length, tokens.begin() + at);
+      std::copy_n(all.learnt.begin() + from, length, learnt.begin() + at);
+      starts.push_back(static_cast<uint64_t>(at));
+      at += length;
+    }
+    const auto next = static_cast<int64_t>(row + 1) * block_size;
+    if (at < next) starts.push_back(static_cast<uint64_t>(at));  // what fills the row up
+  }
+  return std::make_shared<PackedTokens>(tokens, std::move(starts), std::move(learnt));
+}
+
+std::string Fingerprint(const EncodedConversations& all) {
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(all.ids)));
+  hash.Update(std::as_bytes(std::span(all.learnt)));
+  hash.Update(std::as_bytes(std::span(all.ends)));
+  return hash.HexDigest();
+}
+
+// In percent, of a whole that is not 0.
+std::string Percent(int64_t part, int64_t whole) {
+  const int64_t tenths = (part * 1000 + whole / 2) / whole;
+  return StrCat(tenths / 10, ".", tenths % 10, "%");
+}
+
+std::string NoteOn(const std::string& path, const ConversationCounts& c, int64_t block_size,
+                   const std::string& if_long, int64_t bad_utf8) {
+  std::string note =
+      StrCat(path, ": ", c.conversations, " conversations in ", c.rows, " rows of ", block_size,
+             " tokens, which they fill to ", Percent(c.tokens, c.rows * block_size), "; ",
+             Percent(c.learnt, c.tokens), " of their tokens are learnt");
+  if (c.too_long > 0) {
+    note += StrCat("; ", c.too_long, " of more than ", block_size, " tokens ",
+                   if_long == "cut" ? "cut" : "left out", " (the longest has ", c.most_tokens,
+                   ": --model.block_size, --data.if_long)");
+  }
+  if (c.not_learnt > 0) note += StrCat("; ", c.not_learnt, " left out because nothing is learnt");
+  if (bad_utf8 > 0) note += StrCat("; ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
+  return note;
+}
+
+std::shared_ptr<const Tokenizer> TokenizerOf(const DatasetOptions& options) {
+  if (options.loaded_tokenizer) return options.loaded_tokenizer;
+  if (!options.tokenizer.empty() && options.tokenizer != "char") {
+    return MakeTokenizer(options.tokenizer, "");
+  }
+  throw InputError(StrCat(options.path, ": conversations need a tokenizer whose special tokens ",
+                          "the chat template writes: start from a model's folder (--init_from=), ",
+                          "or name a tokenizer's with --data.tokenizer="));
+}
+
+void CheckIds(const EncodedConversations& all, const DatasetOptions& options) {
+  if (options.vocab_size == 0) return;
+  const auto largest = std::ranges::max_element(all.ids);
+  if (largest == all.ids.end() || *largest < options.vocab_size) return;
+  throw InputError(StrCat(options.path, ": the tokenizer gives the token ", *largest,
+                          ", but model.vocab_size is ", options.vocab_size,
+                          ": use the model's own tokenizer"));
+}
+
+}  // namespace
+
+bool HoldsConversations(const std::string& path, const std::string& field) try {
+  if (path.empty() || path == "-" || path.ends_with(".bin")) return false;
+  const std::vector<std::string> files = ListTextFiles(std::vector{path});
+  if (!IsJsonLinesName(files.front())) return false;
+  ConversationReader reader(files);
+  std::string line, place;
+  if (!reader.NextLine(&line, &place)) return false;
+  const nlohmann::ordered_json row = ParseRow(line, place);
+  return LooksLikeConversation(row) && !(row.contains(field) && row[field].is_string());
+} catch (const Error&) {
+  return false;
+}
+
+ConversationDataset OpenConversations(const DatasetOptions& options,
+                                      const ConversationOptions& conversation_options) {
+  const std::string& if_long = conversation_options.if_long;
+  LS_CHECK(if_long == "drop" || if_long == "cut" || if_long == "error", "if_long=", if_long,
+           ": expected drop, cut or error");
+  LS_CHECK(options.block_size >= 1, "block_size=", options.block_size, ": expected at least 1");
+  LS_CHECK(options.val_fraction >= 0 && options.val_fraction < 1,
+           "val_fraction=", options.val_fraction, ": expected 0 <= val_fraction < 1");
+  const ModelTemplate model = LoadModelTemplate(conversation_options.chat_template,
+                                                conversation_options.folders, TokenizerOf(options));
+  const ConversationEncoder encoder(model.chat_template, model.tokenizer,
+                                    conversation_options.special_tokens_of_users);
+  ConversationDataset result;
+  ConversationCounts& counts = result.counts;
+  int64_t bad_utf8 = 0;
+  const EncodedConversations all =
+      EncodeFiles(encoder, options.path, options.block_size, if_long, &counts, &bad_utf8);
+  CheckIds(all, options);
+  const auto split =
+      static_cast<int64_t>(static_cast<double>(all.size()) * (1.0 - options.val_fraction));
+  if (split == 0 || (options.val_fraction > 0 && split == all.size())) {
+    throw InputError(StrCat(
+        options.path, ": ", all.size(), " conversations are left",
+        counts.too_long > 0
+            ? StrCat(", without ", counts.too_long, " of more than ", options.block_size,
+                     " tokens (the longest has ", counts.most_tokens, ": --model.block_size)")
+            : "",
+        counts.not_learnt > 0
+            ? StrCat(", and without ", counts.not_learnt, " of which nothing is learnt")
+            : "",
+        "; too few for training and validation: use more data, or another --data.val_fraction ",
+        "(0 turns validation off; now ", options.val_fraction, ")"));
+  }
+  Dataset& dataset = result.dataset;
+  dataset.tokenizer = model.tokenizer;
+  dataset.vocab_size = model.tokenizer->vocab_size();
+  dataset.name = options.path;
+  dataset.fingerprint = Fingerprint(all);
+  dataset.train = Pack(all, 0, split, options.block_size, &counts.rows);
+  if (split < all.size()) {
+    int64_t rows = 0;
+    dataset.val = Pack(all, split, all.size(), options.block_size, &rows);
+    counts.rows += rows;
+  }
+  dataset.note = NoteOn(options.path, counts, options.block_size, if_long, bad_utf8);
+  return result;
+}
+
+std::string ShowRow(const TokenSource& source, const Tokenizer& tokenizer, int64_t row,
+                    int64_t block_size, const std::string& begin, const std::string& end) {
+  const auto size = static_cast<size_t>(block_size);
+  std::vector<int32_t> ids(size), starts(size), learnt(size);
+  source.Read(row * block_size, ids);
+  source.ReadDocumentStarts(row * block_size, starts);
+  source.ReadLearnt(row * block_size, learnt);
+  // What fills the row up is the document behind the last answer.
+  const auto last = std::ranges::find(learnt.rbegin(), learnt.rend(), 1).base();
+  const auto filler = std::ranges::find(starts.begin() + (last - learnt.begin()), starts.end(), 1);
+  std::string text;
+  bool open = false;
+  for (size_t i = 0; i < static_cast<size_t>(filler - starts.begin()); ++i) {
+    if (open && learnt[i] == 0) text += end;
+    if (starts[i] != 0 && i > 0 && !text.ends_with('\n')) text += '\n';
+    if (!open && learnt[i] != 0) text += begin;
+    open = learnt[i] != 0;
+    text += tokenizer.TokenText(ids[i]);
+  }
+  return open ? text + end : text;
+}
+
+}  // namespace lockstep::data

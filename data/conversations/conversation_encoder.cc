@@ -1,0 +1,133 @@
+#include "data/conversations/conversation_encoder.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "data/conversations/token_borders.h"
+
+namespace lockstep::data {
+namespace {
+
+using chat::ByteSpan;
+
+// A part of a text that is encoded by itself.
+struct Piece {
+  int64_t begin, end;
+  bool special_tokens;
+};
+
+// The text as a whole, but for contents that spell special tokens, which stay text.
+std::vector<Piece> PiecesOf(const RenderedConversation& rendered, const ControlTokens& control,
+                            bool special_tokens_of_users) {
+  std::vector<Piece> pieces;
+  int64_t at = 0;
+  const auto add = [&](int64_t end, bool special_tokens) {
+    if (end > at) pieces.push_back({at, end, special_tokens});
+    at = std::max(at, end);
+  };
+  for (const ByteSpan& span : rendered.given) {
+    if (special_tokens_of_users || span.begin < at) continue;
+    const auto length = static_cast<size_t>(span.end - span.begin);
+    const auto content =
+        std::string_view(rendered.text).substr(static_cast<size_t>(span.begin), length);
+    if (const ByteSpan token = control.Find(content); token.end == token.begin) continue;
+    add(span.begin, true);
+    add(span.end, false);
+  }
+  add(std::ssize(rendered.text), true);
+  return pieces;
+}
+
+// Puts what a text begins with there (bos), unless it does.
+int64_t AddBefore(const Tokenizer& tokenizer, std::vector<int32_t>* ids) {
+  const std::vector<int32_t> before = tokenizer.special_ids().before;
+  if (ids->size() >= before.size() && std::equal(before.begin(), before.end(), ids->begin())) {
+    return 0;
+  }
+  ids->insert(ids->begin(), before.begin(), before.end());
+  return std::ssize(before);
+}
+
+// The tokens, and for each of `borders` the first token there or later.
+struct Tokens {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> at_borders;
+};
+
+Tokens EncodePieces(const Tokenizer& tokenizer, const std::string& text,
+                    const std::vector<Piece>& pieces, std::span<const int64_t> borders) {
+  Tokens all;
+  for (const Piece& piece : pieces) {
+    const auto part = std::string_view(text).substr(static_cast<size_t>(piece.begin),
+                                                    static_cast<size_t>(piece.end - piece.begin));
+    const std::vector<int32_t> ids =
+        piece.special_tokens ? tokenizer.EncodeWithSpecials(part) : tokenizer.Encode(part);
+    std::vector<int64_t> inside;
+    while (!borders.empty() && borders.front() < piece.end) {
+      inside.push_back(borders.front() - piece.begin);
+      borders = borders.subspan(1);
+    }
+    for (const int64_t first : FirstTokensAt(tokenizer, part, ids, piece.special_tokens, inside)) {
+      all.at_borders.push_back(std::ssize(all.ids) + first);
+    }
+    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
+  }
+  all.at_borders.insert(all.at_borders.end(), borders.size(), std::ssize(all.ids));
+  return all;
+}
+
+}  // namespace
+
+ConversationEncoder::ConversationEncoder(std::shared_ptr<const ChatTemplate> chat_template,
+                                         std::shared_ptr<const Tokenizer> tokenizer,
+                                         bool special_tokens_of_users)
+    : chat_template_(std::move(chat_template)),
+      tokenizer_(std::move(tokenizer)),
+      control_(*tokenizer_),
+      special_tokens_of_users_(special_tokens_of_users) {}
+
+EncodedConversation ConversationEncoder::Encode(const Conversation& conversation) const {
+  const RenderedConversation rendered = Render(conversation);
+  std::vector<int64_t> borders;
+  for (const ByteSpan& answer : rendered.answers) {
+    borders.push_back(answer.begin);
+    borders.push_back(answer.end);
+  }
+  Tokens tokens = EncodePieces(*tokenizer_, rendered.text,
+                               PiecesOf(rendered, control_, special_tokens_of_users_), borders);
+  const int64_t before = AddBefore(*tokenizer_, &tokens.ids);
+  EncodedConversation encoded{std::move(tokens.ids), {}};
+  encoded.learnt.resize(encoded.ids.size());
+  for (size_t i = 0; i < tokens.at_borders.size(); i += 2) {
+    const int64_t begin = before + tokens.at_borders[i], end = before + tokens.at_borders[i + 1];
+    LS_INVARIANT(begin < end, "an answer without tokens");
+    std::fill(encoded.learnt.begin() + begin, encoded.learnt.begin() + end, uint8_t{1});
+  }
+  return encoded;
+}
+
+std::vector<int32_t> ConversationEncoder::EncodePrompt(const Conversation& conversation) const {
+  RenderedConversation rendered;
+  rendered.text = chat_template_->Render(conversation.messages, conversation.variables, true).text;
+  rendered.given = FindGiven(*chat_template_, control_, conversation, rendered.text,
+                             /*generation_prompt=*/true);
+  Tokens tokens = EncodePieces(*tokenizer_, rendered.text,
+                               PiecesOf(rendered, control_, special_tokens_of_users_), {});
+  AddBefore(*tokenizer_, &tokens.ids);
+  return std::move(tokens.ids);
+}
+
+int32_t ConversationEncoder::EndOfAnswer() const {
+  Conversation conversation;
+  conversation.place = "a short conversation";
+  AppendMessages("Hi", "user", "prompt", &conversation);
+  AppendMessages("Hello", "assistant", "completion", &conversation);
+  const EncodedConversation encoded = Encode(conversation);
+  const auto last = std::ranges::find(encoded.learnt.rbegin(), encoded.learnt.rend(), 1);
+  return encoded.ids[static_cast<size_t>(encoded.learnt.rend() - last) - 1];
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,86 @@
+#include "data/conversations/model_template.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kJinja = "chat_template.jinja";
+constexpr const char* kKey = "chat_template";
+constexpr int64_t kNoon = 1721995200;  // of July 26, 2024, so that it is that day in any time zone
+
+std::string FindTemplate(const std::string& path, const std::vector<std::string>& folders) {
+  if (!path.empty()) return path;
+  std::string searched;
+  for (const std::string& folder : folders) {
+    if (HasChatTemplate(folder)) return folder;
+    searched += (searched.empty() ? " in " : ", ") + folder;
+  }
+  throw InputError(StrCat("conversations need the model's chat template, and there is none",
+                          searched, ": name one with --data.chat_template=FILE, or a folder with ",
+                          kJinja, " or ", kConfig));
+}
+
+// The entry of tokenizer_config.json that holds the template of `path`.
+Json EntryOf(const std::string& path) {
+  const bool is_folder = IsDirectory(path);
+  const std::string jinja = is_folder ? JoinPath(path, kJinja) : path;
+  if (is_folder ? PathExists(jinja) : !path.ends_with(".json")) return ReadFile(jinja);
+  const std::string config = is_folder ? JoinPath(path, kConfig) : path;
+  return ParseJson(ReadFile(config), config)[kKey];
+}
+
+// The special tokens' names and texts: of the template, then of the tokenizer.
+std::map<std::string, std::string> SpecialTokens(const ChatTemplate& chat_template,
+                                                 const Tokenizer& tokenizer, const Json& config) {
+  std::map<std::string, std::string> tokens = chat_template.special_tokens();
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    const Json& content = value.is_object() ? value.value("content", Json()) : value;
+    if (content.is_string()) tokens.try_emplace(key, content.get<std::string>());
+  }
+  const SpecialIds ids = tokenizer.special_ids();
+  if (ids.bos) tokens.try_emplace("bos_token", tokenizer.TokenText(*ids.bos));
+  if (ids.eos) tokens.try_emplace("eos_token", tokenizer.TokenText(*ids.eos));
+  return tokens;
+}
+
+}  // namespace
+
+bool HasChatTemplate(const std::string& folder) {
+  if (!IsDirectory(folder)) return false;
+  if (PathExists(JoinPath(folder, kJinja))) return true;
+  const std::string config = JoinPath(folder, kConfig);
+  if (!PathExists(config)) return false;
+  const Json parsed = TryParseJson(ReadFile(config));
+  return parsed.is_object() && parsed.contains(kKey) && !parsed[kKey].is_null();
+}
+
+ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
+                                std::shared_ptr<const Tokenizer> tokenizer) {
+  const std::string found = FindTemplate(path, folders);
+  auto chat_template = std::make_shared<ChatTemplate>(ChatTemplate::Load(found));
+  const std::string old_config = tokenizer->ConfigJson();
+  Json config = old_config.empty() ? Json::object() : ParseJson(old_config, kConfig);
+  chat_template->set_special_tokens(SpecialTokens(*chat_template, *tokenizer, config));
+  chat_template->set_now(kNoon);
+  Json entry = EntryOf(found);
+  if (config.value(kKey, Json()) != entry) {
+    config[kKey] = std::move(entry);
+    for (const auto& [key, token] : chat_template->special_tokens()) {
+      if (!config.contains(key)) config[key] = token;
+    }
+    tokenizer = Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", DumpJson(config, 2));
+  }
+  return {std::move(chat_template), std::move(tokenizer)};
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,29 @@
+// The chat template that goes with a tokenizer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace lockstep::data {
+
+// Whether ChatTemplate::Load finds a default template in the folder.
+bool HasChatTemplate(const std::string& folder);
+
+struct ModelTemplate {
+  std::shared_ptr<const ChatTemplate> chat_template;
+  // The given one, with the template in its ConfigJson, so that checkpoints keep it.
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+// Loads the template from `path`, a file or a folder, or if that is empty from the first of
+// `folders` that has one. Special tokens that are not beside it are the tokenizer's. What the
+// template asks for the time is always told the same (July 26, 2024, the day that Llama 3's
+// templates take), so that data can be prepared again. Throws InputError if there is no template.
+ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
+                                std::shared_ptr<const Tokenizer> tokenizer);
+
+}  // namespace lockstep::data

@@ -1,0 +1,200 @@
+#include "data/conversations/preference_dataset.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/sha256.h"
+#include "data/conversations/conversation_encoder.h"
+#include "data/conversations/encode_rows.h"
+#include "data/conversations/model_template.h"
+#include "data/conversations/preference_pair.h"
+
+namespace lockstep::data {
+namespace {
+
+// Rows of different lengths, one after the other.
+struct Rows {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> learnt;
+  std::vector<int64_t> begins = {0};  // and the end of the last
+
+  void Add(const EncodedConversation& row) {
+    ids.insert(ids.end(), row.ids.begin(), row.ids.end());
+    learnt.insert(learnt.end(), row.learnt.begin(), row.learnt.end());
+    begins.push_back(std::ssize(ids));
+  }
+};
+
+// Rows begin to end - 1 as a stream in which each takes `width` tokens; what fills it up is 0. One
+// token more, because targets are those of the next position.
+class FilledRows : public TokenSource {
+ public:
+  FilledRows(std::shared_ptr<const Rows> rows, int64_t begin, int64_t end, int64_t width)
+      : rows_(std::move(rows)), begin_(begin), end_(end), width_(width) {}
+  int64_t size() const override { return (end_ - begin_) * width_ + 1; }
+  bool learns_all() const override { return false; }
+
+ private:
+  void DoRead(int64_t offset, std::span<int32_t> out) const override {
+    Copy(rows_->ids, offset, out);
+  }
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+    Copy(rows_->learnt, offset, out);
+  }
+  template <class T>
+  void Copy(const std::vector<T>& from, int64_t offset, std::span<int32_t> out) const {
+    while (!out.empty()) {
+      const int64_t row = begin_ + offset / width_, col = offset % width_;
+      const auto part = out.first(std::min<size_t>(out.size(), width_ - col));
+      const int64_t length = row < end_ ? rows_->begins[row + 1] - rows_->begins[row] : 0;
+      const int64_t n = std::clamp<int64_t>(length - col, 0, std::ssize(part));
+      if (n > 0) std::copy_n(from.begin() + rows_->begins[row] + col, n, part.begin());
+      std::ranges::fill(part.subspan(n), 0);
+      offset += std::ssize(part);
+      out = out.subspan(part.size());
+    }
+  }
+
+  const std::shared_ptr<const Rows> rows_;
+  const int64_t begin_, end_, width_;
+};
+
+// Keeps the two rows of a pair as the rule for long ones says; counts them.
+void Append(EncodedRow pair, const std::string& place, int64_t width, const std::string& if_long,
+            Rows* all, PreferenceCounts* counts) {
+  int64_t longest = 0;
+  for (const EncodedConversation& row : pair) longest = std::max(longest, std::ssize(row.ids));
+  counts->most_tokens = std::max(counts->most_tokens, longest);
+  if (longest > width) {
+    if (if_long == "error") {
+      throw InputError(StrCat(place, ": an answer with its prompt has ", longest,
+                              " tokens, and a row has ", width, ": use a larger ",
+                              "--model.block_size, or --data.if_long=drop or cut"));
+    }
+    ++counts->too_long;
+    if (if_long == "drop") return;
+  }
+  int64_t learnt = 0, tokens = 0;
+  for (EncodedConversation& row : pair) {
+    const auto kept = std::min(row.ids.size(), static_cast<size_t>(width));
+    row.ids.resize(kept);
+    row.learnt.resize(kept);
+    // The first token of a row is nobody's target.
+    if (kept > 0) row.learnt[0] = 0;
+    const auto of_row = static_cast<int64_t>(std::ranges::count(row.learnt, 1));
+    if (of_row == 0) {
+      ++counts->not_learnt;
+      return;
+    }
+    learnt += of_row;
+    tokens += static_cast<int64_t>(kept);
+  }
+  ++counts->pairs;
+  counts->learnt += learnt;
+  counts->tokens += tokens;
+  for (const EncodedConversation& row : pair) all->Add(row);
+}
+
+std::string Fingerprint(const Rows& rows) {
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(rows.ids)));
+  hash.Update(std::as_bytes(std::span(rows.learnt)));
+  hash.Update(std::as_bytes(std::span(rows.begins)));
+  return hash.HexDigest();
+}
+
+std::string LeftOut(const PreferenceCounts& c, int64_t width, bool cut) {
+  std::string text;
+  if (c.too_long > 0) {
+    text += StrCat("; ", c.too_long, " of more than ", width, " tokens ", cut ? "cut" : "left out",
+                   " (the longest has ", c.most_tokens, ": --model.block_size, --data.if_long)");
+  }
+  if (c.not_learnt > 0) {
+    text += StrCat("; ", c.not_learnt, " left out because nothing of an answer is learnt");
+  }
+  return text;
+}
+
+}  // namespace
+
+PreferenceDataset OpenPreferences(const DatasetOptions& options,
+                                  const ConversationOptions& conversation_options) {
+  const std::string& if_long = conversation_options.if_long;
+  const int64_t width = options.block_size;
+  LS_CHECK(width >= 2, "block_size=", width, ": expected at least 2");
+  if (options.path.empty()) {
+    throw InputError(
+        "preference tuning needs pairs of answers: name JSONL files of rows with "
+        "prompt, chosen and rejected with --data.path=");
+  }
+  const ModelTemplate model = LoadModelTemplate(
+      conversation_options.chat_template, conversation_options.folders, TokenizerForChat(options));
+  const ConversationEncoder encoder(model.chat_template, model.tokenizer,
+                                    conversation_options.special_tokens_of_users);
+  PreferenceDataset result;
+  PreferenceCounts& counts = result.counts;
+  const auto rows = std::make_shared<Rows>();
+  const int64_t bad_utf8 = EncodeRows(
+      options.path,
+      [&](const nlohmann::ordered_json& row, const std::string& place) {
+        const PreferencePair pair = ToPreferencePair(row, place);
+        return EncodedRow{encoder.Encode(pair.chosen), encoder.Encode(pair.rejected)};
+      },
+      [&](EncodedRow pair, const std::string& place) {
+        Append(std::move(pair), place, width, if_long, rows.get(), &counts);
+      });
+  const std::string left_out = LeftOut(counts, width, if_long == "cut");
+  const int64_t held_out =
+      static_cast<int64_t>(static_cast<double>(counts.pairs) * options.val_fraction);
+  const int64_t split = counts.pairs - held_out;
+  if (split == 0 || (options.val_fraction > 0 && held_out == 0)) {
+    throw InputError(
+        StrCat(options.path, ": ", counts.pairs, " pairs of answers are there", left_out,
+               ": too few for training and validation: use more data, or another ",
+               "--data.val_fraction (0 turns validation off; now ", options.val_fraction, ")"));
+  }
+  if (!rows->ids.empty()) CheckVocabulary(*std::ranges::max_element(rows->ids), options);
+  Dataset& dataset = result.dataset;
+  dataset.tokenizer = model.tokenizer;
+  dataset.vocab_size = model.tokenizer->vocab_size();
+  dataset.name = options.path;
+  dataset.fingerprint = Fingerprint(*rows);
+  dataset.train = std::make_shared<FilledRows>(rows, 0, 2 * split, width);
+  if (held_out > 0) {
+    dataset.val = std::make_shared<FilledRows>(rows, 2 * split, 2 * counts.pairs, width);
+  }
+  dataset.note = StrCat(options.path, ": ", split, " pairs of answers to train on and ", held_out,
+                        " held out; their rows have ", counts.tokens / (2 * counts.pairs), " of ",
+                        width, " tokens on average, of which ", counts.learnt * 100 / counts.tokens,
+                        "% are learnt", left_out);
+  if (bad_utf8 > 0) {
+    dataset.note += StrCat("; ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
+  }
+  return result;
+}
+
+std::string ShowPair(const TokenSource& source, const Tokenizer& tokenizer, int64_t pair,
+                     int64_t block_size, const std::string& begin, const std::string& end) {
+  std::string text;
+  std::vector<int32_t> ids(static_cast<size_t>(block_size)), learnt(ids.size());
+  for (const int64_t row : {2 * pair, 2 * pair + 1}) {
+    source.Read(row * block_size, ids);
+    source.ReadLearnt(row * block_size, learnt);
+    auto last = std::ssize(ids);
+    while (last > 0 && learnt[last - 1] == 0) --last;
+    text += row % 2 == 0 ? "chosen:\n" : "\nrejected:\n";
+    for (int64_t i = 0; i < last; ++i) {
+      if (learnt[i] != 0 && learnt[i - 1] == 0) text += begin;
+      text += tokenizer.TokenText(ids[i]);
+      if (learnt[i] != 0 && (i + 1 == last || learnt[i + 1] == 0)) text += end;
+    }
+  }
+  return text;
+}
+
+}  // namespace lockstep::data

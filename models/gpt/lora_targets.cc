@@ -1,0 +1,89 @@
+#include "models/gpt/lora_targets.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "models/gpt/peft/layer_names.h"
+
+namespace lockstep::models {
+namespace {
+
+// The words between commas, without spaces.
+std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> words(1);
+  for (const char c : text) {
+    if (c == ',') {
+      words.emplace_back();
+    } else if (c != ' ') {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+bool Names(const std::string& word, const std::string& module) {
+  return word == "all" || fnmatch(word.c_str(), module.c_str(), 0) == 0 ||
+         fnmatch(("*." + word).c_str(), module.c_str(), 0) == 0;
+}
+
+// Of attention and MLPs, rather than a router or gate, whose few rows choose.
+bool IsMatrixOfBlock(const AdaptableLayer& layer) {
+  const std::string last = layer.path.substr(layer.path.rfind('.') + 1);
+  return last.starts_with("c_");
+}
+
+std::string List(const std::vector<AdaptableLayer>& layers) {
+  std::vector<std::string> known = {"all"};
+  for (const AdaptableLayer& layer : layers) {
+    for (const AdaptableLayer::Part& part : layer.parts) {
+      const std::string last = part.module.substr(part.module.rfind('.') + 1);
+      if (std::ranges::find(known, last) == known.end()) known.push_back(last);
+    }
+  }
+  std::string list;
+  for (const std::string& word : known) list += (list.empty() ? "" : ", ") + word;
+  if (!layers.empty()) {
+    list += ", and these with what is before them, as in " + layers[0].parts[0].module;
+  }
+  return list;
+}
+
+}  // namespace
+
+nn::LoraOptions ToNn(const LoraOptions& o) {
+  return {
+      .rank = o.rank, .alpha = o.alpha, .dropout = o.dropout, .rank_stabilized = o.rank_stabilized};
+}
+
+std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
+  const nn::LoraOptions options = ToNn(model.config().lora);
+  const std::vector<std::string> words = Words(model.config().lora.targets);
+  std::vector<bool> used(words.size());
+  std::vector<AdaptableLayer> layers = AdaptableLayers(model);
+  std::erase_if(layers, [](const AdaptableLayer& layer) { return !IsMatrixOfBlock(layer); });
+  std::vector<nn::LoraTarget> targets;
+  for (const AdaptableLayer& layer : layers) {
+    nn::LoraTarget target{.path = layer.path};
+    bool adapted = false;
+    for (const auto& [module, slice, rows] : layer.parts) {
+      bool named = false;
+      for (size_t i = 0; i < words.size(); ++i) {
+        if (Names(words[i], module)) named = used[i] = true;
+      }
+      adapted |= named;
+      target.slices.push_back({.name = slice,
+                               .rows = rows,
+                               .rank = named ? options.rank : 0,
+                               .scale = options.scale()});
+    }
+    if (adapted) targets.push_back(std::move(target));
+  }
+  for (size_t i = 0; i < words.size(); ++i) {
+    LS_CHECK(used[i], "LoRA: '", words[i],
+             "' names no matrix of this model; there are: ", List(layers));
+  }
+  return targets;
+}
+
+}  // namespace lockstep::models

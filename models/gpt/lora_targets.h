@@ -1,0 +1,21 @@
+// Which matrices of a Gpt get a low-rank adapter.
+#pragma once
+
+#include <vector>
+
+#include "models/gpt/gpt.h"
+#include "nn/lora/add_lora.h"
+
+namespace lockstep::models {
+
+// The targets that config().lora names, for nn::AddLora: matrices of attention and MLPs by their
+// names in Hugging Face's code, "model.layers.3.self_attn.q_proj" or "transformer.h.3.attn.c_attn";
+// a fused one has a slice for each of its names. `targets` is "all", or words between commas; a
+// word names a matrix that it equals, or whose name ends with "." and the word, where * stands for
+// any characters. Throws ArgumentError, with the names that exist, for a word that names none.
+std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
+
+// The options as those of layers.
+nn::LoraOptions ToNn(const LoraOptions& options);
+
+}  // namespace lockstep::models

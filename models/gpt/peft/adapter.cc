@@ -1,0 +1,278 @@
+#include "models/gpt/peft/adapter.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "models/gpt/peft/layer_names.h"
+#include "models/gpt/peft/write_adapter.h"
+#include "nn/lora/add_lora.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr std::string_view kPrefix = "base_model.model.";
+
+[[noreturn]] void Fail(const SafetensorsEntry& entry, const std::string& what) {
+  throw InputError(StrCat(*entry.source, ": ", Quoted(entry.name), " ", what));
+}
+
+// What a tensor of an adapter's file is: "lora_A" or "lora_B" of a module, or "" for one of
+// modules_to_save, with its whole name.
+struct Key {
+  std::string module, matrix;
+};
+
+Key ParseKey(const SafetensorsEntry& entry) {
+  std::string name = entry.name;
+  if (!name.starts_with(kPrefix)) {
+    Fail(entry, StrCat("does not begin with ", kPrefix, ", as the tensors of an adapter do"));
+  }
+  name = WithoutModel(name.substr(kPrefix.size()));
+  for (const std::string matrix : {"lora_A", "lora_B"}) {
+    const std::string end = StrCat(".", matrix, ".weight");
+    if (name.ends_with(end)) return {name.substr(0, name.size() - end.size()), matrix};
+  }
+  if (name.find("lora_embedding_") != name.npos) {
+    Fail(entry, "adapts an embedding, which Lockstep does not; modules_to_save may have it whole");
+  }
+  if (name.find(".lora_") != name.npos) Fail(entry, "belongs to adapters that Lockstep lacks");
+  return {name, ""};
+}
+
+void CheckShape(const SafetensorsEntry& entry, const std::vector<int64_t>& expected,
+                const std::string& of) {
+  if (entry.shape == expected) return;
+  const auto text = [](const std::vector<int64_t>& shape) {
+    return StrCat(Shape(std::span<const int64_t>(shape)));
+  };
+  Fail(entry, StrCat("has shape ", text(entry.shape), ", but ", of, " needs ", text(expected),
+                     ": the adapter belongs to another model"));
+}
+
+void RefuseIfTied(const Gpt& model, const SafetensorsEntry& entry, const std::string& module) {
+  if (!model.config().tie_embeddings ||
+      (module != "lm_head" && !module.ends_with("embed_tokens") && !module.ends_with("wte"))) {
+    return;
+  }
+  Fail(entry, StrCat("changes ", module, ", but this model's head is tied to its token embedding, ",
+                     "so that the change would be one of both: train an adapter without it"));
+}
+
+// "q_proj, k_proj, ...": the ends of the names of what can be adapted.
+std::string AdaptableNames(const std::vector<AdaptableLayer>& layers) {
+  std::set<std::string> names;
+  for (const AdaptableLayer& layer : layers) {
+    for (const auto& part : layer.parts) {
+      names.insert(part.module.substr(part.module.rfind('.') + 1));
+    }
+  }
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+// Of the logical shape, in f32.
+void SetValue(const Parameter& p, const Tensor& whole) {
+  const NoGrad no_grad;
+  p.value().Detach().CopyFrom(p.PartOf(whole));
+}
+
+}  // namespace
+
+PeftAdapter::PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file)
+    : folder_(std::move(folder)), config_(std::move(config)), file_(std::move(file)) {
+  for (const SafetensorsEntry& entry : file_.entries()) {
+    const auto [module, matrix] = ParseKey(entry);
+    if (matrix.empty()) {
+      saved_[module] = &entry;
+    } else {
+      (matrix == "lora_A" ? matrices_[module].a : matrices_[module].b) = &entry;
+    }
+  }
+  for (const auto& [module, pair] : matrices_) {
+    if (pair.a == nullptr) Fail(*pair.b, "is there without its lora_A");
+    if (pair.b == nullptr) Fail(*pair.a, "is there without its lora_B");
+  }
+  if (matrices_.empty()) {
+    throw InputError(StrCat(file_.source(), ": holds no lora_A and lora_B of any module"));
+  }
+}
+
+bool PeftAdapter::Exists(const std::string& folder) {
+  return PathExists(JoinPath(folder, kAdapterConfig));
+}
+
+PeftAdapter PeftAdapter::Open(const std::string& folder) {
+  if (!Exists(folder)) {
+    throw InputError(StrCat(folder, ": holds no adapter: it has no ", kAdapterConfig));
+  }
+  const std::string tensors = JoinPath(folder, kAdapterTensors);
+  if (!PathExists(tensors) && PathExists(JoinPath(folder, "adapter_model.bin"))) {
+    throw InputError(StrCat(folder, ": has adapter_model.bin, which may run code when it is read; ",
+                            "save the adapter as safetensors, PEFT's default"));
+  }
+  const std::string config = JoinPath(folder, kAdapterConfig);
+  return {folder, ParsePeftConfig(ReadFile(config), config), SafetensorsFile::Open(tensors)};
+}
+
+std::string PeftAdapter::base_hash() const {
+  const auto it = file_.metadata().find(kBaseHashEntry);
+  return it == file_.metadata().end() ? "" : it->second;
+}
+
+std::pair<Tensor, Tensor> PeftAdapter::Matrices(const std::string& module) const {
+  const auto it = matrices_.find(WithoutModel(module));
+  if (it == matrices_.end()) return {};
+  return {it->second.a->ToTensor(), it->second.b->ToTensor()};
+}
+
+Tensor PeftAdapter::Saved(const std::string& module, const std::string& kind) const {
+  const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
+  return it == saved_.end() ? Tensor() : it->second->ToTensor();
+}
+
+void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
+                                int64_t columns) const {
+  const int64_t rank = config_.RankOf(module);
+  const std::string of = StrCat(module, " with rank ", rank);
+  CheckShape(*matrices.a, {rank, columns}, of);
+  CheckShape(*matrices.b, {rows, rank}, of);
+  if (rank > std::min(rows, columns)) {
+    Fail(*matrices.a,
+         StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ", columns, "]"));
+  }
+  if (!config_.Targets(module)) {
+    Fail(*matrices.a, StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
+                             " has no such module: the files do not belong together"));
+  }
+}
+
+void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) const {
+  const SafetensorsEntry& entry = *matrices_.at(module).a;
+  RefuseIfTied(model, entry, module);
+  if (module == "lm_head") {
+    Fail(entry, "adapts the head, which Lockstep does not; modules_to_save may have it whole");
+  }
+  Fail(entry, StrCat("adapts a module that this model (", HfTitle(model.config()), ", ",
+                     model.config().n_layer, " layers) does not have: the adapter belongs to ",
+                     "another model. What can be adapted are the layers' ",
+                     AdaptableNames(AdaptableLayers(model))));
+}
+
+void PeftAdapter::AddTo(Gpt& model, double dropout) const {
+  std::vector<nn::LoraTarget> targets;
+  size_t found = 0;
+  std::set<std::string> known;
+  for (const AdaptableLayer& layer : AdaptableLayers(model)) {
+    nn::LoraTarget target{.path = layer.path};
+    const size_t before = found;
+    for (const auto& [module, slice, rows] : layer.parts) {
+      target.slices.push_back({.name = slice, .rows = rows});
+      const std::string name = WithoutModel(module);
+      known.insert(name);
+      const auto it = matrices_.find(name);
+      if (it == matrices_.end()) continue;
+      CheckMatrices(module, it->second, rows, layer.in_features);
+      target.slices.back().rank = config_.RankOf(module);
+      target.slices.back().scale = config_.ScaleOf(module);
+      ++found;
+    }
+    if (found > before) targets.push_back(std::move(target));
+  }
+  for (const auto& [module, pair] : matrices_) {
+    if (!known.contains(module)) RefuseModule(model, module);
+  }
+  nn::AddLora(model, targets,
+              {.rank = config_.rank,
+               .alpha = config_.alpha,
+               .dropout = dropout,
+               .rank_stabilized = config_.rank_stabilized});
+  MarkSaved(model);
+}
+
+void PeftAdapter::MarkSaved(Gpt& model) const {
+  std::set<std::string> left;
+  for (const auto& [name, entry] : saved_) left.insert(name);
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (IsOfAdapter(name)) continue;
+    const auto parts = ModuleRowsOf(model.config(), name, *p);
+    const SafetensorsEntry* last = nullptr;
+    size_t found = 0;
+    for (const auto& [rows, module, kind] : parts) {
+      const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
+      if (it == saved_.end()) continue;
+      last = it->second;
+      RefuseIfTied(model, *last, module);
+      if (!config_.Saves(module)) {
+        Fail(*last, StrCat("is there, but \"modules_to_save\" of ", kAdapterConfig,
+                           " has no such module: the files do not belong together"));
+      }
+      Shape shape = p->logical_shape();
+      std::vector<int64_t> expected(shape.begin(), shape.end());
+      expected[0] = rows.end - rows.begin;
+      if (rows.transposed) std::swap(expected[0], expected[1]);
+      CheckShape(*last, expected, module);
+      left.erase(it->first);
+      ++found;
+    }
+    if (found > 0 && found < parts.size()) {
+      Fail(*last, StrCat("is saved whole, but other rows of the same matrix of Lockstep's (", name,
+                         ") are not: list all of them in modules_to_save"));
+    }
+    if (found > 0) p->SetTrainable(true);
+  }
+  if (left.empty()) return;
+  const SafetensorsEntry& entry = *saved_.at(*left.begin());
+  RefuseIfTied(model, entry, left.begin()->substr(0, left.begin()->rfind('.')));
+  Fail(entry, "is of a module that this model does not have: the adapter belongs to another model");
+}
+
+void PeftAdapter::LoadInto(Gpt& model) const {
+  std::map<std::string, nn::LoraAdapter*> adapters;
+  for (nn::LoraAdapter* adapter : nn::LoraAdapters(model)) {
+    adapters[adapter->adapter_path()] = adapter;
+  }
+  for (const AdaptableLayer& layer : AdaptableLayers(model)) {
+    const auto at = adapters.find(layer.path);
+    nn::LoraAdapter* adapter = at == adapters.end() ? nullptr : at->second;
+    Tensor a;
+    if (adapter) a = Tensor::Empty(adapter->a()->logical_shape(), DType::kF32);
+    for (size_t i = 0; i < layer.parts.size(); ++i) {
+      const auto& [module, slice, rows] = layer.parts[i];
+      const auto it = matrices_.find(WithoutModel(module));
+      const int64_t rank = adapter ? adapter->slices().at(i).rank : 0;
+      if (rank == 0 && it == matrices_.end()) continue;
+      if (rank == 0) Fail(*it->second.a, "has no adapter in the model that is to have its values");
+      if (it == matrices_.end()) {
+        throw InputError(StrCat(file_.source(), ": has no adapter of ", module,
+                                ", as the model that is to have its values does"));
+      }
+      const auto& [entry_a, entry_b] = it->second;
+      CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
+      CheckShape(*entry_b, {rows, rank}, StrCat(module, " with rank ", rank));
+      const int64_t first = adapter->first_rank(i);
+      a.Slice(0, first, first + rank).CopyFrom(entry_a->ToTensor());
+      SetValue(*adapter->b(i), entry_b->ToTensor().To(DType::kF32));
+    }
+    if (adapter) SetValue(*adapter->a(), a);
+  }
+  if (saved_.empty()) return;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (!p->trainable() || IsOfAdapter(name)) continue;
+    const Tensor whole = Tensor::Empty(p->logical_shape(), DType::kF32);
+    for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
+      const std::string key = StrCat(WithoutModel(module), ".", kind);
+      const auto it = saved_.find(key);
+      if (it == saved_.end()) {
+        throw InputError(StrCat(file_.source(), ": lacks ", kPrefix, module, ".", kind));
+      }
+      const Tensor part = whole.Slice(0, rows.begin, rows.end);
+      (rows.transposed ? part.Transpose(0, 1) : part).CopyFrom(it->second->ToTensor());
+    }
+    SetValue(*p, whole);
+  }
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,75 @@
+// Low-rank adapters of a Gpt as PEFT's files: a folder with adapter_model.safetensors and
+// adapter_config.json, which PeftModel.from_pretrained loads.
+//
+//   base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  [rank, in]
+//   base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight  [out, rank]
+//   base_model.model.lm_head.weight                                 of modules_to_save
+//
+//   const PeftAdapter adapter = PeftAdapter::Open("chat");
+//   adapter.AddTo(gpt);
+//   gpt.Materialize(device, seed);
+//   LoadWeights(base, gpt);
+//   adapter.LoadInto(gpt);
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/io/safetensors.h"
+#include "models/gpt/gpt.h"
+#include "models/gpt/peft/adapter_config.h"
+
+namespace lockstep::models {
+
+inline constexpr char kAdapterConfig[] = "adapter_config.json";
+inline constexpr char kAdapterTensors[] = "adapter_model.safetensors";
+
+// An adapter in a folder. Copies share the mapped file.
+class PeftAdapter {
+ public:
+  // Whether the folder holds one.
+  static bool Exists(const std::string& folder);
+  // InputError for an adapter of a kind that Lockstep lacks (ParsePeftConfig), and for tensors that
+  // are none of an adapter; IoError for missing files.
+  static PeftAdapter Open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const PeftConfig& config() const { return config_; }
+  // WriteAdapter's base_hash; "" if another program wrote the files.
+  std::string base_hash() const;
+
+  // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.
+  std::pair<Tensor, Tensor> Matrices(const std::string& module) const;
+  // The "weight" or "bias" that the adapter has whole, as stored; undefined where it has none.
+  Tensor Saved(const std::string& module, const std::string& kind) const;
+
+  // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
+  // modules_to_save. Comes before the model is parallelised. `dropout` is that of training.
+  // InputError says which tensor does not fit the model, and why.
+  void AddTo(Gpt& model, double dropout = 0) const;
+  // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
+  // rank takes its part. InputError if the model's adapters are others than this one's.
+  void LoadInto(Gpt& model) const;
+
+ private:
+  // A and B of a module.
+  struct Pair {
+    const SafetensorsEntry *a = nullptr, *b = nullptr;
+  };
+
+  PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file);
+  void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
+                     int64_t columns) const;
+  [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
+  void MarkSaved(Gpt& model) const;
+
+  std::string folder_;
+  PeftConfig config_;
+  SafetensorsFile file_;
+  // By the module's name WithoutModel; by that of the tensor, "lm_head.weight".
+  std::map<std::string, Pair> matrices_;
+  std::map<std::string, const SafetensorsEntry*> saved_;
+};
+
+}  // namespace lockstep::models

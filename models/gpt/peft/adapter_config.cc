@@ -1,0 +1,211 @@
+#include "models/gpt/peft/adapter_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "data/tokenizer/split_pattern.h"
+#include "models/gpt/hf/fields.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::json;
+
+// As Python's re.fullmatch.
+bool FullMatch(const std::string& pattern, const std::string& text, const std::string& where) {
+  bool found = false;
+  data::SplitPattern::Compile(StrCat("\\A(?:", pattern, ")\\z"), where)
+      ->Cut(text, [&](std::string_view, bool is_match) { found = found || is_match; });
+  return found;
+}
+
+// Whether the name's last components are these.
+bool EndsWith(const std::string& module, const std::string& end) {
+  return module == end || module.ends_with("." + end);
+}
+
+// As Python's re.match(r"(.*\.)?(pattern)$"). Patterns are mostly names, and there may be one for
+// each module.
+bool MatchesEnd(const std::string& pattern, const std::string& module, const char* field) {
+  if (pattern.find_first_of("\\^$*+?{}[]|()") != pattern.npos) {
+    return FullMatch(StrCat("(?:.*\\.)?(?:", pattern, ")"), module, field);
+  }
+  if (pattern.size() > module.size()) return false;
+  const std::string_view end = std::string_view(module).substr(module.size() - pattern.size());
+  const bool whole = end.size() == module.size() || module[module.size() - end.size() - 1] == '.';
+  return whole &&
+         std::ranges::equal(pattern, end, [](char p, char c) { return p == '.' || p == c; });
+}
+
+// The value of the pattern that matches, as PEFT finds it; of several, they must agree.
+template <class T>
+T ValueFor(const std::map<std::string, T>& patterns, const char* field, const std::string& module,
+           T otherwise) {
+  const std::string* first = nullptr;
+  for (const auto& [pattern, value] : patterns) {
+    if (!MatchesEnd(pattern, module, field)) continue;
+    if (first && value != otherwise) {
+      throw InputError(StrCat("adapter_config.json: \"", field, "\" has two values for ", module,
+                              ", by the patterns ", Quoted(*first), " and ", Quoted(pattern)));
+    }
+    first = &pattern;
+    otherwise = value;
+  }
+  return otherwise;
+}
+
+template <class T>
+std::map<std::string, T> Patterns(const Fields& f, const char* key) {
+  std::map<std::string, T> out;
+  const Fields object = f.Object(key);
+  for (const auto& [pattern, value] : object.j.items()) {
+    if constexpr (std::is_integral_v<T>) {
+      out[pattern] = object.Integer(pattern.c_str());
+    } else {
+      out[pattern] = object.Number(pattern.c_str(), 0);
+    }
+    // A pattern that does not compile is an error now.
+    FullMatch(pattern, "", StrCat(f.source, ": \"", key, "\""));
+  }
+  return out;
+}
+
+std::vector<std::string> Names(const Fields& f, const char* key) {
+  std::vector<std::string> out;
+  for (const Json& name : f.Array(key)) {
+    if (!name.is_string()) f.Fail(key, "must be a list of strings");
+    out.push_back(name);
+  }
+  std::sort(out.begin(), out.end());  // PEFT's order is that of a set
+  return out;
+}
+
+// Fields that change nothing in what the adapter of a file computes.
+const std::set<std::string> kWithoutEffect = {
+    "auto_mapping",       "peft_version",      "revision",
+    "inference_mode",     "exclude_modules",   "layers_pattern",
+    "lora_dropout",       "megatron_core",     "runtime_config",
+    "loftq_config",       "eva_config",        "corda_config",
+    "lora_ga_config",     "qalora_group_size", "layers_to_transform",
+    "ensure_weight_tying"};
+const std::set<std::string> kUnderstood = {
+    "peft_type",        "task_type",      "base_model_name_or_path", "r",
+    "lora_alpha",       "use_rslora",     "fan_in_fan_out",          "rank_pattern",
+    "alpha_pattern",    "target_modules", "modules_to_save",         "bias",
+    "init_lora_weights"};
+
+bool IsOff(const Json& value) {
+  return value.is_null() || value == false ||
+         ((value.is_object() || value.is_array()) && value.empty());
+}
+
+void CheckKind(const Fields& f) {
+  if (const std::string type = f.Text("peft_type", "LORA"); type != "LORA") {
+    f.Fail("peft_type", StrCat("is ", Quoted(type), "; only \"LORA\" is supported"));
+  }
+  f.Expect("task_type", "CAUSAL_LM");
+  f.Expect("bias", "none");
+  // Others take something out of the base's weights, which the adapter then belongs to.
+  if (f.Has("init_lora_weights") && !f.j["init_lora_weights"].is_boolean()) {
+    const std::string init = f.Text("init_lora_weights", "");
+    const bool keeps_base = init == "gaussian" || init == "orthogonal" || init == "eva";
+    if (!keeps_base) {
+      f.Fail("init_lora_weights",
+             StrCat("is ", Quoted(init), ", which changes the base's weights: convert the adapter ",
+                    "with PEFT (save_pretrained with path_initial_model_for_weight_conversion)"));
+    }
+  }
+  for (const auto& [key, value] : f.j.items()) {
+    if (IsOff(value) || kUnderstood.contains(key) || kWithoutEffect.contains(key)) continue;
+    f.Fail(key.c_str(), StrCat("is ", DumpJson(value), "; Lockstep has no such adapters"));
+  }
+}
+
+}  // namespace
+
+int64_t PeftConfig::RankOf(const std::string& module) const {
+  return ValueFor(rank_pattern, "rank_pattern", module, rank);
+}
+
+double PeftConfig::ScaleOf(const std::string& module) const {
+  const double a = ValueFor(alpha_pattern, "alpha_pattern", module, alpha);
+  const auto r = static_cast<double>(RankOf(module));
+  return a / (rank_stabilized ? std::sqrt(r) : r);
+}
+
+bool PeftConfig::Targets(const std::string& module) const {
+  if (target_regex == "all-linear") return true;
+  if (!target_regex.empty()) return FullMatch(target_regex, module, "target_modules");
+  return std::any_of(target_modules.begin(), target_modules.end(),
+                     [&](const std::string& end) { return EndsWith(module, end); });
+}
+
+bool PeftConfig::Saves(const std::string& module) const {
+  return std::any_of(modules_to_save.begin(), modules_to_save.end(),
+                     [&](const std::string& end) { return EndsWith(module, end); });
+}
+
+PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
+  const Json j = ParseJson(text, source);
+  if (!j.is_object()) throw InputError(StrCat(source, ": not a JSON object"));
+  const Fields f{j, source};
+  CheckKind(f);
+  PeftConfig c;
+  c.base = f.Text("base_model_name_or_path", "");
+  c.rank = f.Integer("r", c.rank);
+  c.alpha = f.Number("lora_alpha", c.alpha);
+  c.dropout = f.Number("lora_dropout", 0);
+  c.rank_stabilized = f.Bool("use_rslora", false);
+  c.fan_in_fan_out = f.Bool("fan_in_fan_out", false);
+  c.rank_pattern = Patterns<int64_t>(f, "rank_pattern");
+  c.alpha_pattern = Patterns<double>(f, "alpha_pattern");
+  if (c.rank < 1) f.Fail("r", "must be at least 1");
+  for (const auto& [pattern, rank] : c.rank_pattern) {
+    if (rank < 1)
+      f.Fail("rank_pattern",
+             StrCat("has ", rank, " for ", Quoted(pattern), "; a rank is at least 1"));
+  }
+  if (!(c.dropout >= 0 && c.dropout < 1)) f.Fail("lora_dropout", "must be from 0 to below 1");
+  if (f.Has("target_modules") && j["target_modules"].is_string()) {
+    c.target_regex = j["target_modules"];
+    if (c.target_regex != "all-linear") {
+      FullMatch(c.target_regex, "", StrCat(source, ": \"target_modules\""));
+    }
+  } else {
+    c.target_modules = Names(f, "target_modules");
+  }
+  c.modules_to_save = Names(f, "modules_to_save");
+  return c;
+}
+
+std::string ToJson(const PeftConfig& c) {
+  // A whole number is one in the file, as PEFT writes it.
+  const auto number = [](double x) {
+    return x == std::floor(x) && std::abs(x) < 1e15 ? Json(static_cast<int64_t>(x)) : Json(x);
+  };
+  Json alphas = Json::object();
+  for (const auto& [pattern, alpha] : c.alpha_pattern) alphas[pattern] = number(alpha);
+  Json j = {{"peft_type", "LORA"},
+            {"task_type", "CAUSAL_LM"},
+            {"base_model_name_or_path", c.base},
+            {"r", c.rank},
+            {"lora_alpha", number(c.alpha)},
+            {"lora_dropout", c.dropout},
+            {"use_rslora", c.rank_stabilized},
+            {"fan_in_fan_out", c.fan_in_fan_out},
+            {"rank_pattern", c.rank_pattern},
+            {"alpha_pattern", alphas},
+            {"modules_to_save", nullptr},
+            {"bias", "none"},
+            {"inference_mode", true}};
+  j["target_modules"] = c.target_modules;
+  if (!c.target_regex.empty()) j["target_modules"] = c.target_regex;
+  if (!c.modules_to_save.empty()) j["modules_to_save"] = c.modules_to_save;
+  return DumpJson(j, 2) + "\n";
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,44 @@
+// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter beside
+// its tensors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace lockstep::models {
+
+// The fields that decide what an adapter computes. Modules have Hugging Face's names:
+// "model.layers.0.self_attn.q_proj".
+struct PeftConfig {
+  std::string base{};  // base_model_name_or_path
+  int64_t rank = 8;
+  double alpha = 8;
+  double dropout = 0;  // of training
+  bool rank_stabilized = false;
+  bool fan_in_fan_out = false;  // the base has its weights as [in, out], as GPT-2 does
+  // Ranks and alphas of modules that differ: regular expressions for the end of their names.
+  std::map<std::string, int64_t> rank_pattern{};
+  std::map<std::string, double> alpha_pattern{};
+  // The modules with an adapter, by the ends of their names, or one regular expression for them.
+  std::vector<std::string> target_modules{};
+  std::string target_regex{};
+  // By the ends of their names: modules that were trained as a whole.
+  std::vector<std::string> modules_to_save{};
+
+  int64_t RankOf(const std::string& module) const;
+  // Of what the adapter adds: alpha / rank, or alpha / sqrt(rank).
+  double ScaleOf(const std::string& module) const;
+  bool Targets(const std::string& module) const;
+  bool Saves(const std::string& module) const;
+};
+
+// InputErrors name `source` and the field: of an adapter that is no LoRA, or of a kind that
+// Lockstep lacks (use_dora, lora_bias, layer_replication, trainable_token_indices and others that a
+// later PEFT may add), since a field that is ignored would give wrong results. What says only where
+// adapters are (layers_to_transform, exclude_modules) is ignored: that is in the file of tensors.
+PeftConfig ParsePeftConfig(const std::string& text, const std::string& source);
+std::string ToJson(const PeftConfig& config);
+
+}  // namespace lockstep::models

@@ -1,0 +1,51 @@
+#include "models/gpt/peft/layer_names.h"
+
+namespace lockstep::models {
+namespace {
+
+// Of a model with a head; Llama's names of tensors have the "model." already.
+std::string ModuleOf(const GptConfig& config, const std::string& tensor) {
+  const std::string module = tensor.substr(0, tensor.rfind('.'));
+  const bool bare = module != "lm_head" && HfModelType(config) == "gpt2";
+  return (bare ? "transformer." : "") + module;
+}
+
+}  // namespace
+
+std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string& name,
+                                     const Parameter& p) {
+  std::vector<ModuleRows> out;
+  for (const HfRows& rows : HfRowsOf(config, name, p)) {
+    out.push_back({rows, ModuleOf(config, rows.name), rows.name.substr(rows.name.rfind('.') + 1)});
+  }
+  return out;
+}
+
+std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
+  std::vector<AdaptableLayer> out;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    // The others are vectors, experts', which are stacked, and those that choose experts.
+    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
+                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
+                        !name.ends_with(".shared_gate.weight");
+    if (!linear || IsOfAdapter(name)) continue;
+    AdaptableLayer layer{.path = name.substr(0, name.rfind('.')),
+                         .in_features = p->logical_shape()[1]};
+    const std::vector<ModuleRows> parts = ModuleRowsOf(model.config(), name, *p);
+    for (const auto& [rows, module, kind] : parts) {
+      const std::string slice = parts.size() > 1 ? module.substr(module.rfind('.') + 1) : "";
+      layer.parts.push_back({module, slice, rows.end - rows.begin});
+    }
+    out.push_back(std::move(layer));
+  }
+  return out;
+}
+
+std::string WithoutModel(const std::string& module) {
+  for (const std::string name : {"transformer.", "model."}) {
+    if (module.starts_with(name)) return module.substr(name.size());
+  }
+  return module;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,20 @@
+// An adapter merged into the weights that it belongs to, as they are read and written.
+#pragma once
+
+#include <functional>
+
+#include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "nn/lora/add_lora.h"
+
+namespace lockstep::models {
+
+// The weights of a model with the adapter: W + scale B A, computed in f32 and rounded once, to
+// `dtype`, a parameter at a time, so that there is never more than one in memory. `base` gives the
+// whole of each W, in any dtype. What the adapter has whole (modules_to_save) takes the place of W.
+// `lost`, if it is not empty, is told what the rounding takes of each matrix's adapter, when that
+// is merged. InputError if the adapter does not fit the model.
+WeightSource MergedWeights(const GptConfig& config, const PeftAdapter& adapter, WeightSource base,
+                           DType dtype, std::function<void(const nn::LoraMergeLoss&)> lost = {});
+
+}  // namespace lockstep::models

@@ -1,0 +1,32 @@
+// Writes the adapters of a Gpt as PEFT's files (adapter.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/io/safetensors_writer.h"
+#include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter_config.h"
+
+namespace lockstep::models {
+
+// The entry of the metadata of adapter_model.safetensors with HashOfContent of the weights to which
+// the adapter belongs. Only Lockstep reads it.
+inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
+
+// What adapter_config.json says of a model's adapters: targets, ranks and scales, and in
+// modules_to_save what else is trainable. `rank_stabilized` is by which formula alphas make scales.
+// Without the base and the dropout.
+PeftConfig PeftConfigOf(Gpt& model, bool rank_stabilized);
+
+// The tensors of adapter_model.safetensors: A and B of all adapters, and what else is trainable. As
+// for ToHfTensors, all ranks of a sharded model produce the items together.
+std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model);
+std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource& weight);
+
+// Fills a folder, which is made if there is none; of a model that this process has whole. An empty
+// hash is left out.
+void WriteAdapter(const std::string& folder, const Gpt& model, const PeftConfig& config,
+                  const std::string& base_hash);
+
+}  // namespace lockstep::models

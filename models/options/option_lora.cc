@@ -1,0 +1,56 @@
+#include "models/options/option_lora.h"
+
+#include "models/options/config_checks.h"
+
+namespace lockstep::models {
+
+void AddLoraOptions(Options& options, LoraOptions& lora) {
+  options.Add("lora.rank", &lora.rank,
+              {.min = 0,
+               .max = 65536,
+               .aliases = {"lora_r", "lora_rank"},
+               .doc = "rank of low-rank adapters, which are trained instead of the weights of "
+                      "init_from; 0: none, all weights are trained"});
+  options.Add("lora.alpha", &lora.alpha,
+              {.above = 0,
+               .max = 1e6,
+               .aliases = {"lora_alpha"},
+               .doc = "what adapters add is multiplied by alpha / rank"});
+  options.Add("lora.dropout", &lora.dropout,
+              {.min = 0,
+               .below = 1,
+               .aliases = {"lora_dropout"},
+               .doc = "share of the adapters' inputs that a training step drops"});
+  options.Add("lora.targets", &lora.targets,
+              {.aliases = {"target_modules", "lora_target_modules"},
+               .doc = "which matrices get an adapter: all, or Hugging Face's names, as in "
+                      "q_proj,v_proj, which may have * and the path before them, as in "
+                      "layers.1*.mlp.*"});
+  options.Add("lora.rank_stabilized", &lora.rank_stabilized,
+              {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
+  options.Add(
+      "lora.init_from", &lora.init_from,
+      {.aliases = {"adapter", "adapter_name_or_path"},
+       .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
+              "on; it decides rank, alpha and targets"});
+}
+
+void CheckLora(const Options& options, const LoraOptions& lora) {
+  const LoraOptions d;
+  if (!lora.init_from.empty() && lora.rank > 0) {
+    options.Fail({"lora.rank", "lora.init_from"},
+                 StrCat(options.Describe("lora.rank"), " makes new adapters, and ",
+                        options.Describe("lora.init_from"), " names adapters with ranks of their ",
+                        "own: leave one of them out"));
+  }
+  const auto needs_rank = [&](std::string_view key, const auto& value, const auto& initial) {
+    CheckEffect(options, key, value, initial, lora.rank > 0, "lora.rank = 16");
+  };
+  needs_rank("lora.alpha", lora.alpha, d.alpha);
+  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout,
+              lora.rank > 0 || !lora.init_from.empty(), "lora.rank = 16");
+  needs_rank("lora.targets", lora.targets, d.targets);
+  needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
+}
+
+}  // namespace lockstep::models

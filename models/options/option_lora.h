@@ -1,0 +1,27 @@
+// Low-rank adapters: what lora.* says of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+struct LoraOptions {
+  int64_t rank = 0;  // 0: no adapters, and what follows does nothing
+  double alpha = 16;
+  double dropout = 0;
+  std::string targets = "all";  // models/gpt/lora_targets.h
+  bool rank_stabilized = false;
+  std::string init_from;  // a folder of adapters to go on with, which decides all but the dropout
+
+  bool operator==(const LoraOptions&) const = default;
+};
+
+void AddLoraOptions(Options& options, LoraOptions& lora);
+
+// Fails for what has no effect.
+void CheckLora(const Options& options, const LoraOptions& lora);
+
+}  // namespace lockstep::models

@@ -1,0 +1,185 @@
+// Adapters through the programs: train_gpt goes on with one that PEFT made, sample_gpt uses it, and
+// both know when its base is not the one it belongs to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "models/gpt/peft/adapter.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kBase = "tests/testdata/llama_parity", kAdapter = "tests/testdata/llama_peft";
+
+std::string Folder(const std::string& name) {
+  const std::string folder = JoinPath(testing::TempDir(), name);
+  RemoveTree(folder);
+  MakeDirectories(folder);
+  return folder;
+}
+
+std::string CopyOf(const std::string& source, const std::string& name) {
+  const std::string folder = Folder(name);
+  for (const std::string& file : ListDirectory(source)) {
+    WriteFileAtomically(JoinPath(folder, file), ReadFile(JoinPath(source, file)));
+  }
+  return folder;
+}
+
+// The settings of tests/peers/make_family_parity.py.
+std::vector<std::string> Tune(const std::string& base, const std::string& out,
+                              const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"models/train_gpt",
+                                        "--init_from=" + base,
+                                        "--lora.init_from=" + kAdapter,
+                                        "--data.path=" + kBase + "/tokens.bin",
+                                        "--data.order=sequential",
+                                        "--data.val_fraction=0",
+                                        "--model.block_size=16",
+                                        "--train.steps=10",
+                                        "--train.batch_size=3",
+                                        "--train.grad_accum=2",
+                                        "--optim.lr=1e-2",
+                                        "--optim.min_lr=1e-3",
+                                        "--optim.warmup=3",
+                                        "--optim.decay_steps=10",
+                                        "--optim.beta1=0.9",
+                                        "--optim.beta2=0.95",
+                                        "--optim.weight_decay=0.1",
+                                        "--optim.clip=0.8",
+                                        "--checkpoint.every=5",
+                                        "--checkpoint.keep=0",
+                                        "--out_dir=" + out};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<std::string> Sample(const std::string& checkpoint,
+                                const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"models/sample_gpt", "--checkpoint=" + checkpoint,
+                                        "--prompt=3 1 4", "--tokens=12", "--temperature=0"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::string Text(const std::vector<std::string>& command) {
+  const Result run = RunProgram(command);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  return run.out;
+}
+
+TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
+  const std::string out = Folder("tuned");
+  const Result run = RunProgram(Tune(kBase, out));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  // PEFT's losses.
+  const auto golden = nlohmann::json::parse(ReadFile(kAdapter + "/steps.json")).at("steps");
+  std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
+  size_t step = 0;
+  for (std::string line; std::getline(lines, line); ++step) {
+    ASSERT_LT(step, golden.size());
+    const double loss = nlohmann::json::parse(line).at("loss");
+    EXPECT_NEAR(loss, golden[step].at("loss").get<double>(), 2e-5) << "step " << step;
+  }
+  EXPECT_EQ(step, golden.size());
+
+  // The checkpoint has the adapter and not the base, to which it points.
+  const std::string latest = out + "/latest";
+  EXPECT_FALSE(PathExists(latest + "/model.safetensors"));
+  const models::PeftAdapter adapter = models::PeftAdapter::Open(latest);
+  EXPECT_EQ(adapter.config().base.front(), '/');
+  EXPECT_EQ(adapter.base_hash().size(), 16u);
+  EXPECT_EQ(adapter.config().rank_pattern.size(), 2u);
+  EXPECT_EQ(adapter.config().modules_to_save, std::vector<std::string>{"lm_head"});
+  const auto names = [](const std::string& folder) {
+    std::vector<std::string> all;
+    for (const auto& e : SafetensorsFile::Open(folder + "/adapter_model.safetensors").entries()) {
+      all.push_back(e.name);
+    }
+    return all;
+  };
+  EXPECT_EQ(names(latest), names(kAdapter));
+
+  // Going on from the middle gives the same bits.
+  const std::string again = Folder("tuned_again");
+  const Result resumed =
+      RunProgram(Tune(kBase, again, {"--checkpoint.resume=" + out + "/checkpoints/step-00000005"}));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"}) {
+    EXPECT_EQ(ReadFile(JoinPath(again + "/latest", file)), ReadFile(JoinPath(latest, file)));
+  }
+
+  const std::string tuned = Text(Sample(out)), plain = Text(Sample(kBase));
+  EXPECT_NE(tuned, plain);
+  EXPECT_EQ(Text(Sample(kBase, {"--adapter=" + out})), tuned);
+  const std::string first = Text(Sample(kBase, {"--adapter=" + kAdapter}));
+  EXPECT_NE(first, tuned);
+  EXPECT_EQ(Text(Sample(kBase, {"--adapter=" + kAdapter, "--adapter=" + out})),
+            StrCat("---- prompt 1, ", kAdapter, " ----\n", first, "---- prompt 1, ", out,
+                   "/latest ----\n", tuned));
+  const Result both = RunProgram(Sample(out, {"--adapter=" + kAdapter}));
+  EXPECT_EQ(both.exit_code, 1);
+  EXPECT_THAT(both.err, AllOf(HasSubstr("has adapters itself"), HasSubstr("llama_parity")));
+}
+
+TEST(AdapterPrograms, KnowTheBaseOfAnAdapter) {
+  const std::string base = CopyOf(kBase, "base/llama_parity"), out = Folder("of_a_base");
+  const Result run = RunProgram(Tune(base, out, {"--train.steps=5"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<std::string> resume =
+      Tune(base, Folder("of_another"), {"--checkpoint.resume=" + out});
+
+  // Elsewhere, with the same content.
+  const std::string moved = JoinPath(testing::TempDir(), "moved");
+  RemoveTree(moved);
+  RenameDurably(base, moved);
+  EXPECT_EQ(Text(Sample(moved, {"--adapter=" + out})).empty(), false);
+  for (const auto& command : {Sample(out), resume}) {
+    const Result gone = RunProgram(command);
+    EXPECT_EQ(gone.exit_code, 1);
+    EXPECT_THAT(gone.err, AllOf(HasSubstr(base), HasSubstr("there is no such folder")));
+  }
+
+  // In its place, with other content.
+  CopyOf(kBase, "base/llama_parity");
+  std::string config = ReadFile(base + "/config.json");
+  config.insert(config.rfind('}'), " ");
+  WriteFileAtomically(base + "/config.json", config);
+  for (const auto& command : {Sample(out), Sample(base, {"--adapter=" + out}), resume}) {
+    const Result changed = RunProgram(command);
+    EXPECT_EQ(changed.exit_code, 1);
+    EXPECT_THAT(changed.err, HasSubstr("has adapters of other weights than those that are now "));
+  }
+}
+
+TEST(AdapterPrograms, RefuseWhatDoesNotGoTogether) {
+  const std::string out = Folder("refused");
+  const auto error = [&](const std::vector<std::string>& command) {
+    const Result run = RunProgram(command);
+    EXPECT_EQ(run.exit_code, 1);
+    return run.err;
+  };
+  EXPECT_THAT(error(Tune(kBase, out, {"--lora.rank=4"})),
+              AllOf(HasSubstr("lora.rank = 4"), HasSubstr("leave one of them out")));
+  EXPECT_THAT(error(Tune(kAdapter, out)), HasSubstr("both have adapters"));
+  EXPECT_THAT(error(Tune("tests/testdata/qwen2_parity", out)),
+              AllOf(HasSubstr("llama_peft/adapter_model.safetensors"),
+                    HasSubstr("the adapter belongs to another model")));
+  EXPECT_THAT(error({"models/train_gpt", "--lora.init_from=" + kAdapter, "--out_dir=" + out}),
+              AllOf(HasSubstr("lora.init_from"), HasSubstr("--init_from")));
+  EXPECT_THAT(error(Sample("tests/testdata/qwen2_parity", {"--adapter=" + kAdapter})),
+              HasSubstr("the adapter belongs to another model"));
+  EXPECT_THAT(error(Sample(kBase, {"--adapter=" + kBase})),
+              HasSubstr("it has no adapter_config.json"));
+}
+
+}  // namespace
+}  // namespace lockstep

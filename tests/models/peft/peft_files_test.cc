@@ -1,0 +1,345 @@
+// Folders of adapters that Lockstep must refuse, saying what is wrong and where, and those whose
+// configuration has less common forms.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/io/safetensors.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/gpt/peft/adapter_set.h"
+#include "models/gpt/peft/write_adapter.h"
+#include "tests/message_of.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::json;
+using test::MessageOf;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string Base(const std::string& family) { return StrCat("tests/testdata/", family, "_parity"); }
+std::string Golden(const std::string& family) { return StrCat("tests/testdata/", family, "_peft"); }
+
+using Tensors = std::map<std::string, Tensor>;
+
+// A copy of a family's golden adapter in which `change` has changed something.
+std::string Changed(const std::string& family, const std::function<void(Json&, Tensors&)>& change) {
+  const std::string folder = JoinPath(testing::TempDir(), "changed_adapter");
+  RemoveTree(folder);
+  MakeDirectories(folder);
+  const std::string config = Golden(family) + "/adapter_config.json";
+  Json j = ParseJson(ReadFile(config), config);
+  Tensors tensors;
+  const SafetensorsFile file = SafetensorsFile::Open(Golden(family) + "/adapter_model.safetensors");
+  for (const SafetensorsEntry& entry : file.entries()) tensors[entry.name] = entry.ToTensor();
+  change(j, tensors);
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, tensor] : tensors) items.push_back(SafetensorsItem::Of(name, tensor));
+  FileWriter out(folder + "/adapter_model.safetensors");
+  WriteSafetensors(out, items);
+  out.Close();
+  WriteFileAtomically(folder + "/adapter_config.json", DumpJson(j));
+  return folder;
+}
+
+std::string WithField(const std::string& family, const char* key, const Json& value) {
+  return Changed(family, [&](Json& j, Tensors&) { j[key] = value; });
+}
+
+std::string WithTensors(const std::string& family, const std::function<void(Tensors&)>& change) {
+  return Changed(family, [&](Json&, Tensors& tensors) { change(tensors); });
+}
+
+// What reading the folder into a model of this family says.
+std::string Refusal(const std::string& folder, const GptConfig& model) {
+  return MessageOf<InputError>([&] {
+    Gpt gpt(model);
+    PeftAdapter::Open(folder).AddTo(gpt);
+  });
+}
+std::string Refusal(const std::string& folder, const std::string& family) {
+  return Refusal(folder, ReadHfConfig(Base(family)));
+}
+
+constexpr char kLayer[] = "base_model.model.model.layers.0.self_attn.q_proj";
+
+TEST(PeftConfigs, KindsThatLockstepLacksAreRefusedByTheirField) {
+  const auto refusal = [](const char* key, const Json& value) {
+    return Refusal(WithField("qwen2", key, value), "qwen2");
+  };
+  EXPECT_THAT(
+      refusal("use_dora", true),
+      HasSubstr("adapter_config.json: \"use_dora\" is true; Lockstep has no such adapters"));
+  EXPECT_THAT(refusal("lora_bias", true), HasSubstr("\"lora_bias\" is true"));
+  EXPECT_THAT(refusal("layer_replication", Json::array({{0, 4}, {2, 5}})),
+              HasSubstr("\"layer_replication\" is [[0,4],[2,5]]"));
+  EXPECT_THAT(refusal("trainable_token_indices", Json::array({1, 2})),
+              HasSubstr("\"trainable_token_indices\" is [1,2]"));
+  EXPECT_THAT(refusal("target_parameters", Json::array({"experts.w"})),
+              HasSubstr("\"target_parameters\" is"));
+  EXPECT_THAT(refusal("a_field_of_2030", 3), HasSubstr("\"a_field_of_2030\" is 3"));
+  EXPECT_THAT(refusal("peft_type", "IA3"),
+              HasSubstr("\"peft_type\" is \"IA3\"; only \"LORA\" is supported"));
+  EXPECT_THAT(refusal("task_type", "SEQ_CLS"), HasSubstr("\"task_type\" is \"SEQ_CLS\""));
+  EXPECT_THAT(refusal("bias", "all"), HasSubstr("\"bias\" is \"all\""));
+  EXPECT_THAT(refusal("init_lora_weights", "pissa"),
+              AllOf(HasSubstr("\"init_lora_weights\" is \"pissa\""), HasSubstr("convert")));
+  EXPECT_THAT(refusal("r", "eight"), HasSubstr("\"r\" must be an integer"));
+  EXPECT_THAT(refusal("r", 0), HasSubstr("\"r\" must be at least 1"));
+  EXPECT_THAT(refusal("rank_pattern", {{"q_proj", -1}}), HasSubstr("\"rank_pattern\" has -1"));
+  EXPECT_THAT(refusal("target_modules", "(q_proj"), HasSubstr("\"target_modules\""));
+  EXPECT_EQ(refusal("init_lora_weights", "gaussian"), "no error");
+  EXPECT_EQ(refusal("loftq_config", Json::object()), "no error");
+}
+
+TEST(PeftConfigs, PatternsAndTargetsAreThoseOfPeft) {
+  PeftConfig c{.rank = 4, .alpha = 8};
+  c.rank_pattern = {{"q_proj", 2}, {"layers\\.1\\..*down_proj", 6}};
+  EXPECT_EQ(c.RankOf("model.layers.0.self_attn.q_proj"), 2);
+  EXPECT_EQ(c.RankOf("model.layers.0.self_attn.xq_proj"), 4);  // whole components
+  EXPECT_EQ(c.RankOf("model.layers.1.mlp.down_proj"), 6);
+  EXPECT_EQ(c.RankOf("model.layers.11.mlp.down_proj"), 4);
+  EXPECT_EQ(c.ScaleOf("model.layers.1.mlp.down_proj"), 8.0 / 6);
+  c.rank_stabilized = true;
+  EXPECT_EQ(c.ScaleOf("model.layers.0.self_attn.q_proj"), 8 / std::sqrt(2.0));
+  c.rank_pattern["layers.0.self_attn.q_proj"] = 3;
+  EXPECT_THAT(MessageOf<InputError>([&] { c.RankOf("model.layers.0.self_attn.q_proj"); }),
+              HasSubstr("\"rank_pattern\" has two values for model.layers.0.self_attn.q_proj"));
+  c.target_modules = {"q_proj", "mlp.up_proj"};
+  EXPECT_TRUE(c.Targets("model.layers.0.self_attn.q_proj"));
+  EXPECT_TRUE(c.Targets("model.layers.0.mlp.up_proj"));
+  EXPECT_FALSE(c.Targets("model.layers.0.mlp.xup_proj"));
+  c.target_regex = ".*layers\\.[02]\\.self_attn\\.(q|v)_proj";
+  EXPECT_TRUE(c.Targets("model.layers.2.self_attn.v_proj"));
+  EXPECT_FALSE(c.Targets("model.layers.1.self_attn.v_proj"));
+  EXPECT_FALSE(c.Targets("model.layers.0.self_attn.v_proj_more"));
+}
+
+TEST(PeftConfigs, AreWrittenAsTheyAreRead) {
+  PeftConfig c{.base = "base", .rank = 3, .alpha = 4.5, .dropout = 0.25, .rank_stabilized = true};
+  c.rank_pattern = {{"q_proj", 2}};
+  c.alpha_pattern = {{"k_proj", 7}};
+  c.target_modules = {"k_proj", "q_proj"};
+  c.modules_to_save = {"lm_head"};
+  const std::string text = ToJson(c);
+  EXPECT_EQ(ToJson(ParsePeftConfig(text, "again")), text);
+  c.target_modules.clear();
+  c.target_regex = ".*_proj";
+  EXPECT_EQ(ParsePeftConfig(ToJson(c), "again").target_regex, ".*_proj");
+}
+
+TEST(PeftFiles, ARegularExpressionMayNameTheTargets) {
+  EXPECT_EQ(Refusal(WithField("qwen2", "target_modules", ".*\\.(q|v)_proj"), "qwen2"), "no error");
+  EXPECT_EQ(Refusal(WithField("qwen2", "target_modules", "all-linear"), "qwen2"), "no error");
+  EXPECT_THAT(Refusal(WithField("qwen2", "target_modules", ".*\\.q_proj"), "qwen2"),
+              AllOf(HasSubstr("v_proj.lora_A.weight\" is there, but \"target_modules\""),
+                    HasSubstr("do not belong together")));
+}
+
+TEST(PeftFiles, OfAnotherModel) {
+  EXPECT_THAT(Refusal(Golden("llama"), "qwen2"),
+              AllOf(HasSubstr("adapter_model.safetensors: "), HasSubstr("has shape [2, 32], but "),
+                    HasSubstr("needs [2, 24]: the adapter belongs to another model")));
+  EXPECT_THAT(Refusal(Golden("gpt2"), "llama"),
+              AllOf(HasSubstr("\"base_model.model.transformer.h.0.attn.c_attn.lora_A.weight\" "),
+                    HasSubstr("this model (Llama, 2 layers) does not have"),
+                    HasSubstr("the layers' down_proj, gate_proj, k_proj, o_proj")));
+  GptConfig shallow = ReadHfConfig(Base("qwen2"));
+  shallow.n_layer = 1;
+  EXPECT_THAT(Refusal(Golden("qwen2"), shallow),
+              AllOf(HasSubstr("model.layers.1.self_attn.q_proj"), HasSubstr("1 layers) does not")));
+  EXPECT_THAT(Refusal(WithField("qwen2", "r", 5), "qwen2"),
+              AllOf(HasSubstr("has shape [3, 24]"), HasSubstr("with rank 5 needs [5, 24]")));
+}
+
+TEST(PeftFiles, ARankAboveThatOfTheMatrix) {
+  const std::string folder = Changed("qwen2", [](Json& j, Tensors& tensors) {
+    tensors.clear();
+    tensors[StrCat(kLayer, ".lora_A.weight")] = Tensor::Zeros({25, 24}, DType::kF32);
+    tensors[StrCat(kLayer, ".lora_B.weight")] = Tensor::Zeros({24, 25}, DType::kF32);
+    j["r"] = 25;
+  });
+  EXPECT_THAT(Refusal(folder, "qwen2"),
+              HasSubstr("has rank 25, above that of the matrix, [24, 24]"));
+}
+
+TEST(PeftFiles, WhatIsNoAdapter) {
+  EXPECT_THAT(Refusal(Base("qwen2"), "qwen2"), HasSubstr("it has no adapter_config.json"));
+  EXPECT_THAT(Refusal(WithTensors("qwen2", [](Tensors& t) { t.clear(); }), "qwen2"),
+              HasSubstr("holds no lora_A and lora_B of any module"));
+  EXPECT_THAT(
+      Refusal(WithTensors("qwen2", [](Tensors& t) { t.erase(StrCat(kLayer, ".lora_B.weight")); }),
+              "qwen2"),
+      HasSubstr("q_proj.lora_A.weight\" is there without its lora_B"));
+  const auto with = [](const std::string& name) {
+    return Refusal(WithTensors("qwen2",
+                               [&](Tensors& t) {
+                                 t[name] = Tensor::Zeros({67, 24}, DType::kF32);
+                               }),
+                   "qwen2");
+  };
+  EXPECT_THAT(with("model.layers.0.weight"), HasSubstr("does not begin with base_model.model."));
+  EXPECT_THAT(with("base_model.model.model.embed_tokens.lora_embedding_A"),
+              HasSubstr("adapts an embedding"));
+  EXPECT_THAT(with(StrCat(kLayer, ".lora_magnitude_vector")),
+              HasSubstr("adapters that Lockstep lacks"));
+  EXPECT_THAT(with("base_model.model.model.pooler.weight"),
+              HasSubstr("is of a module that this model does not have"));
+  const std::string pickled = WithField("qwen2", "r", 3);
+  RenameDurably(pickled + "/adapter_model.safetensors", pickled + "/adapter_model.bin");
+  EXPECT_THAT(Refusal(pickled, "qwen2"), HasSubstr("may run code when it is read"));
+}
+
+// What would change a head that is tied to the embedding, or the embedding.
+TEST(PeftFiles, OfATiedHead) {
+  const auto adapted = [](const std::string& family, int64_t width) {
+    return Changed(family, [&](Json& j, Tensors& tensors) {
+      tensors["base_model.model.lm_head.lora_A.weight"] = Tensor::Zeros({3, width}, DType::kF32);
+      tensors["base_model.model.lm_head.lora_B.weight"] = Tensor::Zeros({67, 3}, DType::kF32);
+      tensors.erase("base_model.model.lm_head.weight");
+      j["target_modules"].push_back("lm_head");
+    });
+  };
+  EXPECT_THAT(Refusal(adapted("qwen2", 24), "qwen2"),
+              AllOf(HasSubstr("\"base_model.model.lm_head.lora_A.weight\" changes lm_head"),
+                    HasSubstr("tied to its token embedding")));
+  EXPECT_THAT(Refusal(adapted("llama", 32), "llama"),
+              HasSubstr("adapts the head, which Lockstep does not; modules_to_save may"));
+  for (const std::string module : {"lm_head", "model.embed_tokens"}) {
+    const std::string folder = Changed("qwen2", [&](Json& j, Tensors& tensors) {
+      tensors[StrCat("base_model.model.", module, ".weight")] =
+          Tensor::Zeros({67, 24}, DType::kF32);
+      j["modules_to_save"] = {module};
+    });
+    EXPECT_THAT(Refusal(folder, "qwen2"), HasSubstr("tied to its token embedding")) << module;
+  }
+}
+
+TEST(PeftFiles, ModulesToSave) {
+  EXPECT_THAT(Refusal(WithField("llama", "modules_to_save", nullptr), "llama"),
+              HasSubstr("\"modules_to_save\" of adapter_config.json has no such module"));
+  // Queries without keys and values: one matrix of Gpt's.
+  const std::string folder = Changed("qwen2", [](Json& j, Tensors& tensors) {
+    tensors["base_model.model.model.layers.1.self_attn.q_proj.weight"] =
+        Tensor::Zeros({24, 24}, DType::kF32);
+    j["modules_to_save"] = {"layers.1.self_attn.q_proj"};
+  });
+  EXPECT_THAT(Refusal(folder, "qwen2"), HasSubstr("list all of them in modules_to_save"));
+}
+
+// ---- Which weights an adapter belongs to. ----
+
+std::unique_ptr<Gpt> Loaded(const std::string& base, const std::string& adapter) {
+  auto model = std::make_unique<Gpt>(ReadHfConfig(base));
+  if (!adapter.empty()) PeftAdapter::Open(adapter).AddTo(*model);
+  model->Materialize(kCpu, 0);
+  LoadHfWeights(*model, base);
+  if (!adapter.empty()) PeftAdapter::Open(adapter).LoadInto(*model);
+  return model;
+}
+
+std::vector<float> Logits(Gpt& model) {
+  const NoGrad no_grad;
+  return model(Tensor::FromVector<int32_t>({3, 1, 4, 1, 5}, {1, 5})).ToVector<float>();
+}
+
+TEST(PeftBase, IsKnownByTheHashOfItsContent) {
+  const auto model = Loaded(Base("qwen2"), Golden("qwen2"));
+  PeftConfig config = PeftConfigOf(*model, true);
+  config.base = "/elsewhere/base";
+  const std::string folder = JoinPath(testing::TempDir(), "hashed_adapter");
+  WriteAdapter(folder, *model, config, HashOfBase(Base("qwen2")));
+  const PeftAdapter adapter = PeftAdapter::Open(folder);
+  std::string said;
+  const auto warn = [&](const std::string& text) { said = text; };
+  CheckBase(adapter, Base("qwen2"), warn);  // wherever it is
+  EXPECT_EQ(said, "");
+  EXPECT_THAT(MessageOf<InputError>([&] { CheckBase(adapter, Base("qwen3"), warn); }),
+              AllOf(HasSubstr("has adapters of other weights than those that are now in "),
+                    HasSubstr("qwen3_parity (they were in /elsewhere/base)")));
+}
+
+TEST(PeftBase, OfOtherProgramsHasOnlyAName) {
+  std::string said;
+  const auto warn = [&](const std::string& text) { said = text; };
+  CheckBase(PeftAdapter::Open(Golden("qwen2")), Base("qwen2"), warn);
+  EXPECT_EQ(said, "");
+  const PeftAdapter other =
+      PeftAdapter::Open(WithField("qwen2", "base_model_name_or_path", "Qwen/Qwen2.5-0.5B"));
+  CheckBase(other, Base("qwen2"), warn);
+  EXPECT_THAT(said, HasSubstr("says that it belongs to \"Qwen/Qwen2.5-0.5B\", and nothing tells"));
+}
+
+TEST(PeftBase, ThatIsNotThere) {
+  EXPECT_EQ(WeightsOf(Golden("qwen2")), Base("qwen2"));
+  EXPECT_EQ(WeightsOf(Base("qwen2")), Base("qwen2"));
+  const std::string folder = WithField("qwen2", "base_model_name_or_path", "Qwen/Qwen2.5-0.5B");
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { WeightsOf(folder); }),
+      AllOf(HasSubstr("adapters of the weights of 'Qwen/Qwen2.5-0.5B', and there is no such"),
+            HasSubstr("base_model_name_or_path of ")));
+}
+
+// ---- Several at a time. ----
+
+TEST(AdapterSet, SwitchesBetweenAdaptersAndNone) {
+  const std::string other = Changed("llama", [](Json& j, Tensors& tensors) {
+    std::erase_if(tensors, [](const auto& t) { return t.first.find("v_proj") == t.first.npos; });
+    j["modules_to_save"] = nullptr;
+    j["lora_alpha"] = 40;
+  });
+  const std::string base = Base("llama");
+  const std::vector<float> plain = Logits(*Loaded(base, "")),
+                           first = Logits(*Loaded(base, Golden("llama"))),
+                           second = Logits(*Loaded(base, other));
+  EXPECT_NE(first, plain);
+  EXPECT_NE(second, plain);
+  EXPECT_NE(first, second);
+  const auto model = Loaded(base, "");
+  AdapterSet set(*model);
+  set.Add("first", PeftAdapter::Open(Golden("llama")));
+  set.Add("second", PeftAdapter::Open(other));
+  EXPECT_EQ(Logits(*model), plain);
+  for (int round = 0; round < 2; ++round) {
+    set.Use("first");
+    EXPECT_EQ(set.used(), "first");
+    EXPECT_EQ(Logits(*model), first);
+    set.Use("second");
+    EXPECT_EQ(Logits(*model), second);  // also with the head of the base
+    set.UseNone();
+    EXPECT_EQ(Logits(*model), plain);
+  }
+  EXPECT_THAT(MessageOf([&] { set.Use("third"); }),
+              HasSubstr("there is no adapter 'third'; there are: first, second"));
+  EXPECT_THAT(MessageOf<InputError>([&] { set.Add("gpt2", PeftAdapter::Open(Golden("gpt2"))); }),
+              HasSubstr("belongs to another model"));
+  EXPECT_THAT(MessageOf([&] { set.Add("first", PeftAdapter::Open(other)); }),
+              HasSubstr("there is an adapter 'first' already"));
+}
+
+// Values of another adapter than the one whose layers the model has.
+TEST(PeftFiles, LoadedIntoOtherAdapters) {
+  const auto model = Loaded(Base("llama"), Golden("llama"));
+  const auto refusal = [&](const std::string& folder) {
+    return MessageOf<InputError>([&] { PeftAdapter::Open(folder).LoadInto(*model); });
+  };
+  EXPECT_THAT(refusal(WithTensors("llama",
+                                  [](Tensors& t) {
+                                    t.erase(StrCat(kLayer, ".lora_A.weight"));
+                                    t.erase(StrCat(kLayer, ".lora_B.weight"));
+                                  })),
+              HasSubstr("has no adapter of model.layers.0.self_attn.q_proj"));
+  EXPECT_THAT(
+      refusal(WithTensors("llama", [](Tensors& t) { t.erase("base_model.model.lm_head.weight"); })),
+      HasSubstr("lacks base_model.model.lm_head.weight"));
+}
+
+}  // namespace
+}  // namespace lockstep::models

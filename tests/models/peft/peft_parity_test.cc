@@ -1,0 +1,253 @@
+// Adapters against PEFT: tiny models with an adapter that PEFT made have its logits, gradients,
+// losses and merged weights, and its files are read and written. tests/peers/make_peft_parity.py
+// made the goldens.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/autograd/engine.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "data/token_file.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/gpt/peft/layer_names.h"
+#include "models/gpt/peft/merged_weights.h"
+#include "models/gpt/peft/write_adapter.h"
+#include "models/train/trainer.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kLength = 24;
+
+class PeftParity : public testing::TestWithParam<const char*> {
+ protected:
+  std::string Base() const { return StrCat("tests/testdata/", GetParam(), "_parity"); }
+  std::string Folder() const { return StrCat("tests/testdata/", GetParam(), "_peft"); }
+  Tensor Ids(int64_t first) const {
+    std::vector<int32_t> ids(kLength);
+    data::TokenFile(Base() + "/tokens.bin").Read(first, ids);
+    return Tensor::FromVector(ids, {1, kLength});
+  }
+  std::string BaseInBf16() const {
+    Gpt model(ReadHfConfig(Base()));
+    model.Materialize(kCpu, 0, DType::kBF16);
+    LoadHfWeights(model, Base());
+    const std::string folder = JoinPath(testing::TempDir(), StrCat("bf16/", GetParam(), "_parity"));
+    RemoveTree(folder);
+    WriteHfFolder(folder, ToHfConfig(model.config()), ToHfTensors(model), 1 << 30);
+    return folder;
+  }
+  std::unique_ptr<Gpt> Load() const {
+    const PeftAdapter adapter = PeftAdapter::Open(Folder());
+    auto model = std::make_unique<Gpt>(ReadHfConfig(Base()));
+    adapter.AddTo(*model);
+    model->Materialize(kCpu, 0);
+    LoadHfWeights(*model, Base());
+    adapter.LoadInto(*model);
+    return model;
+  }
+};
+
+std::vector<float> Values(const SafetensorsItem& item) {
+  return item.produce().Contiguous().ToVector<float>();
+}
+
+// The largest difference from the golden, over the norm of the golden.
+double RelativeError(const std::vector<float>& ours, const std::vector<float>& theirs) {
+  double squares = 0, error = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    squares += double{theirs[i]} * theirs[i];
+    error = std::max(error, std::abs(double{ours[i]} - theirs[i]));
+  }
+  EXPECT_GT(squares, 0);
+  return error / std::sqrt(squares);
+}
+
+// All items against the tensors of a golden of the same names.
+void ExpectNear(const std::vector<SafetensorsItem>& items, const std::string& golden,
+                double tolerance) {
+  const SafetensorsFile file = SafetensorsFile::Open(golden);
+  ASSERT_EQ(items.size(), file.entries().size());
+  for (const SafetensorsItem& item : items) {
+    const SafetensorsEntry* entry = file.Find(item.name);
+    ASSERT_NE(entry, nullptr) << item.name;
+    ASSERT_EQ(item.shape, entry->shape) << item.name;
+    EXPECT_LT(RelativeError(Values(item), entry->ToTensor().ToVector<float>()), tolerance)
+        << item.name;
+  }
+}
+
+TEST_P(PeftParity, Logits) {
+  const Json golden = Json::parse(ReadFile(Folder() + "/logits.json"));
+  const auto model = Load();
+  const NoGrad no_grad;
+  const std::vector<float> ours = (*model)(Ids(0)).ToVector<float>();
+  const size_t classes = golden[0].size();
+  ASSERT_EQ(ours.size(), golden.size() * classes);
+  double most = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double theirs = golden[i / classes][i % classes];
+    most = std::max(most, std::abs(theirs));
+    EXPECT_NEAR(ours[i], theirs, 2e-5) << "position " << i / classes << ", id " << i % classes;
+  }
+  EXPECT_GT(most, 0.3);
+}
+
+TEST_P(PeftParity, Gradients) {
+  const auto model = Load();
+  Backward(model->Loss(Ids(0), Ids(1)), Tensor::Full({}, 1.0 / kLength, DType::kF32));
+  for (const auto& [name, p] : model->NamedParameters()) {
+    EXPECT_EQ(p->grad().defined(), p->trainable()) << name;
+  }
+  const auto gradients = ToPeftTensors(
+      *model, [](const std::string&, const Parameter& p) { return p.grad().Detach(); });
+  ExpectNear(gradients, Folder() + "/gradients.safetensors", 1e-5);
+}
+
+TEST_P(PeftParity, TenStepsOfAdamW) {
+  const Json golden = Json::parse(ReadFile(Folder() + "/steps.json"));
+  const Json& settings = golden.at("settings");
+  const auto number = [&](const char* key) { return settings.at(key).get<double>(); };
+  const auto integer = [&](const char* key) { return settings.at(key).get<int64_t>(); };
+  const auto model = Load();
+  optim::AdamW optimizer(model->Parameters(), {.beta1 = number("beta1"),
+                                               .beta2 = number("beta2"),
+                                               .eps = number("eps"),
+                                               .weight_decay = number("weight_decay")});
+  const std::shared_ptr<const data::TokenSource> tokens =
+      std::make_shared<data::TokenFile>(Base() + "/tokens.bin");
+  data::Loader loader(tokens,
+                      data::Sampler(data::Order::kSequential, 0, tokens->size(), integer("seq")),
+                      {.batch_size = integer("batch"), .micro_batches = integer("accum")});
+  Trainer trainer(*model, optimizer,
+                  optim::LrSchedule({.lr = number("lr"),
+                                     .min_lr = number("min_lr"),
+                                     .warmup = integer("warmup"),
+                                     .decay_steps = integer("decay_steps")}),
+                  loader, {.micro_batches = integer("accum"), .clip = number("clip")});
+  const Json& steps = golden.at("steps");
+  ASSERT_EQ(steps.size(), 10u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepMetrics ours = trainer.Step();
+    const double norm = steps[i].at("grad_norm");
+    EXPECT_NEAR(ours.loss, steps[i].at("loss").get<double>(), 2e-5) << "step " << i;
+    EXPECT_NEAR(ours.grad_norm, norm, 1e-4 * norm) << "step " << i;
+  }
+  // Adam divides by the gradient's size, so that rounding of the smallest ones shows most.
+  ExpectNear(ToPeftTensors(*model), Folder() + "/trained.safetensors", 1e-4);
+}
+
+TEST_P(PeftParity, FilesAreWrittenBack) {
+  const auto model = Load();
+  const PeftConfig theirs = PeftAdapter::Open(Folder()).config();
+  PeftConfig ours = PeftConfigOf(*model, theirs.rank_stabilized);
+  ours.base = theirs.base;
+  const std::string copy = JoinPath(testing::TempDir(), std::string(GetParam()) + "_copy");
+  RemoveTree(copy);
+  WriteAdapter(copy, *model, ours, "");
+  EXPECT_EQ(ReadFile(copy + "/adapter_model.safetensors"),
+            ReadFile(Folder() + "/adapter_model.safetensors"));
+  const PeftConfig again = PeftAdapter::Open(copy).config();
+  EXPECT_EQ(again.base, theirs.base);
+  EXPECT_EQ(again.fan_in_fan_out, theirs.fan_in_fan_out);
+  EXPECT_EQ(again.modules_to_save, theirs.modules_to_save);
+  EXPECT_EQ(again.target_modules, theirs.target_modules);
+  for (const AdaptableLayer& layer : AdaptableLayers(*model)) {
+    for (const auto& part : layer.parts) {
+      ASSERT_EQ(again.Targets(part.module), theirs.Targets(part.module)) << part.module;
+      if (!theirs.Targets(part.module)) continue;
+      EXPECT_EQ(again.RankOf(part.module), theirs.RankOf(part.module)) << part.module;
+      EXPECT_EQ(again.ScaleOf(part.module), theirs.ScaleOf(part.module)) << part.module;
+    }
+  }
+}
+
+// W + scale B A, rounded once. PEFT rounds B A to the weights' dtype before it adds it, so that in
+// bf16 the last bit may be another.
+TEST_P(PeftParity, MergedWeights) {
+  const SafetensorsSet plain = SafetensorsSet::Open(Base());
+  const SafetensorsFile exact = SafetensorsFile::Open(Folder() + "/merged_f32.safetensors");
+  const auto base_of = [&](const std::string& name) {
+    const SafetensorsEntry* entry = plain.Find(name);
+    if (entry == nullptr) entry = plain.Find(name.substr(std::string("transformer.").size()));
+    return entry->ToTensor();
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const bool half = dtype == DType::kBF16;
+    const SafetensorsFile golden = SafetensorsFile::Open(
+        StrCat(Folder(), half ? "/merged_bf16" : "/merged_f32", ".safetensors"));
+    const MergedModel merged = MergeAdapter(half ? BaseInBf16() : Base(), Folder());
+    EXPECT_EQ(merged.dtype, dtype);
+    EXPECT_TRUE(nn::LoraAdapters(*merged.model).empty());
+    std::map<std::string, SafetensorsItem> items;
+    for (const SafetensorsItem& item : ToHfTensors(*merged.model)) items[item.name] = item;
+    const double unit = half ? 0x1p-8 : 0x1p-24;  // of rounding to the nearest
+    for (const SafetensorsEntry& entry : golden.entries()) {
+      const bool prefixed = !items.contains(entry.name);
+      const SafetensorsItem& item =
+          items.at(prefixed ? entry.name.substr(std::string("transformer.").size()) : entry.name);
+      const std::vector<float> ours = item.produce().Contiguous().To(DType::kF32).ToVector<float>();
+      const std::vector<float> theirs = entry.ToTensor().To(DType::kF32).ToVector<float>();
+      const std::vector<float> sum = exact.Get(entry.name).ToTensor().ToVector<float>();
+      const std::vector<float> w = base_of(entry.name).ToVector<float>();
+      const std::vector<float> rounded =
+          base_of(entry.name).To(dtype).To(DType::kF32).ToVector<float>();
+      ASSERT_EQ(ours.size(), theirs.size()) << entry.name;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        const double update = double{sum[i]} - w[i], size = std::abs(ours[i]);
+        const double slack = 0x1p-21 * (std::abs(w[i]) + std::abs(update));  // of sums in f32
+        ASSERT_NEAR(ours[i], theirs[i], unit * (2 * size + 1.01 * std::abs(update)) + slack)
+            << entry.name << " " << i;
+        ASSERT_NEAR(ours[i], rounded[i] + update, unit * size + slack) << entry.name << " " << i;
+      }
+    }
+    ASSERT_FALSE(merged.losses.empty());
+    for (const nn::LoraMergeLoss& loss : merged.losses) {
+      EXPECT_LT(loss.lost, half ? 0.1 : 1e-5) << loss.path << " " << loss.slice;
+      EXPECT_GT(loss.lost, half ? 1e-4 : 0) << loss.path << " " << loss.slice;
+    }
+  }
+}
+
+// Weights of a file in f32 become bf16 by the same one rounding, in memory and on their way to a
+// file.
+TEST_P(PeftParity, MergedIntoAnotherDtype) {
+  const PeftAdapter adapter = PeftAdapter::Open(Folder());
+  const MergedModel wide = MergeAdapter(Base(), Folder());
+  const MergedModel narrow = MergeAdapter(Base(), Folder(), DType::kBF16);
+  EXPECT_EQ(narrow.dtype, DType::kBF16);
+  EXPECT_GT(narrow.losses.at(0).lost, 1e-4);
+  Gpt base(ReadHfConfig(Base()));
+  base.Materialize(kCpu, 0);
+  LoadHfWeights(base, Base());
+  std::vector<double> lost;
+  const WeightSource weight = MergedWeights(
+      base.config(), adapter, [](const std::string&, const Parameter& p) { return p.value(); },
+      DType::kBF16, [&](const nn::LoraMergeLoss& loss) { lost.push_back(loss.lost); });
+  const auto narrow_parameters = narrow.model->NamedParameters();
+  const auto wide_parameters = wide.model->NamedParameters();
+  for (size_t i = 0; i < narrow_parameters.size(); ++i) {
+    const auto& [name, p] = narrow_parameters[i];
+    const auto bf16 = [](const Tensor& x) {
+      return x.Detach().To(DType::kBF16).To(DType::kF32).ToVector<float>();
+    };
+    const std::vector<float> values = bf16(p->value());
+    EXPECT_EQ(values, bf16(wide_parameters[i].second->value())) << name;
+    EXPECT_EQ(values, bf16(weight(name, *p))) << name;
+  }
+  ASSERT_EQ(lost.size(), narrow.losses.size());
+  for (size_t i = 0; i < lost.size(); ++i) EXPECT_EQ(lost[i], narrow.losses[i].lost) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PeftParity, testing::Values("llama", "qwen2", "gpt2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,169 @@
+// Low-rank adapters in every parallel mode: whatever ranks share out a run, losses, norms, weights
+// and optimizer state are those of one process; frozen weights have neither gradients nor state.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "dist/groups/in_process_group.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+
+namespace lockstep::models {
+namespace {
+
+using enum dist::PipelineKind;
+
+Task Gpt2(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .steps = 4};
+  task.model.vocab_size = 32;
+  task.model.n_head = 4;
+  task.model.n_embd = 32;
+  task.model.bias = true;
+  task.optim.clip = 0.002;
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  task.model.lora = {.rank = 3, .alpha = 12, .dropout = 0.2};
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = LlamaLike(Gpt2(dtype));
+  task.model.tie_embeddings = false;
+  task.model.n_kv_head = 2;
+  task.model.n_inner = 48;
+  return task;
+}
+
+void ExpectSameBitsOfAll(const std::vector<Plan>& plans) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    ExpectSameBits(Gpt2(dtype), plans);
+    ExpectSameBits(Llama(dtype), plans);
+  }
+}
+
+Plan DataParallel(int64_t copies) { return {.copies = copies, .data_parallel = true}; }
+
+TEST(LoraPlan, TensorParallel) {
+  std::vector<Plan> plans;
+  for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{2, 1}, {1, 2}, {2, 2}}) {
+    plans.push_back({.copies = dp, .tp = tp, .data_parallel = true});
+  }
+  ExpectSameBitsOfAll(plans);
+}
+
+// Ranks have parts of key heads, whose adapters are cut all the same.
+TEST(LoraPlan, FewerKeyHeadsThanRanks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t keys : {1, 2}) {
+      Task task = Llama(dtype);
+      task.virtual_tp = 4;
+      task.virtual_cp = 1;
+      task.model.n_kv_head = keys;
+      ExpectSameBits(task, {{.tp = 2, .data_parallel = true}, {.tp = 4, .data_parallel = true}});
+    }
+  }
+}
+
+std::vector<Plan> Sharded(Plan plan) {
+  std::vector<Plan> plans;
+  for (const dist::ShardOptions& options : {dist::Zero1(), dist::Zero2(), dist::Zero3()}) {
+    plans.push_back(ByShards(plan, options));
+  }
+  plans.push_back(plans.back());
+  plans.back().options.reshard = dist::Reshard::kAfterBackward;
+  return plans;
+}
+
+// By buckets, and by shards of which some hold frozen weights only: those have no gradients.
+TEST(LoraPlan, DataParallel) {
+  std::vector<Plan> plans = {DataParallel(2), DataParallel(4)};
+  for (const auto& [shards, copies] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {4, 1}, {2, 2}}) {
+    for (Plan& plan : Sharded({.shards = shards, .copies = copies})) plans.push_back(plan);
+  }
+  plans.back().in_memory = true;
+  ExpectSameBitsOfAll(plans);
+}
+
+TEST(LoraPlan, ContextParallel) {
+  std::vector<Plan> plans;
+  for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
+    plans.push_back({.copies = dp, .tp = tp, .cp = 2, .data_parallel = true});
+  }
+  ExpectSameBitsOfAll(plans);
+}
+
+// Of as many stages as the model has parts, the first and the last have nothing to train.
+TEST(LoraPlan, Pipelines) {
+  std::vector<Plan> plans;
+  for (const dist::PipelineKind kind : kPipelineKinds) {
+    plans.push_back({.pp = 1, .schedule = kind});
+    plans.push_back({.pp = 2, .schedule = kind});
+    plans.push_back({.copies = 2, .pp = 2, .schedule = kind});
+  }
+  plans.push_back({.pp = 4, .schedule = k1F1B});
+  plans.push_back({.copies = 2, .pp = 4, .schedule = kZeroBubbleH1});
+  plans.push_back({.shards = 2, .pp = 4, .schedule = kZeroBubbleH1});
+  ExpectSameBitsOfAll(plans);
+}
+
+TEST(LoraPlan, Composed) {
+  std::vector<Plan> plans = {
+      {.copies = 2, .tp = 2, .pp = 2, .schedule = k1F1B},
+      {.tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved},
+      {.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+      {.shards = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV},
+  };
+  for (Plan& plan : Sharded({.shards = 2, .tp = 2, .cp = 2})) plans.push_back(plan);
+  const std::vector<std::string> recomputed = {"block", "attention", "mlp", "none"};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    plans[i].recompute = ParseRecompute(recomputed[i % recomputed.size()]);
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) ExpectSameBits(Llama(dtype), plans);
+}
+
+// Only queries and values, without those of keys between them.
+TEST(LoraPlan, QueriesAndValues) {
+  for (Task task : {Llama(DType::kF32), Llama(DType::kBF16)}) {
+    task.model.lora.targets = "q_proj,v_proj";
+    task.optim.clip = 1e-4;
+    ExpectSameBits(task, {DataParallel(2),
+                          {.tp = 2, .cp = 2, .data_parallel = true},
+                          ByShards({.shards = 2, .tp = 2}, dist::Zero3())});
+  }
+}
+
+TEST(LoraPlan, GoesOnByAnotherPlan) {
+  const std::vector<Plan> plans = {
+      {.copies = 2, .tp = 2, .data_parallel = true},
+      ByShards({.shards = 4}, dist::Zero3()),
+      {.copies = 2, .pp = 2, .schedule = kZeroBubbleV},
+      {.tp = 2, .cp = 2, .data_parallel = true},
+      {.shards = 2, .tp = 2, .pp = 2},
+      DataParallel(1),
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Task task = Llama(dtype);
+    task.steps = static_cast<int>(plans.size());
+    Outcome outcome = TrainBy(task, plans[0], 1);
+    for (size_t i = 1; i < plans.size(); ++i) outcome = TrainBy(task, plans[i], 1, &outcome);
+    EXPECT_EQ(Difference(outcome, TrainAlone(task)), "") << task;
+  }
+}
+
+// Of attention and shared experts, beside experts that ranks share out.
+TEST(LoraPlan, Mixtures) {
+  Task task = Llama(DType::kF32);
+  task.model.lora.dropout = 0;
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.n_shared = 12;
+  task.model.mixture.balance_loss = 0.5;
+  task.model.n_dense = 1;
+  ExpectSameBits(task, {{.copies = 2, .ep = 2, .data_parallel = true},
+                        {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true},
+                        {.shards = 2, .ep = 2},
+                        {.copies = 2, .ep = 2, .pp = 2}});
+}
+
+}  // namespace
+}  // namespace lockstep::models

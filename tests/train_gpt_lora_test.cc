@@ -1,0 +1,147 @@
+// train_gpt --lora.rank: adapters of a model that is trained already, as users train them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/io/file.h"
+#include "tests/rank_runs.h"
+#include "tests/sanitized.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class Lora : public RankRuns {
+ protected:
+  // The model that is tuned, and the text to tune it on, of which it knows only the letters.
+  void SetUp() override {
+    Run(1, "base", {"--model.n_layer=2", "--train.steps=20", "--train.batch_size=8"});
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "the sea is deep\nand the sky is wide\n";
+    WriteFileAtomically(Path("tune.txt"), text);
+  }
+
+  Arguments Tune(const Arguments& more) const {
+    Arguments all = {"--init_from=" + Path("base/latest"),
+                     "--data.path=" + Path("tune.txt"),
+                     "--model.n_layer=2",
+                     "--lora.rank=4",
+                     "--optim.lr=0.02",
+                     "--train.steps=20"};
+    for (const std::string& argument : more) {
+      const std::string key = argument.substr(0, argument.find('=') + 1);
+      std::erase_if(all, [&](const std::string& a) { return a.starts_with(key); });
+      all.push_back(argument);
+    }
+    return all;
+  }
+  Result TuneFails(const Arguments& more) {
+    const Result run = Wait(Start(1, Train("fails", Tune(more))))[0];
+    EXPECT_EQ(run.exit_code, 1) << run;
+    return run;
+  }
+  // All that the next step depends on.
+  std::string State(const std::string& out, int step) const {
+    const std::string folder = Checkpoint(out, step);
+    return ReadFile(folder + "/adapter_model.safetensors") +
+           ReadFile(folder + "/optimizer.safetensors");
+  }
+};
+
+TEST_F(Lora, LearnsANewTextAndKeepsOnlyAdapters) {
+  const Result run = Run(1, "tuned", Tune({}))[0];
+  EXPECT_THAT(run.out, HasSubstr("of which adapters of rank 4 (all) are trained: "));
+  const auto metrics = Metrics("tuned");
+  EXPECT_LT(double{metrics.back()["val_loss"]}, 0.7 * double{metrics.front()["val_loss"]});
+  const std::string folder = Checkpoint("tuned", 20);
+  EXPECT_TRUE(PathExists(folder + "/adapter_config.json"));
+  EXPECT_FALSE(PathExists(folder + "/model.safetensors"));
+  EXPECT_LT(ReadFile(folder + "/optimizer.safetensors").size(),
+            ReadFile(Checkpoint("base", 20) + "/optimizer.safetensors").size() / 2);
+
+  const auto sample = [&](const std::string& checkpoint) {
+    return RunProgram({"models/sample_gpt", "--checkpoint=" + checkpoint, "--prompt=the sea",
+                       "--tokens=9", "--temperature=0"});
+  };
+  const Result tuned = sample(folder), base = sample(Path("base/latest"));
+  EXPECT_EQ(tuned.exit_code, 0) << tuned;
+  EXPECT_NE(tuned.out, base.out);
+}
+
+// Before the first step adapters add nothing: the validation loss is that of the base.
+TEST_F(Lora, BeginsWithTheBase) {
+  const Arguments all = {"--lora.rank=0", "--optim.lr=1e-9"};
+  Run(1, "whole", Tune(all));
+  Run(1, "tuned", Tune({}));
+  EXPECT_EQ(Metrics("tuned").front()["val_loss"], Metrics("whole").front()["val_loss"]);
+}
+
+TEST_F(Lora, ResumesWithTheSameBits) {
+  const Arguments options = Tune({"--lora.dropout=0.1", "--train.precision=bf16"});
+  Run(1, "whole", options);
+  Arguments rest = options;
+  rest.push_back("--checkpoint.resume=" + Checkpoint("whole", 10));
+  Run(1, "rest", rest);
+  EXPECT_EQ(State("rest", 20), State("whole", 20));
+  EXPECT_NE(State("whole", 10), State("whole", 20));
+}
+
+TEST_F(Lora, HasTheSameBitsAtAnyNumberOfRanks) {
+  const auto options = [&](const std::string& shard) {
+    return Tune({"--dist.reduction=ordered", "--train.global_batch_size=8", "--lora.dropout=0.1",
+                 "--parallel.shard=" + shard});
+  };
+  Run(1, "alone", options("none"));
+  for (const std::string shard : {"none", "optimizer", "gradients", "full"}) {
+    for (const int ranks : {2, 4}) {
+      if (ranks == 4 && (shard == "optimizer" || shard == "gradients")) continue;
+      if (ranks == 4 && test::kSanitized) continue;
+      const std::string out = shard + std::to_string(ranks);
+      Run(ranks, out, options(shard));
+      EXPECT_EQ(State(out, 20), State("alone", 20)) << out;
+      EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    }
+  }
+}
+
+TEST_F(Lora, EachOptionActs) {
+  Run(1, "usual", Tune({}));
+  int i = 0;
+  for (const char* option : {"--lora.rank=3", "--lora.alpha=4", "--lora.dropout=0.5",
+                             "--lora.targets=attn.c_proj", "--lora.rank_stabilized=true"}) {
+    const std::string out = "other" + std::to_string(i++);
+    Run(1, out, Tune({option}));
+    EXPECT_NE(Numbers(out), Numbers("usual")) << option;
+  }
+}
+
+TEST_F(Lora, RefusesWhatCannotBe) {
+  EXPECT_THAT(TuneFails({"--init_from="}).err,
+              AllOf(HasSubstr("lora.rank = 4"), HasSubstr("name it with --init_from")));
+  EXPECT_THAT(
+      TuneFails({"--lora.targets=q_proj,c_attn"}).err,
+      AllOf(HasSubstr("'q_proj' names no matrix of this model"),
+            HasSubstr("all, c_attn, c_proj, c_fc"), HasSubstr("transformer.h.0.attn.c_attn")));
+  EXPECT_THAT(TuneFails({"--lora.rank=17"}).err,
+              AllOf(HasSubstr("rank 17"), HasSubstr("[48, 16]"), HasSubstr("16 at most")));
+  EXPECT_THAT(TuneFails({"--lora.rank=0", "--lora.alpha=4"}).err,
+              HasSubstr("lora.alpha = 4 does nothing without lora.rank"));
+  Run(1, "tuned", Tune({}));
+  const std::string tuned = "--init_from=" + Path("tuned/latest");
+  EXPECT_THAT(TuneFails({tuned, "--lora.rank=0"}).err, HasSubstr("or merge them first"));
+  EXPECT_THAT(TuneFails({tuned, "--lora.rank=3"}).err, HasSubstr("with rank 3"));
+  // The base is another one by now.
+  Run(1, "other", {"--model.n_layer=2", "--train.steps=10"});
+  RemoveTree(Checkpoint("base", 20));
+  std::filesystem::copy(Checkpoint("other", 10), Checkpoint("base", 20));
+  EXPECT_THAT(TuneFails({tuned}).err, HasSubstr("has adapters of other weights"));
+  RemoveTree(Path("base"));
+  EXPECT_THAT(TuneFails({tuned}).err, HasSubstr("there is no such folder"));
+}
+
+}  // namespace
+}  // namespace lockstep
