@@ -6,15 +6,18 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/export/gguf_model.h"
 #include "models/export/gguf_tokenizer.h"
 #include "models/export/model_source.h"
+#include "models/gpt/peft/merged_weights.h"
 #include "models/report/format.h"
 
 namespace lockstep::models {
@@ -59,19 +62,23 @@ std::string TemplateOf(const std::string& config, const std::string& origin) {
   return "";
 }
 
-ExportTokenizer FindTokenizer(const ExportConfig& c, const std::string& folder) {
-  ExportTokenizer found{.tokenizer = nullptr,
-                        .origin = c.tokenizer.empty() ? folder : c.tokenizer,
-                        .chat_template = ""};
-  found.tokenizer =
-      c.tokenizer.empty() ? ReadTokenizer(folder) : data::MakeTokenizer(c.tokenizer, "");
-  if (found.tokenizer == nullptr) return found;
-  const std::string beside = IsDirectory(found.origin) ? found.origin : ParentPath(found.origin);
-  for (const std::string& place : {beside, folder}) {
-    const std::string jinja = JoinPath(place, "chat_template.jinja");
+ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) {
+  ExportTokenizer found;
+  std::vector<std::string> places = {source.folder, source.weights_folder};
+  if (!c.tokenizer.empty()) {
+    found.origin = c.tokenizer;
+    found.tokenizer = data::MakeTokenizer(c.tokenizer, "");
+    places.insert(places.begin(), IsDirectory(c.tokenizer) ? c.tokenizer : ParentPath(c.tokenizer));
+  }
+  for (const std::string& folder : places) {
+    if (found.tokenizer == nullptr) {
+      found.origin = folder;
+      found.tokenizer = ReadTokenizer(folder);
+    }
+    const std::string jinja = JoinPath(folder, "chat_template.jinja");
     if (found.chat_template.empty() && PathExists(jinja)) found.chat_template = ReadFile(jinja);
   }
-  if (found.chat_template.empty()) {
+  if (found.tokenizer != nullptr && found.chat_template.empty()) {
     found.chat_template = TemplateOf(found.tokenizer->ConfigJson(), found.origin);
   }
   return found;
@@ -160,7 +167,7 @@ int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportT
   try {
     WriteHfFolder(temporary, ToHfConfig(source.model->config(), *type.dtype), items,
                   std::llround(c.max_file_gb * 1e9));
-    for (const auto& [name, text] : TextFiles(tokenizer, source.folder)) {
+    for (const auto& [name, text] : TextFiles(tokenizer, source.weights_folder)) {
       WriteFileAtomically(JoinPath(temporary, name), text);
     }
     RenameDurably(temporary, c.out);
@@ -197,6 +204,35 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
   return FileSize(c.out);
 }
 
+// What rounding takes of an adapter, by matrix.
+using Losses = std::map<std::string, double>;
+
+// From here on the weights are those with the adapter, in f32, rounded to `dtype`.
+void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSource* weight) {
+  const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
+  CheckBase(adapter, source.weights_folder);
+  const WeightSource merged =
+      MergedWeights(source.model->config(), adapter, *weight, dtype,
+                    [losses](const nn::LoraMergeLoss& loss) { (*losses)[loss.path] = loss.lost; });
+  *weight = [merged](const std::string& name, const Parameter& p) {
+    return merged(name, p).To(DType::kF32);
+  };
+}
+
+void PrintLosses(const Losses& losses, std::string_view type) {
+  double most = 0;
+  for (const auto& [matrix, lost] : losses) {
+    fmt::print("{}: rounding to {} takes {:.1f}% of the adapter\n", matrix, type, 100 * lost);
+    most = std::max(most, lost);
+  }
+  if (most > 0.01) {
+    fmt::print(
+        "the update is too small for {}, in which the model is written: --dtype=f32 keeps "
+        "all of it\n",
+        type);
+  }
+}
+
 }  // namespace
 
 void AddExportOptions(Options& options, ExportConfig& c) {
@@ -204,6 +240,11 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
                       "Hugging Face folder"});
+  options.Add(
+      "adapter", &c.adapter,
+      {.aliases = {"lora", "adapters", "lora_path"},
+       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it, to "
+              "be merged into them; those that the checkpoint has itself always are"});
   options.Add("format", &c.format,
               {.choices = {"hf", "gguf"},
                .aliases = {"outtype", "to"},
@@ -238,11 +279,16 @@ int ExportGpt(const ExportConfig& c) {
   if (c.format == "hf" && c.dtype == "q8_0") {
     throw InputError("--dtype=q8_0 is a type of GGUF: use --format=gguf, or another --dtype");
   }
-  const ModelSource source = OpenModel(c.checkpoint);
+  ModelSource source = OpenModel(c.checkpoint, c.adapter);
   const ExportType& type = TypeOf(c.dtype, source.dtype);
-  const ExportTokenizer tokenizer = FindTokenizer(c, source.folder);
+  Losses losses;
+  if (!source.adapter_folder.empty()) {
+    AddAdapter(source, type.dtype.value_or(DType::kF32), &losses, &source.weight);
+  }
+  const ExportTokenizer tokenizer = FindTokenizer(c, source);
   const int64_t bytes = c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
                                            : ExportHf(c, source, type, tokenizer);
+  PrintLosses(losses, type.name);
   fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(source.model->config()), source.folder,
              type.name, FormatDecimalBytes(static_cast<double>(bytes)));
   return 0;

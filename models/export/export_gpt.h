@@ -9,6 +9,7 @@ namespace lockstep::models {
 
 struct ExportConfig {
   std::string checkpoint = "out";
+  std::string adapter;
   std::string format = "hf";
   std::string dtype = "auto";
   std::string out;
@@ -18,7 +19,8 @@ struct ExportConfig {
 
 void AddExportOptions(Options& options, ExportConfig& config);
 
-// Writes the folder (hf) or the file (gguf), and says on stdout what it was. Memory holds one
+// Writes the folder (hf) or the file (gguf), with adapters merged, and says on stdout what it was,
+// and what rounding took of each adapter. Memory holds one
 // parameter of the model at a time. What exists already is never overwritten, and nothing is left
 // of what could not be finished. Returns the exit code. Throws InputError, IoError.
 int ExportGpt(const ExportConfig& config);

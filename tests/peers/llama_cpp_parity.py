@@ -174,7 +174,8 @@ def check_llama_cpp(lib, family, file, ids, model, dump):
 def main():
     try:
         import llama_cpp as lib
-        lib.llama_log_set(lib.llama_log_callback(lambda *_: None), None)
+        quiet = lib.llama_log_callback(lambda *_: None)  # which must live
+        lib.llama_log_set(quiet, None)
     except ImportError:
         lib = None
         print("without llama-cpp-python, only gguf-py reads the files")
@@ -196,7 +197,10 @@ def main():
                     capture_output=True, text=True).stdout.splitlines()])
                 ids = np.random.default_rng(7).integers(0, model.config.vocab_size, LENGTH).tolist()
                 error, hf, largest, greedy, wrong = check_llama_cpp(lib, family, folder / "f32.gguf", ids, model, dump)
-                failed = failed or not greedy or not error <= 1e-2 * largest
+                # llama.cpp looks GELU up in a table of f16.
+                limit = (1e-3 if family.startswith(("gpt2", "gemma")) else 1e-5) * largest
+                told = 1 if family == "mistral" else 0  # export_gpt's note: a text that begins with a space
+                failed = failed or not greedy or not error <= limit or len(wrong) > told
                 line += (f"; logits up to {largest:.2f} differ from llama.cpp's by {error:.1e}, from transformers' by "
                          f"{hf:.1e}; greedy tokens {'equal' if greedy else 'DIFFER'}; ids of "
                          f"{len(TEXTS) - 1 - len(wrong)} of {len(TEXTS) - 1} texts equal {wrong or ''}")

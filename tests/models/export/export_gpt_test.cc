@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/io/fault.h"
@@ -118,6 +119,39 @@ TEST_F(ExportGptTest, WritesAFileWithTokenizerAndTemplate) {
   EXPECT_EQ(tokens.size(), file.tensors.at("token_embd.weight").sizes[1]);
   EXPECT_EQ(std::ranges::count(file.Get<std::vector<int32_t>>("tokenizer.ggml.token_type"), 5) > 0,
             true);
+}
+
+// PEFT's own merge, which in bf16 rounds B A before it is added.
+TEST_F(ExportGptTest, MergesAdapters) {
+  config_.checkpoint = "tests/testdata/qwen2_parity";
+  config_.adapter = "tests/testdata/qwen2_peft";
+  const auto golden = SafetensorsFile::Open(config_.adapter + "/merged_f32.safetensors");
+  for (const auto& [name, tolerance] : {std::pair("f32", 1e-6), {"bf16", 1.0 / 256}}) {
+    config_.dtype = name;
+    config_.out = folder_.Path(name);
+    testing::internal::CaptureStdout();
+    ExportGpt(config_);
+    const std::string said = testing::internal::GetCapturedStdout();
+    const bool half = config_.dtype == "bf16";
+    EXPECT_THAT(said, HasSubstr(half ? "self_attn.q_proj: rounding to bf16 takes"
+                                     : "self_attn.q_proj: rounding to f32 takes 0.0% of"));
+    EXPECT_EQ(said.find("--dtype=f32 keeps all") != std::string::npos, half) << said;
+    const SafetensorsSet merged = SafetensorsSet::Open(config_.out);
+    const SafetensorsSet base = SafetensorsSet::Open(config_.checkpoint);
+    ASSERT_EQ(merged.names(), base.names());
+    int changed = 0;
+    for (const SafetensorsEntry& entry : golden.entries()) {
+      const auto want = entry.ToTensor().To(DType::kF32).ToVector<float>();
+      const auto got = merged.Get(entry.name).ToTensor().To(DType::kF32).ToVector<float>();
+      const auto plain = base.Get(entry.name).ToTensor().To(DType::kF32).ToVector<float>();
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i]) + 1e-7) << entry.name;
+      }
+      changed += got != plain ? 1 : 0;
+    }
+    EXPECT_GT(changed, 0);
+  }
 }
 
 TEST_F(ExportGptTest, TakesTheBestCheckpointOfARun) {
