@@ -215,7 +215,7 @@ class Converter {
   // llama.cpp joins two neighbours whose text together is a token, the one with the highest score
   // first: minus the place among the tokens in the order in which merges make them. Those defined
   // by the user, which SentencePiece finds before, have 0, and what no merge makes comes last.
-  std::vector<float> Scores() const {
+  std::vector<float> Scores() {
     std::unordered_map<std::string, size_t> ids;
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (types_[i] != kUnused) ids.emplace(tokens_[i], i);
@@ -236,8 +236,12 @@ class Converter {
       last = &tokens_[i];
     }
     for (size_t i = 0; i < tokens_.size(); ++i) {
+      const bool is_added = types_[i] == kControl || types_[i] == kUserDefined;
       if (types_[i] == kNormal && ways[i] != Splits(tokens_[i], ids)) {
         RefuseMerges(tokens_[i], "are not all there are");
+      }
+      if (is_added && ways[i] == 0 && Splits(tokens_[i], ids) > 0) {
+        Differ(StrCat("also makes the added token ", Quoted(tokens_[i]), " of two others"));
       }
     }
     return scores;

@@ -25,6 +25,7 @@ using testing::HasSubstr;
 struct Case {
   std::string family, architecture;
   json changes = json::object();
+  bool random = false;  // the parity model has what llama.cpp lacks; another of its sizes
 };
 
 const std::vector<Case>& Cases() {
@@ -36,7 +37,10 @@ const std::vector<Case>& Cases() {
       {"mixtral", "llama"},
       {"qwen2", "qwen2"},
       {"qwen3", "qwen3"},
-      {"qwen3_moe", "qwen3moe", {{"norm_topk_prob", true}}},
+      {"qwen3_moe",
+       "qwen3moe",
+       {{"norm_topk_prob", true}, {"mlp_only_layers", json::array()}},
+       true},
       {"gemma2", "gemma2", {{"query_pre_attn_scalar", 10}}},
       {"gemma3", "gemma3"},
       {"olmo2", "olmo2"},
@@ -51,6 +55,15 @@ GptConfig ConfigOf(const Case& c, const json& changes) {
   json config = json::parse(ReadFile(FolderOf(c) + "/config.json"));
   config.update(changes);
   return FromHfConfig(config.dump(), c.family);
+}
+
+// The folder with the weights of a case.
+std::string WeightsOf(const Case& c, const GptConfig& config, const test::TempFolder& scratch) {
+  if (!c.random) return FolderOf(c);
+  Gpt model(config);
+  model.Materialize(kCpu, 11);
+  WriteHfFolder(scratch.Path("hf"), ToHfConfig(config), ToHfTensors(model), 1 << 30);
+  return scratch.Path("hf");
 }
 
 GgufFile Write(const GptConfig& config, const std::string& folder, GgufType type) {
@@ -177,12 +190,14 @@ class GgufFamilies : public testing::TestWithParam<size_t> {
  protected:
   const Case& case_ = Cases()[GetParam()];
   const GptConfig config_ = ConfigOf(case_, case_.changes);
+  const test::TempFolder scratch_{"gguf"};
+  const std::string weights_ = WeightsOf(case_, config_, scratch_);
 };
 
 TEST_P(GgufFamilies, MapBackToHuggingFacesBits) {
-  const GgufFile file = Write(config_, FolderOf(case_), GgufType::kF32);
+  const GgufFile file = Write(config_, weights_, GgufType::kF32);
   EXPECT_EQ(file.Get<std::string>("general.architecture"), case_.architecture);
-  const SafetensorsSet golden = SafetensorsSet::Open(FolderOf(case_));
+  const SafetensorsSet golden = SafetensorsSet::Open(weights_);
   const auto tensors = Reader(file, config_).HfTensors();
   EXPECT_EQ(tensors.size(), golden.names().size());
   for (const std::string& name : golden.names()) {
@@ -198,7 +213,7 @@ TEST_P(GgufFamilies, MapBackToHuggingFacesBits) {
 }
 
 TEST_P(GgufFamilies, HaveTheirSizes) {
-  const GgufFile file = Write(config_, FolderOf(case_), GgufType::kBF16);
+  const GgufFile file = Write(config_, weights_, GgufType::kBF16);
   const auto number = [&](const std::string& key) {
     return int64_t{file.Get<uint32_t>(StrCat(case_.architecture, ".", key))};
   };
@@ -226,7 +241,7 @@ const Case& CaseOf(const std::string& family) {
 
 TEST(GgufModelTest, ScalesFrequenciesByATensor) {
   const Case& c = CaseOf("llama");
-  const GptConfig config = ConfigOf(c, {});
+  const GptConfig config = ConfigOf(c, json::object());
   const GgufFile file = Write(config, FolderOf(c), GgufType::kF32);
   const GgufFile::Tensor& t = file.tensors.at("rope_freqs.weight");
   // By the formula of Llama 3.1's code.
@@ -243,7 +258,7 @@ TEST(GgufModelTest, ScalesFrequenciesByATensor) {
   EXPECT_THAT(t.Floats(), testing::Pointwise(testing::FloatEq(), want));
   EXPECT_FALSE(file.Has("llama.rope.scaling.type"));
   const Case& tied = CaseOf("llama_tied");
-  const GgufFile linear = Write(ConfigOf(tied, {}), FolderOf(tied), GgufType::kF32);
+  const GgufFile linear = Write(ConfigOf(tied, json::object()), FolderOf(tied), GgufType::kF32);
   EXPECT_EQ(linear.Get<std::string>("llama.rope.scaling.type"), "linear");
   EXPECT_EQ(linear.Get<float>("llama.rope.scaling.factor"), 2);
   EXPECT_FALSE(linear.tensors.contains("output.weight"));
@@ -251,7 +266,7 @@ TEST(GgufModelTest, ScalesFrequenciesByATensor) {
 
 TEST(GgufModelTest, SaysWhatGemmaIs) {
   const Case& c = CaseOf("gemma3");
-  const GgufFile file = Write(ConfigOf(c, {}), FolderOf(c), GgufType::kF32);
+  const GgufFile file = Write(ConfigOf(c, json::object()), FolderOf(c), GgufType::kF32);
   EXPECT_EQ(file.Get<uint32_t>("gemma3.attention.sliding_window"), 5u);
   EXPECT_EQ(file.Get<uint32_t>("gemma3.attention.sliding_window_pattern"), 3u);
   EXPECT_EQ(file.Get<float>("gemma3.rope.freq_base"), 1000);
@@ -269,7 +284,7 @@ TEST(GgufModelTest, SaysWhatGemmaIs) {
 // Matrices of 32 columns become blocks, others f16.
 TEST(GgufModelTest, QuantizesWholeBlocks) {
   const Case& c = CaseOf("llama");
-  const GgufFile file = Write(ConfigOf(c, {}), FolderOf(c), GgufType::kQ8_0);
+  const GgufFile file = Write(ConfigOf(c, json::object()), FolderOf(c), GgufType::kQ8_0);
   EXPECT_EQ(file.Get<uint32_t>("general.file_type"), 7u);
   int quantized = 0, halves = 0;
   for (const auto& [name, t] : file.tensors) {
@@ -319,7 +334,8 @@ TEST(GgufModelTest, RefusesByNameWhatLlamaCppCannotDo) {
   EXPECT_THAT(refused("gemma3", {{"attn_logit_softcapping", 50}}),
               HasSubstr("\"attn_logit_softcapping\""));
   EXPECT_THAT(refused("smollm3", json::object()), HasSubstr("\"no_rope_layers\""));
-  EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", false}}), HasSubstr("\"norm_topk_prob\""));
+  EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", false}, {"mlp_only_layers", json::array()}}),
+              HasSubstr("\"norm_topk_prob\""));
   EXPECT_THAT(refused("qwen3_moe", {{"norm_topk_prob", true}, {"mlp_only_layers", {0}}}),
               HasSubstr("\"mlp_only_layers\""));
   EXPECT_THAT(refused("gpt2", {{"activation_function", "relu"}}),

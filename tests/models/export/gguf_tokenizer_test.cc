@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "tests/message_of.h"
 
@@ -193,7 +194,9 @@ TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
   EXPECT_FALSE(e.Has("merges"));
   EXPECT_EQ(e.Get<bool>("add_space_prefix"), std::string(GetParam()) != "gemma");
   const bool metaspace = std::string(GetParam()) == "llama2_metaspace";
-  EXPECT_EQ(e.gguf.differences.size(), metaspace ? 2u : 0u);
+  const auto& notes = e.gguf.differences;
+  EXPECT_EQ(std::ranges::count_if(notes, [](auto& n) { return n.starts_with("puts a space"); }),
+            metaspace ? 1 : 0);
   const auto types = e.Get<Ids>("token_type");
   EXPECT_EQ(std::ranges::count(types, 6), 256);
   EXPECT_EQ(std::ranges::count(types, 2), 1);
@@ -205,7 +208,16 @@ TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
     };
     if (std::ranges::any_of(golden["tokenizer"]["added_tokens"], spells_added)) continue;
     if (metaspace && (text.starts_with(" ") || text.starts_with("\u2581"))) continue;
-    EXPECT_EQ(TokenizeByScores(text, e), e.source->Encode(text)) << text;
+    const Ids ids = TokenizeByScores(text, e);
+    const auto is_added = [&](int32_t id) { return types[static_cast<size_t>(id)] == 4; };
+    if (const auto it = std::ranges::find_if(ids, is_added); it != ids.end()) {
+      // As was told.
+      const std::string token = e.Get<std::vector<std::string>>("tokens")[static_cast<size_t>(*it)];
+      EXPECT_THAT(notes, testing::Contains(AllOf(HasSubstr("also makes the added token"),
+                                                 HasSubstr(Quoted(token)))));
+      continue;
+    }
+    EXPECT_EQ(ids, e.source->Encode(text)) << text;
     ++compared;
   }
   EXPECT_GE(compared, 40);
@@ -219,8 +231,16 @@ TEST(GgufTokenizerTest, RefusesWhatItCannotSay) {
               AllOf(HasSubstr("t.json: model.merges"), HasSubstr("not all there are")));
   const json llama2 = Completed(Golden("llama2_prepend")["tokenizer"]);
   json j = llama2;
-  std::swap(j["model"]["merges"].front(), j["model"]["merges"].back());
-  EXPECT_THAT(Refusal(j), HasSubstr("model.merges"));
+  json& merges = j["model"]["merges"];
+  const auto made = [](const json& m) { return m[0].get<std::string>() + m[1].get<std::string>(); };
+  for (size_t i = 1; i < merges.size(); ++i) {
+    if (made(merges[i]) != made(merges[i - 1])) continue;
+    const json apart = merges[i];
+    merges.erase(i);
+    merges.push_back(apart);
+    break;
+  }
+  EXPECT_THAT(Refusal(j), HasSubstr("do not follow one another"));
   j = llama2;
   j["model"]["vocab"].erase("<0x41>");
   j["model"]["byte_fallback"] = false;
