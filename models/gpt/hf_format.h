@@ -61,6 +61,9 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
 // ("transformer.", "model."), and a tied lm_head.weight. InputError lists what is missing or has
 // another shape, and refuses non-zero biases for a model without biases.
 void LoadHfWeights(Gpt& model, const std::string& path);
+// The same weights one at a time, for a model that need not be in memory: each is read when it is
+// asked for, and is of the dtype that the model's has.
+WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.
 GptConfig ReadHfConfig(const std::string& path);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -151,14 +152,15 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
   return out;
 }
 
-Tensor Stored(const SafetensorsEntry& entry, const Shape& expected) {
-  Tensor stored = entry.ToTensor();
-  if (!(stored.shape() == expected)) {
-    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored.shape(),
+void CheckFits(const SafetensorsEntry& entry, const Shape& expected) {
+  entry.dtype();                                               // throws if Lockstep has none
+  if (entry.shape.size() > Shape::kMaxDims) entry.ToTensor();  // throws
+  const Shape stored(std::span<const int64_t>(entry.shape));
+  if (!(stored == expected)) {
+    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored,
                             ", but this model needs ", expected,
                             ": the model options differ from those of the file"));
   }
-  return stored;
 }
 
 // If the file has a head although it is tied, it must equal the embedding, or it is not tied there.
@@ -188,33 +190,127 @@ bool IsBuffer(const std::string& name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-// A file's entries, found with or without the prefix of the bare model, and which ones were used.
-class Entries {
+// A file's weights, for a model that they have been compared with.
+class HfWeights {
  public:
-  explicit Entries(const SafetensorsSet& set) : set_(set) {}
+  HfWeights(const Gpt& model, const std::string& path)
+      : family_(HfFamilyOf(model.config())),
+        config_(model.config()),
+        set_(SafetensorsSet::Open(path)) {
+    Check(model);
+  }
 
-  const SafetensorsEntry* Find(const std::string& name) {
-    const SafetensorsEntry* entry = set_.Find(name);
-    if (!entry) entry = set_.Find("transformer." + name);
-    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
-    if (entry) used_.insert(entry->name);
-    return entry;
-  }
-  // A matrix [out, in] whose weights have 4 bits.
-  std::optional<Nf4Matrix> FindNf4(const std::string& name, const Shape& shape) {
-    return ReadBitsAndBytes([this](const std::string& entry) { return Find(entry); }, name, shape);
-  }
-  std::string Unused() const {
-    std::string out;
-    for (const std::string& name : set_.names()) {
-      if (!used_.contains(name) && !IsBuffer(name)) out += " " + name;
+  // The whole of a parameter, into a tensor of its shape.
+  void Read(const std::string& name, const Parameter& p, const Tensor& whole) const {
+    for (const Piece& piece : Pieces(family_, config_, name, p)) {
+      const Tensor rows = piece.Of(whole);
+      if (const std::optional<Nf4Matrix> stored = FindNf4(piece, rows.shape())) {
+        const Tensor matrix = piece.transposed ? rows.Transpose(0, 1) : rows;
+        matrix.CopyFrom(ops::Nf4Dequantize(*stored, rows.dtype()));
+      } else {
+        rows.CopyFrom(Find(piece.name)->ToTensor());
+      }
     }
-    return out;
+  }
+
+  // The weights of a layer that keeps them in 4 bits, quantised as soon as each matrix is read.
+  void Read(const std::string& path, nn::QuantizedLayer& layer) const {
+    const std::vector<Piece> pieces = Pieces(family_, config_, path + ".weight", layer.weight());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      layer.SetMatrix(i, ReadQuantized(pieces[i], layer.matrix(i).shape, layer.double_quantized()));
+    }
   }
 
  private:
-  const SafetensorsSet& set_;
-  std::set<std::string> used_;
+  // With or without the prefix of the bare model.
+  const SafetensorsEntry* Find(const std::string& name) const {
+    const SafetensorsEntry* entry = set_.Find(name);
+    if (!entry) entry = set_.Find("transformer." + name);
+    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
+    return entry;
+  }
+
+  // The matrix of this shape in the file, if its weights have 4 bits there.
+  std::optional<Nf4Matrix> FindNf4(const Piece& piece, const Shape& stored,
+                                   const FindEntry& find) const {
+    if (stored.ndim() != 2) return std::nullopt;
+    const Shape shape = piece.transposed ? Shape({stored[1], stored[0]}) : stored;
+    return ReadBitsAndBytes(find, piece.name, shape);
+  }
+  std::optional<Nf4Matrix> FindNf4(const Piece& piece, const Shape& stored) const {
+    return FindNf4(piece, stored, [this](const std::string& name) { return Find(name); });
+  }
+
+  // `shape`: [out, in].
+  Nf4Matrix ReadQuantized(const Piece& piece, const Shape& shape, bool double_quantized) const {
+    const SafetensorsEntry& entry = *Find(piece.name);
+    const Shape in_file = piece.transposed ? Shape({shape[1], shape[0]}) : shape;
+    if (std::optional<Nf4Matrix> matrix = FindNf4(piece, in_file)) {
+      if (matrix->double_quantized == double_quantized) return *std::move(matrix);
+      throw InputError(StrCat(*entry.source, ": '", entry.name, "' has scales of ",
+                              matrix->double_quantized ? "8 bits: use --lora.base=nf4"
+                                                       : "f32: use --lora.base=nf4_single"));
+    }
+    CheckFits(entry, in_file);
+    const Tensor stored = entry.ToTensor();
+    try {
+      return ops::Nf4Quantize(piece.transposed ? stored.Transpose(0, 1) : stored, double_quantized);
+    } catch (const ArgumentError& error) {
+      throw InputError(StrCat(*entry.source, ": '", entry.name, "': ", error.what()));
+    }
+  }
+
+  void Check(const Gpt& model) const {
+    std::set<std::string> used;
+    const auto find = [&](const std::string& name) {
+      const SafetensorsEntry* entry = Find(name);
+      if (entry) used.insert(entry->name);
+      return entry;
+    };
+    std::string missing;
+    const SafetensorsEntry* embedding = nullptr;
+    for (const auto& [name, p] : model.NamedParameters()) {
+      if (IsOfAdapter(name)) continue;
+      for (const Piece& piece : Pieces(family_, config_, name, *p)) {
+        const SafetensorsEntry* entry = find(piece.name);
+        if (name == "wte.weight") embedding = entry;
+        const Shape shape = piece.ShapeOf(p->logical_shape());
+        if (!entry) {
+          missing += " " + piece.name;
+        } else if (!FindNf4(piece, shape, find)) {
+          CheckFits(*entry, shape);
+        }
+      }
+    }
+    for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
+      const Parameter& weight = layer->weight();
+      for (const Piece& piece : Pieces(family_, config_, path + ".weight", weight)) {
+        if (!find(piece.name)) missing += " " + piece.name;
+        FindNf4(piece, piece.ShapeOf(weight.logical_shape()), find);  // uses the scales beside it
+      }
+    }
+    if (!missing.empty()) {
+      throw InputError(StrCat(set_.source(), ": weights of this model are missing:", missing));
+    }
+    for (const auto& [name, size] : MissingBiases(family_, model)) {
+      if (const SafetensorsEntry* entry = find(name)) CheckZero(*entry);
+    }
+    if (config_.tie_embeddings) {
+      if (const SafetensorsEntry* head = find("lm_head.weight")) CheckTiedHead(*head, *embedding);
+    }
+    std::string unknown;
+    for (const std::string& name : set_.names()) {
+      if (!used.contains(name) && !IsBuffer(name)) unknown += " " + name;
+    }
+    if (!unknown.empty()) {
+      throw InputError(
+          StrCat(set_.source(), ": this model has no parameters for these weights:", unknown));
+    }
+  }
+
+  const HfFamily& family_;
+  const GptConfig config_;
+  const SafetensorsSet set_;
 };
 
 }  // namespace
@@ -255,98 +351,29 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
   return items;
 }
 
-namespace {
-
-// Quantises a piece of the file as soon as it is read, or takes it as it is.
-Nf4Matrix ReadQuantized(Entries& entries, const SafetensorsEntry& entry, const Piece& piece,
-                        const Shape& shape, bool double_quantized) {
-  if (std::optional<Nf4Matrix> matrix = entries.FindNf4(piece.name, shape)) {
-    if (matrix->double_quantized == double_quantized) return *std::move(matrix);
-    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has scales of ",
-                            matrix->double_quantized ? "8 bits: use --lora.base=nf4"
-                                                     : "f32: use --lora.base=nf4_single"));
-  }
-  const bool transposed = piece.transposed;
-  const Tensor stored = Stored(entry, transposed ? Shape({shape[1], shape[0]}) : shape);
-  try {
-    return ops::Nf4Quantize(transposed ? stored.Transpose(0, 1) : stored, double_quantized);
-  } catch (const ArgumentError& error) {
-    throw InputError(StrCat(*entry.source, ": '", entry.name, "': ", error.what()));
-  }
-}
-
-// The weights of quantised layers, one matrix at a time. Returns the names of those that are
-// missing.
-std::string LoadQuantized(Gpt& model, const HfFamily& family, Entries& entries) {
-  std::string missing;
-  for (const auto& [layer_path, layer] : nn::QuantizedLayers(model)) {
-    const std::vector<Piece> pieces =
-        Pieces(family, model.config(), layer_path + ".weight", layer->weight());
-    LS_INVARIANT(pieces.size() == layer->num_matrices());
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      if (const SafetensorsEntry* entry = entries.Find(pieces[i].name)) {
-        layer->SetMatrix(i, ReadQuantized(entries, *entry, pieces[i], layer->matrix(i).shape,
-                                          layer->double_quantized()));
-      } else {
-        missing += " " + pieces[i].name;
-      }
-    }
-  }
-  return missing;
-}
-
-// `rows` [out, in] or [out] = a piece of the file.
-void CopyWeight(Entries& entries, const SafetensorsEntry& entry, const Piece& piece,
-                const Tensor& rows) {
-  if (rows.ndim() == 2) {
-    const Tensor matrix = piece.transposed ? rows.Transpose(0, 1) : rows;
-    if (const std::optional<Nf4Matrix> stored = entries.FindNf4(piece.name, matrix.shape())) {
-      return matrix.CopyFrom(ops::Nf4Dequantize(*stored, rows.dtype()));
-    }
-  }
-  rows.CopyFrom(Stored(entry, rows.shape()));
-}
-
-}  // namespace
-
 void LoadHfWeights(Gpt& model, const std::string& path) {
-  const SafetensorsSet set = SafetensorsSet::Open(path);
-  const HfFamily& family = HfFamilyOf(model.config());
-  Entries entries(set);
-  std::string missing;
-  const SafetensorsEntry* embedding = nullptr;
+  const HfWeights weights(model, path);
   for (const auto& [name, p] : model.NamedParameters()) {
     if (IsOfAdapter(name)) continue;
     const Tensor value = p->value().Detach();
-    const bool cut = !p->layout().is_whole();
-    const Tensor whole = cut ? Tensor::Empty(p->logical_shape(), value.dtype()) : value;
-    for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
-      const SafetensorsEntry* entry = entries.Find(piece.name);
-      if (name == "wte.weight") embedding = entry;
-      if (entry) {
-        CopyWeight(entries, *entry, piece, piece.Of(whole));
-      } else {
-        missing += " " + piece.name;
-      }
-    }
-    if (cut) value.CopyFrom(p->PartOf(whole));
-  }
-  missing += LoadQuantized(model, family, entries);
-  if (!missing.empty()) {
-    throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
-  }
-  for (const auto& [name, size] : MissingBiases(family, model)) {
-    if (const SafetensorsEntry* entry = entries.Find(name)) CheckZero(*entry);
-  }
-  if (model.config().tie_embeddings) {
-    if (const SafetensorsEntry* head = entries.Find("lm_head.weight")) {
-      CheckTiedHead(*head, *embedding);
+    if (p->layout().is_whole()) {
+      weights.Read(name, *p, value);
+    } else {
+      const Tensor whole = Tensor::Empty(p->logical_shape(), value.dtype());
+      weights.Read(name, *p, whole);
+      value.CopyFrom(p->PartOf(whole));
     }
   }
-  if (const std::string unknown = entries.Unused(); !unknown.empty()) {
-    throw InputError(
-        StrCat(set.source(), ": this model has no parameters for these weights:", unknown));
-  }
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) weights.Read(path, *layer);
+}
+
+WeightSource HfWeightSource(const Gpt& model, const std::string& path) {
+  return [weights = std::make_shared<const HfWeights>(model, path)](const std::string& name,
+                                                                    const Parameter& p) {
+    const Tensor whole = Tensor::Empty(p.logical_shape(), p.value().dtype());
+    weights->Read(name, p, whole);
+    return whole;
+  };
 }
 
 }  // namespace lockstep::models

@@ -1,0 +1,297 @@
+#include "models/export/export_gpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/export/gguf_model.h"
+#include "models/export/gguf_tokenizer.h"
+#include "models/export/model_source.h"
+#include "models/gpt/peft/merged_weights.h"
+#include "models/report/format.h"
+
+namespace lockstep::models {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// What files call an element type; Q8_0 is only in GGUF.
+struct ExportType {
+  std::string_view name;
+  GgufType gguf;
+  std::optional<DType> dtype;
+};
+constexpr ExportType kTypes[] = {{"f32", GgufType::kF32, DType::kF32},
+                                 {"f16", GgufType::kF16, DType::kF16},
+                                 {"bf16", GgufType::kBF16, DType::kBF16},
+                                 {"q8_0", GgufType::kQ8_0, std::nullopt}};
+
+const ExportType& TypeOf(const std::string& name, DType stored) {
+  for (const ExportType& type : kTypes) {
+    if (name == "auto" ? type.dtype == stored : name == type.name) return type;
+  }
+  return kTypes[0];  // f64 and the 8-bit types
+}
+
+// The tokenizer and where it is, for messages.
+struct ExportTokenizer {
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: none
+  std::string origin;
+  std::string chat_template;  // of chat_template.jinja, or of the configuration; may be empty
+};
+
+// The default template of a tokenizer_config.json.
+std::string TemplateOf(const std::string& config, const std::string& origin) {
+  if (config.empty()) return "";
+  const nlohmann::json json = ParseJson(config, origin);
+  const nlohmann::json given = json.value("chat_template", nlohmann::json());
+  if (given.is_string()) return given.get<std::string>();
+  for (const nlohmann::json& one : given.is_array() ? given : nlohmann::json::array()) {
+    if (one.is_object() && one.value("name", "") == "default") return one.value("template", "");
+  }
+  return "";
+}
+
+ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) {
+  ExportTokenizer found;
+  std::vector<std::string> places = {source.folder, source.weights_folder};
+  if (!c.tokenizer.empty()) {
+    found.origin = c.tokenizer;
+    found.tokenizer = data::MakeTokenizer(c.tokenizer, "");
+    places.insert(places.begin(), IsDirectory(c.tokenizer) ? c.tokenizer : ParentPath(c.tokenizer));
+  }
+  for (const std::string& folder : places) {
+    if (found.tokenizer == nullptr) {
+      found.origin = folder;
+      found.tokenizer = ReadTokenizer(folder);
+    }
+    const std::string jinja = JoinPath(folder, "chat_template.jinja");
+    if (found.chat_template.empty() && PathExists(jinja)) found.chat_template = ReadFile(jinja);
+  }
+  if (found.tokenizer != nullptr && found.chat_template.empty()) {
+    found.chat_template = TemplateOf(found.tokenizer->ConfigJson(), found.origin);
+  }
+  return found;
+}
+
+// Ids at which a text may end: a chat model's turn, a document.
+std::vector<int32_t> EndIds(const data::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const auto id : {tokenizer.special_ids().eos, tokenizer.end_of_text()}) {
+    if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+  }
+  return ids;
+}
+
+std::string GenerationConfig(const data::Tokenizer* tokenizer) {
+  OrderedJson j = OrderedJson::object();
+  if (tokenizer != nullptr) {
+    const data::SpecialIds ids = tokenizer->special_ids();
+    if (ids.bos) j["bos_token_id"] = *ids.bos;
+    if (const auto ends = EndIds(*tokenizer); !ends.empty()) j["eos_token_id"] = ends;
+    if (ids.pad) j["pad_token_id"] = *ids.pad;
+  }
+  j["do_sample"] = true;
+  return DumpJson(j, 2) + "\n";
+}
+
+// For transformers, of a tokenizer that had none.
+std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
+  const nlohmann::json json = ParseJson(tokenizer.ToJson(), "tokenizer.json");
+  OrderedJson j = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  const data::SpecialIds ids = tokenizer.special_ids();
+  const auto name = [&](const char* key, std::optional<int32_t> id) {
+    for (const auto& token : json.value("added_tokens", nlohmann::json::array())) {
+      if (id && token.value("id", -1) == *id) j[key] = token.value("content", "");
+    }
+  };
+  name("bos_token", ids.bos);
+  name("eos_token", ids.eos);
+  name("pad_token", ids.pad);
+  name("unk_token", ids.unk);
+  return DumpJson(j, 2) + "\n";
+}
+
+// What goes into the folder beside model and config.json.
+std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer& t,
+                                                           const std::string& folder) {
+  std::vector<std::pair<std::string, std::string>> files;
+  const auto copy = [&](const char* name, const std::string& otherwise) {
+    const std::string file = JoinPath(folder, name);
+    const std::string text = PathExists(file) ? ReadFile(file) : otherwise;
+    if (!text.empty()) files.emplace_back(name, text);
+  };
+  copy("generation_config.json", GenerationConfig(t.tokenizer.get()));
+  copy(kBuffersFile, "");
+  if (t.tokenizer == nullptr) return files;
+  files.emplace_back("tokenizer.json", t.tokenizer->ToJson());
+  const bool hf = t.tokenizer->name() == "bpe";
+  const std::string config = t.tokenizer->ConfigJson();
+  if (hf || !config.empty()) {
+    files.emplace_back("tokenizer_config.json",
+                       config.empty() ? TokenizerConfig(*t.tokenizer) : config);
+  }
+  if (!t.chat_template.empty()) files.emplace_back("chat_template.jinja", t.chat_template);
+  return files;
+}
+
+// Rounded to what the file has, by one rounding of f32.
+std::vector<SafetensorsItem> Rounded(std::vector<SafetensorsItem> items, DType dtype) {
+  const float limit = dtype == DType::kF16 ? kF16Limit : std::numeric_limits<float>::infinity();
+  for (SafetensorsItem& item : items) {
+    item = SafetensorsItem::Of(item.name, dtype, Shape(item.shape),
+                               [make = item.produce, name = item.name, dtype, limit] {
+                                 const Tensor x = make().Contiguous();
+                                 CheckRange(x, limit, name);
+                                 return x.To(dtype);
+                               });
+  }
+  return items;
+}
+
+int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
+                 const ExportTokenizer& tokenizer) {
+  const std::string temporary = JoinPath(ParentPath(c.out), ".tmp-" + BaseName(c.out));
+  RemoveTree(temporary);
+  const auto items = Rounded(ToHfTensors(*source.model, source.weight), *type.dtype);
+  try {
+    WriteHfFolder(temporary, ToHfConfig(source.model->config(), *type.dtype), items,
+                  std::llround(c.max_file_gb * 1e9));
+    for (const auto& [name, text] : TextFiles(tokenizer, source.weights_folder)) {
+      WriteFileAtomically(JoinPath(temporary, name), text);
+    }
+    RenameDurably(temporary, c.out);
+  } catch (...) {
+    RemoveTree(temporary);
+    throw;
+  }
+  int64_t bytes = 0;
+  for (const std::string& name : ListDirectory(c.out)) bytes += FileSize(JoinPath(c.out, name));
+  return bytes;
+}
+
+int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
+                   const ExportTokenizer& tokenizer) {
+  if (tokenizer.tokenizer == nullptr) {
+    throw InputError(StrCat(source.folder,
+                            ": has no tokenizer, and GGUF files have one: name its file or folder "
+                            "with --tokenizer=PATH, or use --format=hf"));
+  }
+  std::string name = BaseName(c.out);
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  const GptConfig& config = source.model->config();
+  GgufModel model = ToGguf(config, ToHfTensors(*source.model, source.weight), type.gguf, name);
+  GgufTokenizer t = ToGgufTokenizer(*tokenizer.tokenizer, config.vocab_size, tokenizer.origin);
+  for (auto& entry : t.metadata) model.metadata.push_back(std::move(entry));
+  if (!tokenizer.chat_template.empty()) {
+    model.metadata.emplace_back("tokenizer.chat_template", tokenizer.chat_template);
+  }
+  WriteGguf(c.out, model.metadata, model.tensors);
+  for (const std::string& difference : t.differences) {
+    std::fprintf(stderr, "export_gpt: note: with this tokenizer, llama.cpp %s\n",
+                 difference.c_str());
+  }
+  return FileSize(c.out);
+}
+
+// What rounding takes of an adapter, by matrix.
+using Losses = std::map<std::string, double>;
+
+// From here on the weights are those with the adapter, in f32, rounded to `dtype`.
+void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSource* weight) {
+  const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
+  CheckBase(adapter, source.weights_folder);
+  const WeightSource merged =
+      MergedWeights(source.model->config(), adapter, *weight, dtype,
+                    [losses](const nn::LoraMergeLoss& loss) { (*losses)[loss.path] = loss.lost; });
+  *weight = [merged](const std::string& name, const Parameter& p) {
+    return merged(name, p).To(DType::kF32);
+  };
+}
+
+void PrintLosses(const Losses& losses, std::string_view type) {
+  double most = 0;
+  for (const auto& [matrix, lost] : losses) {
+    fmt::print("{}: rounding to {} takes {:.1f}% of the adapter\n", matrix, type, 100 * lost);
+    most = std::max(most, lost);
+  }
+  if (most > 0.01) {
+    fmt::print(
+        "the update is too small for {}, in which the model is written: --dtype=f32 keeps "
+        "all of it\n",
+        type);
+  }
+}
+
+}  // namespace
+
+void AddExportOptions(Options& options, ExportConfig& c) {
+  options.Add("checkpoint", &c.checkpoint,
+              {.aliases = {"model", "ckpt", "out_dir", "init_from"},
+               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
+                      "Hugging Face folder"});
+  options.Add(
+      "adapter", &c.adapter,
+      {.aliases = {"lora", "adapters", "lora_path"},
+       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it, to "
+              "be merged into them; those that the checkpoint has itself always are"});
+  options.Add("format", &c.format,
+              {.choices = {"hf", "gguf"},
+               .aliases = {"outtype", "to"},
+               .doc = "hf: a folder for transformers and what reads its files; gguf: a file for "
+                      "llama.cpp"});
+  options.Add("dtype", &c.dtype,
+              {.choices = {"auto", "f32", "f16", "bf16", "q8_0"},
+               .aliases = {"precision", "torch_dtype"},
+               .doc = "of the weights, rounded once; auto: as they are; q8_0, only in gguf: 8.5 "
+                      "bits each"});
+  options.Add(
+      "out", &c.out,
+      {.aliases = {"output", "outfile", "output_dir", "to"}, .doc = "the folder or file to make"});
+  options.Add("tokenizer", &c.tokenizer,
+              {.doc = "a tokenizer's file or folder, or gpt2; empty: the checkpoint's own"});
+  options.Add("max_file_gb", &c.max_file_gb,
+              {.above = 0,
+               .max = 1e9,
+               .aliases = {"max_shard_bytes", "max_shard_size"},
+               .doc = "hf: a larger model is written in files of at most so many GB, with an "
+                      "index"});
+}
+
+int ExportGpt(const ExportConfig& c) {
+  if (c.out.empty()) {
+    throw InputError(c.format == "gguf" ? "say which file to make: --out=NAME.gguf"
+                                        : "say which folder to make: --out=FOLDER");
+  }
+  if (PathExists(c.out)) {
+    throw InputError(StrCat(c.out, " exists already: name another with --out, or remove it"));
+  }
+  if (c.format == "hf" && c.dtype == "q8_0") {
+    throw InputError("--dtype=q8_0 is a type of GGUF: use --format=gguf, or another --dtype");
+  }
+  ModelSource source = OpenModel(c.checkpoint, c.adapter);
+  const ExportType& type = TypeOf(c.dtype, source.dtype);
+  Losses losses;
+  if (!source.adapter_folder.empty()) {
+    AddAdapter(source, type.dtype.value_or(DType::kF32), &losses, &source.weight);
+  }
+  const ExportTokenizer tokenizer = FindTokenizer(c, source);
+  const int64_t bytes = c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
+                                           : ExportHf(c, source, type, tokenizer);
+  PrintLosses(losses, type.name);
+  fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(source.model->config()), source.folder,
+             type.name, FormatDecimalBytes(static_cast<double>(bytes)));
+  return 0;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,28 @@
+// export_gpt: a trained model in the files of other programs.
+#pragma once
+
+#include <string>
+
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+struct ExportConfig {
+  std::string checkpoint = "out";
+  std::string adapter;
+  std::string format = "hf";
+  std::string dtype = "auto";
+  std::string out;
+  std::string tokenizer;
+  double max_file_gb = 5;
+};
+
+void AddExportOptions(Options& options, ExportConfig& config);
+
+// Writes the folder (hf) or the file (gguf), with adapters merged, and says on stdout what it was,
+// and what rounding took of each adapter. Memory holds one
+// parameter of the model at a time. What exists already is never overwritten, and nothing is left
+// of what could not be finished. Returns the exit code. Throws InputError, IoError.
+int ExportGpt(const ExportConfig& config);
+
+}  // namespace lockstep::models

@@ -1,0 +1,346 @@
+#include "models/export/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
+
+#include "core/io/json.h"
+#include "data/tokenizer/json_object.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::json;
+using data::JsonObject;
+
+// llama.cpp's kinds of tokens.
+enum TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
+
+constexpr std::string_view kSpace = "\u2581";  // SentencePiece's
+
+// How llama.cpp calls a cut into words, which also decides whether a word that is a token is taken
+// before any merge.
+struct Pre {
+  std::string_view name, pattern;
+  bool digits = false;  // single digits are cut off before
+  bool ignore_merges = false;
+};
+
+#define LS_CONTRACTIONS R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
+#define LS_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
+#define LS_CASED(end)                                                                   \
+  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" end \
+  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" end
+#define LS_CASED_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
+
+constexpr std::string_view kLlama3 =
+    LS_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" LS_REST;
+constexpr Pre kPres[] = {
+    {"gpt-2", ""},
+    {"smollm", "", /*digits=*/true},
+    {"llama-bpe", kLlama3, false, /*ignore_merges=*/true},
+    {"smaug-bpe", kLlama3},
+    {"qwen2", LS_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" LS_REST},
+    {"gpt-4o", LS_CASED(LS_CONTRACTIONS "?") R"(|\p{N}{1,3})" LS_CASED_REST},
+    {"tekken", LS_CASED("") R"(|\p{N})" LS_CASED_REST, false, /*ignore_merges=*/true},
+};
+
+// The steps of a pre_tokenizer, normalizer or post_processor: itself, or those of a Sequence.
+std::vector<JsonObject> Steps(const JsonObject& root, const char* key, const char* items) {
+  if (root.Find(key) == nullptr) return {};
+  const JsonObject object = root.Object(key);
+  if (object.String("type") == "Sequence") return object.Objects(items);
+  return {object};
+}
+
+class Converter {
+ public:
+  Converter(const data::Tokenizer& tokenizer, int64_t vocab_size, const std::string& origin)
+      : tokenizer_(tokenizer),
+        vocab_size_(vocab_size),
+        origin_(origin),
+        json_(ParseJson(tokenizer.ToJson(), origin)),
+        root_(json_, origin + ":"),
+        model_(root_.Object("model")) {
+    if (tokenizer.vocab_size() > vocab_size) {
+      throw InputError(StrCat(origin, ": has ", tokenizer.vocab_size(),
+                              " tokens, but the model's vocabulary has ", vocab_size,
+                              ": it belongs to another model"));
+    }
+  }
+
+  GgufTokenizer Convert() && {
+    ReadTokens();
+    byte_level_ = IsByteLevel();
+    AddString("model", byte_level_ ? "gpt2" : "llama");
+    if (byte_level_) {
+      AddString("pre", std::string(PreOf().name));
+    } else {
+      SetBytes();
+    }
+    Add("tokens", tokens_);
+    Add("token_type", types_);
+    if (byte_level_) {
+      Add("merges", Merges());
+    } else {
+      Add("scores", Scores());
+      Add("add_space_prefix", AddsSpace());
+    }
+    AddSpecials();
+    return std::move(out_);
+  }
+
+ private:
+  void Add(std::string_view key, GgufValue value) {
+    out_.metadata.emplace_back(StrCat("tokenizer.ggml.", key), std::move(value));
+  }
+  void AddString(std::string_view key, std::string value) { Add(key, std::move(value)); }
+
+  void ReadTokens() {
+    const auto size = static_cast<size_t>(vocab_size_);
+    tokens_.resize(size);
+    types_.assign(size, kUnused);
+    const Json& vocabulary = *model_.Find("vocab");
+    for (const auto& [token, id] : vocabulary.items()) {
+      const auto i = id.get<size_t>();
+      tokens_[i] = token;
+      types_[i] = kNormal;
+    }
+    const auto added =
+        root_.Find("added_tokens") ? root_.Objects("added_tokens") : std::vector<JsonObject>();
+    for (const JsonObject& token : added) {
+      const std::string& content = token.String("content");
+      const auto i = static_cast<size_t>(*tokenizer_.AddedId(content));
+      tokens_[i] = content;
+      types_[i] = token.Bool("special", false) ? kControl : kUserDefined;
+      for (const char* field : {"single_word", "lstrip", "rstrip"}) {
+        if (token.Bool(field, false))
+          Differ(StrCat("ignores \"", field, "\" of ", Quoted(content)));
+      }
+    }
+    if (const auto unknown = tokenizer_.special_ids().unk) {
+      types_[static_cast<size_t>(*unknown)] = kUnknown;
+    }
+    for (size_t i = 0; i < size; ++i) {
+      if (types_[i] == kUnused) tokens_[i] = StrCat("[PAD", i, "]");
+    }
+  }
+
+  void SetBytes() {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const std::string& t = tokens_[i];
+      const bool hex = t.size() == 6 && t.starts_with("<0x") && t.ends_with('>') &&
+                       t.find_first_not_of("0123456789ABCDEF", 3) == 5;
+      if (types_[i] == kNormal && hex) types_[i] = kByte;
+    }
+    if (std::ranges::count(types_, kByte) != 256) {
+      model_.Refuse("vocab", "llama.cpp needs tokens for all bytes, <0x00> to <0xFF>");
+    }
+  }
+
+  bool IsByteLevel() const {
+    return std::ranges::any_of(
+        Steps(root_, "pre_tokenizer", "pretokenizers"),
+        [](const JsonObject& step) { return step.String("type") == "ByteLevel"; });
+  }
+
+  const Pre& PreOf() {
+    std::string pattern;
+    bool digits = false, supported = true;
+    for (const JsonObject& step : Steps(root_, "pre_tokenizer", "pretokenizers")) {
+      const std::string& type = step.String("type");
+      if (type == "ByteLevel") {
+        supported = supported && step.Bool("use_regex", true) == pattern.empty();
+        if (step.Bool("add_prefix_space", true)) {
+          step.Refuse("add_prefix_space", "llama.cpp puts no space in front");
+        }
+      } else if (type == "Digits") {
+        digits = step.Bool("individual_digits", false);
+        supported = supported && digits;
+      } else if (type == "Split" && pattern.empty()) {
+        const Json* regex = step.Object("pattern").Find("Regex");
+        supported = supported && regex != nullptr && step.String("behavior") == "Isolated" &&
+                    !step.Bool("invert", false);
+        if (regex != nullptr) pattern = regex->get<std::string>();
+      } else {
+        supported = false;
+      }
+    }
+    for (const JsonObject& step : Steps(root_, "normalizer", "normalizers")) {
+      if (step.String("type") != "NFC") step.Refuse("type", "llama.cpp knows none here");
+      Differ("does not compose accents (NFC): give it text that is");
+    }
+    const bool ignore = model_.Bool("ignore_merges", false);
+    std::string hint;
+    for (const Pre& pre : kPres) {
+      if (!supported || pre.pattern != pattern || pre.digits != digits) continue;
+      if (pre.ignore_merges == ignore) return pre;
+      hint = StrCat("llama.cpp's \"", pre.name, "\" has ", pre.ignore_merges);
+    }
+    if (!hint.empty()) model_.Refuse("ignore_merges", hint);
+    std::string names;
+    for (const Pre& pre : kPres) names += StrCat(names.empty() ? "" : ", ", pre.name);
+    root_.Refuse("pre_tokenizer",
+                 StrCat("llama.cpp cuts words only by patterns that it knows: ", names));
+  }
+
+  std::vector<std::pair<std::string, std::string>> MergePairs() const {
+    std::vector<std::pair<std::string, std::string>> pairs;
+    for (const Json& merge : *model_.Find("merges")) {  // checked by the tokenizer
+      if (merge.is_string()) {
+        const auto text = merge.get<std::string>();
+        const size_t space = text.find(' ');
+        pairs.emplace_back(text.substr(0, space), text.substr(space + 1));
+      } else {
+        pairs.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
+      }
+    }
+    return pairs;
+  }
+
+  std::vector<std::string> Merges() const {
+    std::vector<std::string> merges;
+    for (const auto& [left, right] : MergePairs()) merges.push_back(StrCat(left, " ", right));
+    return merges;
+  }
+
+  // llama.cpp joins two neighbours whose text together is a token, the one with the highest score
+  // first: minus the place among the tokens in the order in which merges make them. Those defined
+  // by the user, which SentencePiece finds before, have 0, and what no merge makes comes last.
+  std::vector<float> Scores() {
+    std::unordered_map<std::string, size_t> ids;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (types_[i] != kUnused) ids.emplace(tokens_[i], i);
+    }
+    const auto pairs = MergePairs();
+    std::vector<float> scores(tokens_.size(), -static_cast<float>(pairs.size()) - 1);
+    std::vector<int64_t> ways(tokens_.size(), 0);  // merges that make the token
+    const std::string* last = nullptr;
+    float place = 0;
+    for (const auto& [left, right] : pairs) {
+      const size_t i = ids.at(left + right);
+      const bool again = last == &tokens_[i];
+      if (types_[i] == kNormal && !again && ways[i] > 0) {
+        RefuseMerges(tokens_[i], "do not follow one another");
+      }
+      if (!again) scores[i] = types_[i] == kNormal ? --place : 0;
+      ++ways[i];
+      last = &tokens_[i];
+    }
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const bool is_added = types_[i] == kControl || types_[i] == kUserDefined;
+      if (types_[i] == kNormal && ways[i] != Splits(tokens_[i], ids)) {
+        RefuseMerges(tokens_[i], "are not all there are");
+      }
+      if (is_added && ways[i] == 0 && Splits(tokens_[i], ids) > 0) {
+        Differ(StrCat("also makes the added token ", Quoted(tokens_[i]), " of two others"));
+      }
+    }
+    return scores;
+  }
+
+  [[noreturn]] void RefuseMerges(const std::string& token, std::string_view what) const {
+    throw InputError(StrCat(origin_, ": model.merges: those that make ", Quoted(token), " ", what,
+                            ": only vocabularies that come from SentencePiece can be written to "
+                            "GGUF, which has a score for each token instead"));
+  }
+
+  // In how many ways the token is two others.
+  static int64_t Splits(const std::string& token,
+                        const std::unordered_map<std::string, size_t>& ids) {
+    int64_t splits = 0;
+    for (size_t at = 1; at < token.size(); ++at) {
+      if ((static_cast<uint8_t>(token[at]) & 0xC0) == 0x80) continue;  // inside of a character
+      splits += ids.contains(token.substr(0, at)) && ids.contains(token.substr(at)) ? 1 : 0;
+    }
+    return splits;
+  }
+
+  // Whether a space is put in front of a text. Whatever else is done before the merges is refused.
+  bool AddsSpace() {
+    bool adds = false, replaces = false;
+    for (const JsonObject& step : Steps(root_, "normalizer", "normalizers")) {
+      const std::string& type = step.String("type");
+      if (type == "Prepend" && step.String("prepend") == kSpace) {
+        adds = true;
+      } else if (type == "Replace" && step.Object("pattern").String("String") == " " &&
+                 step.String("content") == kSpace) {
+        replaces = true;
+      } else {
+        step.Refuse("type", "llama.cpp knows only spaces that become U+2581 here");
+      }
+    }
+    for (const JsonObject& step : Steps(root_, "pre_tokenizer", "pretokenizers")) {
+      const std::string& type = step.String("type");
+      if (type == "Split" && replaces) continue;  // of the spaces that are no more
+      if (type != "Metaspace" || step.Bool("split", true)) {
+        step.Refuse("type", "llama.cpp does not cut such text into words");
+      }
+      replaces = true;
+      const std::string scheme =
+          step.Find("prepend_scheme") ? step.String("prepend_scheme") : "always";
+      adds = scheme != "never";
+      if (scheme == "first") {
+        Differ("also puts a space in front of a text that follows a special token");
+      }
+      if (adds) Differ("puts a space in front of a text that begins with one, too");
+    }
+    if (!replaces) root_.Refuse("normalizer", "llama.cpp replaces spaces by U+2581");
+    return adds;
+  }
+
+  void AddSpecials() {
+    const data::SpecialIds ids = tokenizer_.special_ids();
+    const auto add = [&](std::string_view key, std::optional<int32_t> id) {
+      if (id) Add(key, static_cast<uint32_t>(*id));
+    };
+    add("bos_token_id", ids.bos);
+    add("eos_token_id", ids.eos);
+    add("unknown_token_id", ids.unk);
+    add("padding_token_id", ids.pad);
+    const auto only = [&](const std::vector<int32_t>& around, std::optional<int32_t> id) {
+      const bool is = around.size() == 1 && id == around[0];
+      if (!around.empty() && !is) {
+        root_.Refuse("post_processor",
+                     "llama.cpp puts bos before a text, eos after it, and nothing else");
+      }
+      return is;
+    };
+    Add("add_bos_token", only(ids.before, ids.bos));
+    Add("add_eos_token", only(ids.after, ids.eos));
+  }
+
+  void Differ(std::string what) { out_.differences.push_back(std::move(what)); }
+
+  const data::Tokenizer& tokenizer_;
+  const int64_t vocab_size_;
+  const std::string origin_;
+  const Json json_;
+  const JsonObject root_, model_;
+  bool byte_level_ = false;
+  std::vector<std::string> tokens_;
+  std::vector<int32_t> types_;
+  GgufTokenizer out_;
+};
+
+}  // namespace
+
+GgufTokenizer ToGgufTokenizer(const data::Tokenizer& tokenizer, int64_t vocab_size,
+                              const std::string& origin) {
+  if (tokenizer.name() != "bpe") {
+    throw InputError(StrCat(origin, ": is a tokenizer of kind \"", tokenizer.name(),
+                            "\", which GGUF does not have; it has those of Hugging Face's "
+                            "tokenizer.json. Export the model with --format=hf instead"));
+  }
+  return Converter(tokenizer, vocab_size, origin).Convert();
+}
+
+}  // namespace lockstep::models

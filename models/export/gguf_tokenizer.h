@@ -1,0 +1,30 @@
+// Tokenizers in GGUF.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/tokenizer.h"
+#include "models/export/gguf_writer.h"
+
+namespace lockstep::models {
+
+struct GgufTokenizer {
+  GgufMetadata metadata;  // tokenizer.ggml.*
+  // What llama.cpp does otherwise, a sentence each.
+  std::vector<std::string> differences;
+};
+
+// A tokenizer of kind "bpe" for a model with `vocab_size` tokens; ids without a token are called
+// [PAD...] and marked as unused. Byte-level ones are "gpt2" in GGUF, with the name of llama.cpp's
+// pattern for the cut into words. Those after SentencePiece are "llama", where a merge's rank
+// becomes the score of what it makes; they must have all the merges that make a token, as those
+// that come from SentencePiece do.
+//
+// InputError that names `origin` and the field for tokenizers of other kinds, for what llama.cpp
+// has no equal of, and for more tokens than the model has.
+GgufTokenizer ToGgufTokenizer(const data::Tokenizer& tokenizer, int64_t vocab_size,
+                              const std::string& origin);
+
+}  // namespace lockstep::models

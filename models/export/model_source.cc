@@ -1,0 +1,65 @@
+#include "models/export/model_source.h"
+
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/checkpoint_manifest.h"
+#include "models/checkpoint/checkpoint_store.h"
+#include "models/checkpoint/tensor_parts.h"
+#include "models/gpt/peft/adapter.h"
+
+namespace lockstep::models {
+namespace {
+
+std::string FolderOf(const std::string& path) {
+  if (!IsDirectory(path)) throw InputError(StrCat(path, ": there is no such folder"));
+  for (const char* name : {"best", "latest"}) {
+    if (const std::string link = JoinPath(path, name); PathExists(link)) return link;
+  }
+  if (!PathExists(JoinPath(path, "config.json")) && !PeftAdapter::Exists(path)) {
+    throw InputError(StrCat(path,
+                            ": has no config.json: give a checkpoint, the folder of a run that has "
+                            "one, or a Hugging Face folder"));
+  }
+  return path;
+}
+
+void Verify(const std::string& folder) {
+  if (PathExists(JoinPath(folder, kManifestName))) CheckpointStore::Verify(folder);
+}
+
+}  // namespace
+
+ModelSource OpenModel(const std::string& path, const std::string& adapter) {
+  ModelSource source;
+  source.folder = FolderOf(path);
+  Verify(source.folder);
+  if (PeftAdapter::Exists(source.folder)) {
+    if (!adapter.empty()) {
+      throw InputError(StrCat(source.folder,
+                              " has adapters itself: with --adapter name the folder of the weights "
+                              "without any"));
+    }
+    source.adapter_folder = source.folder;
+  } else if (!adapter.empty()) {
+    source.adapter_folder = FolderOf(adapter);
+    Verify(source.adapter_folder);
+  }
+  const std::string weights = source.weights_folder = WeightsOf(source.folder);
+  source.model = std::make_unique<Gpt>(ReadHfConfig(weights));
+  source.model->Materialize(kMeta, 0);
+  if (TensorParts::Exist(weights)) {
+    const TensorParts parts = TensorParts::Open(weights, "model");
+    source.dtype = parts.dtype("wte.weight");
+    source.weight = [parts](const std::string& name, const Parameter& p) {
+      return parts.ReadPart(name, p).To(DType::kF32);
+    };
+  } else {
+    source.weight = HfWeightSource(*source.model, weights);
+    const SafetensorsSet set = SafetensorsSet::Open(weights);
+    source.dtype = set.Get(set.names().front()).dtype();
+  }
+  return source;
+}
+
+}  // namespace lockstep::models

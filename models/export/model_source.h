@@ -1,0 +1,27 @@
+// A trained model on disk, whatever wrote it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "models/gpt/gpt.h"
+#include "models/gpt/hf_format.h"
+
+namespace lockstep::models {
+
+struct ModelSource {
+  std::string folder;          // what was opened: a checkpoint or a model's folder
+  std::string weights_folder;  // with the weights: the same, or that of the adapters' base
+  std::string adapter_folder;  // with adapters of these weights; "": there are none
+  DType dtype = DType::kF32;   // of the weights, as stored
+  std::unique_ptr<Gpt> model;  // without adapters, f32, on the meta device: names and shapes only
+  // Reads the whole of a parameter, without adapters, in f32; valid as long as the model is.
+  WeightSource weight;
+};
+
+// Opens a Hugging Face folder, a checkpoint (verified), or a run's folder, of which it takes the
+// best checkpoint if it has one, else the latest. `adapter`: a folder of adapters of these weights,
+// as PEFT or a run has it; "": those that the checkpoint has itself, if any. InputError, IoError.
+ModelSource OpenModel(const std::string& path, const std::string& adapter = "");
+
+}  // namespace lockstep::models

@@ -1,0 +1,221 @@
+// Whole exports: folders that read back, and what is refused.
+#include "models/export/export_gpt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/io/fault.h"
+#include "core/io/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf_format.h"
+#include "tests/message_of.h"
+#include "tests/models/export/gguf_file.h"
+#include "tests/models/temp_folder.h"
+
+namespace lockstep::models {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A Llama in three files, of 67 tokens or more, with a tokenizer where it has room for one.
+class ExportGptTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const json golden = json::parse(ReadFile("tests/data/testdata/tokenizers/llama3.json"));
+    tokenizer_ = golden["tokenizer"];
+    WriteFileAtomically(folder_.Path("tokenizer.json"), tokenizer_.dump());
+    GptConfig config = ReadHfConfig("tests/testdata/llama_parity");
+    config.vocab_size = std::ssize(tokenizer_["model"]["vocab"]) + 20;
+    MakeModel(config, "model");
+    Copy("tokenizer.json", "model/tokenizer.json");
+    WriteFileAtomically(
+        folder_.Path("model/tokenizer_config.json"),
+        json{{"chat_template", "{{ messages }}"}, {"eos_token", "<|eot_id|>"}}.dump());
+    config_.checkpoint = folder_.Path("model");
+    config_.out = folder_.Path("out");
+  }
+
+  void MakeModel(const GptConfig& config, const std::string& name) {
+    Gpt model(config);
+    model.Materialize(kCpu, 5);
+    WriteHfFolder(folder_.Path(name), ToHfConfig(config), ToHfTensors(model), 1 << 30);
+  }
+  void Copy(const std::string& from, const std::string& to) {
+    WriteFileAtomically(folder_.Path(to), ReadFile(folder_.Path(from)));
+  }
+  std::string Refusal() {
+    const std::vector<std::string> before = ListDirectory(folder_.path());
+    const std::string message = test::MessageOf<InputError>([&] { ExportGpt(config_); });
+    EXPECT_EQ(ListDirectory(folder_.path()), before) << message;
+    return message;
+  }
+
+  const test::TempFolder folder_{"export"};
+  json tokenizer_;
+  ExportConfig config_;
+};
+
+TEST_F(ExportGptTest, WritesAFolderThatReadsBack) {
+  config_.max_file_gb = 2e-5;
+  EXPECT_EQ(ExportGpt(config_), 0);
+  EXPECT_TRUE(PathExists(folder_.Path("out/model.safetensors.index.json")));
+  EXPECT_EQ(ReadHfConfig(folder_.Path("out")), ReadHfConfig(folder_.Path("model")));
+  const SafetensorsSet before = SafetensorsSet::Open(folder_.Path("model"));
+  const SafetensorsSet after = SafetensorsSet::Open(folder_.Path("out"));
+  ASSERT_EQ(after.names(), before.names());
+  for (const std::string& name : before.names()) {
+    EXPECT_TRUE(std::ranges::equal(after.Get(name).bytes, before.Get(name).bytes)) << name;
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    EXPECT_EQ(ReadFile(JoinPath(config_.out, name)), ReadFile(JoinPath(config_.checkpoint, name)));
+  }
+  EXPECT_EQ(ReadFile(folder_.Path("out/chat_template.jinja")), "{{ messages }}");
+  const json generation = json::parse(ReadFile(folder_.Path("out/generation_config.json")));
+  const auto tokenizer = ReadTokenizer(folder_.Path("out"));
+  EXPECT_EQ(generation["bos_token_id"], *tokenizer->special_ids().bos);
+  EXPECT_THAT(generation["eos_token_id"], testing::Contains(*tokenizer->special_ids().eos));
+}
+
+TEST_F(ExportGptTest, RoundsOnce) {
+  for (const auto& [name, dtype] : {std::pair("bf16", DType::kBF16), {"f16", DType::kF16}}) {
+    config_.dtype = name;
+    config_.out = folder_.Path(name);
+    ExportGpt(config_);
+    const SafetensorsSet before = SafetensorsSet::Open(folder_.Path("model"));
+    const SafetensorsSet after = SafetensorsSet::Open(config_.out);
+    for (const std::string& tensor : before.names()) {
+      const Tensor want = before.Get(tensor).ToTensor().To(dtype);
+      EXPECT_EQ(after.Get(tensor).dtype(), dtype);
+      EXPECT_EQ(after.Get(tensor).ToTensor().To(DType::kF32).ToVector<float>(),
+                want.To(DType::kF32).ToVector<float>())
+          << tensor;
+    }
+  }
+  // As they are: a folder of bf16 stays one.
+  config_.checkpoint = folder_.Path("bf16");
+  config_.dtype = "auto";
+  config_.out = folder_.Path("again");
+  ExportGpt(config_);
+  EXPECT_EQ(ReadFile(folder_.Path("again/model.safetensors")),
+            ReadFile(folder_.Path("bf16/model.safetensors")));
+  EXPECT_EQ(ReadFile(folder_.Path("again/config.json")),
+            ReadFile(folder_.Path("bf16/config.json")));
+}
+
+TEST_F(ExportGptTest, WritesAFileWithTokenizerAndTemplate) {
+  config_.format = "gguf";
+  config_.out = folder_.Path("tiny-llama.gguf");
+  ExportGpt(config_);
+  const test::GgufFile file(config_.out);
+  EXPECT_EQ(file.Get<std::string>("general.name"), "tiny-llama");
+  EXPECT_EQ(file.Get<std::string>("tokenizer.chat_template"), "{{ messages }}");
+  const auto tokens = file.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
+  EXPECT_EQ(tokens.size(), file.tensors.at("token_embd.weight").sizes[1]);
+  EXPECT_EQ(std::ranges::count(file.Get<std::vector<int32_t>>("tokenizer.ggml.token_type"), 5) > 0,
+            true);
+}
+
+// PEFT's own merge, which in bf16 rounds B A before it is added.
+TEST_F(ExportGptTest, MergesAdapters) {
+  config_.checkpoint = "tests/testdata/qwen2_parity";
+  config_.adapter = "tests/testdata/qwen2_peft";
+  const auto golden = SafetensorsFile::Open(config_.adapter + "/merged_f32.safetensors");
+  for (const auto& [name, tolerance] : {std::pair("f32", 1e-6), {"bf16", 1.0 / 256}}) {
+    config_.dtype = name;
+    config_.out = folder_.Path(name);
+    testing::internal::CaptureStdout();
+    ExportGpt(config_);
+    const std::string said = testing::internal::GetCapturedStdout();
+    const bool half = config_.dtype == "bf16";
+    EXPECT_THAT(said, HasSubstr(half ? "self_attn.q_proj: rounding to bf16 takes"
+                                     : "self_attn.q_proj: rounding to f32 takes 0.0% of"));
+    EXPECT_EQ(said.find("--dtype=f32 keeps all") != std::string::npos, half) << said;
+    const SafetensorsSet merged = SafetensorsSet::Open(config_.out);
+    const SafetensorsSet base = SafetensorsSet::Open(config_.checkpoint);
+    ASSERT_EQ(merged.names(), base.names());
+    int changed = 0;
+    for (const SafetensorsEntry& entry : golden.entries()) {
+      const auto want = entry.ToTensor().To(DType::kF32).ToVector<float>();
+      const auto got = merged.Get(entry.name).ToTensor().To(DType::kF32).ToVector<float>();
+      const auto plain = base.Get(entry.name).ToTensor().To(DType::kF32).ToVector<float>();
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(got[i], want[i], tolerance * std::abs(want[i]) + 1e-7) << entry.name;
+      }
+      changed += got != plain ? 1 : 0;
+    }
+    EXPECT_GT(changed, 0);
+  }
+}
+
+TEST_F(ExportGptTest, TakesTheBestCheckpointOfARun) {
+  MakeDirectories(folder_.Path("run"));
+  ReplaceSymlink("../nowhere", folder_.Path("run/latest"));
+  ReplaceSymlink("../model", folder_.Path("run/best"));
+  config_.checkpoint = folder_.Path("run");
+  EXPECT_EQ(ExportGpt(config_), 0);
+}
+
+TEST_F(ExportGptTest, RefusesWithoutATrace) {
+  config_.out = "";
+  EXPECT_THAT(Refusal(), HasSubstr("--out=FOLDER"));
+  config_.out = folder_.Path("model");
+  EXPECT_THAT(Refusal(), HasSubstr("model exists already"));
+  config_.out = folder_.Path("out");
+  config_.dtype = "q8_0";
+  EXPECT_THAT(Refusal(), HasSubstr("--format=gguf"));
+  config_.dtype = "auto";
+  config_.checkpoint = folder_.Path("none");
+  EXPECT_THAT(Refusal(), HasSubstr("none: there is no such folder"));
+  config_.checkpoint = folder_.path();
+  EXPECT_THAT(Refusal(), HasSubstr("has no config.json"));
+  config_.format = "gguf";
+  config_.checkpoint = "tests/testdata/llama_parity";
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("has no tokenizer"), HasSubstr("--tokenizer=PATH")));
+  config_.tokenizer = folder_.Path("tokenizer.json");
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("the model's vocabulary has 67"), HasSubstr("another model")));
+  config_.tokenizer = "byte";
+  EXPECT_THAT(Refusal(), HasSubstr("\"byte\""));
+}
+
+TEST_F(ExportGptTest, RefusesWeightsThatAreNoNumbers) {
+  GptConfig config = ReadHfConfig("tests/testdata/llama_parity");
+  Gpt model(config);
+  model.Materialize(kCpu, 5);
+  model.Parameters().at(1)->value().Detach().Fill(-1e6);
+  WriteHfFolder(folder_.Path("big"), ToHfConfig(config), ToHfTensors(model), 1 << 30);
+  config_.checkpoint = folder_.Path("big");
+  config_.dtype = "f16";
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("-1e+06"), HasSubstr("--dtype=bf16")));
+}
+
+TEST_F(ExportGptTest, LeavesNothingOnAFullDisk) {
+  for (const char* format : {"hf", "gguf"}) {
+    config_.format = format;
+    FaultInjector counter;
+    {
+      const ScopedFaultInjector scope(&counter);
+      ExportGpt(config_);
+    }
+    RemoveTree(config_.out);
+    const std::vector<std::string> before = ListDirectory(folder_.path());
+    ASSERT_GT(counter.operations(), 4);
+    // But for the last two, the rename and the sync that makes it last.
+    for (int64_t at = 1; at < counter.operations() - 1; ++at) {
+      FaultInjector injector(FaultPlan::Parse(StrCat("enospc@", at, "+")));
+      const ScopedFaultInjector scope(&injector);
+      EXPECT_THROW(ExportGpt(config_), IoError) << format << " " << at;
+      EXPECT_EQ(ListDirectory(folder_.path()), before) << format << " " << at;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models

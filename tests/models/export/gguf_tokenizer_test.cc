@@ -1,0 +1,262 @@
+// Tokenizers as GGUF: what llama.cpp makes of their tokens, scores and merges.
+#include "models/export/gguf_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+#include "tests/message_of.h"
+
+namespace lockstep::models {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Ids = std::vector<int32_t>;
+
+json Golden(const std::string& kind) {
+  return json::parse(ReadFile("tests/data/testdata/tokenizers/" + kind + ".json"));
+}
+
+std::unique_ptr<data::Tokenizer> Load(const json& tokenizer) {
+  return std::make_unique<data::BpeTokenizer>(tokenizer, tokenizer.dump(), "", "t.json");
+}
+
+class Exported {
+ public:
+  explicit Exported(const json& tokenizer, int64_t more = 0)
+      : source(Load(tokenizer)),
+        gguf(ToGgufTokenizer(*source, source->vocab_size() + more, "t.json")),
+        values_(gguf.metadata.begin(), gguf.metadata.end()) {}
+
+  template <class T>
+  T Get(const std::string& key) const {
+    return std::get<T>(values_.at("tokenizer.ggml." + key));
+  }
+  bool Has(const std::string& key) const { return values_.contains("tokenizer.ggml." + key); }
+
+  const std::unique_ptr<data::Tokenizer> source;
+  const GgufTokenizer gguf;
+
+ private:
+  const std::map<std::string, GgufValue> values_;
+};
+
+std::string Refusal(const json& tokenizer) {
+  return test::MessageOf<InputError>([&] { Exported{tokenizer}; });
+}
+
+TEST(GgufTokenizerTest, NamesTheCutOfByteLevelOnes) {
+  const std::map<std::string, std::string> pres = {{"gpt2", "gpt-2"},       {"smollm", "smollm"},
+                                                   {"llama3", "llama-bpe"}, {"qwen2", "qwen2"},
+                                                   {"gpt4o", "gpt-4o"},     {"tekken", "tekken"}};
+  for (const auto& [kind, pre] : pres) {
+    json tokenizer = Golden(kind)["tokenizer"];
+    if (kind == "tekken") tokenizer["model"]["ignore_merges"] = true;
+    const Exported e(tokenizer);
+    EXPECT_EQ(e.Get<std::string>("model"), "gpt2") << kind;
+    EXPECT_EQ(e.Get<std::string>("pre"), pre) << kind;
+    EXPECT_FALSE(e.Has("scores")) << kind;
+    const auto tokens = e.Get<std::vector<std::string>>("tokens");
+    ASSERT_EQ(std::ssize(tokens), e.source->vocab_size());
+    const json& model = tokenizer["model"];
+    for (const auto& [token, id] : model["vocab"].items()) {
+      EXPECT_EQ(tokens[id.get<size_t>()], token) << kind;
+    }
+    const auto merges = e.Get<std::vector<std::string>>("merges");
+    ASSERT_EQ(merges.size(), model["merges"].size());
+    for (size_t i = 0; i < merges.size(); ++i) {
+      const json& m = model["merges"][i];
+      EXPECT_EQ(merges[i], m.is_string() ? m.get<std::string>()
+                                         : m[0].get<std::string>() + " " + m[1].get<std::string>());
+    }
+    EXPECT_EQ(e.Get<bool>("add_bos_token"), kind == "llama3" || kind == "tekken") << kind;
+    EXPECT_FALSE(e.Get<bool>("add_eos_token")) << kind;
+    EXPECT_EQ(e.gguf.differences.empty(), kind != "qwen2") << kind;  // NFC
+  }
+  for (const char* kind : {"cl100k", "deepseek", "nanochat"}) {
+    EXPECT_THAT(Refusal(Golden(kind)["tokenizer"]),
+                AllOf(HasSubstr("pre_tokenizer"), HasSubstr("gpt-2, smollm, llama-bpe")))
+        << kind;
+  }
+  json llama3 = Golden("llama3")["tokenizer"];
+  llama3["model"]["ignore_merges"] = false;
+  EXPECT_EQ(Exported(llama3).Get<std::string>("pre"), "smaug-bpe");
+  json qwen2 = Golden("qwen2")["tokenizer"];
+  qwen2["model"]["ignore_merges"] = true;
+  EXPECT_THAT(Refusal(qwen2), HasSubstr("ignore_merges"));
+}
+
+TEST(GgufTokenizerTest, MarksTokens) {
+  const Exported e(Golden("llama3")["tokenizer"], /*more=*/3);
+  const auto types = e.Get<Ids>("token_type");
+  const auto tokens = e.Get<std::vector<std::string>>("tokens");
+  const json added = Golden("llama3")["tokenizer"]["added_tokens"];
+  ASSERT_GT(added.size(), 0u);
+  for (const json& token : added) {
+    const auto id = token["id"].get<size_t>();
+    EXPECT_EQ(tokens[id], token["content"]);
+    EXPECT_EQ(types[id], token["special"].get<bool>() ? 3 : 4);
+  }
+  EXPECT_EQ(std::ranges::count(types, 5), 3);
+  EXPECT_EQ(types.back(), 5);
+  EXPECT_EQ(tokens.back(), StrCat("[PAD", tokens.size() - 1, "]"));
+  EXPECT_EQ(e.Get<uint32_t>("bos_token_id"),
+            static_cast<uint32_t>(e.source->special_ids().bos.value()));
+}
+
+// With all merges that make a token, as in files that come from SentencePiece; the goldens' were
+// trained, and have one for each.
+json Completed(json tokenizer) {
+  json& model = tokenizer["model"];
+  const json& vocabulary = model["vocab"];
+  json merges = json::array();
+  std::set<std::string> made;
+  for (const json& merge : model["merges"]) {
+    std::string token = merge.is_string()
+                            ? merge.get<std::string>()
+                            : merge[0].get<std::string>() + merge[1].get<std::string>();
+    if (merge.is_string()) token.erase(token.find(' '), 1);
+    if (!made.insert(token).second) continue;
+    std::map<std::pair<int, int>, std::pair<std::string, std::string>> splits;
+    for (size_t at = 1; at < token.size(); ++at) {
+      const std::string left = token.substr(0, at), right = token.substr(at);
+      if (!vocabulary.contains(left) || !vocabulary.contains(right)) continue;
+      splits[{vocabulary[left].get<int>(), vocabulary[right].get<int>()}] = {left, right};
+    }
+    for (const auto& [ids, split] : splits) merges.push_back({split.first, split.second});
+  }
+  model["merges"] = std::move(merges);
+  return tokenizer;
+}
+
+// llama.cpp's tokenizer after SentencePiece: of all neighbours whose text together is a token, the
+// one with the highest score is joined, the first of equals, until there is none; what is no token
+// then becomes bytes.
+Ids TokenizeByScores(const std::string& text, const Exported& e) {
+  const auto tokens = e.Get<std::vector<std::string>>("tokens");
+  const auto scores = e.Get<std::vector<float>>("scores");
+  std::map<std::string, int32_t> ids;
+  for (size_t i = 0; i < tokens.size(); ++i) ids.emplace(tokens[i], static_cast<int32_t>(i));
+  std::vector<std::string> symbols;
+  const std::string with_space =
+      (e.Get<bool>("add_space_prefix") && !text.empty() ? " " : "") + text;
+  for (const char byte : with_space) {
+    const bool inside = (static_cast<uint8_t>(byte) & 0xC0) == 0x80;
+    if (inside && !symbols.empty()) {
+      symbols.back() += byte;
+    } else {
+      symbols.push_back(byte == ' ' ? "\u2581" : std::string(1, byte));
+    }
+  }
+  for (;;) {
+    size_t best = symbols.size();
+    float score = 0;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto it = ids.find(symbols[i] + symbols[i + 1]);
+      if (it == ids.end()) continue;
+      const float own = scores[static_cast<size_t>(it->second)];
+      if (best == symbols.size() || own > score) best = i, score = own;
+    }
+    if (best == symbols.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
+  }
+  Ids out;
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  for (const std::string& symbol : symbols) {
+    if (ids.contains(symbol)) {
+      out.push_back(ids.at(symbol));
+      continue;
+    }
+    for (const char c : symbol) {
+      const auto byte = static_cast<uint8_t>(c);
+      out.push_back(ids.at(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">"));
+    }
+  }
+  return out;
+}
+
+class SentencePieceTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
+  const json golden = Golden(GetParam());
+  const Exported e(Completed(golden["tokenizer"]));
+  EXPECT_EQ(e.Get<std::string>("model"), "llama");
+  EXPECT_FALSE(e.Has("merges"));
+  EXPECT_EQ(e.Get<bool>("add_space_prefix"), std::string(GetParam()) != "gemma");
+  const bool metaspace = std::string(GetParam()) == "llama2_metaspace";
+  const auto& notes = e.gguf.differences;
+  EXPECT_EQ(std::ranges::count_if(notes, [](auto& n) { return n.starts_with("puts a space"); }),
+            metaspace ? 1 : 0);
+  const auto types = e.Get<Ids>("token_type");
+  EXPECT_EQ(std::ranges::count(types, 6), 256);
+  EXPECT_EQ(std::ranges::count(types, 2), 1);
+  int compared = 0;
+  for (const json& c : golden["cases"]) {
+    const std::string text = c["text"];
+    const auto spells_added = [&](const json& token) {
+      return text.find(token["content"].get<std::string>()) != std::string::npos;
+    };
+    if (std::ranges::any_of(golden["tokenizer"]["added_tokens"], spells_added)) continue;
+    if (metaspace && (text.starts_with(" ") || text.starts_with("\u2581"))) continue;
+    const Ids ids = TokenizeByScores(text, e);
+    const auto is_added = [&](int32_t id) { return types[static_cast<size_t>(id)] == 4; };
+    if (const auto it = std::ranges::find_if(ids, is_added); it != ids.end()) {
+      // As was told.
+      const std::string token = e.Get<std::vector<std::string>>("tokens")[static_cast<size_t>(*it)];
+      EXPECT_THAT(notes, testing::Contains(AllOf(HasSubstr("also makes the added token"),
+                                                 HasSubstr(Quoted(token)))));
+      continue;
+    }
+    EXPECT_EQ(ids, e.source->Encode(text)) << text;
+    ++compared;
+  }
+  EXPECT_GE(compared, 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SentencePieceTest,
+                         testing::Values("llama2_prepend", "llama2_metaspace", "gemma"));
+
+TEST(GgufTokenizerTest, RefusesWhatItCannotSay) {
+  EXPECT_THAT(Refusal(Golden("llama2_prepend")["tokenizer"]),
+              AllOf(HasSubstr("t.json: model.merges"), HasSubstr("not all there are")));
+  const json llama2 = Completed(Golden("llama2_prepend")["tokenizer"]);
+  json j = llama2;
+  json& merges = j["model"]["merges"];
+  const auto made = [](const json& m) { return m[0].get<std::string>() + m[1].get<std::string>(); };
+  for (size_t i = 1; i < merges.size(); ++i) {
+    if (made(merges[i]) != made(merges[i - 1])) continue;
+    const json apart = merges[i];
+    merges.erase(i);
+    merges.push_back(apart);
+    break;
+  }
+  EXPECT_THAT(Refusal(j), HasSubstr("do not follow one another"));
+  j = llama2;
+  j["model"]["vocab"].erase("<0x41>");
+  j["model"]["byte_fallback"] = false;
+  EXPECT_THAT(Refusal(j), AllOf(HasSubstr("vocab"), HasSubstr("<0x00> to <0xFF>")));
+  const auto source = Load(llama2);
+  EXPECT_THAT(test::MessageOf<InputError>(
+                  [&] { ToGgufTokenizer(*source, source->vocab_size() - 1, "t.json"); }),
+              AllOf(HasSubstr(StrCat("has ", source->vocab_size(), " tokens")),
+                    HasSubstr("another model")));
+  EXPECT_THAT(test::MessageOf<InputError>(
+                  [&] { ToGgufTokenizer(*data::MakeTokenizer("byte", ""), 256, "out"); }),
+              AllOf(HasSubstr("\"byte\""), HasSubstr("--format=hf")));
+  json gpt2 = Golden("gpt2")["tokenizer"];
+  gpt2["pre_tokenizer"]["add_prefix_space"] = true;
+  EXPECT_THAT(Refusal(gpt2), HasSubstr("add_prefix_space"));
+}
+
+}  // namespace
+}  // namespace lockstep::models
