@@ -84,10 +84,13 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   const auto golden = nlohmann::json::parse(ReadFile(kAdapter + "/steps.json")).at("steps");
   std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
   size_t step = 0;
-  for (std::string line; std::getline(lines, line); ++step) {
+  for (std::string line; std::getline(lines, line);) {
+    const auto metrics = nlohmann::json::parse(line);
+    if (!metrics.contains("loss")) continue;  // of no step
     ASSERT_LT(step, golden.size());
-    const double loss = nlohmann::json::parse(line).at("loss");
-    EXPECT_NEAR(loss, golden[step].at("loss").get<double>(), 2e-5) << "step " << step;
+    const double expected = golden[step].at("loss");
+    EXPECT_NEAR(metrics["loss"].get<double>(), expected, 2e-5) << "step " << step;
+    ++step;
   }
   EXPECT_EQ(step, golden.size());
 
@@ -164,7 +167,7 @@ TEST(AdapterPrograms, RefuseWhatDoesNotGoTogether) {
   const std::string out = Folder("refused");
   const auto error = [&](const std::vector<std::string>& command) {
     const Result run = RunProgram(command);
-    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_GT(run.exit_code, 0);
     return run.err;
   };
   EXPECT_THAT(error(Tune(kBase, out, {"--lora.rank=4"})),
