@@ -103,10 +103,9 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   EXPECT_EQ(adapter.config().rank_pattern.size(), 2u);
   EXPECT_EQ(adapter.config().modules_to_save, std::vector<std::string>{"lm_head"});
   const auto names = [](const std::string& folder) {
+    const SafetensorsFile file = SafetensorsFile::Open(folder + "/adapter_model.safetensors");
     std::vector<std::string> all;
-    for (const auto& e : SafetensorsFile::Open(folder + "/adapter_model.safetensors").entries()) {
-      all.push_back(e.name);
-    }
+    for (const SafetensorsEntry& entry : file.entries()) all.push_back(entry.name);
     return all;
   };
   EXPECT_EQ(names(latest), names(kAdapter));
