@@ -84,10 +84,13 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   const auto golden = nlohmann::json::parse(ReadFile(kAdapter + "/steps.json")).at("steps");
   std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
   size_t step = 0;
-  for (std::string line; std::getline(lines, line); ++step) {
+  for (std::string line; std::getline(lines, line);) {
+    const auto metrics = nlohmann::json::parse(line);
+    if (!metrics.contains("loss")) continue;  // of no step
     ASSERT_LT(step, golden.size());
-    const double loss = nlohmann::json::parse(line).at("loss");
-    EXPECT_NEAR(loss, golden[step].at("loss").get<double>(), 2e-5) << "step " << step;
+    const double expected = golden[step].at("loss");
+    EXPECT_NEAR(metrics["loss"].get<double>(), expected, 2e-5) << "step " << step;
+    ++step;
   }
   EXPECT_EQ(step, golden.size());
 
@@ -100,10 +103,9 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
   EXPECT_EQ(adapter.config().rank_pattern.size(), 2u);
   EXPECT_EQ(adapter.config().modules_to_save, std::vector<std::string>{"lm_head"});
   const auto names = [](const std::string& folder) {
+    const SafetensorsFile file = SafetensorsFile::Open(folder + "/adapter_model.safetensors");
     std::vector<std::string> all;
-    for (const auto& e : SafetensorsFile::Open(folder + "/adapter_model.safetensors").entries()) {
-      all.push_back(e.name);
-    }
+    for (const SafetensorsEntry& entry : file.entries()) all.push_back(entry.name);
     return all;
   };
   EXPECT_EQ(names(latest), names(kAdapter));
@@ -164,7 +166,7 @@ TEST(AdapterPrograms, RefuseWhatDoesNotGoTogether) {
   const std::string out = Folder("refused");
   const auto error = [&](const std::vector<std::string>& command) {
     const Result run = RunProgram(command);
-    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_GT(run.exit_code, 0);
     return run.err;
   };
   EXPECT_THAT(error(Tune(kBase, out, {"--lora.rank=4"})),
