@@ -10,9 +10,17 @@ namespace {
 
 constexpr char kBuffer[] = "weight.nf4.";
 
+// Frees what a parameter without memory counts as on the meta device, where memory is planned.
+void Shrink(Parameter& p) {
+  if (!p.device().is_meta()) return;
+  const Tensor one = Tensor::Empty({1}, p.value().dtype(), kMeta);
+  const Shape& shape = p.logical_shape();
+  p.SetValue(one.View({1, 1}).Expand(shape));
+}
+
 }  // namespace
 
-QuantizedLayer::QuantizedLayer(const Parameter& weight, const QuantizeOptions& options)
+QuantizedLayer::QuantizedLayer(Parameter& weight, const QuantizeOptions& options)
     : weight_(std::make_shared<Parameter>(weight.logical_shape(), Initializer(), weight.decay())),
       double_quantized_(options.double_quantized) {
   const std::vector<int64_t> rows =
@@ -23,6 +31,8 @@ QuantizedLayer::QuantizedLayer(const Parameter& weight, const QuantizeOptions& o
   LS_CHECK(weight.layout().is_whole(),
            "QuantizedLinear: a weight that ranks share out cannot be quantised: quantise first");
   for (int64_t n : rows) shapes_.push_back({n, in_features()});
+  Shrink(*weight_);
+  Shrink(weight);
 }
 
 void QuantizedLayer::AddMatrices(
@@ -58,7 +68,7 @@ void QuantizedLayer::SetMatrix(size_t i, const Nf4Matrix& matrix) {
 }
 
 template <class Interface>
-QuantizedWeight<Interface>::QuantizedWeight(const Parameter& weight,
+QuantizedWeight<Interface>::QuantizedWeight(Parameter& weight,
                                             const std::shared_ptr<Parameter>& bias,
                                             const QuantizeOptions& options)
     : QuantizedLayer(weight, options), bias_(bias) {

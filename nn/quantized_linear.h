@@ -39,14 +39,14 @@ class QuantizedLayer {
   void SetMatrix(size_t i, const Nf4Matrix& matrix);
 
  protected:
-  QuantizedLayer(const Parameter& weight, const QuantizeOptions& options);
+  QuantizedLayer(Parameter& weight, const QuantizeOptions& options);
   // Its matrices' data become what `add` makes of (name, value); quantises the weight if it has
   // memory.
   void AddMatrices(const Parameter& weight,
                    const std::function<Tensor&(const std::string&, const Tensor&)>& add);
 
  private:
-  std::shared_ptr<const Parameter> weight_;
+  std::shared_ptr<Parameter> weight_;
   bool double_quantized_;
   std::vector<Shape> shapes_;
   std::vector<Tensor*> data_;
@@ -60,7 +60,7 @@ class QuantizedWeight : public QuantizedLayer, public Interface {
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
 
  protected:
-  QuantizedWeight(const Parameter& weight, const std::shared_ptr<Parameter>& bias,
+  QuantizedWeight(Parameter& weight, const std::shared_ptr<Parameter>& bias,
                   const QuantizeOptions& options);
 
  private:

@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"
-#include "models/train/gpu_plan.h"
 #include "models/train/trainer.h"
 #include "nn/quantized_linear.h"
 #include "tests/gpu_test.h"
 #include "tests/models/memory/memory_case.h"
-#include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
 namespace {
@@ -88,26 +86,6 @@ TEST(QuantizedMemoryPlan, WeightsOfFourBitsTakeWhatTheirFormatSays) {
   EXPECT_GT(bits(model), 4.127);
   EXPECT_NEAR(bits(single), 4.5, 0.01);
   EXPECT_EQ(model.NumWeights(), Gpt(Case("model").model).NumWeights());
-}
-
-GpuPlan PlanOf(const std::string& gpus, const std::vector<std::string>& arguments) {
-  ParsedRun run(arguments);
-  return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus));
-}
-
-// On a graphics card, as the tutorials have it.
-TEST(QuantizedMemoryPlan, SevenBillionWeightsAreTunedOnAGpuOf24GB) {
-  std::vector<std::string> arguments = {"--model.preset=llama-2-7b",
-                                        "--train.precision=bf16",
-                                        "--train.batch_size=1",
-                                        "--train.grad_accum=16",
-                                        "--train.recompute=block",
-                                        "--lora.rank=16",
-                                        "--lora.base=nf4"};
-  const GpuPlan plan = PlanOf("1x24", arguments);
-  EXPECT_TRUE(plan.fits) << plan.text;
-  arguments.back() = "--lora.base=model";
-  EXPECT_FALSE(PlanOf("1x16", arguments).fits);
 }
 
 }  // namespace
