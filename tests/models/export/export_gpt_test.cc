@@ -36,7 +36,7 @@ class ExportGptTest : public testing::Test {
     Copy("tokenizer.json", "model/tokenizer.json");
     WriteFileAtomically(
         folder_.Path("model/tokenizer_config.json"),
-        json{{"chat_template", "{{ messages }}"}, {"eos_token", "<|eot_id|>"}}.dump());
+        json{{"chat_template", "{{ messages }}"}, {"eos_token", "<|im_end|>"}}.dump());
     config_.checkpoint = folder_.Path("model");
     config_.out = folder_.Path("out");
   }
