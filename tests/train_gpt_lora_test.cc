@@ -107,11 +107,35 @@ TEST_F(Lora, HasTheSameBitsAtAnyNumberOfRanks) {
   }
 }
 
+// QLoRA: the base is quantised from its folder again, to the same bits.
+TEST_F(Lora, ABaseOfFourBitsResumesAndHasTheSameBitsAtAnyNumberOfRanks) {
+  const Arguments options =
+      Tune({"--lora.base=nf4", "--dist.reduction=ordered", "--train.global_batch_size=8",
+            "--lora.dropout=0.1", "--train.steps=40"});
+  const Result run = Run(1, "whole", options)[0];
+  EXPECT_THAT(run.out, HasSubstr("4 bits"));
+  const auto metrics = Metrics("whole");
+  EXPECT_LT(double{metrics.back()["val_loss"]}, 0.9 * double{metrics.front()["val_loss"]});
+  Arguments rest = options;
+  rest.push_back("--checkpoint.resume=" + Checkpoint("whole", 20));
+  Run(1, "rest", rest);
+  EXPECT_EQ(State("rest", 40), State("whole", 40));
+  for (const std::string shard : {"none", "full"}) {
+    Arguments ranks = options;
+    ranks.push_back("--parallel.shard=" + shard);
+    Run(2, shard, ranks);
+    EXPECT_EQ(State(shard, 40), State("whole", 40)) << shard;
+  }
+  EXPECT_THAT(TuneFails({"--lora.base=nf4", "--lora.rank=0"}).err, HasSubstr("lora.rank"));
+  EXPECT_THAT(TuneFails({"--lora.base=int4"}).err, HasSubstr("nf4"));
+}
+
 TEST_F(Lora, EachOptionActs) {
   Run(1, "usual", Tune({}));
   int i = 0;
-  for (const char* option : {"--lora.rank=3", "--lora.alpha=4", "--lora.dropout=0.5",
-                             "--lora.targets=attn.c_proj", "--lora.rank_stabilized=true"}) {
+  for (const char* option :
+       {"--lora.rank=3", "--lora.alpha=4", "--lora.dropout=0.5", "--lora.targets=attn.c_proj",
+        "--lora.rank_stabilized=true", "--lora.base=nf4", "--lora.base=nf4_single"}) {
     const std::string out = "other" + std::to_string(i++);
     Run(1, out, Tune({option}));
     EXPECT_NE(Numbers(out), Numbers("usual")) << option;

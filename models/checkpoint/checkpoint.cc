@@ -12,7 +12,7 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "nn/lora/lora.h"
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {

@@ -6,9 +6,9 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/quantize_base.h"
 #include "nn/lora/add_lora.h"
+#include "nn/lora/quantized_linear.h"
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
-#include "nn/quantized_linear.h"
 #include "nn/recompute.h"
 #include "nn/transformer_block.h"
 

@@ -1,7 +1,7 @@
 #include "models/gpt/quantize_base.h"
 
 #include "models/gpt/peft/layer_names.h"
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
 

@@ -24,7 +24,7 @@
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
 #include "nn/lora/lora.h"
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {

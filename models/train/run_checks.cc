@@ -65,6 +65,16 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
                         ") cannot cut: use data parallelism or a pipeline"));
   }
   if (setup.model.lora.rank == 0) return;
+  const ParallelOptions& parallel = setup.config.parallel;
+  if (setup.model.tie_embeddings && parallel.schedule == "zbv" && parallel.pp > 1 &&
+      parallel.shard != "none") {
+    options.Fail({"parallel.schedule", "parallel.shard", "lora.rank"},
+                 StrCat(options.Describe("parallel.schedule"),
+                        " puts embedding and head on one rank, and their weight, which is tied and "
+                        "frozen beside adapters, cannot be cut twice by ",
+                        options.Describe("parallel.shard"),
+                        ": use parallel.schedule=1f1b or parallel.shard=none"));
+  }
   try {
     Gpt shape(setup.model);
   } catch (const ArgumentError& error) {

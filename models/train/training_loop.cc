@@ -304,11 +304,14 @@ void TrainingLoop::Sample() {
     }
   }
   if (prompt.empty()) prompt = {tokenizer.end_of_text().value_or(0)};
+  // What learns answers learns where they end.
+  const auto end = setup_.dataset.train->learns_all() ? std::nullopt : tokenizer.special_ids().eos;
   const std::vector<int32_t> ids =
       Generate(*model_, prompt, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
                {.tokens = config_.train.sample_tokens,
                 .temperature = 0.8,
-                .seed = static_cast<uint64_t>(config_.seed)});
+                .seed = static_cast<uint64_t>(config_.seed)},
+               [&](int32_t id) { return id != end; });
   ranks_.OnMain("printing", [&] {
     const std::string start = tokenizer.Decode(prompt);
     std::string text;

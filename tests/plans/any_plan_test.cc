@@ -164,6 +164,10 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   while (plan.ranks() > most) (plan.copies > 1 ? plan.copies : plan.shards) /= 2;
   DrawTensorRanks(draw, task, most, plan);
   DrawExpertRanks(draw, task, plan);
+  // A rank that has the first stage and the last would cut a frozen tied weight twice.
+  const bool frozen_tied = task.model.lora.rank > 0 && task.model.tie_embeddings;
+  const bool has_both = plan.pp == 1 || plan.schedule == dist::PipelineKind::kZeroBubbleV;
+  if (frozen_tied && plan.is_sharded() && has_both) plan.schedule = dist::PipelineKind::k1F1B;
   const bool llama = task.model.norm == NormKind::kRmsNorm;
   plan.recompute =
       ParseRecompute(draw.Of<std::string>({"none", "block", "block", "attention", "mlp",

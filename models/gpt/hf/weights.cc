@@ -7,7 +7,7 @@
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
 #include "models/gpt/hf_format.h"
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,6 +1,6 @@
 #include "models/gpt/peft/layer_names.h"
 
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
 namespace {

@@ -22,6 +22,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 // A Llama in three files, of 67 tokens or more, with a tokenizer where it has room for one.
 class ExportGptTest : public testing::Test {
@@ -135,7 +136,7 @@ TEST_F(ExportGptTest, MergesAdapters) {
     const bool half = config_.dtype == "bf16";
     EXPECT_THAT(said, HasSubstr(half ? "self_attn.q_proj: rounding to bf16 takes"
                                      : "self_attn.q_proj: rounding to f32 takes 0.0% of"));
-    EXPECT_EQ(said.find("--dtype=f32 keeps all") != std::string::npos, half) << said;
+    EXPECT_THAT(said, Not(HasSubstr("--dtype=f32 keeps all")));  // 0.2% are not worth a word
     const SafetensorsSet merged = SafetensorsSet::Open(config_.out);
     const SafetensorsSet base = SafetensorsSet::Open(config_.checkpoint);
     ASSERT_EQ(merged.names(), base.names());

@@ -4,7 +4,7 @@
 
 #include "core/allocator.h"
 #include "models/train/trainer.h"
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 #include "tests/gpu_test.h"
 #include "tests/models/memory/memory_case.h"
 

@@ -1,4 +1,4 @@
-#include "nn/quantized_linear.h"
+#include "nn/lora/quantized_linear.h"
 
 #include <numeric>
 
