@@ -45,8 +45,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   const std::string adapters =
       m.lora.rank == 0
           ? ""
-          : fmt::format(", of which adapters of rank {} ({}) are trained: {}", m.lora.rank,
-                        m.lora.targets, FormatCount(static_cast<double>(trained)));
+          : fmt::format("{}, of which adapters of rank {} ({}) are trained: {}",
+                        m.lora.quantizes() ? StrCat(" (", m.lora.base, ": 4 bits)") : "",
+                        m.lora.rank, m.lora.targets, FormatCount(static_cast<double>(trained)));
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model",
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters{}",

@@ -149,6 +149,9 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
     out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
                      p->logical_shape()[0]);
   }
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
+    out.emplace_back(path + ".bias", layer->out_features());
+  }
   return out;
 }
 
