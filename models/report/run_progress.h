@@ -6,8 +6,8 @@
 #include <string>
 
 #include "models/gpt/gpt.h"
+#include "models/memory/memory_plan.h"
 #include "models/report/metrics.h"
-#include "models/train/memory_plan.h"
 #include "models/train/run_setup.h"
 #include "models/train/utilization.h"
 

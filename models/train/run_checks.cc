@@ -8,7 +8,7 @@
 #include "dist/tensor/tensor_ranks.h"
 #include "kernels/stochastic_rounding.h"
 #include "models/gpt/gpt.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"

@@ -15,9 +15,9 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
+#include "models/memory/machine_memory.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
-#include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
 
 namespace lockstep::models {

@@ -7,7 +7,7 @@
 
 #include "dist/collective.h"
 #include "dist/groups/planned_group.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
