@@ -21,6 +21,8 @@
 #include "models/preference/preference_objective.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
 #include "nn/lora/lora.h"

@@ -19,6 +19,8 @@
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
 #include "models/train/parallelize.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
 
 namespace lockstep::models {
 namespace {

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "core/allocator.h"
-#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 

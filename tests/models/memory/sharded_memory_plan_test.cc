@@ -10,6 +10,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_model.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
