@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/thread_pool.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/report/format.h"
 
 namespace lockstep::models {

@@ -1,7 +1,7 @@
 #include "models/train/adopt_weights.h"
 
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_mixture.h"
 #include "models/train/model_shape.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "models/gpt/gpt.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/train/model_shape.h"
 #include "tests/models/parsed_run.h"
 

@@ -6,7 +6,7 @@
 #include "core/io/json.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 namespace {
