@@ -146,7 +146,7 @@ void RaceChecker::CheckShared(uintptr_t address, size_t bytes, bool write, const
                                    << SourceAt(code) << " outside of " << array);
 }
 
-// To the byte, where the guard pages around a block see only what is farther from it.
+// Finds accesses outside of a block to the byte; a guard page may begin up to 255 bytes after it.
 void RaceChecker::CheckGlobal(uintptr_t address, size_t bytes, bool write, const void* code) {
   for (const Extent& extent : accessible_) {
     if (extent.Contains(address, bytes)) return;
@@ -156,7 +156,7 @@ void RaceChecker::CheckGlobal(uintptr_t address, size_t bytes, bool write, const
     accessible_[next_accessible_++ % std::size(accessible_)] = extent;
     return;
   }
-  // An access may begin in a block, or in a page, and end in the next.
+  // Of memory that is no block's, an access may begin on one page and end on the next.
   const uintptr_t last = address + bytes - 1;
   const bool across = extent.Contains(address, 1);
   if (across && AccessibleAt(last).Contains(last, 1)) return;

@@ -162,9 +162,9 @@ Extent AccessibleAt(uintptr_t address) {
   constexpr uintptr_t kPage = 4096;
   const Lock lock(GetState().mutex);
   const std::shared_ptr<Block> block = FindNear(address);
-  if (block != nullptr && block->contains(address) && !block->freed) {
-    return {block->begin, block->end()};
-  }
+  // Freed memory, too: a kernel may run before a free in its stream, and after it the access
+  // faults.
+  if (block != nullptr && block->contains(address)) return {block->begin, block->end()};
   if (block != nullptr && address - block->mapping < block->mapping_size) return {};
   return {address / kPage * kPage, address / kPage * kPage + kPage};
 }

@@ -7,7 +7,7 @@
 
 namespace cudasim {
 
-// Addresses from `begin` to before `end` that are alike to a detector.
+// The addresses from `begin` to before `end`.
 struct Extent {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -16,7 +16,7 @@ struct Extent {
   }
 };
 
-// What may be accessed around an address: the live block that contains it or, for memory that the
+// What may be accessed around an address: the block that contains it or, for memory that the
 // runtime does not know, its page. Empty for an address beside a block, up to the ends of its guard
 // pages. Takes the runtime's lock.
 Extent AccessibleAt(uintptr_t address);
