@@ -13,6 +13,7 @@
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/reduce/reduce.h"
+#include "kernels/rotary_embedding/rotary_embedding.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "tests/gpu_test.h"
@@ -41,9 +42,15 @@ void ExpectSame(const Tensor& got, const std::vector<float>& want) {
   }
 }
 
+// The first rows of a longer table: behind them are numbers, not the NaNs of unused memory, which
+// would look like the row of an unknown id.
+Tensor Rows(const Tensor& table, int64_t rows) { return table.Slice(0, 0, rows); }
+
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   const Tensor ids = Tensor::FromVector<int32_t>({1, -1, 0, 3, 1}, {5}, kGpu);
   const Tensor weight = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {3, 2}, kGpu);
+  ExpectSame(ops::Embedding(ids, Rows(Ascending(1, {5, 2}), 3)),
+             {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4});
   const Tensor leaf = weight.Clone().SetRequiresGrad();
   const Tensor y = ops::Embedding(ids, leaf);
   ExpectSame(y, {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4});
@@ -54,8 +61,24 @@ TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
 
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsWithPositions) {
   const Tensor ids = Tensor::FromVector<int32_t>({3, 1, -1, 2}, {2, 2}, kGpu);
-  const Tensor y = ops::TokenPositionEmbedding(ids, Ascending(1, {3, 2}), Ascending(10, {2, 2}));
-  ExpectSame(y, {NAN, NAN, 15, 17, NAN, NAN, 17, 19});
+  const Tensor tokens = Rows(Ascending(1, {5, 2}), 3), places = Rows(Ascending(10, {4, 2}), 2);
+  ExpectSame(ops::TokenPositionEmbedding(ids, tokens, places),
+             {NAN, NAN, 15, 17, NAN, NAN, 17, 19});
+}
+
+TEST_F(CudaKernels, AnUnknownPositionGivesARowOfNaNs) {
+  const Tensor positions = Tensor::FromVector<int32_t>({0, -1, 2, 1}, {1, 4}, kGpu);
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 0, 0, 0}, {1, 4}, kGpu);
+  const Tensor places = Rows(Ascending(10, {4, 2}), 2);
+  ExpectSame(ops::TokenPositionEmbedding(ids, Ascending(0, {1, 2}), places, 0, positions),
+             {10, 12, NAN, NAN, NAN, NAN, 12, 14});
+  // Of two heads the first is turned.
+  const Tensor table = Rows(ops::RotaryTable(4, 2, {}, DType::kF32, kGpu), 2);
+  const Tensor turned = ops::RotaryEmbedding(
+      Tensor::FromVector<float>({1, 0, 5, 6, 1, 0, 5, 6, 1, 0, 5, 6, 1, 0, 5, 6}, {1, 4, 4}, kGpu),
+      table, 1, 0, positions);
+  const auto c = static_cast<float>(std::cos(1.0)), s = static_cast<float>(std::sin(1.0));
+  ExpectSame(turned, {1, 0, 5, 6, NAN, NAN, 5, 6, NAN, NAN, 5, 6, c, s, 5, 6});
 }
 
 // More rows than one digit of the sort has values, each digit of which appears.
