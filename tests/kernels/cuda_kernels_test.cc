@@ -12,6 +12,7 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/nll_loss/nll_loss.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/rotary_embedding/rotary_embedding.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -117,6 +118,19 @@ TEST_F(CudaKernels, AnUnknownTargetMakesTheLossNaN) {
     EXPECT_FLOAT_EQ(losses[0], std::log(4.0f));
     EXPECT_TRUE(std::isnan(losses[1]));
     EXPECT_EQ(losses[2], 0);
+  }
+}
+
+TEST_F(CudaKernels, AnUnknownTargetOfNllLossIsNaNAndHasNoGradient) {
+  for (const int32_t unknown : {4, -2}) {
+    const Tensor leaf = Tensor::Zeros({3, 4}, DType::kF32, kGpu).SetRequiresGrad();
+    const Tensor targets = Tensor::FromVector<int32_t>({1, unknown, -1}, {3}, kGpu);
+    const Tensor losses = ops::NllLoss(leaf, targets, Reduction::kNone, /*ignore_index=*/-1);
+    ExpectSame(losses.Detach(), {0, NAN, 0});
+    const Tensor root = Tensor::Full({3}, 1, DType::kF32, kGpu);
+    Backward(std::span(&losses, 1), std::span(&root, 1));
+    EXPECT_EQ(leaf.grad().ToVector<float>(),
+              (std::vector<float>{0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   }
 }
 
