@@ -60,6 +60,18 @@ TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   EXPECT_EQ(leaf.grad().ToVector<float>(), (std::vector<float>{1, 1, 2, 2, 0, 0}));
 }
 
+// A rank's part of a table whose rows ranks share: rows 1 and 2 of 4.
+TEST_F(CudaKernels, RowsOfOtherPartsOfATableAreZerosAndHaveNoGradient) {
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 1, 2, 3}, {4}, kGpu);
+  const TablePart part{.first = 1, .of = 4};
+  const Tensor y = Tensor::Empty({4, 2}, DType::kF32, kGpu);
+  embedding_forward(CurrentStream(kGpu), ids, Rows(Ascending(1, {4, 2}), 2), part, y);
+  ExpectSame(y, {0, 0, 1, 2, 3, 4, 0, 0});
+  const Tensor gradients = Tensor::Empty({2, 2}, DType::kF32, kGpu);
+  embedding_backward(CurrentStream(kGpu), ids, Ascending(1, {4, 2}), part, gradients, false);
+  ExpectSame(gradients, {3, 4, 5, 6});
+}
+
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsWithPositions) {
   const Tensor ids = Tensor::FromVector<int32_t>({3, 1, -1, 2}, {2, 2}, kGpu);
   const Tensor tokens = Rows(Ascending(1, {5, 2}), 3), places = Rows(Ascending(10, {4, 2}), 2);
