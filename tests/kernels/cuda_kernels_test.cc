@@ -133,6 +133,78 @@ TEST_F(CudaKernels, AnUnknownTargetMakesTheLossNaN) {
   }
 }
 
+// What forward makes of the classes [begin, end) of 5, and joins of such parts.
+class CudaLossParts : public CudaKernels {
+ protected:
+  struct Part {
+    int64_t begin, end;
+    Tensor losses, log_sum_exp;
+  };
+
+  void SetUp() override {
+    CudaKernels::SetUp();
+    if (IsSkipped()) return;
+    for (size_t i = 0; i < targets_.size() * 5; ++i) {
+      logits_.push_back(static_cast<float>(i * 7 % 11) / 4);
+    }
+    on_gpu_ = Tensor::FromVector(targets_, {Rows()}, kGpu);
+  }
+  int64_t Rows() const { return static_cast<int64_t>(targets_.size()); }
+
+  Part Forward(int64_t begin, int64_t end) const {
+    const Tensor logits = Tensor::FromVector(logits_, {Rows(), 5}, kGpu);
+    Part part{begin, end, Tensor::Empty({Rows()}, DType::kF64, kGpu),
+              Tensor::Empty({Rows()}, DType::kF64, kGpu)};
+    cross_entropy_forward(CurrentStream(kGpu), {.logits = logits.Slice(1, begin, end).Contiguous(),
+                                                .targets = on_gpu_,
+                                                .part = {begin, 5},
+                                                .losses = part.losses,
+                                                .log_sum_exp = part.log_sum_exp});
+    return part;
+  }
+  Part Join(const Part& a, const Part& b) const {
+    cross_entropy_join(CurrentStream(kGpu), {.losses = a.losses,
+                                             .log_sum_exp = a.log_sum_exp,
+                                             .other_losses = b.losses,
+                                             .other_log_sum_exp = b.log_sum_exp,
+                                             .targets = on_gpu_,
+                                             .begin = a.begin,
+                                             .middle = b.begin,
+                                             .end = b.end});
+    return {a.begin, b.end, a.losses, a.log_sum_exp};
+  }
+  // Against the definition.
+  void Check(const Part& part) const {
+    const std::vector<double> losses = part.losses.ToVector<double>();
+    const std::vector<double> log_sums = part.log_sum_exp.ToVector<double>();
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      const int64_t target = targets_[i];
+      double sum = 0;
+      for (int64_t j = part.begin; j < part.end; ++j) sum += std::exp(logits_[i * 5 + j]);
+      EXPECT_NEAR(log_sums[i], std::log(sum), 1e-5);
+      if (target == -2 || target == 5) {
+        EXPECT_TRUE(std::isnan(losses[i])) << "target " << target;
+      } else {
+        const bool in = target >= part.begin && target < part.end;
+        EXPECT_NEAR(losses[i], in ? std::log(sum) - logits_[i * 5 + target] : 0, 1e-5)
+            << "target " << target << " of classes " << part.begin << " to " << part.end;
+      }
+    }
+  }
+
+  const std::vector<int32_t> targets_ = {0, 1, 2, 3, 4, -1, -2, 5, 0};  // -1 is ignored
+  std::vector<float> logits_;
+  Tensor on_gpu_;
+};
+
+TEST_F(CudaLossParts, OfNeighboursJoinInAnyOrder) {
+  for (const auto& [begin, end] : {std::pair(0, 2), {2, 3}, {3, 5}}) Check(Forward(begin, end));
+  Check(Join(Forward(0, 2), Forward(2, 3)));
+  Check(Join(Forward(2, 3), Forward(3, 5)));
+  Check(Join(Join(Forward(0, 2), Forward(2, 3)), Forward(3, 5)));
+  Check(Join(Forward(0, 2), Join(Forward(2, 3), Forward(3, 5))));
+}
+
 TEST_F(CudaKernels, AnUnknownTargetOfNllLossIsNaNAndHasNoGradient) {
   for (const int32_t unknown : {4, -2}) {
     const Tensor leaf = Tensor::Zeros({3, 4}, DType::kF32, kGpu).SetRequiresGrad();
