@@ -198,6 +198,15 @@ int TrainingLoop::Train() {
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
 }
 
+int TrainingLoop::EvaluateOnly() {
+  if (!Evaluate()) {
+    throw InputError(
+        "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
+        "files");
+  }
+  return 0;
+}
+
 // Before the first step.
 void TrainingLoop::Begin() {
   if (config_.checkpoint.save_initial) Save(/*required=*/true, {});

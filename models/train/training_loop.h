@@ -32,6 +32,10 @@ class TrainingLoop {
   // the same step, with a checkpoint. Returns 0, or 128 + signal. Throws Error.
   int Train();
 
+  // Collective. Prints the validation loss before the first step; returns 0. Throws InputError if
+  // there is no validation data.
+  int EvaluateOnly();
+
  private:
   ReportInput MakeReportInput() const;
   void Begin();

@@ -66,6 +66,8 @@ void LoadHfWeights(Gpt& model, const std::string& path);
 WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.
+// Throws InputError that says what to name instead where it is the folder of a run, a GGUF file, or
+// not there.
 GptConfig ReadHfConfig(const std::string& path);
 
 }  // namespace lockstep::models
