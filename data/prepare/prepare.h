@@ -39,6 +39,7 @@ struct PrepareOptions {
   // Instead: the first shard is for validation, as llm.c has it.
   bool val_shard = false;
   int threads = 0;  // 0: NumThreads()
+  // Called from one other thread, until Prepare returns.
   std::function<void(const PrepareProgress&)> progress = {};
 };
 
