@@ -23,6 +23,9 @@ namespace {
 // Enough that a batch costs more than handing it over.
 constexpr int64_t kBatchBytes = int64_t{1} << 18;
 constexpr size_t kBatchDocuments = 4096;
+// Beside four for each thread: work for the encoders while reader or writer wait for disk or a
+// core.
+constexpr int64_t kBatchesInFlight = 32;
 
 struct NumberedDocument {
   RawDocument raw;
@@ -263,7 +266,7 @@ class Preparation {
     OrderedWorkers<Batch, EncodedBatch> encoders(
         threads, [this](Batch batch) { return EncodeAll(std::move(batch)); });
     OrderedWorkers<EncodedBatch, void> writer(1, [this](EncodedBatch batch) { Write(batch); });
-    const int64_t most_in_flight = 4 * threads * kBatchBytes;
+    const int64_t most_in_flight = (kBatchesInFlight + 4 * threads) * kBatchBytes;
     std::deque<int64_t> bytes_in_flight;
     int64_t in_flight = 0;
     const auto finish_oldest = [&] {
