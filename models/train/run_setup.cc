@@ -6,8 +6,11 @@
 #include "core/cuda/blaslt.h"
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
+#include "data/mixture.h"
 #include "data/sampler.h"
+#include "data/text/text_files.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf_format.h"
@@ -175,12 +178,19 @@ constexpr int64_t kConversationWindow = 1024;
 
 bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
 
-// Whether the data are rendered by a chat template.
+// Whether data.path or a source of data.mix is rendered by a chat template.
+bool HoldsConversations(const DataOptions& data, const std::string& path) {
+  if (data.format == "auto") return data::HoldsConversations(path, data.field);
+  return data.format == "chat" && (data.mix.empty() || data::IsJsonLinesName(path));
+}
+
 bool HoldsConversations(const RunConfig& config) {
   const DataOptions& data = config.data;
   if (Prefers(config)) return true;
-  if (data.format != "auto") return data.format == "chat";
-  return data.mix.empty() && data::HoldsConversations(data.path, data.field);
+  if (data.mix.empty()) return HoldsConversations(data, data.path);
+  return std::ranges::any_of(data::ParseMixture(data.mix), [&](const data::MixtureItem& item) {
+    return HoldsConversations(data, item.path);
+  });
 }
 
 // The configuration before the weights and the data settle what it leaves open.
@@ -232,8 +242,9 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
     setup->dataset = data::OpenDataset(d);
     return;
   }
-  if (!d.mix.empty())
-    throw InputError("conversations and pairs of answers are for data.path, not data.mix");
+  if (Prefers(config) && !d.mix.empty()) {
+    throw InputError("pairs of answers are for data.path, not data.mix: join their files");
+  }
   if (config.data.order == "random") {
     throw InputError(
         "data.order = \"random\" takes windows at any place of a text, but "
@@ -247,7 +258,11 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
     setup->dataset = data::OpenPreferences(d, c).dataset;
     return;
   }
-  data::ConversationDataset opened = data::OpenConversations(d, c);
+  data::ConversationDataset opened =
+      d.mix.empty() ? data::OpenConversations(d, c)
+                    : data::OpenConversationMixture(d, c, [&](const std::string& path) {
+                        return HoldsConversations(config.data, path);
+                      });
   setup->dataset = std::move(opened.dataset);
   setup->conversations = opened.counts;
 }
