@@ -24,6 +24,8 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
 // A folder that `prepare` made.
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);
 
+// Throws InputError if there are too few tokens for a window of training, or for validation.
+void CheckSizes(const Dataset& dataset, const DatasetOptions& options);
 // nanoGPT's split: the first int(n * 0.9) of n.
 int64_t TrainCount(int64_t n, double val_fraction);
 // The last val_fraction of the training tokens become those for validation.

@@ -30,10 +30,11 @@ int64_t KvCache::length(int64_t sequence) const {
   return lengths_[static_cast<size_t>(sequence)];
 }
 
-void KvCache::Clear(int64_t sequence) {
-  LS_CHECK(sequence >= 0 && sequence < sequences(), "sequence ", sequence, " of a cache of ",
-           sequences());
-  lengths_[static_cast<size_t>(sequence)] = 0;
+void KvCache::Truncate(int64_t sequence, int64_t length) {
+  const int64_t has = this->length(sequence);
+  LS_CHECK(length >= 0 && length <= has, "sequence ", sequence, " of the cache has ", has,
+           " tokens, so it cannot keep ", length, " of them");
+  lengths_[static_cast<size_t>(sequence)] = length;
 }
 
 int64_t KvCache::bytes() const {

@@ -27,7 +27,9 @@ class KvCache {
   // Tokens that a sequence has in the cache.
   int64_t length(int64_t sequence) const;
   // Forgets a sequence: its next token is its first.
-  void Clear(int64_t sequence);
+  void Clear(int64_t sequence) { Truncate(sequence, 0); }
+  // Forgets what a sequence has beyond its first `length` tokens. ArgumentError if it has fewer.
+  void Truncate(int64_t sequence, int64_t length);
   int64_t bytes() const;
 
  private:

@@ -23,9 +23,9 @@ constexpr const char* kJinja = "chat_template.jinja";
                           failure.position.column, ": ", failure.message));
 }
 
-Json ReadConfig(const std::string& path) {
-  Json config = ParseJson(ReadFile(path), path);
-  if (!config.is_object()) throw InputError(StrCat(path, ": expected a JSON object"));
+Json ParseConfig(const std::string& text, const std::string& origin) {
+  Json config = ParseJson(text, origin);
+  if (!config.is_object()) throw InputError(StrCat(origin, ": expected a JSON object"));
   return config;
 }
 
@@ -98,10 +98,19 @@ ChatTemplate ChatTemplate::Load(const std::string& path, const std::string& name
   if (!from_jinja && !PathExists(config_path)) {
     throw InputError(StrCat(path, ": no chat template; expected ", kJinja, " or ", kConfig));
   }
-  const Json config = PathExists(config_path) ? ReadConfig(config_path) : Json::object();
+  const Json config =
+      PathExists(config_path) ? ParseConfig(ReadFile(config_path), config_path) : Json::object();
   ChatTemplate chat_template(
       from_jinja ? ReadFile(jinja_path) : SourceOf(config, config_path, name),
       from_jinja ? jinja_path : StrCat(config_path, ": chat_template"));
+  chat_template.set_special_tokens(SpecialTokens(config));
+  return chat_template;
+}
+
+ChatTemplate ChatTemplate::FromConfig(const std::string& json, const std::string& origin) {
+  const Json config = ParseConfig(json, origin);
+  ChatTemplate chat_template(SourceOf(config, origin, "default"),
+                             StrCat(origin, ": chat_template"));
   chat_template.set_special_tokens(SpecialTokens(config));
   return chat_template;
 }

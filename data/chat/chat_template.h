@@ -42,6 +42,9 @@ class ChatTemplate {
   // default, and special tokens (bos_token and so on) become variables where a
   // tokenizer_config.json stands beside it. InputError if there is no template.
   static ChatTemplate Load(const std::string& path, const std::string& name = "default");
+  // The default one of a tokenizer_config.json, with its special tokens. `origin` names the text in
+  // messages. InputError if there is none.
+  static ChatTemplate FromConfig(const std::string& json, const std::string& origin);
 
   // `messages`: a list of objects with "role" and "content", in the order that their files have;
   // `variables`: an object, or null; for example {"tools": [...], "enable_thinking": false}. It

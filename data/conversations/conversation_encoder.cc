@@ -130,4 +130,11 @@ int32_t ConversationEncoder::EndOfAnswer() const {
   return encoded.ids[static_cast<size_t>(encoded.learnt.rend() - last) - 1];
 }
 
+std::vector<int32_t> ConversationEncoder::EndsOfAnswers() const {
+  std::vector<int32_t> ends = {EndOfAnswer()};
+  if (const auto eos = tokenizer_->special_ids().eos) ends.push_back(*eos);
+  if (const auto end = tokenizer_->end_of_text()) ends.push_back(*end);
+  return ends;
+}
+
 }  // namespace lockstep::data

@@ -53,6 +53,11 @@ std::map<std::string, std::string> SpecialTokens(const ChatTemplate& chat_templa
   return tokens;
 }
 
+void Settle(const Tokenizer& tokenizer, const Json& config, ChatTemplate* chat_template) {
+  chat_template->set_special_tokens(SpecialTokens(*chat_template, tokenizer, config));
+  chat_template->set_now(kNoon);
+}
+
 }  // namespace
 
 bool HasChatTemplate(const std::string& folder) {
@@ -70,8 +75,7 @@ ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::
   auto chat_template = std::make_shared<ChatTemplate>(ChatTemplate::Load(found));
   const std::string old_config = tokenizer->ConfigJson();
   Json config = old_config.empty() ? Json::object() : ParseJson(old_config, kConfig);
-  chat_template->set_special_tokens(SpecialTokens(*chat_template, *tokenizer, config));
-  chat_template->set_now(kNoon);
+  Settle(*tokenizer, config, chat_template.get());
   Json entry = EntryOf(found);
   if (config.value(kKey, Json()) != entry) {
     config[kKey] = std::move(entry);
@@ -81,6 +85,14 @@ ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::
     tokenizer = Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", DumpJson(config, 2));
   }
   return {std::move(chat_template), std::move(tokenizer)};
+}
+
+std::shared_ptr<const ChatTemplate> TemplateOf(const Tokenizer& tokenizer) {
+  const std::string config = tokenizer.ConfigJson();
+  auto chat_template = std::make_shared<ChatTemplate>(
+      ChatTemplate::FromConfig(config.empty() ? "{}" : config, "the tokenizer"));
+  Settle(tokenizer, Json::object(), chat_template.get());
+  return chat_template;
 }
 
 }  // namespace lockstep::data

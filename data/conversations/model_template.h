@@ -26,4 +26,7 @@ struct ModelTemplate {
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
                                 std::shared_ptr<const Tokenizer> tokenizer);
 
+// The template that LoadModelTemplate left in a tokenizer. Throws InputError if it has none.
+std::shared_ptr<const ChatTemplate> TemplateOf(const Tokenizer& tokenizer);
+
 }  // namespace lockstep::data

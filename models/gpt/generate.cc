@@ -17,13 +17,6 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-int64_t Slide(const GenerateOptions& options, int64_t block_size) {
-  LS_CHECK(options.slide >= 0 && options.slide <= block_size,
-           "slide must be at least 0 (0: half of the context) and at most the model's block_size ",
-           block_size, ", got ", options.slide);
-  return options.slide > 0 ? options.slide : std::max<int64_t>(1, block_size / 2);
-}
-
 // A sequence being generated.
 struct Active {
   int64_t sequence = 0;  // its number
@@ -39,7 +32,8 @@ struct Active {
 class Generator {
  public:
   Generator(Gpt& model, std::span<const GenerateSequence> sequences, int64_t vocab_limit,
-            const GenerateOptions& options, const std::function<bool(int64_t, int32_t)>& on_token)
+            const GenerateOptions& options, const std::function<bool(int64_t, int32_t)>& on_token,
+            ContextCache* kept)
       : model_(model),
         sequences_(sequences),
         vocab_limit_(vocab_limit),
@@ -47,7 +41,7 @@ class Generator {
         on_token_(on_token),
         device_(model.Parameters().front()->device()),
         block_(model.config().block_size),
-        slide_(Slide(options, block_)),
+        slide_(SlideOf(options, block_)),
         sampler_({.repetition_penalty = options.repetition_penalty,
                   .temperature = options.temperature,
                   .top_k = options.top_k,
@@ -61,7 +55,10 @@ class Generator {
     }
     // The last token is drawn, never computed.
     const int64_t capacity = std::min(block_, longest + std::max<int64_t>(options.tokens - 1, 0));
-    if (options.kv_cache && slots_ > 0) cache_.emplace(slots_, capacity);
+    if (!options.kv_cache || slots_ == 0) return;
+    kept_ = kept;
+    cache_ = kept_ != nullptr ? &kept_->Reserve(capacity, block_)
+                              : &own_cache_.emplace(slots_, capacity);
   }
 
   std::vector<std::vector<int32_t>> Run() {
@@ -112,8 +109,7 @@ class Generator {
     }
     a.slot = free_.back();
     free_.pop_back();
-    stats_.prompt_tokens += static_cast<int64_t>(a.text.size()) - Begin(a);
-    Draw(a, Context(a));
+    Draw(a, Context(a, &stats_.prompt_tokens));
     stats_.prompt_seconds += SecondsSince(start);
     if (Accept(a)) {
       active_.push_back(std::move(a));
@@ -132,7 +128,7 @@ class Generator {
       batch.clear();
     };
     for (Active& a : active_) {
-      if (!cache_ || Begin(a) != a.start) {
+      if (cache_ == nullptr || Begin(a) != a.start) {
         Draw(a, Context(a));
         continue;
       }
@@ -154,15 +150,20 @@ class Generator {
     return ContextStart(static_cast<int64_t>(a.text.size()), block_, slide_);
   }
 
-  // The logits after the whole context of a sequence.
-  Tensor Context(Active& a) {
+  // The logits after the whole context of a sequence. Adds to `computed` the tokens for which the
+  // model ran.
+  Tensor Context(Active& a, int64_t* computed = nullptr) {
     a.start = Begin(a);
-    const auto tokens = std::span<const int32_t>(a.text).subspan(static_cast<size_t>(a.start));
-    const int64_t n = static_cast<int64_t>(tokens.size());
-    const Tensor ids = Tensor::FromSpan(tokens, {1, n}, device_);
-    if (!cache_) return model_(ids).Slice(1, n - 1, n);
-    cache_->Clear(a.slot);
-    return Forward({a.slot}, ids);
+    auto tokens = std::span<const int32_t>(a.text).subspan(static_cast<size_t>(a.start));
+    if (kept_ != nullptr) {
+      tokens = tokens.subspan(static_cast<size_t>(kept_->KeepPrefixOf(tokens)));
+    } else if (cache_ != nullptr) {
+      cache_->Clear(a.slot);
+    }
+    if (computed != nullptr) *computed += std::ssize(tokens);
+    if (cache_ != nullptr) return Forward({a.slot}, tokens);
+    const int64_t n = std::ssize(tokens);
+    return model_(Tensor::FromSpan(tokens, {1, n}, device_)).Slice(1, n - 1, n);
   }
 
   // Draws the next token of each sequence.
@@ -173,17 +174,19 @@ class Generator {
       slots.push_back(a->slot);
       last.push_back(a->text.back());
     }
-    const int64_t n = static_cast<int64_t>(batch.size());
-    const Tensor logits = Forward(slots, Tensor::FromVector(last, {n, 1}, device_));
-    for (int64_t i = 0; i < n; ++i) {
+    const Tensor logits = Forward(slots, last);
+    for (int64_t i = 0; i < std::ssize(batch); ++i) {
       Draw(*batch[static_cast<size_t>(i)], logits.Slice(0, i, i + 1));
     }
   }
 
-  Tensor Forward(const std::vector<int64_t>& slots, const Tensor& ids) {
-    const nn::KvCacheScope scope(*cache_, slots, ids.dim(1), device_);
-    const Tensor logits = model_(ids);
+  // The logits after the tokens that follow what the slots have, equally many for each.
+  Tensor Forward(const std::vector<int64_t>& slots, std::span<const int32_t> tokens) {
+    const int64_t rows = std::ssize(slots), cols = std::ssize(tokens) / rows;
+    const nn::KvCacheScope scope(*cache_, slots, cols, device_);
+    const Tensor logits = model_(Tensor::FromSpan(tokens, {rows, cols}, device_));
     scope.Commit();
+    if (kept_ != nullptr) kept_->Append(tokens);
     return logits;
   }
 
@@ -217,15 +220,24 @@ class Generator {
   Device device_;
   int64_t block_, slide_, slots_ = 0;
   TokenSampler sampler_;
-  std::optional<nn::KvCache> cache_;
-  int64_t started_ = 0;         // how many sequences have started
-  std::vector<int64_t> free_;   // slots
-  std::vector<Active> active_;  // in the order in which they started
+  std::optional<nn::KvCache> own_cache_;
+  nn::KvCache* cache_ = nullptr;  // null: each token recomputes its context
+  ContextCache* kept_ = nullptr;  // whose cache that is; null: it is our own
+  int64_t started_ = 0;           // how many sequences have started
+  std::vector<int64_t> free_;     // slots
+  std::vector<Active> active_;    // in the order in which they started
   std::vector<std::vector<int32_t>> results_;
   GenerateStats stats_;
 };
 
 }  // namespace
+
+int64_t SlideOf(const GenerateOptions& options, int64_t block_size) {
+  LS_CHECK(options.slide >= 0 && options.slide <= block_size,
+           "slide must be at least 0 (0: half of the context) and at most the model's block_size ",
+           block_size, ", got ", options.slide);
+  return options.slide > 0 ? options.slide : std::max<int64_t>(1, block_size / 2);
+}
 
 int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide) {
   LS_CHECK(block_size > 0 && slide > 0 && slide <= block_size, "a context of ", block_size,
@@ -234,11 +246,19 @@ int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide) {
   return beyond <= 0 ? 0 : (beyond + slide - 1) / slide * slide;
 }
 
+GenerateStats& GenerateStats::operator+=(const GenerateStats& other) {
+  prompt_tokens += other.prompt_tokens;
+  prompt_seconds += other.prompt_seconds;
+  tokens += other.tokens;
+  seconds += other.seconds;
+  return *this;
+}
+
 std::vector<std::vector<int32_t>> GenerateBatch(
     Gpt& model, std::span<const GenerateSequence> sequences, int64_t vocab_limit,
     const GenerateOptions& options, const std::function<bool(int64_t, int32_t)>& on_token,
     GenerateStats* stats) {
-  Generator generator(model, sequences, vocab_limit, options, on_token);
+  Generator generator(model, sequences, vocab_limit, options, on_token, nullptr);
   std::vector<std::vector<int32_t>> results = generator.Run();
   if (stats != nullptr) *stats = generator.stats();
   return results;
@@ -246,11 +266,15 @@ std::vector<std::vector<int32_t>> GenerateBatch(
 
 std::vector<int32_t> Generate(Gpt& model, std::span<const int32_t> prompt, int64_t vocab_limit,
                               const GenerateOptions& options,
-                              const std::function<bool(int32_t)>& on_token) {
+                              const std::function<bool(int32_t)>& on_token, ContextCache* kept,
+                              GenerateStats* stats) {
   const GenerateSequence sequence{.prompt = {prompt.begin(), prompt.end()}};
   std::function<bool(int64_t, int32_t)> forward;
   if (on_token) forward = [&](int64_t, int32_t id) { return on_token(id); };
-  return GenerateBatch(model, std::span(&sequence, 1), vocab_limit, options, forward)[0];
+  Generator generator(model, std::span(&sequence, 1), vocab_limit, options, forward, kept);
+  std::vector<int32_t> tokens = std::move(generator.Run()[0]);
+  if (stats != nullptr) *stats += generator.stats();
+  return tokens;
 }
 
 }  // namespace lockstep::models

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "models/gpt/context_cache.h"
 #include "models/gpt/gpt.h"
 
 namespace lockstep::models {
@@ -33,6 +34,10 @@ struct GenerateOptions {
 // position. slide = 1 always gives the last block_size tokens, but makes the cache useless.
 int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide);
 
+// How many tokens that is: options.slide, or half of the context. ArgumentError if it is out of
+// range.
+int64_t SlideOf(const GenerateOptions& options, int64_t block_size);
+
 struct GenerateSequence {
   std::vector<int32_t> prompt;  // not empty
   int64_t sample = 0;           // which of several texts of the same prompt
@@ -43,6 +48,8 @@ struct GenerateStats {
   double prompt_seconds = 0;  // until each sequence's first token
   int64_t tokens = 0;         // generated in the remaining time: all but each sequence's first
   double seconds = 0;
+
+  GenerateStats& operator+=(const GenerateStats& other);
 };
 
 // Continues each sequence by up to options.tokens tokens, and returns these. on_token is called
@@ -59,9 +66,13 @@ std::vector<std::vector<int32_t>> GenerateBatch(
     const std::function<bool(int64_t sequence, int32_t id)>& on_token = {},
     GenerateStats* stats = nullptr);
 
-// For one sequence.
+// For one sequence. `kept` keeps its context for the next call: of a prompt, only what follows the
+// tokens that it has is computed, and counted in prompt_tokens. The tokens are the same, except for
+// ties within the rounding of f32. Without options.kv_cache it is left alone. What this text took
+// is added to `stats`.
 std::vector<int32_t> Generate(Gpt& model, std::span<const int32_t> prompt, int64_t vocab_limit,
                               const GenerateOptions& options,
-                              const std::function<bool(int32_t)>& on_token = {});
+                              const std::function<bool(int32_t)>& on_token = {},
+                              ContextCache* kept = nullptr, GenerateStats* stats = nullptr);
 
 }  // namespace lockstep::models

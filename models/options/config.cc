@@ -228,7 +228,10 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
   options.Add("train.sample_tokens", &train.sample_tokens,
               {.min = 0, .max = 1e6, .operational = true, .doc = "length of a sample; 0: none"});
   options.Add("train.sample_prompt", &train.sample_prompt,
-              {.check = CheckNotEmpty, .operational = true, .doc = "text that samples continue"});
+              {.check = CheckNotEmpty,
+               .operational = true,
+               .doc = "text that samples continue; of conversations, what the user says (blank: "
+                      "what the first one that is held out says)"});
 }
 
 void AddOptimOptions(Options& options, OptimOptions& optim) {

@@ -20,11 +20,11 @@ class Chatting {
   Chatting(Gpt& model, const data::ModelTemplate& with, const ChatOptions& options)
       : model_(model),
         options_(options),
+        context_(model.config().block_size),
+        slide_(SlideOf(options.generate, context_)),
         tokenizer_(*with.tokenizer),
         encoder_(with.chat_template, with.tokenizer),
-        ends_{encoder_.EndOfAnswer()} {
-    if (const auto eos = tokenizer_.special_ids().eos) ends_.push_back(*eos);
-    if (const auto end = tokenizer_.end_of_text()) ends_.push_back(*end);
+        ends_(encoder_.EndsOfAnswers()) {
     said_.place = "the conversation";
     if (!options.system.empty()) data::AppendMessages(options.system, "system", "system", &said_);
   }
@@ -41,61 +41,85 @@ class Chatting {
       std::fputs(text.c_str(), options_.to);
       std::fflush(options_.to);
     };
-    const int64_t vocabulary = model_.config().vocab_size;
-    Generate(model_, prompt, std::min(tokenizer_.vocab_size(), vocabulary), options_.generate,
-             [&](int32_t id) {
-               if (std::ranges::find(ends_, id) != ends_.end()) return false;
-               show(stream.Push(tokenizer_.TokenText(id)));
-               return !stream.stopped();
-             });
+    // The context's last token still has a next one.
+    const int64_t room = context_ + 1 - std::ssize(prompt);
+    GenerateOptions generate = options_.generate;
+    generate.tokens = std::min(generate.tokens, room);
+    bool ended = false;
+    const std::vector<int32_t> ids = Generate(
+        model_, prompt, std::min(tokenizer_.vocab_size(), model_.config().vocab_size), generate,
+        [&](int32_t id) {
+          ended = std::ranges::find(ends_, id) != ends_.end();
+          if (!ended) show(stream.Push(tokenizer_.TokenText(id)));
+          ended = ended || stream.stopped();
+          return !ended;
+        },
+        &kept_, &stats_);
     show(stream.Finish());
     if (options_.to != nullptr) std::fputs("\n", options_.to);
+    if (!ended && std::ssize(ids) == room && room < options_.generate.tokens) {
+      Say(StrCat("the answer ends where the model's context of ", context_, " tokens does"));
+    }
     said_.messages.push_back({{"role", "assistant"}, {"content", answer}});
     said_.learnt.push_back(false);
   }
 
+  const GenerateStats& stats() const { return stats_; }
+
  private:
-  // Leaves room for one token of the answer at least.
+  // Forgets what does not fit.
   std::vector<int32_t> Prompt() {
     const size_t first = options_.system.empty() ? 0 : 1;
-    while (true) {
-      std::vector<int32_t> ids = encoder_.EncodePrompt(said_);
-      if (std::ssize(ids) < model_.config().block_size) return ids;
-      if (said_.messages.size() <= first + 1) {
-        throw InputError(StrCat("this message makes ", ids.size(), " tokens, but the model's ",
-                                "context has ", model_.config().block_size,
-                                " for it and the answer; say it in fewer words"));
-      }
+    int64_t most = context_ - std::max<int64_t>(1, std::min(options_.generate.tokens, slide_ / 2));
+    int64_t forgotten = 0;
+    std::vector<int32_t> ids = encoder_.EncodePrompt(said_);
+    while (std::ssize(ids) > most && said_.messages.size() > first + 1) {
       const auto oldest = static_cast<std::ptrdiff_t>(first);
       said_.messages.erase(said_.messages.begin() + oldest, said_.messages.begin() + oldest + 2);
       said_.learnt.erase(said_.learnt.begin() + oldest, said_.learnt.begin() + oldest + 2);
-      if (options_.to != nullptr) {
-        std::fputs(
-            "sample_gpt: the conversation is longer than the model's context; what was "
-            "said first is forgotten\n",
-            stderr);
-      }
+      ++forgotten;
+      most = context_ - slide_;
+      ids = encoder_.EncodePrompt(said_);
     }
+    if (std::ssize(ids) >= context_) {
+      throw InputError(StrCat("this message makes ", ids.size(), " tokens, but the model's ",
+                              "context has ", context_, " for it and the answer; say it in ",
+                              "fewer words"));
+    }
+    if (forgotten > 0) {
+      Say(StrCat("the conversation is longer than the model's context of ", context_,
+                 " tokens; what was said first is forgotten: ", forgotten,
+                 forgotten == 1 ? " message and its answer" : " messages and their answers"));
+    }
+    return ids;
+  }
+
+  void Say(const std::string& text) const {
+    if (options_.to != nullptr) std::fprintf(stderr, "sample_gpt: %s\n", text.c_str());
   }
 
   Gpt& model_;
   const ChatOptions& options_;
+  const int64_t context_, slide_;  // tokens
   const data::Tokenizer& tokenizer_;
   const data::ConversationEncoder encoder_;
-  std::vector<int32_t> ends_;
+  const std::vector<int32_t> ends_;
   data::Conversation said_;
+  ContextCache kept_;
+  GenerateStats stats_;
 };
 
 }  // namespace
 
-void Chat(Gpt& model, std::shared_ptr<const data::Tokenizer> tokenizer,
-          const ChatOptions& options) {
+GenerateStats Chat(Gpt& model, std::shared_ptr<const data::Tokenizer> tokenizer,
+                   const ChatOptions& options) {
   const data::ModelTemplate with =
       data::LoadModelTemplate(options.chat_template, {options.folder}, std::move(tokenizer));
   Chatting chatting(model, with, options);
   while (const std::optional<std::string> message = options.next_message()) {
     if (message->find_first_not_of(kSpace) != std::string::npos) chatting.Answer(*message);
   }
+  return chatting.stats();
 }
 
 }  // namespace lockstep::models

@@ -248,14 +248,16 @@ void GenerateChat(const SampleConfig& c, Gpt& model,
         "--chat in several processes takes its messages from --prompt or "
         "--prompt_file, because only one of them could read standard input");
   }
-  Chat(model, std::move(tokenizer),
-       {.chat_template = c.chat_template,
-        .folder = folder,
-        .system = c.system,
-        .stop = c.stop,
-        .generate = ToGenerateOptions(c),
-        .next_message = MessagesOf(c),
-        .to = rendezvous.rank == 0 ? stdout : nullptr});
+  const bool prints = rendezvous.rank == 0;
+  const GenerateStats stats = Chat(model, std::move(tokenizer),
+                                   {.chat_template = c.chat_template,
+                                    .folder = folder,
+                                    .system = c.system,
+                                    .stop = c.stop,
+                                    .generate = ToGenerateOptions(c),
+                                    .next_message = MessagesOf(c),
+                                    .to = prints ? stdout : nullptr});
+  if (prints) PrintSpeed(stats);
 }
 
 // The ranks that generate together; a process on its own has no group.

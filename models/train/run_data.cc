@@ -4,8 +4,11 @@
 #include <cmath>
 
 #include "core/io/file.h"
+#include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
+#include "data/mixture.h"
 #include "data/sampler.h"
+#include "data/text/text_files.h"
 
 namespace lockstep::models {
 namespace {
@@ -53,6 +56,12 @@ std::vector<std::string> TemplateFolders(const RunConfig& config, const std::str
   return folders;
 }
 
+// Whether data.path or a source of data.mix is rendered by a chat template.
+bool HoldsConversations(const DataOptions& data, const std::string& path) {
+  if (data.format == "auto") return data::HoldsConversations(path, data.field);
+  return data.format == "chat" && (data.mix.empty() || data::IsJsonLinesName(path));
+}
+
 }  // namespace
 
 bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
@@ -60,8 +69,10 @@ bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; 
 bool HoldsConversations(const RunConfig& config) {
   const DataOptions& data = config.data;
   if (Prefers(config)) return true;
-  if (data.format != "auto") return data.format == "chat";
-  return data.mix.empty() && data::HoldsConversations(data.path, data.field);
+  if (data.mix.empty()) return HoldsConversations(data, data.path);
+  return std::ranges::any_of(data::ParseMixture(data.mix), [&](const data::MixtureItem& item) {
+    return HoldsConversations(data, item.path);
+  });
 }
 
 bool MasksDocuments(const RunConfig& config, bool conversations) {
@@ -76,8 +87,9 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
     setup->dataset = data::OpenDataset(d);
     return;
   }
-  if (!d.mix.empty())
-    throw InputError("conversations and pairs of answers are for data.path, not data.mix");
+  if (Prefers(config) && !d.mix.empty()) {
+    throw InputError("pairs of answers are for data.path, not data.mix: join their files");
+  }
   if (config.data.order == "random") {
     throw InputError(
         "data.order = \"random\" takes windows at any place of a text, but "
@@ -91,7 +103,11 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
     setup->dataset = data::OpenPreferences(d, c).dataset;
     return;
   }
-  data::ConversationDataset opened = data::OpenConversations(d, c);
+  data::ConversationDataset opened =
+      d.mix.empty() ? data::OpenConversations(d, c)
+                    : data::OpenConversationMixture(d, c, [&](const std::string& path) {
+                        return HoldsConversations(config.data, path);
+                      });
   setup->dataset = std::move(opened.dataset);
   setup->conversations = opened.counts;
 }

@@ -7,6 +7,7 @@
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
@@ -75,8 +76,8 @@ void PrintRow(const RunSetup& setup) {
     return;
   }
   Print("the first row; what is learnt stands between >>> and <<<:");
-  Print(
-      data::ShowRow(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>", "<<<"));
+  Print(data::ShowRow(*data::ConversationRows(setup.dataset), *setup.dataset.tokenizer, 0,
+                      setup.window, ">>>", "<<<"));
 }
 
 // Every rank reads what it starts from. 0: random weights.

@@ -21,6 +21,7 @@
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"
+#include "models/train/sample_prompt.h"
 
 namespace lockstep::models {
 namespace {
@@ -306,25 +307,23 @@ void TrainingLoop::Sample() {
   const data::IdTokenizer ids_only(std::min(setup_.dataset.vocab_size, setup_.model.vocab_size));
   const data::Tokenizer& tokenizer =
       setup_.dataset.tokenizer ? *setup_.dataset.tokenizer : ids_only;
-  std::vector<int32_t> prompt;
+  SamplePrompt prompt;
   try {
-    prompt = tokenizer.Encode(config_.train.sample_prompt);
+    prompt = MakeSamplePrompt(setup_, tokenizer);
   } catch (const InputError& e) {
     if (ranks_.is_main()) {
       Warn(StrCat("train.sample_prompt: ", e.what(), "; sampling from the first token instead"));
     }
   }
-  if (prompt.empty()) prompt = {tokenizer.end_of_text().value_or(0)};
-  // What learns answers learns where they end.
-  const auto end = setup_.dataset.train->learns_all() ? std::nullopt : tokenizer.special_ids().eos;
+  if (prompt.ids.empty()) prompt.ids = {tokenizer.end_of_text().value_or(0)};
   const std::vector<int32_t> ids =
-      Generate(*model_, prompt, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
+      Generate(*model_, prompt.ids, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
                {.tokens = config_.train.sample_tokens,
                 .temperature = 0.8,
                 .seed = static_cast<uint64_t>(config_.seed)},
-               [&](int32_t id) { return id != end; });
+               [&](int32_t id) { return std::ranges::find(prompt.ends, id) == prompt.ends.end(); });
   ranks_.OnMain("printing", [&] {
-    const std::string start = tokenizer.Decode(prompt);
+    const std::string start = tokenizer.Decode(prompt.ids);
     std::string text;
     for (const int32_t id : ids) text += tokenizer.TokenText(id);
     progress_.PrintSample(start, text);

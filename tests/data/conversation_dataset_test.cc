@@ -13,6 +13,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "data/conversations/conversation_mixture.h"
 #include "data/conversations/packing.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
@@ -235,6 +236,72 @@ TEST_F(Conversations, ValidatesOnTheLastConversations) {
   }
   EXPECT_EQ(batches.num_targets(), targets);
   EXPECT_EQ(Rows(*dataset.val, 64).num_targets, targets);
+}
+
+// In a mixture a source's samples are those that it has alone.
+TEST_F(Conversations, MixWithTextAndWithEachOther) {
+  WriteConversations(60);
+  options_.val_fraction = 0.25;
+  const ConversationDataset alone = Open();
+  std::string text;
+  for (int line = 0; line < 200; ++line) text += StrCat("Line ", line, ".\n");
+  WriteText(folder_ + "/plain.txt", text);
+  WriteText(folder_ + "/more.jsonl", R"({"prompt":"Hi","completion":"Hello"})"
+                                     "\n"
+                                     R"({"prompt":"a","completion":"b"})");
+  DatasetOptions mixed = options_;
+  mixed.path.clear();
+  mixed.mix = StrCat(path_, ":2,", folder_, "/plain.txt:1,", folder_, "/more.jsonl:1");
+  const ConversationDataset all = OpenConversationMixture(
+      mixed, chat_, [](const std::string& path) { return path.ends_with(".jsonl"); });
+  DatasetOptions other = options_;
+  other.path = folder_ + "/more.jsonl";
+  const ConversationCounts more = OpenConversations(other, chat_).counts;
+  EXPECT_EQ(all.counts.conversations, 62);
+  EXPECT_EQ(all.counts.learnt, alone.counts.learnt + more.learnt);
+  EXPECT_EQ(all.counts.rows, alone.counts.rows + more.rows);
+  EXPECT_THAT(all.dataset.note, AllOf(HasSubstr("60 conversations"), HasSubstr("2 conversations")));
+  EXPECT_THAT(all.dataset.tokenizer->ConfigJson(), HasSubstr("im_start"));
+  const BatchLayout layout{.batch_size = 1, .document_mask = true};
+  Loader loader(all.dataset.train, MakeSampler(all.dataset, Order::kShuffled, 3, 64), layout);
+  Loader chat(alone.dataset.train, MakeSampler(alone.dataset, Order::kShuffled, 3, 64), layout);
+  const MixtureSchedule schedule({2, 1, 1});
+  for (int64_t sample = 0; sample < 200; ++sample) {
+    const Batch& batch = loader.Next();
+    switch (schedule(sample).source) {
+      case 0: {
+        const Batch& want = chat.Next();
+        ASSERT_EQ(batch.inputs, want.inputs);
+        ASSERT_EQ(batch.targets, want.targets);
+        ASSERT_EQ(batch.first_key, want.first_key);
+        break;
+      }
+      case 1:
+        ASSERT_EQ(batch.num_targets, 64);
+        ASSERT_THAT(batch.first_key, Each(0)) << "one document";
+        break;
+      default:
+        ASSERT_EQ(ConversationsIn(batch).size(), 1u);
+    }
+  }
+  // Validation: rows stay rows, and each target of a source is there once.
+  mixed.mix = StrCat(folder_, "/plain.txt:1,", path_, ":1");
+  const Dataset dataset = OpenConversationMixture(mixed, chat_, [&](const std::string& path) {
+                            return path == path_;
+                          }).dataset;
+  EXPECT_EQ(ConversationsIn(Rows(*ConversationRows(dataset), 64)),
+            ConversationsIn(Rows(*alone.dataset.train, 64)));
+  DatasetOptions plain = options_;
+  plain.path = folder_ + "/plain.txt";
+  const int64_t of_text = OpenDataset(plain).val->size() - 1;
+  const Batch val = Rows(*dataset.val, 64);
+  const int64_t of_chat = Rows(*alone.dataset.val, 64).num_targets;
+  EXPECT_LE(val.num_targets, of_text + of_chat);
+  EXPECT_GE(val.num_targets, of_text + of_chat - 1) << "the last of the text may be left out";
+  const auto found = ConversationsIn(val);
+  for (const auto& conversation : ConversationsIn(Rows(*alone.dataset.val, 64))) {
+    EXPECT_TRUE(found.contains(conversation));
+  }
 }
 
 TEST_F(Conversations, LongConversationsFollowTheRule) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -69,9 +70,13 @@ class TrainGptChat : public testing::Test {
   }
 
   Result Train(const std::vector<std::string>& more) const {
-    std::vector<std::string> all = {"models/train_gpt", "--data.path=" + Path("chat.jsonl"),
-                                    "--train.batch_size=4", "--train.sample_tokens=0",
-                                    "--threads=2"};
+    const auto gives = [&](const std::string& option) {
+      return std::ranges::any_of(more,
+                                 [&](const auto& given) { return given.starts_with(option); });
+    };
+    std::vector<std::string> all = {"models/train_gpt", "--train.batch_size=4", "--threads=2"};
+    if (!gives("--data.mix")) all.push_back("--data.path=" + Path("chat.jsonl"));
+    if (!gives("--train.sample_tokens")) all.push_back("--train.sample_tokens=0");
     all.insert(all.end(), more.begin(), more.end());
     return RunProgram(all);
   }
@@ -103,8 +108,19 @@ class TrainGptChat : public testing::Test {
 };
 
 TEST_F(TrainGptChat, ASmallModelAnswersWhatItWasTunedOn) {
-  const Result training = Train(Fresh("out", 200));
+  std::vector<std::string> options = Fresh("out", 200);
+  options.insert(options.end(), {"--train.sample_tokens=12", "--train.sample_prompt=sky?"});
+  const Result training = Train(options);
   ASSERT_EQ(training.exit_code, 0) << training;
+  // What a sample continues is what a user says.
+  EXPECT_THAT(training.out, HasSubstr("---- sample ----\n<|im_start|>user\nsky?<|im_end|>\n"
+                                      "<|im_start|>assistant\nblue<|im_end|>\n----------------"));
+  // Without --chat a prompt is text.
+  const Result plain =
+      RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out"), "--prompt=sky?", "--tokens=4",
+                  "--temperature=0", "--threads=1"});
+  EXPECT_THAT(plain.out, testing::StartsWith("sky?"));
+  EXPECT_THAT(plain.err, HasSubstr("prompt: 4 tokens"));
   EXPECT_THAT(training.out + training.err, HasSubstr("conversations in"));
   // The checkpoint has the tokenizer and the template. Each answer ends by its end token.
   std::string answers;
@@ -148,12 +164,41 @@ TEST_F(TrainGptChat, ARunThatStopsGoesOnAsIfItHadNot) {
   std::vector<std::string> options = Fresh("whole", 8);
   options.push_back("--checkpoint.every=3");
   options.push_back("--checkpoint.keep=0");
-  ASSERT_EQ(Train(options).exit_code, 0);
+  options.push_back("--train.sample_tokens=4");
+  const Result whole = Train(options);
+  ASSERT_EQ(whole.exit_code, 0) << whole;
+  // By default a conversation that is held out is sampled from.
+  EXPECT_THAT(whole.out, testing::ContainsRegex("---- sample ----\n<\\|im_start\\|>user\n[a-z]+\\?"
+                                                "<\\|im_end\\|>\n<\\|im_start\\|>assistant\n"));
   const std::string at_3 = Path("whole/checkpoints/step-00000003");
   options[1] = "--out_dir=" + Path("resumed");
   options.push_back("--checkpoint.resume=" + at_3);
   const Result resumed = Train(options);
   ASSERT_EQ(resumed.exit_code, 0) << resumed;
+  const std::string end = "/checkpoints/step-00000008/model.safetensors";
+  EXPECT_EQ(ReadFile(Path("resumed") + end), ReadFile(Path("whole") + end));
+}
+
+TEST_F(TrainGptChat, AMixtureWithTextGoesOnAsIfItHadNotStopped) {
+  std::string text;
+  for (int line = 0; line < 300; ++line) text += "Line " + std::to_string(line) + " of a text.\n";
+  WriteFileAtomically(Path("plain.txt"), text);
+  std::vector<std::string> options = Fresh("whole", 8);
+  const auto run = [&](const std::string& more) {
+    options.push_back(more);
+    const Result result = Train(options);
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return result.out;
+  };
+  options.push_back("--data.mix=" + Path("plain.txt") + ":0.25," + Path("chat.jsonl") + ":0.75");
+  EXPECT_THAT(run("--dry_run"),
+              AllOf(HasSubstr("plain.txt: weight 1, "), HasSubstr("chat.jsonl: weight 3, "),
+                    HasSubstr("300 conversations in "), HasSubstr("assistant\n>>>")));
+  options.pop_back();
+  options.push_back("--checkpoint.every=3");
+  EXPECT_THAT(run("--checkpoint.keep=0"), HasSubstr("step 8 | validation loss "));
+  options[1] = "--out_dir=" + Path("resumed");
+  run("--checkpoint.resume=" + Path("whole/checkpoints/step-00000003"));
   const std::string end = "/checkpoints/step-00000008/model.safetensors";
   EXPECT_EQ(ReadFile(Path("resumed") + end), ReadFile(Path("whole") + end));
 }

@@ -346,6 +346,57 @@ TEST_P(GenerateTest, CountsWhatItComputed) {
   EXPECT_GT(stats.seconds, 0);
 }
 
+// Texts that begin as the one before, or as a part of it: answers and questions of a conversation.
+// In f64, as above. Each token of a context is computed only if the one before differs there or
+// earlier.
+TEST_P(GenerateTest, AKeptContextChangesNoTokenAndIsNotComputedAgain) {
+  Gpt model(GetParam().config);
+  model.Materialize(kCpu, 3, DType::kF64);
+  Spread(model, 11);
+  const int64_t block = model.config().block_size, slide = 7;
+  ContextCache kept;
+  kept.Reserve(block, block);
+  std::mt19937 random(9);
+  std::vector<int32_t> text, held;  // what the cache should have
+  for (int turn = 0; turn < (test::kSanitized ? 8 : 30); ++turn) {
+    text.resize(turn % 5 == 4 ? random() % text.size() : text.size());  // some go another way
+    for (uint32_t i = 0; i <= random() % 4; ++i) {
+      text.push_back(static_cast<int32_t>(random() % 61));
+    }
+    if (turn % 8 == 7) text.resize(3);  // the beginning of what is there
+    const auto length = static_cast<int64_t>(text.size());
+    const auto context = std::span<const int32_t>(text).subspan(
+        static_cast<size_t>(ContextStart(length, block, slide)));
+    const auto known = std::ranges::mismatch(context.first(context.size() - 1), held).in2;
+    const GenerateOptions options{
+        .tokens = 1 + turn % 3, .temperature = turn % 2 == 0 ? 1.0 : 0.0, .slide = slide};
+    GenerateStats stats;
+    const std::vector<int32_t> got = Generate(model, text, kVocabulary, options, {}, &kept, &stats);
+    EXPECT_EQ(got, Generate(model, text, kVocabulary, options)) << "turn " << turn;
+    EXPECT_EQ(stats.prompt_tokens, std::ssize(context) - (known - held.begin())) << turn;
+    text.insert(text.end(), got.begin(), got.end());
+    // The last token is drawn, not computed.
+    const int64_t computed = std::ssize(text) - 1;
+    held.assign(text.begin() + ContextStart(computed, block, slide), text.begin() + computed);
+  }
+  GenerateOptions without{.tokens = 3, .kv_cache = false};
+  EXPECT_EQ(Generate(model, text, kVocabulary, without, {}, &kept),
+            Generate(model, text, kVocabulary, without));
+}
+
+TEST(ContextCacheTest, GrowsByDoublingUpToTheContext) {
+  ContextCache kept;
+  EXPECT_EQ(kept.Reserve(5, 24).capacity(), 5);
+  kept.Append(std::vector<int32_t>{1, 2});
+  EXPECT_EQ(kept.Reserve(3, 24).capacity(), 5);
+  EXPECT_EQ(kept.Reserve(6, 24).capacity(), 10);
+  EXPECT_EQ(kept.KeepPrefixOf(std::vector<int32_t>{1, 2, 3}), 0) << "the larger one is empty";
+  EXPECT_EQ(kept.Reserve(23, 24).capacity(), 23);
+  EXPECT_EQ(kept.Reserve(24, 24).capacity(), 24);
+  EXPECT_THROW(kept.Reserve(25, 24), ArgumentError);
+  EXPECT_THROW(kept.KeepPrefixOf({}), ArgumentError);
+}
+
 // The cache is allocated once, and each token reuses the memory of the last one: after a few tokens
 // no memory is requested from the system, and live memory does not grow.
 TEST_P(GenerateTest, TokensReuseMemory) {

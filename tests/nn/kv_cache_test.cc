@@ -58,6 +58,12 @@ TEST(KvCacheTest, AttentionInPiecesIsAttentionAtOnce) {
   const Tensor other = RandomTensor({1, 10, 12}, 4);
   EXPECT_LT(Difference(InPieces(attention, cache, 1, other, {3, 7}), Complete(attention(other))),
             1e-13);
+  // One that is truncated goes on from there.
+  cache.Truncate(2, 4);
+  EXPECT_EQ(cache.length(2), 4);
+  EXPECT_LT(Difference(InPieces(attention, cache, 2, x.Slice(1, 4, 10).Contiguous(), {2, 4}),
+                       whole.Slice(1, 4, 10).Contiguous()),
+            1e-13);
 }
 
 // A text's first tokens and the later ones go through different kernels.
@@ -207,6 +213,7 @@ TEST(KvCacheTest, ExplainsBadUse) {
   EXPECT_THAT(MessageOf([] { KvCache(1, 0); }), HasSubstr("one position"));
   EXPECT_THAT(MessageOf([&] { cache.length(2); }), HasSubstr("sequence 2 of a cache of 2"));
   EXPECT_THAT(MessageOf([&] { cache.Clear(-1); }), HasSubstr("sequence -1 of a cache of 2"));
+  EXPECT_THAT(MessageOf([&] { cache.Truncate(1, 1); }), HasSubstr("has 0 tokens"));
   EXPECT_THAT(scope({2}, 1), HasSubstr("sequence 2 of a cache of 2"));
   EXPECT_THAT(scope({}, 1), HasSubstr("needs tokens"));
   EXPECT_THAT(scope({0}, 0), HasSubstr("needs tokens"));

@@ -1,0 +1,118 @@
+#include "data/mixture_dataset.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/sha256.h"
+#include "data/dataset_parts.h"
+#include "data/mixture.h"
+
+namespace lockstep::data {
+namespace {
+
+using Sources = std::vector<std::shared_ptr<const TokenSource>>;
+
+// Sources of which each begins a window, one after the other. A window's last target, where it
+// would be the first token of the next source, and what fills windows up are not learnt.
+class WindowAligned : public TokenSource {
+ public:
+  WindowAligned(Sources parts, int64_t block_size) : parts_(std::move(parts)) {
+    for (const auto& part : parts_) {
+      begins_.push_back(size_);
+      size_ += (part->size() - 1 + block_size - 1) / block_size * block_size;
+    }
+    ++size_;  // the last window's last target
+  }
+
+  int64_t size() const override { return size_; }
+  bool learns_all() const override { return false; }
+  bool has_documents() const override {
+    return std::ranges::all_of(parts_, [](const auto& part) { return part->has_documents(); });
+  }
+
+ private:
+  // Calls f(part, offset in it, out) for what there is of parts in the range, and fills the rest
+  // with 0.
+  template <class F>
+  void ForParts(int64_t offset, std::span<int32_t> out, const F& f) const {
+    std::ranges::fill(out, 0);
+    const int64_t end = offset + std::ssize(out);
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const int64_t next = i + 1 < parts_.size() ? begins_[i + 1] : size_;
+      const int64_t from = std::max(offset, begins_[i]);
+      const int64_t to = std::min({end, next, begins_[i] + parts_[i]->size()});
+      if (from >= to) continue;
+      f(*parts_[i], from - begins_[i],
+        out.subspan(static_cast<size_t>(from - offset), static_cast<size_t>(to - from)));
+    }
+  }
+
+  void DoRead(int64_t offset, std::span<int32_t> out) const override {
+    ForParts(offset, out,
+             [](const TokenSource& part, int64_t at, std::span<int32_t> to) { part.Read(at, to); });
+  }
+  void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override {
+    ForParts(offset, out, [](const TokenSource& part, int64_t at, std::span<int32_t> to) {
+      part.ReadDocumentStarts(at, to);
+    });
+  }
+  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+    ForParts(offset, out, [](const TokenSource& part, int64_t at, std::span<int32_t> to) {
+      part.ReadLearnt(at, to);
+      if (at == 0) to[0] = 0;
+    });
+  }
+
+  const Sources parts_;
+  std::vector<int64_t> begins_;
+  int64_t size_ = 0;
+};
+
+}  // namespace
+
+Dataset OpenMixture(const DatasetOptions& options,
+                    const std::function<Dataset(const DatasetOptions& source)>& open) {
+  Dataset all;
+  all.name = StrCat("the mixture ", options.mix);
+  Sources train, val;
+  Sha256 hash;
+  for (const MixtureItem& item : ParseMixture(options.mix)) {
+    DatasetOptions source = options;
+    source.path = item.path;
+    source.mix.clear();
+    const Dataset part = open(source);
+    if (!options.loaded_tokenizer && part.tokenizer && part.tokenizer->name() == "char") {
+      throw InputError(StrCat("data.mix: ", item.path, " would have a vocabulary of its own ",
+                              "(data.tokenizer=char); name one for all sources, such as "
+                              "--data.tokenizer=byte"));
+    }
+    if (all.tokenizer && part.tokenizer && !Agree(*all.tokenizer, *part.tokenizer)) {
+      throw InputError(StrCat("data.mix: ", item.path, " has another tokenizer than ",
+                              all.mixture_paths.front(), "; prepare both with the same one"));
+    }
+    CheckSizes(part, options);
+    if (all.tokenizer == nullptr) all.tokenizer = part.tokenizer;
+    all.vocab_size = std::max(all.vocab_size, part.vocab_size);
+    if (all.note.empty()) all.note = part.note;
+    all.mixture.push_back({part.train->size(), item.weight});
+    all.mixture_paths.push_back(item.path);
+    train.push_back(part.train);
+    if (part.val) val.push_back(part.val);
+    const std::string identity = StrCat(part.fingerprint, ":", item.weight, "\n");
+    hash.Update(std::as_bytes(std::span(identity)));
+  }
+  all.fingerprint = hash.HexDigest();
+  all.train = std::make_shared<TokenConcatenation>(std::move(train));
+  if (val.empty()) return all;
+  if (all.train->learns_all()) {
+    all.val = std::make_shared<TokenConcatenation>(std::move(val));
+  } else {
+    all.val = std::make_shared<WindowAligned>(std::move(val), options.block_size);
+  }
+  return all;
+}
+
+}  // namespace lockstep::data
