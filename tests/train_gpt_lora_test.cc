@@ -130,6 +130,22 @@ TEST_F(Lora, ABaseOfFourBitsResumesAndHasTheSameBitsAtAnyNumberOfRanks) {
   EXPECT_THAT(TuneFails({"--lora.base=int4"}).err, HasSubstr("nf4"));
 }
 
+// A base whose files are the parts that ranks had of it is quantised to the bits of a whole one.
+TEST_F(Lora, ABaseOfFourBitsIsReadFromParts) {
+  const Arguments base = {"--model.n_layer=2", "--train.steps=5", "--parallel.shard=full"};
+  Arguments whole = base;
+  whole.push_back("--checkpoint.sharded=false");
+  Run(2, "parts", base);
+  Run(2, "whole", whole);
+  ASSERT_TRUE(PathExists(Checkpoint("parts", 5) + "/parts.json"));
+  ASSERT_FALSE(PathExists(Checkpoint("whole", 5) + "/parts.json"));
+  for (const std::string from : {"parts", "whole"}) {
+    Run(1, "of_" + from,
+        Tune({"--init_from=" + Checkpoint(from, 5), "--lora.base=nf4", "--train.steps=5"}));
+  }
+  EXPECT_EQ(Numbers("of_parts"), Numbers("of_whole"));
+}
+
 TEST_F(Lora, EachOptionActs) {
   Run(1, "usual", Tune({}));
   int i = 0;

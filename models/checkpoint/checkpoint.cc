@@ -160,6 +160,8 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   if (HasAdapters(model)) {
     files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
     files.metadata[kBaseHashEntry] = state.base_hash;
+    const LoraOptions& lora = model.config().lora;
+    if (lora.quantizes()) files.metadata[kBaseKindEntry] = lora.base;
   }
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   if (tokenizer && !tokenizer->ConfigJson().empty()) {
@@ -193,6 +195,16 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   return all;
 }
 
+// Each of the layer's matrices is quantised by itself.
+void SetWeight(const Tensor& weight, nn::QuantizedLayer& layer) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < layer.num_matrices(); ++i) {
+    const int64_t end = begin + layer.matrix(i).rows();
+    layer.SetMatrix(i, ops::Nf4Quantize(weight.Slice(0, begin, end), layer.double_quantized()));
+    begin = end;
+  }
+}
+
 void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
@@ -201,7 +213,11 @@ void LoadParameters(const std::string& path, Gpt& model) {
   for (const auto& [name, p] : parameters) {
     p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
   }
-  if (parts.names().size() != parameters.size()) {
+  const auto quantized = nn::QuantizedLayers(model);
+  for (const auto& [name, layer] : quantized) {
+    SetWeight(parts.ReadPart(name + ".weight", layer->weight()), *layer);
+  }
+  if (parts.names().size() != parameters.size() + quantized.size()) {
     throw InputError(StrCat(JoinPath(path, kPartsIndex), ": has ", parts.names().size(),
                             " tensors of the model, whose config.json makes ", parameters.size(),
                             ": they do not belong together"));

@@ -115,7 +115,8 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
                   .dropout = config->lora.dropout,
                   .targets = "those of " + from,
                   .rank_stabilized = adapter.rank_stabilized,
-                  .init_from = from};
+                  .init_from = from,
+                  .base = config->lora.base};
   }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;

@@ -117,9 +117,18 @@ PeftAdapter PeftAdapter::Open(const std::string& folder) {
   return {folder, ParsePeftConfig(ReadFile(config), config), SafetensorsFile::Open(tensors)};
 }
 
-std::string PeftAdapter::base_hash() const {
-  const auto it = file_.metadata().find(kBaseHashEntry);
+std::string PeftAdapter::Metadata(const char* entry) const {
+  const auto it = file_.metadata().find(entry);
   return it == file_.metadata().end() ? "" : it->second;
+}
+
+std::string PeftAdapter::base_hash() const { return Metadata(kBaseHashEntry); }
+
+std::string PeftAdapter::base_kind() const {
+  const std::string kind = Metadata(kBaseKindEntry);
+  if (kind.empty() || kind == "nf4" || kind == "nf4_single") return kind;
+  throw InputError(StrCat(file_.source(), ": the entry ", kBaseKindEntry, " of its metadata is ",
+                          Quoted(kind), "; this program knows \"nf4\" and \"nf4_single\""));
 }
 
 std::pair<Tensor, Tensor> PeftAdapter::Matrices(const std::string& module) const {

@@ -38,6 +38,8 @@ class PeftAdapter {
   const PeftConfig& config() const { return config_; }
   // WriteAdapter's base_hash; "" if another program wrote the files.
   std::string base_hash() const;
+  // "nf4" or "nf4_single" if Lockstep trained it beside weights in 4 bits, else "".
+  std::string base_kind() const;
 
   // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.
   std::pair<Tensor, Tensor> Matrices(const std::string& module) const;
@@ -61,6 +63,7 @@ class PeftAdapter {
   PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file);
   void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                      int64_t columns) const;
+  std::string Metadata(const char* entry) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
   void MarkSaved(Gpt& model) const;
 

@@ -13,6 +13,8 @@ namespace lockstep::models {
 // The entry of the metadata of adapter_model.safetensors with HashOfContent of the weights to which
 // the adapter belongs. Only Lockstep reads it.
 inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
+// The one with lora.base, where these weights were in 4 bits when the adapter was trained.
+inline constexpr char kBaseKindEntry[] = "lockstep.base_kind";
 
 // What adapter_config.json says of a model's adapters: targets, ranks and scales, and in
 // modules_to_save what else is trainable. `rank_stabilized` is by which formula alphas make scales.
