@@ -92,13 +92,15 @@ TEST_F(Lora, ResumesWithTheSameBits) {
 
 // As PEFT does, and so that adapters are exported without a rounding.
 TEST_F(Lora, SavesTheOriginalsOfAdaptersIn16Bits) {
-  const auto options = [&](const std::string& shard) {
+  const auto options = [&](const std::string& parallel) {
     return Tune({"--train.precision=bf16", "--dist.reduction=ordered",
-                 "--train.global_batch_size=8", "--train.steps=10", "--parallel.shard=" + shard});
+                 "--train.global_batch_size=8", "--train.steps=10", "--parallel." + parallel});
   };
-  Run(1, "alone", options("none"));
-  Run(2, "sharded", options("full"));
-  EXPECT_EQ(State("sharded", 10), State("alone", 10));
+  Run(1, "alone", options("shard=none"));
+  for (const std::string parallel : {"shard=optimizer", "shard=full", "pp=2"}) {
+    Run(2, parallel, options(parallel));
+    EXPECT_EQ(State(parallel, 10), State("alone", 10)) << parallel;
+  }
   const std::string folder = Checkpoint("alone", 10);
   const SafetensorsFile adapter = SafetensorsFile::Open(folder + "/adapter_model.safetensors"),
                         state = SafetensorsFile::Open(folder + "/optimizer.safetensors");
@@ -116,7 +118,7 @@ TEST_F(Lora, SavesTheOriginalsOfAdaptersIn16Bits) {
 // The base is frozen, and so are the biases of its routers, which the adapters' files do not have.
 TEST_F(Lora, OfAMixtureResumesWithTheSameBits) {
   const Arguments mixture = {"--model.n_layer=2", "--model.n_expert=4", "--model.router=sigmoid",
-                             "--model.bias_rate=0.05"};
+                             "--model.bias_rate=0.05", "--train.steps=20"};
   Run(1, "mixture", mixture);
   Arguments options = Tune({"--init_from=" + Path("mixture/latest")});
   options.insert(options.end(), mixture.begin(), mixture.end());

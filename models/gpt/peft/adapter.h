@@ -65,10 +65,10 @@ class PeftAdapter {
   void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                      int64_t columns) const;
   std::string Metadata(const char* entry) const;
-  // `scale`: that of the model's adapter of the module.
-  void CheckScale(const std::string& module, double scale) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
   void MarkSaved(Gpt& model) const;
+  // `scale`: that of the model's adapter of the module.
+  void CheckScale(const std::string& module, double scale) const;
 
   std::string folder_;
   PeftConfig config_;
