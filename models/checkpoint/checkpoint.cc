@@ -91,24 +91,28 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0; of a model with adapters only what is trained.
+  // All of it on rank 0; of a model with adapters only what is trained, and of that the f32
+  // originals where the optimizer has some, as PEFT keeps adapters in f32 beside 16-bit weights.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
-    for (const auto& p : model.Parameters()) {
-      if (p->trainable() || !adapters) weights[p.get()] = KeepWhole(*p, p->value());
-    }
     std::vector<SafetensorsItem> state;
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       const Tensor whole = KeepWhole(p, part);
+      if (adapters && name == p.name() + ".master") weights[&p] = whole;
       if (whole.defined()) state.push_back(SafetensorsItem::Of(name, whole));
     });
+    for (const auto& p : model.Parameters()) {
+      const bool saved = p->trainable() || !adapters;
+      if (saved && !weights.contains(p.get())) weights[p.get()] = KeepWhole(*p, p->value());
+    }
     if (share_.rank != 0) return;
     const auto weight = [weights](const std::string&, const Parameter& p) {
       return weights.at(&p);
     };
+    const auto dtype = [weights](const Parameter& p) { return weights.at(&p).dtype(); };
     files->tensors = {{adapters ? kAdapterTensors : "model.safetensors",
-                       adapters ? ToPeftTensors(model, weight) : ToHfTensors(model, weight)},
+                       adapters ? ToPeftTensors(model, weight, dtype) : ToHfTensors(model, weight)},
                       {"optimizer.safetensors", std::move(state)}};
   }
 

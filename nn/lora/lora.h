@@ -84,6 +84,10 @@ class LoraAdapter {
   const std::shared_ptr<Parameter>& b(size_t slice) const { return b_[slice]; }
   // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  // The parameters that AddLora froze when it added this adapter, for RemoveLora; of adapters that
+  // were added together the first has them. Those that are gone by now are left out.
+  std::vector<std::shared_ptr<Parameter>> frozen() const;
+  void SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen);
 
  protected:
   explicit LoraAdapter(std::vector<LoraSlice> slices) : slices_(std::move(slices)) {}
@@ -96,6 +100,7 @@ class LoraAdapter {
  private:
   std::shared_ptr<Parameter> weight_, a_;
   std::vector<std::shared_ptr<Parameter>> b_;
+  std::vector<std::weak_ptr<Parameter>> frozen_;
 };
 
 // An nn::Linear with an adapter, in its place: x [..., in] -> [..., out]. Children, replaceable:

@@ -1,6 +1,7 @@
 #include "models/gpt/peft/adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/io/file.h"
@@ -158,6 +159,23 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
   }
 }
 
+void PeftAdapter::CheckScale(const std::string& module, double scale) const {
+  const double own = config_.ScaleOf(module);
+  if (std::abs(scale - own) <= 1e-9 * std::abs(own)) return;
+  const bool patterns = !config_.rank_pattern.empty() || !config_.alpha_pattern.empty();
+  const std::string options =
+      patterns
+          ? ""
+          : StrCat("--lora.alpha=", config_.alpha,
+                   " --lora.rank_stabilized=", config_.rank_stabilized ? "true" : "false", ", or ");
+  throw InputError(StrCat(JoinPath(folder_, kAdapterConfig), ": what the adapter of ", module,
+                          " adds is multiplied by ", own,
+                          " (lora_alpha and r), and the model that ",
+                          "is to have its values multiplies it by ", scale, ": use ", options,
+                          "--init_from=WEIGHTS --lora.init_from=", folder_,
+                          ", which takes ranks and alphas from the file"));
+}
+
 void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) const {
   const SafetensorsEntry& entry = *matrices_.at(module).a;
   RefuseIfTied(model, entry, module);
@@ -261,6 +279,7 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       const auto& [entry_a, entry_b] = it->second;
       CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
       CheckShape(*entry_b, {rows, rank}, StrCat(module, " with rank ", rank));
+      CheckScale(module, adapter->slices()[i].scale);
       const int64_t first = adapter->first_rank(i);
       a.Slice(0, first, first + rank).CopyFrom(entry_a->ToTensor());
       SetValue(*adapter->b(i), entry_b->ToTensor().To(DType::kF32));

@@ -51,7 +51,8 @@ class PeftAdapter {
   // InputError says which tensor does not fit the model, and why.
   void AddTo(Gpt& model, double dropout = 0) const;
   // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
-  // rank takes its part. InputError if the model's adapters are others than this one's.
+  // rank takes its part. InputError if the model's adapters are others than this one's, or multiply
+  // what they add by another scale.
   void LoadInto(Gpt& model) const;
 
  private:
@@ -66,6 +67,8 @@ class PeftAdapter {
   std::string Metadata(const char* entry) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
   void MarkSaved(Gpt& model) const;
+  // `scale`: that of the model's adapter of the module.
+  void CheckScale(const std::string& module, double scale) const;
 
   std::string folder_;
   PeftConfig config_;
