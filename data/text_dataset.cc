@@ -85,14 +85,52 @@ void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset*
 }
 
 // Tokens in memory whose documents are known.
-class DocumentTokens : public MemoryTokens {
+class DocumentTokens : public TokenSource {
  public:
-  DocumentTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts)
-      : MemoryTokens(tokens), starts_(std::move(starts)) {}
+  DocumentTokens(std::vector<std::shared_ptr<const TokenSource>> parts,
+                 std::vector<uint64_t> starts)
+      : tokens_(std::move(parts)), starts_(std::move(starts)) {}
+  int64_t size() const override { return tokens_.size(); }
 
  private:
+  void DoRead(int64_t offset, std::span<int32_t> out) const override { tokens_.Read(offset, out); }
   std::span<const uint64_t> document_starts() const override { return starts_; }
+  const TokenConcatenation tokens_;
   const std::vector<uint64_t> starts_;
+};
+
+// Encodes documents, with an end-of-text token before each if there is one. Keeps their tokens in
+// blocks, so that none are copied to make room for more.
+class DocumentEncoder {
+ public:
+  explicit DocumentEncoder(std::shared_ptr<const Tokenizer> tokenizer)
+      : tokenizer_(std::move(tokenizer)) {}
+
+  void Add(std::string_view text) {
+    starts_.push_back(closed_tokens_ + open_.size());
+    if (const auto end = tokenizer_->end_of_text()) open_.push_back(*end);
+    tokenizer_->EncodeTo(text, &open_);
+    if (open_.size() >= kBlockTokens) Close();
+  }
+  std::shared_ptr<const TokenSource> Finish() {
+    Close();
+    return std::make_shared<DocumentTokens>(std::move(closed_), std::move(starts_));
+  }
+
+ private:
+  static constexpr size_t kBlockTokens = size_t{1} << 20;
+
+  void Close() {
+    closed_.push_back(std::make_shared<MemoryTokens>(open_));
+    closed_tokens_ += open_.size();
+    open_.clear();
+  }
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<int32_t> open_;
+  std::vector<std::shared_ptr<const TokenSource>> closed_;
+  uint64_t closed_tokens_ = 0;
+  std::vector<uint64_t> starts_;
 };
 
 }  // namespace
@@ -124,40 +162,58 @@ Dataset FromDocuments(const DatasetOptions& options) {
   const std::vector<std::string> files = ListTextFiles(std::vector{options.path});
   const TextOptions text_options{.field = options.field};
   DocumentReader reader(files, text_options);
-  std::vector<std::string> texts;
   int64_t bad_utf8 = 0;
-  for (RawDocument document; reader.Next(&document);) {
-    DocumentText text = TextOf(std::move(document), files, text_options);
-    bad_utf8 += text.bad_utf8;
-    if (!text.text.empty()) texts.push_back(std::move(text.text));
-  }
-  if (texts.empty()) throw InputError(StrCat(options.path, ": there is no text in it"));
-  if (files.size() == 1 && texts.size() == 1) return FromText(texts[0], options.path, options);
+  // Reads the next text that is not empty; false at the end.
+  const auto next = [&](std::string* text) {
+    for (RawDocument document; reader.Next(&document);) {
+      DocumentText found = TextOf(std::move(document), files, text_options);
+      bad_utf8 += found.bad_utf8;
+      *text = std::move(found.text);
+      if (!text->empty()) return true;
+    }
+    return false;
+  };
+  std::string text, following;
+  if (!next(&text)) throw InputError(StrCat(options.path, ": there is no text in it"));
+  bool more = next(&following);
+  if (files.size() == 1 && !more) return FromText(text, options.path, options);
   Dataset dataset;
   dataset.name = options.path;
-  if (bad_utf8 > 0) {
-    dataset.note = StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
-  }
-  std::string all;  // only a char tokenizer is made from it
-  if (!options.loaded_tokenizer && TokenizerChoice(options) == "char") {
-    for (const std::string& text : texts) all += text;
-  }
-  SetTokenizer(all, options, &dataset);
-  const std::optional<int32_t> end = dataset.tokenizer->end_of_text();
+  // A char tokenizer is made from all texts, which wait for it in memory.
+  const bool waits = !options.loaded_tokenizer && TokenizerChoice(options) == "char";
+  std::string all;
+  std::vector<size_t> sizes;
+  if (!waits) SetTokenizer("", options, &dataset);
+  DocumentEncoder encoder(dataset.tokenizer);
   Sha256 hash;
-  std::vector<int32_t> tokens;
-  std::vector<uint64_t> starts;
-  for (const std::string& text : texts) {
+  for (bool at_end = false; !at_end;) {
     const uint64_t size = text.size();
     hash.Update(std::as_bytes(std::span(&size, 1)));
     hash.Update(std::as_bytes(std::span(text)));
-    starts.push_back(tokens.size());
-    if (end) tokens.push_back(*end);
-    const std::vector<int32_t> ids = dataset.tokenizer->Encode(text);
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    if (waits) {
+      all += text;
+      sizes.push_back(size);
+    } else {
+      encoder.Add(text);
+    }
+    at_end = !more;
+    text.swap(following);
+    more = more && next(&following);
+  }
+  if (bad_utf8 > 0) {
+    dataset.note = StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
   }
   dataset.fingerprint = hash.HexDigest();
-  dataset.train = std::make_shared<DocumentTokens>(tokens, std::move(starts));
+  if (waits) {
+    SetTokenizer(all, options, &dataset);
+    encoder = DocumentEncoder(dataset.tokenizer);
+    std::string_view rest = all;
+    for (const size_t size : sizes) {
+      encoder.Add(rest.substr(0, size));
+      rest.remove_prefix(size);
+    }
+  }
+  dataset.train = encoder.Finish();
   HoldOut(options.val_fraction, &dataset);
   return dataset;
 }

@@ -56,6 +56,27 @@ T Max(const T* tokens, int64_t n) {
   return result;
 }
 
+// Writes the low halves of the tokens and returns the bits that occur in any of them.
+uint32_t Narrow(std::span<const int32_t> tokens, uint16_t* out) {
+  constexpr size_t kLanes = 16;  // as above
+  std::array<uint32_t, kLanes> bits{};
+  size_t i = 0;
+  for (; i + kLanes <= tokens.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const auto token = static_cast<uint32_t>(tokens[i + lane]);
+      bits[lane] |= token;
+      out[i + lane] = static_cast<uint16_t>(token);
+    }
+  }
+  for (; i < tokens.size(); ++i) {
+    bits[0] |= static_cast<uint32_t>(tokens[i]);
+    out[i] = static_cast<uint16_t>(tokens[i]);
+  }
+  uint32_t all = 0;
+  for (const uint32_t lane : bits) all |= lane;
+  return all;
+}
+
 template <class T>
 T ParallelMax(const T* tokens, int64_t n) {
   constexpr int64_t kGrain = int64_t{1} << 22;
@@ -172,25 +193,25 @@ void TokenFileWriter::WriteHeader(int64_t count) {
 }
 
 void TokenFileWriter::Write(std::span<const int32_t> tokens) {
+  const bool narrow = Info(format_).token_bytes == 2;
+  std::array<uint16_t, 4096> narrowed;
+  while (!tokens.empty()) {
+    const std::span<const int32_t> piece = tokens.first(std::min(tokens.size(), narrowed.size()));
+    if (Narrow(piece, narrowed.data()) >> (narrow ? 16 : 31) != 0) FailOutOfRange(piece);
+    file_->Write(narrow ? std::as_bytes(std::span(narrowed).first(piece.size()))
+                        : std::as_bytes(piece));
+    size_ += std::ssize(piece);
+    tokens = tokens.subspan(piece.size());
+  }
+}
+
+void TokenFileWriter::FailOutOfRange(std::span<const int32_t> piece) const {
   const FormatInfo& info = Info(format_);
   const int64_t limit = info.token_bytes == 2 ? int64_t{1} << 16 : int64_t{1} << 31;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    LS_CHECK(tokens[i] >= 0 && tokens[i] < limit, path_, ": token ", tokens[i], " at position ",
-             size_ + static_cast<int64_t>(i), " does not fit the ", info.name, " format (0 to ",
-             limit - 1, ")");
-  }
-  if (info.token_bytes == 4) {
-    file_->Write(std::as_bytes(tokens));
-  } else {
-    std::array<uint16_t, 4096> piece;
-    for (std::span<const int32_t> rest = tokens; !rest.empty();) {
-      const size_t n = std::min(rest.size(), piece.size());
-      std::copy_n(rest.begin(), n, piece.begin());
-      file_->Write(std::as_bytes(std::span(piece).first(n)));
-      rest = rest.subspan(n);
-    }
-  }
-  size_ += static_cast<int64_t>(tokens.size());
+  const auto bad = std::ranges::find_if(piece, [&](int32_t t) { return t < 0 || t >= limit; });
+  throw ArgumentError(StrCat(path_, ": token ", *bad, " at position ",
+                             size_ + (bad - piece.begin()), " does not fit the ", info.name,
+                             " format (0 to ", limit - 1, ")"));
 }
 
 std::string TokenFileWriter::Finish() {

@@ -74,6 +74,8 @@ class TokenFileWriter {
 
  private:
   void WriteHeader(int64_t count);
+  // `piece`: the next tokens.
+  [[noreturn]] void FailOutOfRange(std::span<const int32_t> piece) const;
 
   std::string path_;
   TokenFormat format_;

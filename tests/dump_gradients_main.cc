@@ -7,7 +7,7 @@
 #include "core/autograd/engine.h"
 #include "core/io/safetensors_writer.h"
 #include "core/philox.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep {
 namespace {

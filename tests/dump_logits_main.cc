@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

@@ -13,7 +13,9 @@
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_setup.h"
 #include "tests/subprocess.h"
 

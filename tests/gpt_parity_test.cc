@@ -8,7 +8,7 @@
 #include "core/io/file.h"
 #include "core/thread_pool.h"
 #include "data/token_file.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

@@ -14,7 +14,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "data/utf8.h"
 #include "models/gpt/gpt.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

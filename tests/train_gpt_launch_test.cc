@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -31,6 +32,39 @@ TEST_F(LaunchedRuns, AreTheSameAsByHand) {
     EXPECT_THAT(r.out, AllOf(HasSubstr("[0] step 10/10 | loss"), Not(HasSubstr("[1]"))));
     EXPECT_EQ(Bytes(out, 10), Bytes("by_hand", 10)) << out;
   }
+}
+
+// The arguments of the commands of a page that train with several processes. An indented line that
+// ends with a backslash goes on in the next one.
+std::vector<std::vector<std::string>> CommandsOfRanks(const std::string& page) {
+  std::vector<std::vector<std::string>> commands;
+  const std::string begin = "    bazel run -c opt //models:train_gpt -- ";
+  std::string text = ReadFile(page);
+  for (size_t at; (at = text.find(" \\\n")) != std::string::npos;) text.replace(at, 3, "");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(begin) || line.find("--nproc=") == std::string::npos) continue;
+    std::istringstream words(line.substr(begin.size()));
+    commands.emplace_back(std::istream_iterator<std::string>(words),
+                          std::istream_iterator<std::string>());
+  }
+  return commands;
+}
+
+TEST_F(LaunchedRuns, ThePagesCommandsTrain) {
+  int played = 0;
+  for (const std::string page : {"README.md", "models/README.md"}) {
+    for (Arguments arguments : CommandsOfRanks(page)) {
+      std::string command;
+      for (const std::string& a : arguments) command += a + " ";
+      arguments.insert(arguments.begin(), "models/train_gpt");
+      arguments.push_back("--dry_run");
+      const Result r = RunProgram(arguments);
+      EXPECT_EQ(r.exit_code, 0) << page << ": " << command << r.err;
+      ++played;
+    }
+  }
+  EXPECT_GE(played, 6);
 }
 
 // Promise 21: a checkpoint on SIGTERM.

@@ -249,7 +249,9 @@ const std::set<std::string> kOthers = {
     // In train_gpt_dpo_test.
     "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
     // In train_gpt_pipeline_test.
-    "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
+    "parallel.pp", "parallel.schedule",
+    // In train_gpt_ranks_test.
+    "eval_only", "help", "version", "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

@@ -1,4 +1,5 @@
 // train_gpt on several processes, as users start them.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -498,6 +499,29 @@ TEST_F(Ranks, ADryRunIsPrintedOnce) {
   const auto results = Run(2, "dry", {"--dry_run"});
   EXPECT_THAT(results[0].out, HasSubstr("dry run: nothing was written or trained"));
   EXPECT_EQ(results[1].out, "");
+}
+
+// One process, and others that share out layers, sequences and weights.
+TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
+  const Arguments parts = {"--dist.reduction=ordered", "--train.global_batch_size=16",
+                           "--virtual.tp=2", "--virtual.cp=2", "--model.vocab_size=256"};
+  Arguments options = parts;
+  options.push_back("--train.steps=4");
+  Run(1, "run", options);
+  const double loss = Metrics("run").back()["val_loss"];
+  for (const auto& [ranks, plan] :
+       {std::pair(1, Arguments{}),
+        {8, {"--parallel.tp=2", "--parallel.cp=2", "--parallel.shard=full"}}}) {
+    options = parts;
+    options.insert(options.end(), plan.begin(), plan.end());
+    options.insert(options.end(), {"--eval_only", "--init_from=" + Path("run/latest")});
+    const auto results = Wait(Start(ranks, Train("none", options)));
+    EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
+    EXPECT_THAT(results[0].out, HasSubstr(fmt::format("step 0 | validation loss {:.4f} |", loss)));
+    EXPECT_FALSE(PathExists(Path("none")));
+  }
+  const Result random = RunProgram(Train("none", {"--eval_only"}));
+  EXPECT_THAT(random.err, HasSubstr("name what to evaluate, as with --init_from="));
 }
 
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <string>
 
+#include "models/memory/gpu_plan.h"
 #include "models/options/config.h"
 #include "models/options/options.h"
-#include "models/train/gpu_plan.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
+#include "core/autograd/backward_order.h"
+#include "core/autograd/backward_ranges.h"
 #include "core/autograd/grad_hooks.h"
+#include "core/autograd/leaf_claims.h"
 #include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "core/step_state.h"
@@ -37,48 +39,6 @@ struct DepthScope {
   DepthScope& operator=(const DepthScope&) = delete;
 };
 
-void VisitReachable(const Tensor& root, std::unordered_set<Node*>& seen,
-                    std::vector<std::shared_ptr<Node>>& nodes) {
-  if (!root.autograd() || !root.autograd()->node) return;
-  std::vector<std::shared_ptr<Node>> stack = {root.autograd()->node};
-  while (!stack.empty()) {
-    std::shared_ptr<Node> node = std::move(stack.back());
-    stack.pop_back();
-    if (!seen.insert(node.get()).second) continue;
-    for (const Edge& edge : node->inputs()) {
-      if (edge.node && !seen.contains(edge.node.get())) stack.push_back(edge.node);
-    }
-    nodes.push_back(std::move(node));
-  }
-}
-
-// Leaves in the order of their last use; `last_use[i]` is the position of that node, -1 for a root.
-struct LeafOrder {
-  std::vector<std::shared_ptr<Leaf>> leaves;
-  std::vector<int64_t> last_use;
-};
-
-LeafOrder OrderLeaves(std::span<const Tensor> roots,
-                      const std::vector<std::shared_ptr<Node>>& nodes) {
-  LeafOrder order;
-  std::unordered_set<Leaf*> seen;
-  auto see = [&](const std::shared_ptr<Leaf>& leaf, int64_t at) {
-    if (!leaf || !seen.insert(leaf.get()).second) return;
-    order.leaves.push_back(leaf);
-    order.last_use.push_back(at);
-  };
-  for (int64_t i = static_cast<int64_t>(nodes.size()) - 1; i >= 0; --i) {
-    const auto& inputs = nodes[i]->inputs();
-    for (auto edge = inputs.rbegin(); edge != inputs.rend(); ++edge) see(edge->leaf, i);
-  }
-  for (const Tensor& root : roots) {
-    if (root.autograd()) see(root.autograd()->leaf, -1);
-  }
-  std::reverse(order.leaves.begin(), order.leaves.end());
-  std::reverse(order.last_use.begin(), order.last_use.end());
-  return order;
-}
-
 Tensor RootGrad(const Tensor& root, const Tensor& given) {
   if (!given.defined()) {
     LS_CHECK(root.numel() == 1, "backward of ", root.Describe(),
@@ -100,12 +60,6 @@ void NotifyLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
   for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
 }
 
-// Identifies this thread.
-const void* ThisThread() {
-  thread_local const char address = 0;
-  return &address;
-}
-
 void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
   for (BackwardObserver* o : more) {
     if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
@@ -113,36 +67,6 @@ void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<Backward
 }
 
 }  // namespace
-
-// Claims the leaves for this thread's backward during its lifetime: two concurrent backwards would
-// lose additions. A nested backward of the same thread (recomputation) shares its claims.
-class LeafClaims {
- public:
-  LeafClaims() = default;
-  explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves) : LeafClaims() {
-    for (const auto& leaf : leaves) {
-      const void* owner = nullptr;
-      if (leaf->in_backward_of_.compare_exchange_strong(owner, ThisThread(),
-                                                        std::memory_order_acquire)) {
-        claimed_.push_back(leaf);
-        continue;
-      }
-      LS_CHECK(owner == ThisThread(), "another thread is in a Backward of '", leaf->name(),
-               "', and one of the two would lose gradients: run one after the other, or give each "
-               "thread its own model");
-    }
-  }
-  ~LeafClaims() {
-    for (const auto& leaf : claimed_) {
-      leaf->in_backward_of_.store(nullptr, std::memory_order_release);
-    }
-  }
-  LeafClaims(const LeafClaims&) = delete;
-  LeafClaims& operator=(const LeafClaims&) = delete;
-
- private:
-  std::vector<std::shared_ptr<Leaf>> claimed_;
-};
 
 // Where this backward's gradients of leaves with hooks are added up, until the hooks see them.
 using HookedLeaves = std::unordered_map<const Leaf*, std::unique_ptr<Leaf>>;
@@ -169,10 +93,10 @@ class BackwardRun {
   BackwardRun(std::span<const Tensor> roots, const BackwardOptions& options) : options_(options) {
     LS_CHECK(!options.defer == (options.deferred == nullptr),
              "BackwardOptions: give both defer and deferred, or neither");
-    std::unordered_set<Node*> seen;
-    for (const Tensor& root : roots) VisitReachable(root, seen, plan_.nodes);
-    std::sort(plan_.nodes.begin(), plan_.nodes.end(),
-              [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
+    BackwardOrder order = OrderBackward(roots);
+    plan_.nodes = std::move(order.nodes);
+    plan_.leaves = std::move(order.leaves);
+    last_use_ = std::move(order.last_use);
     for (size_t i = 0; i < plan_.nodes.size(); ++i) index_[plan_.nodes[i].get()] = i;
     buffers_.resize(plan_.nodes.size());
     for (const auto& node : plan_.nodes) {
@@ -184,9 +108,6 @@ class BackwardRun {
       const auto& meta = root.autograd();
       if (meta && meta->node) ++Buffer(*meta->node, meta->output).uses;
     }
-    LeafOrder order = OrderLeaves(roots, plan_.nodes);
-    plan_.leaves = std::move(order.leaves);
-    last_use_ = std::move(order.last_use);
   }
 
   const BackwardPlan& plan() const { return plan_; }
@@ -217,7 +138,7 @@ class BackwardRun {
       TellReady(-1);
       for (size_t i = 0; i < plan_.nodes.size(); ++i) {
         EndRanges(plan_.nodes[i]->sequence());
-        BeginRanges(*plan_.nodes[i]);
+        ranges_.Begin(plan_.nodes[i]->ranges_);
         RunNode(i);
         TellReady(static_cast<int64_t>(i));
       }
@@ -457,26 +378,10 @@ class BackwardRun {
     NotifyLeafReady(leaf, given);
   }
 
-  void BeginRanges(Node& node) {
-    // Modules attach their ranges to a node innermost first, and the outermost begins first.
-    for (auto range = node.ranges_.rbegin(); range != node.ranges_.rend(); ++range) {
-      if (!begun_.insert(range->get()).second) continue;
-      if ((*range)->before) (*range)->before();
-      if ((*range)->after) active_.push_back(*range);
-    }
-    std::stable_sort(active_.begin(), active_.end(), [](const auto& a, const auto& b) {
-      return a->first_sequence < b->first_sequence;
-    });
-  }
-
   // Ends the ranges that no node with a sequence of at most `sequence` belongs to.
   void EndRanges(uint64_t sequence) {
-    while (!active_.empty() && active_.back()->first_sequence > sequence) {
-      const auto range = std::move(active_.back());
-      active_.pop_back();
-      const RetainScope scope(options_.retain_graph);
-      range->after();
-    }
+    const RetainScope scope(options_.retain_graph);
+    ranges_.End(sequence);
   }
 
   const BackwardOptions& options_;
@@ -486,8 +391,7 @@ class BackwardRun {
   std::vector<std::vector<OutputGrad>> buffers_;  // for each node that has not run
   std::vector<BackwardObserver*> observers_;
   const std::shared_ptr<HookedLeaves> hooked_ = std::make_shared<HookedLeaves>();
-  std::vector<std::shared_ptr<const BackwardRange>> active_;
-  std::unordered_set<const BackwardRange*> begun_;
+  BackwardRanges ranges_;
   size_t next_leaf_ = 0;
   bool deferred_any_ = false;
 };

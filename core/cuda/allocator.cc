@@ -191,7 +191,7 @@ class CachingAllocator : public StatsAllocator {
     }
     used_[block->data] = {block, &pool};
     CountAllocation(block->data, bytes);
-    Poison(block->data, bytes, stream);
+    Poison(block->data, block->bytes, stream);  // with what rounding adds, for reads beyond the end
     return block->data;
   }
 

@@ -247,6 +247,8 @@ void FileWriter::Write(std::string_view text) {
 
 void FileWriter::WriteThrough(std::span<const std::byte> bytes) {
   constexpr size_t kMaxPiece = size_t{64} << 20;
+  constexpr int64_t kWriteBackBytes = int64_t{8} << 20;
+  const int64_t write_backs = flushed_bytes_ / kWriteBackBytes;
   while (!bytes.empty()) {
     const size_t piece = std::min(bytes.size(), kMaxPiece);
     const int64_t written = Disturbable(FileOp::kWrite, path_, "", piece, [&](size_t size) {
@@ -257,6 +259,11 @@ void FileWriter::WriteThrough(std::span<const std::byte> bytes) {
     }
     flushed_bytes_ += written;
     bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  // The disk begins now, so that Sync finds little left to wait for. It is only a hint: Sync meets
+  // any failure.
+  if (flushed_bytes_ / kWriteBackBytes > write_backs) {
+    sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
   }
 }
 

@@ -23,13 +23,31 @@ namespace {
 // Enough that a batch costs more than handing it over.
 constexpr int64_t kBatchBytes = int64_t{1} << 18;
 constexpr size_t kBatchDocuments = 4096;
+// Beside four for each thread: work for the encoders while reader or writer wait for disk or a
+// core.
+constexpr int64_t kBatchesInFlight = 32;
 
 struct NumberedDocument {
   RawDocument raw;
   int64_t number = 0;
 };
-using Batch = std::vector<NumberedDocument>;
-using EncodedBatch = std::vector<EncodedDocument>;
+
+// How far the reader was when it had read a batch.
+struct ReaderState {
+  int64_t open_file = 0, bytes_of_open_file = 0;
+  std::vector<SourceFile> finished;  // since the last batch
+};
+
+struct Batch {
+  std::vector<NumberedDocument> documents;
+  ReaderState reader;
+};
+
+struct EncodedBatch {
+  std::vector<EncodedDocument> documents;
+  std::vector<int32_t> tokens;  // of all documents
+  ReaderState reader;
+};
 
 TokenFormat FormatOf(const PrepareOptions& options) {
   const int64_t vocab_size = options.tokenizer->vocab_size();
@@ -166,18 +184,25 @@ void Resume(const PrepareOptions& options, Manifest* manifest) {
   *manifest = *found;
 }
 
-EncodedDocument Encode(NumberedDocument document, const std::vector<std::string>& files,
-                       const PrepareOptions& options) {
+void Encode(NumberedDocument document, const std::vector<std::string>& files,
+            const PrepareOptions& options, EncodedBatch* batch) {
   EncodedDocument encoded{.at = document.raw.position, .document = document.number};
   const DocumentText text = TextOf(std::move(document.raw), files, options.text);
   encoded.bytes = static_cast<int64_t>(text.text.size());
   encoded.bad_utf8 = text.bad_utf8;
-  if (text.text.empty()) return encoded;
-  encoded.tokens = options.tokenizer->Encode(text.text);
+  std::vector<int32_t>& tokens = batch->tokens;
+  const size_t begin = tokens.size();
   const std::optional<int32_t> end = options.tokenizer->end_of_text();
-  if (!end || encoded.tokens.empty()) return encoded;
-  encoded.tokens.insert(options.nanogpt ? encoded.tokens.end() : encoded.tokens.begin(), *end);
-  return encoded;
+  if (end && !options.nanogpt) tokens.push_back(*end);
+  const size_t first = tokens.size();
+  options.tokenizer->EncodeTo(text.text, &tokens);
+  if (tokens.size() == first) {
+    tokens.resize(begin);  // an empty document has no end, either
+  } else if (end && options.nanogpt) {
+    tokens.push_back(*end);
+  }
+  encoded.tokens = static_cast<int64_t>(tokens.size() - begin);
+  batch->documents.push_back(encoded);
 }
 
 // One run over the sources that are not finished.
@@ -201,14 +226,8 @@ class Preparation {
   void Run() {
     const ShardStart first = First();
     DocumentReader reader(files_, options_.text, first.at);
-    reader_ = &reader;
     first_file_ = first.at.file;
-    const int threads = options_.threads > 0 ? options_.threads : NumThreads();
-    {
-      OrderedWorkers<Batch, EncodedBatch> workers(
-          threads, [this](Batch batch) { return EncodeAll(std::move(batch)); });
-      Feed(&reader, first.document, threads, &workers);
-    }
+    Feed(&reader, first.document);
     const ShardStart end{reader.position(), number_};
     for (ShardStream& stream : streams_) stream.Finish(end);
     for (size_t i = 0; i < streams_.size(); ++i) AddEmpty(static_cast<int>(i));
@@ -229,69 +248,87 @@ class Preparation {
   }
 
   EncodedBatch EncodeAll(Batch batch) const {
-    EncodedBatch encoded;
-    encoded.reserve(batch.size());
-    for (NumberedDocument& document : batch) {
-      encoded.push_back(Encode(std::move(document), files_, options_));
+    EncodedBatch encoded{.documents = {}, .tokens = {}, .reader = std::move(batch.reader)};
+    encoded.documents.reserve(batch.documents.size());
+    size_t bytes = 0;
+    for (const NumberedDocument& document : batch.documents) bytes += document.raw.bytes.size();
+    encoded.tokens.reserve(bytes / 3);
+    for (NumberedDocument& document : batch.documents) {
+      Encode(std::move(document), files_, options_, &encoded);
     }
     return encoded;
   }
 
-  void Feed(DocumentReader* reader, int64_t number, int threads,
-            OrderedWorkers<Batch, EncodedBatch>* workers) {
-    const int64_t most_in_flight = 4 * threads * kBatchBytes;
+  // This thread reads, others encode, and one writes, so that each may take as long as encoding a
+  // batch takes all encoders together.
+  void Feed(DocumentReader* reader, int64_t number) {
+    const int threads = options_.threads > 0 ? options_.threads : NumThreads();
+    OrderedWorkers<Batch, EncodedBatch> encoders(
+        threads, [this](Batch batch) { return EncodeAll(std::move(batch)); });
+    OrderedWorkers<EncodedBatch, void> writer(1, [this](EncodedBatch batch) { Write(batch); });
+    const int64_t most_in_flight = (kBatchesInFlight + 4 * threads) * kBatchBytes;
     std::deque<int64_t> bytes_in_flight;
     int64_t in_flight = 0;
-    const auto take = [&] {
-      Write(workers->Pop());
+    const auto finish_oldest = [&] {
+      while (encoders.size() > 0 && writer.size() < 2) writer.Push(encoders.Pop());
+      writer.Pop();
       in_flight -= bytes_in_flight.front();
       bytes_in_flight.pop_front();
     };
     Batch batch;
     int64_t bytes = 0;
+    size_t finished = 0;  // of the reader's files, those that batches have told of
     const auto push = [&] {
       // One large document at a time.
-      while (workers->size() > 0 && in_flight + bytes > most_in_flight) take();
+      while (!bytes_in_flight.empty() && in_flight + bytes > most_in_flight) finish_oldest();
       bytes_in_flight.push_back(bytes);
       in_flight += bytes;
-      workers->Push(std::exchange(batch, {}));
+      batch.reader = {reader->position().file,
+                      reader->bytes_of_open_file(),
+                      {reader->finished().begin() + finished, reader->finished().end()}};
+      finished = reader->finished().size();
+      encoders.Push(std::exchange(batch, {}));
       bytes = 0;
     };
     for (NumberedDocument next; reader->Next(&next.raw); ++number) {
-      if (number < streams_[StreamOf(options_, number)].next().document) continue;
+      if (number < begin_[StreamOf(options_, number)].document) continue;
       next.number = number;
       // What a document occupies besides its text counts too.
       bytes += static_cast<int64_t>(next.raw.bytes.size() + sizeof(NumberedDocument));
-      batch.push_back(std::move(next));
-      if (bytes >= kBatchBytes || batch.size() >= kBatchDocuments) push();
+      batch.documents.push_back(std::move(next));
+      if (bytes >= kBatchBytes || batch.documents.size() >= kBatchDocuments) push();
     }
     number_ = number;
     push();
-    while (workers->size() > 0) take();
+    while (!bytes_in_flight.empty()) finish_oldest();
   }
 
   void Write(const EncodedBatch& batch) {
-    for (const EncodedDocument& document : batch) {
-      streams_[StreamOf(options_, document.document)].Add(document);
-      new_tokens_ += static_cast<int64_t>(document.tokens.size());
-      counts_ += {.documents = !document.tokens.empty(),
-                  .empty = document.tokens.empty(),
+    finished_.insert(finished_.end(), batch.reader.finished.begin(), batch.reader.finished.end());
+    std::span<const int32_t> rest = batch.tokens;
+    for (const EncodedDocument& document : batch.documents) {
+      const std::span<const int32_t> tokens = rest.first(document.tokens);
+      rest = rest.subspan(tokens.size());
+      streams_[StreamOf(options_, document.document)].Add(document, tokens);
+      new_tokens_ += document.tokens;
+      counts_ += {.documents = !tokens.empty(),
+                  .empty = tokens.empty(),
                   .bytes = document.bytes,
                   .bad_utf8 = document.bad_utf8};
     }
-    if (options_.progress) options_.progress(Progress());
+    if (options_.progress) options_.progress(Progress(batch.reader));
   }
 
-  PrepareProgress Progress() const {
+  PrepareProgress Progress(const ReaderState& reader) const {
     PrepareProgress progress{
         .counts = before_, .tokens = tokens_before_ + new_tokens_, .new_tokens = new_tokens_};
     progress.counts += counts_;
-    const int64_t open = reader_->position().file;
     for (size_t i = 0; i < manifest_.sources.size(); ++i) {
       progress.all_source_bytes += manifest_.sources[i].bytes;
-      if (static_cast<int64_t>(i) < open) progress.source_bytes += manifest_.sources[i].bytes;
+      if (static_cast<int64_t>(i) < reader.open_file)
+        progress.source_bytes += manifest_.sources[i].bytes;
     }
-    progress.source_bytes += reader_->bytes_of_open_file();
+    progress.source_bytes += reader.bytes_of_open_file;
     return progress;
   }
 
@@ -305,9 +342,9 @@ class Preparation {
 
   // Adds what is known of the first `count` sources.
   void NoteSources(int64_t count) {
-    for (size_t i = 0; i < reader_->finished().size(); ++i) {
+    for (size_t i = 0; i < finished_.size(); ++i) {
       const auto file = first_file_ + static_cast<int64_t>(i);
-      if (file < count) manifest_.sources[file] = reader_->finished()[i];
+      if (file < count) manifest_.sources[file] = finished_[i];
     }
   }
 
@@ -324,9 +361,11 @@ class Preparation {
   const std::vector<std::string>& files_;
   Manifest& manifest_;
   std::deque<ShardStream> streams_;
-  const DocumentReader* reader_ = nullptr;
-  int64_t first_file_ = 0;  // where the reader began
-  int64_t number_ = 0;      // of documents, at the end
+  const std::vector<ShardStart> begin_ = manifest_.next;  // a stream each
+  int64_t first_file_ = 0;                                // where the reader began
+  int64_t number_ = 0;                                    // of documents, at the end
+  // The rest is the writer's, until it has ended.
+  std::vector<SourceFile> finished_;  // from first_file_ on
   int64_t new_tokens_ = 0;
   const int64_t tokens_before_ = manifest_.tokens();
   const DocumentCounts before_ = manifest_.counts();

@@ -39,6 +39,7 @@ struct PrepareOptions {
   // Instead: the first shard is for validation, as llm.c has it.
   bool val_shard = false;
   int threads = 0;  // 0: NumThreads()
+  // Called from one other thread, until Prepare returns.
   std::function<void(const PrepareProgress&)> progress = {};
 };
 
@@ -49,8 +50,8 @@ struct PrepareResult {
 
 // Writes token files, an index of documents beside each (data/document_index.h),
 // tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
-// on threads. Memory does not grow with the sources: it is about a MiB per thread, or a few times
-// the largest document.
+// on threads. Memory does not grow with the sources: it is some 20 MiB, a few
+// more per thread, and the tokenizer, or a few times the largest document.
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed. A folder that was made with other

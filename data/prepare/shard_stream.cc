@@ -24,18 +24,18 @@ void ShardStream::Begin() {
   index_.emplace(BuildPath(IndexPathOf(path)), FileWriterOptions{.sha256 = true});
 }
 
-void ShardStream::Add(const EncodedDocument& document) {
+void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> tokens) {
   if (document.document < next_.document) return;
-  if (document.tokens.empty()) {
+  if (tokens.empty()) {
     ++counts_.empty;
     return;
   }
-  std::span<const int32_t> rest = document.tokens;
+  std::span<const int32_t> rest = tokens;
   if (document.document == next_.document) rest = rest.subspan(next_.token);
-  const bool begins = rest.size() == document.tokens.size();
+  const bool begins = rest.size() == tokens.size();
   while (!rest.empty()) {
     if (!tokens_) Begin();
-    if (begins && rest.size() == document.tokens.size()) {
+    if (begins && rest.size() == tokens.size()) {
       const uint64_t start = tokens_->size();
       index_->Write(std::as_bytes(std::span(&start, 1)));
       counts_ += {.documents = 1, .bytes = document.bytes, .bad_utf8 = document.bad_utf8};
@@ -52,7 +52,7 @@ void ShardStream::Add(const EncodedDocument& document) {
         ++next.at.record;
         ++next.document;
       } else {
-        next.token = static_cast<int64_t>(document.tokens.size() - rest.size());
+        next.token = static_cast<int64_t>(tokens.size() - rest.size());
       }
       FinishShard(next);
     }

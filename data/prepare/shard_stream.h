@@ -15,11 +15,10 @@
 
 namespace lockstep::data {
 
-// A document's tokens, with the end-of-text token where the format has it.
 struct EncodedDocument {
   TextPosition at;
   int64_t document = 0;  // its number among all documents
-  std::vector<int32_t> tokens = {};
+  int64_t tokens = 0;    // with the end-of-text token where the format has it
   int64_t bytes = 0, bad_utf8 = 0;
 };
 
@@ -39,7 +38,7 @@ class ShardStream {
   ShardStream(Options options, int64_t finished, ShardStart next);
 
   // Appends a document of the stream, in their order. What lies before next() is passed over.
-  void Add(const EncodedDocument& document);
+  void Add(const EncodedDocument& document, std::span<const int32_t> tokens);
   // Finishes the last shard, if one has been begun.
   void Finish(const ShardStart& end);
 

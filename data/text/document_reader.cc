@@ -100,6 +100,7 @@ bool DocumentReader::NextRecord(std::string* bytes) {
     const size_t length = std::min(end, buffer_.size()) - begin_;
     if (static_cast<int64_t>(length) > options_.max_document_bytes) FailTooLarge();
     if (end != std::string::npos) {
+      if (json_) bytes->reserve(length + kJsonPadding);
       bytes->assign(buffer_, begin_, length);
       begin_ = end + separator_.size();
       ++next_.record;
@@ -140,12 +141,15 @@ int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->byt
 
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {
-  const int64_t bad = RepairUtf8(&document.bytes);
-  if (!document.json) return {std::move(document.bytes), bad};
+  if (!document.json) {
+    const int64_t bad = RepairUtf8(&document.bytes);
+    return {std::move(document.bytes), bad};
+  }
   const TextPosition& at = document.position;
-  JsonText found = JsonField(std::move(document.bytes), options.field,
-                             PlaceOf(files[at.file], at.record, true, options.unit));
-  return {std::move(found.text), bad + found.repaired};
+  JsonText found = JsonField(std::move(document.bytes), options.field, [&] {
+    return PlaceOf(files[at.file], at.record, true, options.unit);
+  });
+  return {std::move(found.text), found.repaired};
 }
 
 }  // namespace lockstep::data

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "data/text/repair_utf8.h"
 
 namespace lockstep::data {
 namespace {
@@ -47,23 +48,25 @@ int64_t RepairSurrogates(std::string* line) {
   return count;
 }
 
-// The string, if the line is a JSON object that has the field once and as a string; otherwise
-// nothing: FieldReader, which takes several times as long, then says why.
-std::optional<std::string> QuickField(std::string* line, std::string_view field) {
+// Replaces the line by the string, if the line is a JSON object that has the field once and as a
+// string, and if all of it is well-formed UTF-8 without lone surrogates; otherwise returns false.
+bool QuickField(std::string* line, std::string_view field) {
   constexpr size_t kMaxBytes = size_t{1} << 20;  // of a line: the parser keeps 15 times as much
-  if (line->size() > kMaxBytes) return std::nullopt;
+  if (line->size() > kMaxBytes) return false;
   thread_local simdjson::dom::parser parser(kMaxBytes);
-  line->reserve(line->size() + simdjson::SIMDJSON_PADDING);
+  static_assert(kJsonPadding >= simdjson::SIMDJSON_PADDING);
+  line->reserve(line->size() + kJsonPadding);
   simdjson::dom::object object;
-  if (parser.parse(line->data(), line->size(), false).get(object)) return std::nullopt;
-  std::optional<std::string> text;
+  if (parser.parse(line->data(), line->size(), false).get(object)) return false;
+  std::optional<std::string_view> text;  // the parser's
   for (const auto& [key, value] : object) {
     if (key != field) continue;
     std::string_view found;
-    if (text || value.get(found)) return std::nullopt;
+    if (text || value.get(found)) return false;
     text = found;
   }
-  return text;
+  if (text) line->assign(*text);
+  return text.has_value();
 }
 
 // Keeps the wanted string and follows the rest.
@@ -138,14 +141,18 @@ class FieldReader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-JsonText JsonField(std::string line, std::string_view field, const std::string& place) {
-  const int64_t repaired = RepairSurrogates(&line);
-  if (auto text = QuickField(&line, field)) return {std::move(*text), repaired};
+JsonText JsonField(std::string line, std::string_view field,
+                   const std::function<std::string()>& place) {
+  if (QuickField(&line, field)) return {std::move(line)};
+  int64_t repaired = RepairUtf8(&line);
+  repaired += RepairSurrogates(&line);
+  if (repaired > 0 && QuickField(&line, field)) return {std::move(line), repaired};
+  // It takes several times as long, and says what is wrong.
   FieldReader reader(field);
   Json::sax_parse(line.begin(), line.end(), &reader);
-  if (!reader.error.empty()) throw InputError(StrCat(place, ": ", reader.error));
+  if (!reader.error.empty()) throw InputError(StrCat(place(), ": ", reader.error));
   if (!reader.text) {
-    throw InputError(StrCat(place, ": there is no field ", Quoted(field),
+    throw InputError(StrCat(place(), ": there is no field ", Quoted(field),
                             "; name the one that holds the text with --data.field="));
   }
   return {std::move(*reader.text), repaired};

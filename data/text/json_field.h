@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -9,13 +10,18 @@ namespace lockstep::data {
 
 struct JsonText {
   std::string text;
-  int64_t repaired = 0;  // lone surrogates (\ud800 without its other half) that became U+FFFD
+  // Malformed UTF-8 and lone surrogates (\ud800 without its other half), in all of the line, that
+  // became U+FFFD.
+  int64_t repaired = 0;
 };
 
-// The string `field` of the object that `line`, well-formed UTF-8, consists of. Builds nothing else
-// of it, so that memory is bounded by the line and depth costs none. Throws InputError that starts
-// with `place` if the line is not an object in JSON, if it is nested deeper than 512 levels, or if
-// the field is missing, no string, or there twice.
-JsonText JsonField(std::string line, std::string_view field, const std::string& place);
+// The string `field` of the object that `line` consists of, as well-formed UTF-8. Builds nothing
+// else of it, so that memory is bounded by the line and depth costs none. Throws InputError that
+// starts with what `place` returns, which is called only then, if the line is not an object in
+// JSON, if it is nested deeper than 512 levels, or if the field is missing, no string, or there
+// twice. A line with kJsonPadding bytes of capacity beyond its size is not copied.
+inline constexpr size_t kJsonPadding = 64;
+JsonText JsonField(std::string line, std::string_view field,
+                   const std::function<std::string()>& place);
 
 }  // namespace lockstep::data

@@ -29,7 +29,7 @@ std::optional<std::string> TokenOf(const JsonObject& config, const char* key) {
 
 struct BpeTokenizer::Target {
   BpeModel::Scratch* scratch;
-  std::vector<int32_t> ids;
+  std::vector<int32_t>* ids;
 };
 
 BpeTokenizer::BpeTokenizer(const Json& json, std::string text, std::string config,
@@ -174,17 +174,27 @@ std::optional<int32_t> BpeTokenizer::AddedId(std::string_view text) const {
 }
 
 std::vector<int32_t> BpeTokenizer::Encode(std::string_view text) const {
-  return EncodeText(text, /*with_specials=*/false);
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 4 + 8);
+  EncodeText(text, /*with_specials=*/false, &ids);
+  return ids;
+}
+
+void BpeTokenizer::EncodeTo(std::string_view text, std::vector<int32_t>* ids) const {
+  EncodeText(text, /*with_specials=*/false, ids);
 }
 
 std::vector<int32_t> BpeTokenizer::EncodeWithSpecials(std::string_view text) const {
-  return EncodeText(text, /*with_specials=*/true);
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 4 + 8);
+  EncodeText(text, /*with_specials=*/true, &ids);
+  return ids;
 }
 
-std::vector<int32_t> BpeTokenizer::EncodeText(std::string_view text, bool with_specials) const {
+void BpeTokenizer::EncodeText(std::string_view text, bool with_specials,
+                              std::vector<int32_t>* ids) const {
   const BpeModel::Lease lease(*model_);
-  Target target{.scratch = lease.get(), .ids = {}};
-  target.ids.reserve(text.size() / 4 + 8);
+  Target target{.scratch = lease.get(), .ids = ids};
   for (bool at_start = true; !text.empty(); at_start = false) {
     const size_t valid = ValidUtf8Prefix(text);
     EncodeValid(text.substr(0, valid), at_start, with_specials, &target);
@@ -193,27 +203,26 @@ std::vector<int32_t> BpeTokenizer::EncodeText(std::string_view text, bool with_s
     while (malformed < text.size() && DecodeUtf8(text, malformed).length == 0) ++malformed;
     const std::string_view bytes = text.substr(0, malformed);
     if (model_->byte_level()) {
-      model_->Encode(bytes, target.scratch, &target.ids);
+      model_->Encode(bytes, target.scratch, ids);
     } else {
-      model_->EncodeMalformed(bytes, &target.ids);
+      model_->EncodeMalformed(bytes, ids);
     }
     text.remove_prefix(malformed);
   }
-  return std::move(target.ids);
 }
 
 void BpeTokenizer::EncodeValid(std::string_view text, bool at_start, bool with_specials,
                                Target* target) const {
   std::string buffer;
   const PreTokenizer::Sink encode_word = [&](std::string_view word) {
-    model_->Encode(word, target->scratch, &target->ids);
+    model_->Encode(word, target->scratch, target->ids);
   };
   raw_finder_.Cut(text, with_specials, [&](std::string_view raw, std::optional<int32_t> id) {
-    if (id) return target->ids.push_back(*id);
+    if (id) return target->ids->push_back(*id);
     const std::string_view normalized = normalizer_.Apply(raw, &buffer);
     normalized_finder_.Cut(
         normalized, with_specials, [&](std::string_view piece, std::optional<int32_t> piece_id) {
-          if (piece_id) return target->ids.push_back(*piece_id);
+          if (piece_id) return target->ids->push_back(*piece_id);
           const bool first =
               at_start && raw.data() == text.data() && piece.data() == normalized.data();
           pre_tokenizer_.Cut(piece, first, encode_word);

@@ -100,6 +100,11 @@ std::string Gpt2Folder() {
 
 }  // namespace
 
+void Tokenizer::EncodeTo(std::string_view text, std::vector<int32_t>* ids) const {
+  const std::vector<int32_t> more = Encode(text);
+  ids->insert(ids->end(), more.begin(), more.end());
+}
+
 std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin,
                                                const std::string& config_json) {
   return FromText(std::string(json), config_json, origin);

@@ -28,6 +28,9 @@ class Tokenizer {
   // spells. Every id is in [0, vocab_size()). Throws InputError for text that has no tokens.
   virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
 
+  // Appends what Encode returns to `ids`. After an exception, `ids` may have some of it.
+  virtual void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const;
+
   // Like Encode, but the special tokens that `text` spells, such as <|im_end|>, become their ids.
   // Only for text whose author may write special tokens: a rendered chat template, a prompt.
   virtual std::vector<int32_t> EncodeWithSpecials(std::string_view text) const {

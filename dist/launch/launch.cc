@@ -152,7 +152,8 @@ class Attempt {
       // After a signal ranks end one by one, and the last may still be writing a checkpoint.
       if (!first_failure_ && signal_ == 0 && Failed() != nullptr) {
         first_failure_ = Clock::now();
-        if (Running() > 0) Say(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
+        if (Running() > 0 && !Failed()->stopped())
+          Say(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
       }
       EndTheOthers();
     }
@@ -160,6 +161,11 @@ class Attempt {
 
   // The forwarded signal, or 0.
   int signal() const { return signal_; }
+
+  // Whether all ranks have stopped after a signal to one of them, not to the launcher.
+  bool StoppedTogether() const {
+    return std::all_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->stopped(); });
+  }
 
   // The rank that failed first, or null.
   const RankProcess* Failed() const {
@@ -295,6 +301,7 @@ int Launch(const LaunchOptions& options) {
     const RankProcess* const failed = attempt.Failed();
     if (attempt.signal() != 0) return failed == nullptr ? 0 : 128 + attempt.signal();
     if (failed == nullptr) return 0;
+    if (attempt.StoppedTogether()) return failed->exit_code();
     attempt.ReportCause();
     if (number == options.max_restarts) return failed->exit_code();
     Say(StrCat("restarting all ranks (restart ", number + 1, " of at most ", options.max_restarts,

@@ -229,6 +229,10 @@ int RankProcess::exit_code() const {
   return signaled() ? 128 + WTERMSIG(*status_) : WEXITSTATUS(*status_);
 }
 
+bool RankProcess::stopped() const {
+  return !signaled() && (exit_code() == 128 + SIGINT || exit_code() == 128 + SIGTERM);
+}
+
 std::string RankProcess::Ending() const {
   if (signaled()) {
     const int number = WTERMSIG(*status_);

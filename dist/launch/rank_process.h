@@ -89,6 +89,8 @@ class RankProcess {
   bool failed() const { return status_ && *status_ != 0; }
   int exit_code() const;  // 128 + the signal if killed, as in shells
   bool signaled() const;
+  // Whether it ended by itself after SIGINT or SIGTERM, as its exit code says.
+  bool stopped() const;
   // "was killed by signal 9 (Killed)", "ended with exit code 1"
   std::string Ending() const;
   // The text that it reported by TellLauncher, or "".

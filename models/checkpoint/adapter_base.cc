@@ -9,7 +9,7 @@
 #include "core/io/json.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/checkpoint_manifest.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 namespace {

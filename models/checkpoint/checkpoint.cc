@@ -8,7 +8,7 @@
 #include "core/io/safetensors.h"
 #include "dist/mesh_parts.h"
 #include "models/checkpoint/adapter_base.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "nn/lora/lora.h"

@@ -3,7 +3,7 @@
 #include "core/io/file.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/tensor_parts.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 

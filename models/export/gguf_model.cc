@@ -4,7 +4,7 @@
 #include <map>
 #include <string_view>
 
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 namespace {

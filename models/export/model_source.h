@@ -5,7 +5,7 @@
 #include <string>
 
 #include "models/gpt/gpt.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 

@@ -70,7 +70,7 @@ void CheckMixture(const Options& options, const ModelOptions& model, const std::
   const auto needs = [&](std::string_view key, const auto& value, const auto& initial,
                          bool has_effect, std::string_view what) {
     if (weights.empty()) return CheckEffect(options, key, value, initial, has_effect, what);
-    if (has_effect || value == initial || options.source(key) < OptionSource::kFile) return;
+    if (has_effect || value == initial || !options.IsWritten(key)) return;
     options.Fail({key},
                  StrCat(options.Describe(key), " does nothing without ", what,
                         ", which the weights of ", weights, " do not have: leave ", key, " out"));

@@ -236,6 +236,8 @@ void Options::Apply(const Assignments& assignments) {
 
 OptionSource Options::source(std::string_view key) const { return Get(key).source; }
 
+bool Options::IsWritten(std::string_view key) const { return source(key) >= OptionSource::kFile; }
+
 OptionValue Options::value(std::string_view key) const {
   return std::visit([](const auto* target) { return OptionValue(*target); }, Get(key).target);
 }

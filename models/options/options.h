@@ -125,6 +125,7 @@ class Options {
 
   // For one option; an unknown key is an ArgumentError.
   OptionSource source(std::string_view key) const;
+  bool IsWritten(std::string_view key) const;  // by the user, not by default or by a preset
   OptionValue value(std::string_view key) const;
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
 

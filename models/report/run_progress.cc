@@ -64,7 +64,7 @@ void RunProgress::PrintStep(const StepMetrics& m) {
 void RunProgress::PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens,
                                   double seconds,
                                   const std::optional<PreferenceMetrics>& preference) {
-  if (first_val_loss_ == 0) first_val_loss_ = loss;
+  if (evaluations_++ == 0) first_val_loss_ = loss;
   last_val_loss_ = loss;
   Print(fmt::format("step {} | validation loss {:.4f}{}{} | {} tokens in {:.1f}s", step, loss,
                     best && step > 0 ? " (best)" : "", Describe(preference),
@@ -102,9 +102,11 @@ void RunProgress::PrintEnd(const End& end) const {
                                              FormatBytes(static_cast<double>(end.resident_bytes)))
                                : ""));
   }
-  if (first_val_loss_ > 0) {
-    Print(fmt::format("validation loss {:.4f} -> {:.4f}, best {:.4f}", first_val_loss_,
-                      last_val_loss_, end.best_val_loss));
+  if (evaluations_ > 0) {
+    // A resumed run may evaluate only once.
+    const std::string first = evaluations_ > 1 ? fmt::format("{:.4f} -> ", first_val_loss_) : "";
+    Print(fmt::format("validation loss {}{:.4f}, best {:.4f}", first, last_val_loss_,
+                      end.best_val_loss));
   }
   Print("report " + end.report);
   const std::string& folder = setup_.config.out_dir;

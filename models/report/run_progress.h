@@ -6,8 +6,8 @@
 #include <string>
 
 #include "models/gpt/gpt.h"
+#include "models/memory/memory_plan.h"
 #include "models/report/metrics.h"
-#include "models/train/memory_plan.h"
 #include "models/train/run_setup.h"
 #include "models/train/utilization.h"
 
@@ -61,7 +61,8 @@ class RunProgress {
   int64_t steps_ = 0;                      // since the last line
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
-  double first_val_loss_ = 0, last_val_loss_ = 0;  // 0: none yet
+  int evaluations_ = 0;
+  double first_val_loss_ = 0, last_val_loss_ = 0;
 };
 
 }  // namespace lockstep::models

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include "core/thread_pool.h"
-#include "models/gpt/hf_format.h"
+#include "dist/pipeline/schedule_check.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/report/format.h"
+#include "models/train/pipeline_parallel.h"
+#include "models/train/run_ranks.h"
 
 namespace lockstep::models {
 namespace {
@@ -106,9 +109,16 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
     facts.insert(facts.end() - 1, {"offloads", Describe(s.offload) + " to the host's memory"});
   }
   if (c.parallel.pp > 1) {
-    facts.emplace_back("pipeline",
-                       fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule,
-                                   s.data_ranks, s.data_ranks == 1 ? "copy" : "copies"));
+    const dist::PipelineSchedule schedule =
+        ScheduleOf(ToPipelinePlan(c, s.micro_batches, s.window, /*trace=*/nullptr),
+                   static_cast<int>(c.parallel.pp), static_cast<int>(s.data_ranks));
+    facts.emplace_back(
+        "pipeline",
+        fmt::format("{} ranks by {}, {} {}; with {} micro-batches through each, and stages that "
+                    "take equally long, idle for {:.0f}% of a step",
+                    c.parallel.pp, c.parallel.schedule, s.data_ranks,
+                    s.data_ranks == 1 ? "copy" : "copies", schedule.micro_batches,
+                    100 * dist::Simulate(schedule).IdleShare()));
   }
   if (c.parallel.context_pairs() > 1) {
     facts.emplace_back(

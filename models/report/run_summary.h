@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/gpt/gpt.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {

@@ -15,7 +15,7 @@
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/sample/chat.h"
 #include "models/sample/text_stream.h"

@@ -28,8 +28,8 @@ std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
     throw InputError(StrCat("a pipeline of ", stages,
                             " stages needs as many parts, and a model of ", layers, " layers has ",
                             layers + 2,
-                            " with its embedding and its head: use a smaller parallel.pp, or "
-                            "parallel.schedule = \"1f1b\", which has one stage per rank"));
+                            " with its embedding and its head: use a smaller parallel.pp (with "
+                            "schedule 1f1b or zb_h1 each of its ranks has one stage)"));
   }
   std::vector<double> costs = {0};  // rows of the embedding are only copied
   for (int64_t i = 0; i < layers; ++i) {

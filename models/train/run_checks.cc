@@ -8,7 +8,7 @@
 #include "dist/tensor/tensor_ranks.h"
 #include "kernels/stochastic_rounding.h"
 #include "models/gpt/gpt.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
@@ -55,6 +55,14 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
           "fp32: use mlp, which recomputes little more and frees more memory");
     }
   }
+}
+
+void CheckOffload(const Options& options, const RunSetup& setup) {
+  if (!setup.offload.any() || !setup.device.is_cpu()) return;
+  options.Fail(
+      {"train.offload"},
+      StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+             "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {
@@ -113,6 +121,24 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
     throw InputError(
         "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
         "parallel.shard");
+  }
+}
+
+void CheckHasDataRanks(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  if (setup.data_ranks > 1 || (parallel.pp == 1 && parallel.tp == 1 && parallel.cp == 1)) return;
+  if (setup.config.dist.compress != "none" && !SumsContextWithData(setup.config)) {
+    throw InputError(
+        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
+        "and parallel.tp leave only one such rank: leave dist.compress out");
+  }
+  if (parallel.shard != "none") {
+    throw InputError(StrCat("parallel.shard = \"", parallel.shard,
+                            "\" shares out weights among data-parallel ranks, and ",
+                            "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
+                            "it would do nothing: "
+                            "leave it out, or start ",
+                            2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
   }
 }
 

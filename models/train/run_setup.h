@@ -1,28 +1,17 @@
-// Makes the parts of a run from its configuration.
+// What a run is: settled from its configuration, its data and the weights that it starts from.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <optional>
 
 #include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
 #include "models/checkpoint/run_folder.h"
-#include "models/gpt/gpt.h"
+#include "models/gpt/gpt_config.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
-#include "models/report/trace.h"
-#include "models/train/parallel_plan.h"
-#include "optim/lr_schedule.h"
-#include "optim/optimizer.h"
 
 namespace lockstep::models {
-
-// The device that an option such as "auto", "cpu" or "cuda:1" names, for a single process.
-// If this build or machine has none, throws an InputError that says what to do.
-Device ResolveDevice(const std::string& option);
-
-// The shape that the options ask for; vocab_size is copied, even if it is 0.
-GptConfig ToGptConfig(const ModelOptions& model);
 
 struct RunSetup {
   RunConfig config;  // as given; the fields below settle what it leaves open
@@ -54,24 +43,5 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 // vocabulary is theirs. There need be no such device.
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes);
-
-// Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
-// weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
-void MaterializeFor(const RunSetup& setup, Device device, Module& model);
-
-// The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
-// with its state: fresh, or from the checkpoint. If the model is sharded before it has weights, a
-// rank takes memory only for its parts, of both.
-std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
-void FillModel(const RunSetup& setup, Gpt& model);
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
-// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*, but not those
-// of routers and gates.
-std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
-                                                const OffloadChoice& offload = {});
-optim::LrSchedule MakeSchedule(const RunSetup& setup);
-// For fp16.
-std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
 
 }  // namespace lockstep::models

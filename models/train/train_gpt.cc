@@ -12,12 +12,12 @@
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/memory/auto_recompute.h"
+#include "models/memory/machine_memory.h"
+#include "models/memory/memory_advice.h"
+#include "models/memory/memory_plan.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
-#include "models/train/auto_recompute.h"
-#include "models/train/machine_memory.h"
-#include "models/train/memory_advice.h"
-#include "models/train/memory_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
@@ -116,16 +116,20 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
 
 // Collective. The recorder may be null.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
-               Device device, const std::shared_ptr<dist::FlightRecorder>& recorder) {
+               Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
+               bool only_evaluate) {
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
-  const RunStart start = ranks.FromMain([&] {
-    lock = LockRunFolder(config.out_dir, Warn);
-    return PrepareRunFolder(config, Warn);
-  });
-  // The folder is locked now, so this run may write its flight records there.
-  if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
+  RunStart start;
+  if (!only_evaluate) {
+    start = ranks.FromMain([&] {
+      lock = LockRunFolder(config.out_dir, Warn);
+      return PrepareRunFolder(config, Warn);
+    });
+    // The folder is locked now, so this run may write its flight records there.
+    if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
+  }
   RunSetup setup;
   MemoryPlan memory;
   uint64_t start_hash = 0;
@@ -160,7 +164,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
                                        utilization.flops_per_token);
     });
-    return TrainingLoop(setup, memory, utilization, ranks).Train();
+    TrainingLoop loop(setup, memory, utilization, ranks);
+    return only_evaluate ? loop.EvaluateOnly() : loop.Train();
   } catch (const OutOfMemoryError& e) {
     // The plan fitted, so something else takes memory: what would leave a tenth more of it.
     const auto enough = static_cast<int64_t>(0.9 * static_cast<double>(memory.needed(device)));
@@ -172,11 +177,18 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 
 }  // namespace
 
-int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
+int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  if (dry_run) {
+  const bool only_evaluate = mode == RunMode::kEvaluate;
+  if (only_evaluate && config.init_from.empty()) {
+    throw InputError(
+        StrCat("--eval_only says nothing of random weights: name what to evaluate, as "
+               "with --init_from=",
+               config.out_dir, "/latest"));
+  }
+  if (mode == RunMode::kDryRun) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
@@ -188,11 +200,13 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     Print("dry run: nothing was written or trained");
     return 0;
   }
-  if (rendezvous.world_size == 1) return TrainRanks(options, config, rendezvous, device, nullptr);
+  if (rendezvous.world_size == 1) {
+    return TrainRanks(options, config, rendezvous, device, nullptr, only_evaluate);
+  }
   const auto recorder =
       std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
   try {
-    return TrainRanks(options, config, rendezvous, device, recorder);
+    return TrainRanks(options, config, rendezvous, device, recorder, only_evaluate);
   } catch (const std::exception& e) {
     recorder->Write(e.what());
     throw;

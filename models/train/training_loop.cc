@@ -15,10 +15,12 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
+#include "models/memory/machine_memory.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
-#include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/sample_prompt.h"
 
 namespace lockstep::models {
@@ -195,6 +197,15 @@ int TrainingLoop::Train() {
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
+}
+
+int TrainingLoop::EvaluateOnly() {
+  if (!Evaluate()) {
+    throw InputError(
+        "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
+        "files");
+  }
+  return 0;
 }
 
 // Before the first step.

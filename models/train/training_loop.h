@@ -10,10 +10,10 @@
 #include "dist/data_parallel/data_ranks.h"
 #include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/checkpoint_store.h"
+#include "models/memory/memory_plan.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
 #include "models/report/run_progress.h"
-#include "models/train/memory_plan.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/trainer.h"
@@ -31,6 +31,10 @@ class TrainingLoop {
   // Collective. Trains to the last step, or until a signal reaches any rank: all ranks stop after
   // the same step, with a checkpoint. Returns 0, or 128 + signal. Throws Error.
   int Train();
+
+  // Collective. Prints the validation loss before the first step; returns 0. Throws InputError if
+  // there is no validation data.
+  int EvaluateOnly();
 
  private:
   ReportInput MakeReportInput() const;

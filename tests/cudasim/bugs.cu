@@ -74,6 +74,11 @@ __global__ void GlobalPastEndKernel(bool bug, const float* x, float* y, int n) {
   y[threadIdx.x] = x[i] * 0 + 2;
 }
 
+__global__ void GlobalPastEndWriteKernel(bool bug, float* y, int n) {
+  y[threadIdx.x] = 2;
+  if (threadIdx.x == 17 && bug) y[n] = 2;
+}
+
 __global__ void GlobalBeforeBeginKernel(bool bug, float* x, float* y) {
   if (threadIdx.x == 3) x[bug ? -1 : 0] = 0;
   y[threadIdx.x] = 2;
@@ -234,6 +239,8 @@ cudaError_t RunPlanted(PlantedBug bug, bool planted, float* x, float* y, int n) 
       return run(ShuffleNotInMaskKernel, 1, 0, planted, y);
     case PlantedBug::kGlobalPastEnd:
       return run(GlobalPastEndKernel, 1, 0, planted, x, y, n);
+    case PlantedBug::kGlobalPastEndWrite:
+      return run(GlobalPastEndWriteKernel, 1, 0, planted, y, n);
     case PlantedBug::kGlobalBeforeBegin:
       return run(GlobalBeforeBeginKernel, 1, 0, planted, x, y);
     case PlantedBug::kSharedPastEndWrite:

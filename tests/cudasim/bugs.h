@@ -16,6 +16,7 @@ enum class PlantedBug {
   kShuffleFromAbsentLane,    // the source is not in the mask
   kShuffleNotInMask,         // the caller is not in the mask
   kGlobalPastEnd,            // x[n]
+  kGlobalPastEndWrite,       // y[n]
   kGlobalBeforeBegin,        // x[-1]
   kSharedPastEndWrite,       // of a static array
   kSharedPastEndRead,

@@ -5,8 +5,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <string>
 
+#include "cudasim/settings.h"
 #include "tests/cudasim/device_buffer.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -34,11 +36,11 @@ struct Outcome {
   bool failed;
 };
 
-Outcome RunBug(PlantedBug bug, bool planted) {
-  std::vector<float> x_values(kN);
-  for (int i = 0; i < kN; ++i) x_values[i] = static_cast<float>(i % 128);
-  DeviceBuffer<float> x(x_values), y(kN);
-  const cudaError_t launched = RunPlanted(bug, planted, x.data(), y.data(), kN);
+Outcome RunBug(PlantedBug bug, bool planted, int n = kN) {
+  std::vector<float> x_values(n);
+  for (int i = 0; i < n; ++i) x_values[i] = static_cast<float>(i % 128);
+  DeviceBuffer<float> x(x_values), y(n);
+  const cudaError_t launched = RunPlanted(bug, planted, x.data(), y.data(), n);
   const cudaError_t ran = cudaDeviceSynchronize();
   Outcome outcome;
   outcome.reports = cudasim::TakeReports();
@@ -100,6 +102,8 @@ const Reported kReported[] = {
     // Guard pages around every buffer.
     {PlantedBug::kGlobalPastEnd, "access out of bounds", "GlobalPastEndKernel",
      "thread \\(17,0,0\\) of .*0 bytes after ", !kAsan},
+    {PlantedBug::kGlobalPastEndWrite, "access out of bounds", "GlobalPastEndWriteKernel",
+     "thread \\(17,0,0\\) of .*0 bytes after ", !kAsan},
     // The race checker.
     {PlantedBug::kSharedPastEndWrite, "access out of bounds", "SharedPastEndWriteKernel",
      "thread \\(63,0,0\\) of .*write of 4 bytes at .*bugs.cu:[0-9]+ outside of before",
@@ -147,6 +151,66 @@ TEST_F(BugsTest, AreReported) {
   }
 }
 
+// A buffer of 509 floats ends 12 bytes before a guard page.
+constexpr int kOdd = 509;
+
+TEST_F(BugsTest, AWriteJustBehindABufferIsReportedWithItsKernel) {
+  if (kAsan) GTEST_SKIP() << "AddressSanitizer ends the process";
+  const Outcome outcome = RunBug(PlantedBug::kGlobalPastEndWrite, true, kOdd);
+  EXPECT_TRUE(outcome.failed);
+  ASSERT_FALSE(outcome.reports.empty());
+  EXPECT_THAT(outcome.reports.front(), HasSubstr("access out of bounds"));
+  EXPECT_THAT(
+      outcome.reports.front(),
+      ContainsRegex(kRaceChecker ? "write of 4 bytes at .*bugs.cu:[0-9]+.*, 0 bytes after device "
+                                   "memory 0x[0-9a-f]+ of 2036 bytes"
+                                 : "found after kernel .*GlobalPastEndWriteKernel: bytes 0 to 3 "
+                                   "after it were overwritten: device memory 0x[0-9a-f]+ of 2036"));
+}
+
+TEST_F(BugsTest, AWriteJustBeforeABufferIsReportedWithItsKernel) {
+  if (kAsan) GTEST_SKIP() << "AddressSanitizer ends the process";
+  const Outcome outcome = RunBug(PlantedBug::kGlobalBeforeBegin, true, kOdd);
+  EXPECT_TRUE(outcome.failed);
+  ASSERT_FALSE(outcome.reports.empty());
+  EXPECT_THAT(outcome.reports.front(),
+              ContainsRegex(kRaceChecker
+                                ? "write of 4 bytes at .*bugs.cu:[0-9]+.*, 4 bytes before device "
+                                  "memory 0x[0-9a-f]+ of 2036 bytes"
+                                : "found after kernel .*GlobalBeforeBeginKernel: bytes 1 to 4 "
+                                  "before it were overwritten: device memory 0x[0-9a-f]+ of 2036"));
+}
+
+// What is read there is NaN, which shows in the result; the race checker reports the read itself.
+TEST_F(BugsTest, AReadJustBehindABufferShows) {
+  if (kAsan) GTEST_SKIP() << "AddressSanitizer ends the process";
+  const Outcome outcome = RunBug(PlantedBug::kGlobalPastEnd, true, kOdd);
+  if (kRaceChecker) {
+    ASSERT_FALSE(outcome.reports.empty());
+    EXPECT_THAT(outcome.reports.front(),
+                ContainsRegex("read of 4 bytes at .*bugs.cu:[0-9]+.*, 0 bytes after device memory "
+                              "0x[0-9a-f]+ of 2036 bytes"));
+  } else {
+    ASSERT_FALSE(outcome.failed);
+    EXPECT_TRUE(std::isnan(outcome.y[17]));
+  }
+}
+
+// With CUDASIM_ALIGNMENT=4 a buffer of floats ends at its guard page, so that reads whose result
+// does not matter are reported, too.
+TEST_F(BugsTest, AReadBehindABufferThatEndsAtItsGuardPageIsReported) {
+  if (kAsan) GTEST_SKIP() << "AddressSanitizer ends the process";
+  size_t& alignment = cudasim::runtime::GetSettings().alignment;
+  alignment = 4;
+  const Outcome outcome = RunBug(PlantedBug::kGlobalPastEnd, true, kOdd);
+  alignment = 256;
+  ASSERT_FALSE(outcome.reports.empty());
+  std::string report = outcome.reports.front();
+  for (char& c : report) c = c == '\n' ? ' ' : c;
+  EXPECT_THAT(report, ContainsRegex("GlobalPastEndKernel, block .*thread \\(17,0,0\\) of .*, 0 "
+                                    "bytes after device memory 0x[0-9a-f]+ of 2036 bytes"));
+}
+
 // Bugs that no detector reports show as a wrong result in one of the orders.
 TEST_F(BugsTest, ShowInResultsOfSomeOrder) {
   if (kAsan || kRaceChecker) GTEST_SKIP() << "these builds report the bugs themselves";
@@ -185,9 +249,9 @@ TEST_F(BugsTest, TheSameKernelsWithoutThemAreNotReported) {
 // AddressSanitizer ends the process; its text has the line, and the simulator's the thread.
 TEST(BugsDeathTest, AreFoundByAddressSanitizer) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (PlantedBug bug :
-       {PlantedBug::kGlobalPastEnd, PlantedBug::kGlobalBeforeBegin, PlantedBug::kSharedPastEndWrite,
-        PlantedBug::kSharedPastEndRead, PlantedBug::kDynamicSharedPastEnd}) {
+  for (PlantedBug bug : {PlantedBug::kGlobalPastEnd, PlantedBug::kGlobalPastEndWrite,
+                         PlantedBug::kGlobalBeforeBegin, PlantedBug::kSharedPastEndWrite,
+                         PlantedBug::kSharedPastEndRead, PlantedBug::kDynamicSharedPastEnd}) {
     EXPECT_DEATH(RunBug(bug, true),
                  "bugs.cu:[0-9]+(.|\n)*kernel .*Kernel, block .0,0,0. of .1,1,1., thread |"
                  "kernel .*Kernel, block .0,0,0. of .1,1,1., thread (.|\n)*bugs.cu")

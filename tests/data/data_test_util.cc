@@ -1,8 +1,14 @@
 #include "tests/data/data_test_util.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "core/error.h"
 
 namespace lockstep::data {
 
@@ -39,6 +45,29 @@ std::optional<std::string> SharedData(const std::string& name) {
     }
   }
   return std::nullopt;
+}
+
+int64_t GrowthKib(const std::function<void()>& f) {
+  int ends[2];
+  LS_INVARIANT(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto most = [] {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      return int64_t{usage.ru_maxrss};
+    };
+    const int64_t before = most();
+    f();
+    const int64_t growth = most() - before;
+    _exit(write(ends[1], &growth, sizeof(growth)) == sizeof(growth) ? 0 : 1);
+  }
+  int64_t growth = -1;
+  close(ends[1]);
+  EXPECT_EQ(read(ends[0], &growth, sizeof(growth)), static_cast<ssize_t>(sizeof(growth)));
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return growth;
 }
 
 std::vector<int32_t> All(const TokenSource& source) {

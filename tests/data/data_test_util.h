@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -28,6 +29,9 @@ std::string TestData(const std::string& name);
 // Finds a file outside of Lockstep that some tests use if it exists: in $LOCKSTEP_TEST_DATA, then
 // in shared/data beside the workspace or beside a folder above it.
 std::optional<std::string> SharedData(const std::string& name);
+
+// Runs f in a child process; returns by how many KiB its resident memory grew at most.
+int64_t GrowthKib(const std::function<void()>& f);
 
 std::vector<int32_t> All(const TokenSource& source);
 std::vector<int32_t> RandomIds(std::mt19937* random, int64_t count, int32_t limit);

@@ -340,6 +340,30 @@ TEST_F(DatasetTest, RawTextOfAnyKind) {
               HasSubstr("model.vocab_size"));
 }
 
+TEST_F(DatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {
+  constexpr int64_t kKib = 48 << 10;  // of text
+  const std::string document(1 << 16, 'x');
+  std::string lines;
+  for (int i = 0; i < 16; ++i) lines += "{\"text\": \"" + document + "\"}\n";
+  const std::string compressed = ZstdOf(lines);
+  std::string frames;
+  for (int64_t kib = 0; kib < kKib; kib += 1 << 10) frames += compressed;
+  WriteText(folder_ + "/a.jsonl.zst", frames);
+  DatasetOptions options{.path = folder_ + "/a.jsonl.zst", .tokenizer = "byte"};
+  const int64_t growth = GrowthKib([&] {
+    const Dataset dataset = OpenDataset(options);
+    LS_INVARIANT(dataset.train->size() + dataset.val->size() == kKib << 10);
+  });
+  EXPECT_GT(growth, 2 * kKib);  // two bytes a token
+  EXPECT_LT(growth, 2 * kKib + (20 << 10));
+  // Across blocks, for the tokenizer that waits for all text, too.
+  options.tokenizer = "char";
+  const Dataset dataset = OpenDataset(options);
+  const std::vector<int32_t> starts = Starts(*dataset.train);
+  for (size_t i = 0; i < starts.size(); ++i) ASSERT_EQ(starts[i], i % document.size() == 0) << i;
+  EXPECT_EQ(dataset.vocab_size, 1);
+}
+
 TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
   WriteText(path_, std::string(100, 'a'));
   WriteText(folder_ + "/b.txt", std::string(50, 'b'));

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -217,31 +215,6 @@ TEST(ListTextFiles, FoldersPatternsAndFiles) {
   EXPECT_THAT(message({"-", folder + "/b.txt"}), HasSubstr("only source"));
   std::filesystem::create_directory(folder + "/empty");
   EXPECT_THAT(message({folder + "/empty"}), HasSubstr("no text file"));
-}
-
-// Runs f in a child process; returns by how many KiB its resident memory grew at most.
-template <class F>
-int64_t GrowthKib(const F& f) {
-  int ends[2];
-  LS_INVARIANT(pipe(ends) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const auto most = [] {
-      rusage usage{};
-      getrusage(RUSAGE_SELF, &usage);
-      return int64_t{usage.ru_maxrss};
-    };
-    const int64_t before = most();
-    f();
-    const int64_t growth = most() - before;
-    _exit(write(ends[1], &growth, sizeof(growth)) == sizeof(growth) ? 0 : 1);
-  }
-  int64_t growth = -1;
-  close(ends[1]);
-  EXPECT_EQ(read(ends[0], &growth, sizeof(growth)), static_cast<ssize_t>(sizeof(growth)));
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  return growth;
 }
 
 TEST(DocumentReader, HostileFilesTakeBoundedMemory) {

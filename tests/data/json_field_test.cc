@@ -14,13 +14,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string Text(const std::string& line) { return JsonField(line, "text", "place").text; }
+JsonText Found(const std::string& line, const std::string& field = "text") {
+  return JsonField(line, field, [] { return "place"; });
+}
+std::string Text(const std::string& line) { return Found(line).text; }
 
 TEST(JsonField, TakesTheFieldOfTheOuterObject) {
   EXPECT_EQ(Text(R"({"text": "a\n\"é\u00e9\\"})"), "a\n\"éé\\");
   EXPECT_EQ(Text(R"({"x": {"text": "no"}, "y": [{"text": 1}], "text": "yes", "z": null})"), "yes");
   EXPECT_EQ(Text(R"( {"text":""} )"), "");
-  EXPECT_EQ(JsonField(R"({"a.b": "x", "text": 1})", "a.b", "").text, "x");
+  EXPECT_EQ(Found(R"({"a.b": "x", "text": 1})", "a.b").text, "x");
   const std::string deep = std::string(500, '[') + std::string(500, ']');
   EXPECT_EQ(Text("{\"x\": " + deep + ", \"text\": \"t\"}"), "t");
 }
@@ -43,7 +46,7 @@ TEST(JsonField, ErrorsSayWhere) {
 
 TEST(JsonField, LoneSurrogatesAreReplaced) {
   const auto expect = [](const std::string& escaped, const std::string& want, int64_t repaired) {
-    const JsonText found = JsonField("{\"text\": \"" + escaped + "\"}", "text", "");
+    const JsonText found = Found("{\"text\": \"" + escaped + "\"}");
     EXPECT_EQ(found.text, want) << escaped;
     EXPECT_EQ(found.repaired, repaired) << escaped;
   };
@@ -55,6 +58,20 @@ TEST(JsonField, LoneSurrogatesAreReplaced) {
   expect("\\ud83d\\\\ude00", "\uFFFD\\ude00", 1);
   expect("\\\\ud83d", "\\ud83d", 0);
   expect("\\u0041\\ud800x", "A\uFFFDx", 1);
+  expect("x\\udc00", "x\uFFFD", 1);
+  expect("\\udbff\\u0041", "\uFFFDA", 1);
+  expect("\\ud800\\n", "\uFFFD\n", 1);
+  // Elsewhere in the line, and in lines that the quick parser leaves to the thorough one.
+  EXPECT_EQ(Found(R"({"x": "\udfff", "text": "a"})").repaired, 1);
+  EXPECT_EQ(Found(R"({"\ud800": 1, "text": "a"})").repaired, 1);
+  const std::string large(2 << 20, 'a');
+  expect(large + "\\ud800", large + "\uFFFD", 1);
+}
+
+TEST(JsonField, MalformedUtf8IsReplaced) {
+  EXPECT_EQ(Text("{\"text\": \"a\xff\"}"), "a\uFFFD");
+  EXPECT_EQ(Found("{\"text\": \"a\xff\\ud800\xc3\"}").repaired, 3);
+  EXPECT_EQ(Found("{\"\xff\": \"\xc3\", \"text\": \"a\"}").repaired, 2);
 }
 
 // Tables 3-8 to 3-11 of the Unicode standard 15.

@@ -12,7 +12,9 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/nll_loss/nll_loss.h"
 #include "kernels/reduce/reduce.h"
+#include "kernels/rotary_embedding/rotary_embedding.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "tests/gpu_test.h"
@@ -41,9 +43,15 @@ void ExpectSame(const Tensor& got, const std::vector<float>& want) {
   }
 }
 
+// The first rows of a longer table: behind them are numbers, not the NaNs of unused memory, which
+// would look like the row of an unknown id.
+Tensor Rows(const Tensor& table, int64_t rows) { return table.Slice(0, 0, rows); }
+
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   const Tensor ids = Tensor::FromVector<int32_t>({1, -1, 0, 3, 1}, {5}, kGpu);
   const Tensor weight = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {3, 2}, kGpu);
+  ExpectSame(ops::Embedding(ids, Rows(Ascending(1, {5, 2}), 3)),
+             {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4});
   const Tensor leaf = weight.Clone().SetRequiresGrad();
   const Tensor y = ops::Embedding(ids, leaf);
   ExpectSame(y, {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4});
@@ -52,10 +60,38 @@ TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   EXPECT_EQ(leaf.grad().ToVector<float>(), (std::vector<float>{1, 1, 2, 2, 0, 0}));
 }
 
+// A rank's part of a table whose rows ranks share: rows 1 and 2 of 4.
+TEST_F(CudaKernels, RowsOfOtherPartsOfATableAreZerosAndHaveNoGradient) {
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 1, 2, 3}, {4}, kGpu);
+  const TablePart part{.first = 1, .of = 4};
+  const Tensor y = Tensor::Empty({4, 2}, DType::kF32, kGpu);
+  embedding_forward(CurrentStream(kGpu), ids, Rows(Ascending(1, {4, 2}), 2), part, y);
+  ExpectSame(y, {0, 0, 1, 2, 3, 4, 0, 0});
+  const Tensor gradients = Tensor::Empty({2, 2}, DType::kF32, kGpu);
+  embedding_backward(CurrentStream(kGpu), ids, Ascending(1, {4, 2}), part, gradients, false);
+  ExpectSame(gradients, {3, 4, 5, 6});
+}
+
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsWithPositions) {
   const Tensor ids = Tensor::FromVector<int32_t>({3, 1, -1, 2}, {2, 2}, kGpu);
-  const Tensor y = ops::TokenPositionEmbedding(ids, Ascending(1, {3, 2}), Ascending(10, {2, 2}));
-  ExpectSame(y, {NAN, NAN, 15, 17, NAN, NAN, 17, 19});
+  const Tensor tokens = Rows(Ascending(1, {5, 2}), 3), places = Rows(Ascending(10, {4, 2}), 2);
+  ExpectSame(ops::TokenPositionEmbedding(ids, tokens, places),
+             {NAN, NAN, 15, 17, NAN, NAN, 17, 19});
+}
+
+TEST_F(CudaKernels, AnUnknownPositionGivesARowOfNaNs) {
+  const Tensor positions = Tensor::FromVector<int32_t>({0, -1, 2, 1}, {1, 4}, kGpu);
+  const Tensor ids = Tensor::FromVector<int32_t>({0, 0, 0, 0}, {1, 4}, kGpu);
+  const Tensor places = Rows(Ascending(10, {4, 2}), 2);
+  ExpectSame(ops::TokenPositionEmbedding(ids, Ascending(0, {1, 2}), places, 0, positions),
+             {10, 12, NAN, NAN, NAN, NAN, 12, 14});
+  // Of two heads the first is turned.
+  const Tensor table = Rows(ops::RotaryTable(4, 2, {}, DType::kF32, kGpu), 2);
+  const Tensor turned = ops::RotaryEmbedding(
+      Tensor::FromVector<float>({1, 0, 5, 6, 1, 0, 5, 6, 1, 0, 5, 6, 1, 0, 5, 6}, {1, 4, 4}, kGpu),
+      table, 1, 0, positions);
+  const auto c = static_cast<float>(std::cos(1.0)), s = static_cast<float>(std::sin(1.0));
+  ExpectSame(turned, {1, 0, 5, 6, NAN, NAN, 5, 6, NAN, NAN, 5, 6, c, s, 5, 6});
 }
 
 // More rows than one digit of the sort has values, each digit of which appears.
@@ -94,6 +130,91 @@ TEST_F(CudaKernels, AnUnknownTargetMakesTheLossNaN) {
     EXPECT_FLOAT_EQ(losses[0], std::log(4.0f));
     EXPECT_TRUE(std::isnan(losses[1]));
     EXPECT_EQ(losses[2], 0);
+  }
+}
+
+// What forward makes of the classes [begin, end) of 5, and joins of such parts.
+class CudaLossParts : public CudaKernels {
+ protected:
+  struct Part {
+    int64_t begin, end;
+    Tensor losses, log_sum_exp;
+  };
+
+  void SetUp() override {
+    CudaKernels::SetUp();
+    if (IsSkipped()) return;
+    for (size_t i = 0; i < targets_.size() * 5; ++i) {
+      logits_.push_back(static_cast<float>(i * 7 % 11) / 4);
+    }
+    on_gpu_ = Tensor::FromVector(targets_, {Rows()}, kGpu);
+  }
+  int64_t Rows() const { return static_cast<int64_t>(targets_.size()); }
+
+  Part Forward(int64_t begin, int64_t end) const {
+    const Tensor logits = Tensor::FromVector(logits_, {Rows(), 5}, kGpu);
+    Part part{begin, end, Tensor::Empty({Rows()}, DType::kF64, kGpu),
+              Tensor::Empty({Rows()}, DType::kF64, kGpu)};
+    cross_entropy_forward(CurrentStream(kGpu), {.logits = logits.Slice(1, begin, end).Contiguous(),
+                                                .targets = on_gpu_,
+                                                .part = {begin, 5},
+                                                .losses = part.losses,
+                                                .log_sum_exp = part.log_sum_exp});
+    return part;
+  }
+  Part Join(const Part& a, const Part& b) const {
+    cross_entropy_join(CurrentStream(kGpu), {.losses = a.losses,
+                                             .log_sum_exp = a.log_sum_exp,
+                                             .other_losses = b.losses,
+                                             .other_log_sum_exp = b.log_sum_exp,
+                                             .targets = on_gpu_,
+                                             .begin = a.begin,
+                                             .middle = b.begin,
+                                             .end = b.end});
+    return {a.begin, b.end, a.losses, a.log_sum_exp};
+  }
+  // Against the definition.
+  void Check(const Part& part) const {
+    const std::vector<double> losses = part.losses.ToVector<double>();
+    const std::vector<double> log_sums = part.log_sum_exp.ToVector<double>();
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      const int64_t target = targets_[i];
+      double sum = 0;
+      for (int64_t j = part.begin; j < part.end; ++j) sum += std::exp(logits_[i * 5 + j]);
+      EXPECT_NEAR(log_sums[i], std::log(sum), 1e-5);
+      if (target == -2 || target == 5) {
+        EXPECT_TRUE(std::isnan(losses[i])) << "target " << target;
+      } else {
+        const bool in = target >= part.begin && target < part.end;
+        EXPECT_NEAR(losses[i], in ? std::log(sum) - logits_[i * 5 + target] : 0, 1e-5)
+            << "target " << target << " of classes " << part.begin << " to " << part.end;
+      }
+    }
+  }
+
+  const std::vector<int32_t> targets_ = {0, 1, 2, 3, 4, -1, -2, 5, 0};  // -1 is ignored
+  std::vector<float> logits_;
+  Tensor on_gpu_;
+};
+
+TEST_F(CudaLossParts, OfNeighboursJoinInAnyOrder) {
+  for (const auto& [begin, end] : {std::pair(0, 2), {2, 3}, {3, 5}}) Check(Forward(begin, end));
+  Check(Join(Forward(0, 2), Forward(2, 3)));
+  Check(Join(Forward(2, 3), Forward(3, 5)));
+  Check(Join(Join(Forward(0, 2), Forward(2, 3)), Forward(3, 5)));
+  Check(Join(Forward(0, 2), Join(Forward(2, 3), Forward(3, 5))));
+}
+
+TEST_F(CudaKernels, AnUnknownTargetOfNllLossIsNaNAndHasNoGradient) {
+  for (const int32_t unknown : {4, -2}) {
+    const Tensor leaf = Tensor::Zeros({3, 4}, DType::kF32, kGpu).SetRequiresGrad();
+    const Tensor targets = Tensor::FromVector<int32_t>({1, unknown, -1}, {3}, kGpu);
+    const Tensor losses = ops::NllLoss(leaf, targets, Reduction::kNone, /*ignore_index=*/-1);
+    ExpectSame(losses.Detach(), {0, NAN, 0});
+    const Tensor root = Tensor::Full({3}, 1, DType::kF32, kGpu);
+    Backward(std::span(&losses, 1), std::span(&root, 1));
+    EXPECT_EQ(leaf.grad().ToVector<float>(),
+              (std::vector<float>{0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/io/file.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"

@@ -11,7 +11,7 @@
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "data/token_file.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

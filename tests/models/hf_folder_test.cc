@@ -8,7 +8,7 @@
 
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {

@@ -1,4 +1,4 @@
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include "core/io/file.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/report/run_history.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"

@@ -7,7 +7,7 @@
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "models/gpt/gpt.h"
-#include "models/train/run_setup.h"
+#include "models/train/model_shape.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

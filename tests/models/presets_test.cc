@@ -7,8 +7,8 @@
 #include <map>
 
 #include "models/gpt/gpt.h"
-#include "models/gpt/hf_format.h"
-#include "models/train/run_setup.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/train/model_shape.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

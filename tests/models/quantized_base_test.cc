@@ -11,7 +11,7 @@
 #include "core/io/safetensors.h"
 #include "kernels/cpu/gemm.h"
 #include "models/gpt/hf/bitsandbytes.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/quantize_base.h"
 #include "nn/lora/lora.h"
 #include "nn/lora/quantized_linear.h"

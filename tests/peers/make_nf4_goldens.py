@@ -91,6 +91,7 @@ def model():
     (OUT / "logits.json").write_text(json.dumps(golden) + "\n")
 
 
-OUT.mkdir(exist_ok=True)
-matrices()
-model()
+if __name__ == "__main__":
+    OUT.mkdir(exist_ok=True)
+    matrices()
+    model()

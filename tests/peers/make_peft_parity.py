@@ -92,6 +92,7 @@ def make_folder(name):
     save_file(adapter_of(model), folder / "trained.safetensors")
 
 
-torch.set_num_threads(1)
-for name in ADAPTERS if sys.argv[1:] == ["all"] else sys.argv[1:]:
-    make_folder(name)
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in ADAPTERS if sys.argv[1:] == ["all"] else sys.argv[1:]:
+        make_folder(name)

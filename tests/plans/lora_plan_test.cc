@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "tests/models/parsed_run.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

@@ -9,6 +9,7 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "nn/precision.h"

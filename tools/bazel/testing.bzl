@@ -2,6 +2,21 @@
 
 load("//tools/bazel:cuda_library.bzl", "cuda_library")
 
+def runs(*programs, **kwargs):
+    """What lockstep_tests takes as `extra` of a test that runs programs, with tests/subprocess.h.
+
+    Args:
+      *programs: their labels, and that of a simulated GPU that they load.
+      **kwargs: further keyword arguments of the test.
+
+    Returns:
+      Its keyword arguments.
+    """
+    extra = dict(kwargs)
+    extra["data"] = list(programs) + kwargs.get("data", [])
+    extra["deps"] = ["//tests:subprocess"] + kwargs.get("deps", [])
+    return extra
+
 def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
     """Declares a cc_test per *_test.cc and *_test.cu; other sources and headers are shared as the library :support.
 
@@ -32,7 +47,7 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
         name = source.rpartition(".")[0]
         own = dict(kwargs)
         own.update(extra.get(name, {}))
-        own_deps = deps + own.pop("deps", []) + [":support", "@googletest//:gtest_main"]
+        own_deps = deps + [d for d in own.pop("deps", []) if d not in deps] + [":support", "@googletest//:gtest_main"]
         if source.endswith(".cu"):
             cuda_library(
                 name = name + "_kernels",

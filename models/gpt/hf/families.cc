@@ -6,7 +6,7 @@
 #include "core/io/json.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 namespace {
@@ -102,6 +102,21 @@ GptConfig FromHfConfig(const std::string& text, const std::string& source) {
 
 GptConfig ReadHfConfig(const std::string& path) {
   const std::string file = path + "/config.json";
+  if (!PathExists(path)) {
+    throw InputError(StrCat("there is no folder \"", path,
+                            "\": name one on this machine. A model of the Hugging Face Hub is "
+                            "downloaded by: hf download NAME --local-dir FOLDER"));
+  }
+  if (path.ends_with(".gguf")) {
+    throw InputError(StrCat(path,
+                            ": GGUF is written, not read; name the Hugging Face folder or "
+                            "the checkpoint that it was made from"));
+  }
+  if (!PathExists(file) && PathExists(JoinPath(path, "latest"))) {
+    throw InputError(
+        StrCat(path, " is the folder of a run: name one of its checkpoints, ", path, "/latest",
+               PathExists(JoinPath(path, "best")) ? StrCat(" or ", path, "/best") : ""));
+  }
   return FromHfConfig(ReadFile(file), file);
 }
 

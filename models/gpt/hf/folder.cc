@@ -4,7 +4,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 namespace {

@@ -6,7 +6,7 @@
 #include "core/io/safetensors.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {

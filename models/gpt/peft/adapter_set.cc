@@ -1,7 +1,7 @@
 #include "models/gpt/peft/adapter_set.h"
 
 #include "core/autograd/grad_mode.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "nn/lora/add_lora.h"
 
 namespace lockstep::models {

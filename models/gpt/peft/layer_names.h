@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/gpt/gpt.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 

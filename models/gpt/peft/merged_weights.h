@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "nn/lora/add_lora.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/io/safetensors_writer.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter_config.h"
 
 namespace lockstep::models {

@@ -28,6 +28,19 @@ TEST_F(PoisonTest, FreshMemoryHoldsNaNsAndOtherBytes) {
   EXPECT_GT(std::set(bytes.begin(), bytes.end()).size(), 10u);
 }
 
+// What rounding adds to a block is poisoned, too, so that reads beyond a tensor's end show.
+TEST_F(PoisonTest, IsFilledToTheEndOfTheBlock) {
+  constexpr size_t kBlock = 1024;
+  std::vector<Tensor> held;
+  for (int i = 0; i < 8; ++i) {
+    held.push_back(Tensor::Empty({kBytes}, DType::kU8, kGpu));
+    Synchronize(CurrentStream(kGpu));
+    std::vector<uint8_t> block(kBlock);
+    LS_CUDA(cudaMemcpy(block.data(), held.back().raw_data(), kBlock, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(std::count(block.begin(), block.end(), block[0]), static_cast<int64_t>(kBlock));
+  }
+}
+
 // Reused memory is poisoned after its last use.
 TEST_F(PoisonTest, IsFilledAnewInTheOrderOfTheStream) {
   const void* first = nullptr;

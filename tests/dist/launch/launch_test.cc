@@ -255,6 +255,18 @@ TEST(Launch, ForwardsSignals) {
   }
 }
 
+// A trainer's ranks all stop after a signal to one of them. That is no failure, and no reason to
+// restart.
+TEST(Launch, RanksThatASignalStoppedTogetherHaveNotFailed) {
+  for (const std::string code : {"130", "143"}) {
+    const Result r = RunProgram(Shell({"--nproc=3", "--max_restarts=1"}, "exit " + code));
+    EXPECT_EQ(std::to_string(r.exit_code), code);
+    EXPECT_EQ(r.err, "");
+  }
+  const Result one = RunProgram(Shell({"--nproc=2"}, "exit $((130 + RANK))"));
+  EXPECT_THAT(one.err, HasSubstr("the first failure"));
+}
+
 // A checkpoint may take long: ranks that have already ended do not hurry the others.
 TEST(Launch, WaitsForRanksThatStillWriteAfterASignal) {
   Subprocess launch(Shell({"--nproc=2", "--grace=0"},

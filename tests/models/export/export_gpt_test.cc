@@ -10,7 +10,7 @@
 #include "core/io/fault.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
 #include "tests/models/export/gguf_file.h"
 #include "tests/models/temp_folder.h"

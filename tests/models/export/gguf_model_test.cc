@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/io/safetensors.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
 #include "tests/models/export/gguf_file.h"
 #include "tests/models/temp_folder.h"

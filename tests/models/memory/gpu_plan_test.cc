@@ -1,5 +1,5 @@
 // What //tools:plan prints: the memory of published models, and changes that make them fit.
-#include "models/train/gpu_plan.h"
+#include "models/memory/gpu_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "core/allocator.h"
-#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 

@@ -1,10 +1,10 @@
-#include "models/train/machine_memory.h"
+#include "models/memory/machine_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "dist/groups/in_process_group.h"
-#include "models/train/auto_recompute.h"
+#include "models/memory/auto_recompute.h"
 
 namespace lockstep::models {
 namespace {

@@ -8,7 +8,7 @@
 #include "data/loader.h"
 #include "dist/context/parallelize_context.h"
 #include "models/gpt/gpt.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "optim/adamw.h"
 

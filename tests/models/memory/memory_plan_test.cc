@@ -1,4 +1,4 @@
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/io/file.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"

@@ -4,8 +4,8 @@
 
 #include "dist/groups/planned_group.h"
 #include "dist/pipeline/schedule.h"
-#include "models/train/auto_recompute.h"
-#include "models/train/gpu_plan.h"
+#include "models/memory/auto_recompute.h"
+#include "models/memory/gpu_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_setup.h"

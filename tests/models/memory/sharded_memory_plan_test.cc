@@ -7,9 +7,10 @@
 
 #include "dist/collective.h"
 #include "dist/groups/planned_group.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_model.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"

@@ -10,7 +10,7 @@
 #include "core/io/safetensors.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/gpt/peft/write_adapter.h"

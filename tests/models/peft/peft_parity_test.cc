@@ -1,6 +1,6 @@
 // Adapters against PEFT: tiny models with an adapter that PEFT made have its logits, gradients,
 // losses and merged weights, and its files are read and written. tests/peers/make_peft_parity.py
-// made the goldens.
+// made the goldens, and make_qlora_parity.py those beside bases that bitsandbytes quantised.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,6 +17,7 @@
 #include "models/gpt/peft/merged_weights.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/trainer.h"
+#include "nn/lora/quantized_linear.h"
 #include "optim/adamw.h"
 
 namespace lockstep::models {
@@ -44,15 +45,19 @@ class PeftParity : public testing::TestWithParam<const char*> {
     WriteHfFolder(folder, ToHfConfig(model.config()), ToHfTensors(model), 1 << 30);
     return folder;
   }
-  std::unique_ptr<Gpt> Load() const {
-    const PeftAdapter adapter = PeftAdapter::Open(Folder());
-    auto model = std::make_unique<Gpt>(ReadHfConfig(Base()));
-    adapter.AddTo(*model);
+  // `base`: lora.base.
+  std::unique_ptr<Gpt> Load(const std::string& base = "model") const {
+    GptConfig config = ReadHfConfig(Base());
+    config.lora = {.init_from = Folder(), .base = base};
+    auto model = std::make_unique<Gpt>(config);
     model->Materialize(kCpu, 0);
     LoadHfWeights(*model, Base());
-    adapter.LoadInto(*model);
+    PeftAdapter::Open(Folder()).LoadInto(*model);
     return model;
   }
+  // Against the goldens whose names begin with `golden`.
+  void ExpectGradients(Gpt& model, const std::string& golden) const;
+  void ExpectTenSteps(Gpt& model, const std::string& golden) const;
 };
 
 std::vector<float> Values(const SafetensorsItem& item) {
@@ -100,39 +105,37 @@ TEST_P(PeftParity, Logits) {
   EXPECT_GT(most, 0.3);
 }
 
-TEST_P(PeftParity, Gradients) {
-  const auto model = Load();
-  Backward(model->Loss(Ids(0), Ids(1)), Tensor::Full({}, 1.0 / kLength, DType::kF32));
-  for (const auto& [name, p] : model->NamedParameters()) {
+void PeftParity::ExpectGradients(Gpt& model, const std::string& golden) const {
+  Backward(model.Loss(Ids(0), Ids(1)), Tensor::Full({}, 1.0 / kLength, DType::kF32));
+  for (const auto& [name, p] : model.NamedParameters()) {
     EXPECT_EQ(p->grad().defined(), p->trainable()) << name;
   }
   const auto gradients = ToPeftTensors(
-      *model, [](const std::string&, const Parameter& p) { return p.grad().Detach(); });
-  ExpectNear(gradients, Folder() + "/gradients.safetensors", 1e-5);
+      model, [](const std::string&, const Parameter& p) { return p.grad().Detach(); });
+  ExpectNear(gradients, golden + "gradients.safetensors", 1e-5);
 }
 
-TEST_P(PeftParity, TenStepsOfAdamW) {
-  const Json golden = Json::parse(ReadFile(Folder() + "/steps.json"));
-  const Json& settings = golden.at("settings");
+void PeftParity::ExpectTenSteps(Gpt& model, const std::string& golden) const {
+  const Json json = Json::parse(ReadFile(golden + "steps.json"));
+  const Json& settings = json.at("settings");
   const auto number = [&](const char* key) { return settings.at(key).get<double>(); };
   const auto integer = [&](const char* key) { return settings.at(key).get<int64_t>(); };
-  const auto model = Load();
-  optim::AdamW optimizer(model->Parameters(), {.beta1 = number("beta1"),
-                                               .beta2 = number("beta2"),
-                                               .eps = number("eps"),
-                                               .weight_decay = number("weight_decay")});
+  optim::AdamW optimizer(model.Parameters(), {.beta1 = number("beta1"),
+                                              .beta2 = number("beta2"),
+                                              .eps = number("eps"),
+                                              .weight_decay = number("weight_decay")});
   const std::shared_ptr<const data::TokenSource> tokens =
       std::make_shared<data::TokenFile>(Base() + "/tokens.bin");
   data::Loader loader(tokens,
                       data::Sampler(data::Order::kSequential, 0, tokens->size(), integer("seq")),
                       {.batch_size = integer("batch"), .micro_batches = integer("accum")});
-  Trainer trainer(*model, optimizer,
+  Trainer trainer(model, optimizer,
                   optim::LrSchedule({.lr = number("lr"),
                                      .min_lr = number("min_lr"),
                                      .warmup = integer("warmup"),
                                      .decay_steps = integer("decay_steps")}),
                   loader, {.micro_batches = integer("accum"), .clip = number("clip")});
-  const Json& steps = golden.at("steps");
+  const Json& steps = json.at("steps");
   ASSERT_EQ(steps.size(), 10u);
   for (size_t i = 0; i < steps.size(); ++i) {
     const StepMetrics ours = trainer.Step();
@@ -141,8 +144,12 @@ TEST_P(PeftParity, TenStepsOfAdamW) {
     EXPECT_NEAR(ours.grad_norm, norm, 1e-4 * norm) << "step " << i;
   }
   // Adam divides by the gradient's size, so that rounding of the smallest ones shows most.
-  ExpectNear(ToPeftTensors(*model), Folder() + "/trained.safetensors", 1e-4);
+  ExpectNear(ToPeftTensors(model), golden + "trained.safetensors", 1e-4);
 }
+
+TEST_P(PeftParity, Gradients) { ExpectGradients(*Load(), Folder() + "/"); }
+
+TEST_P(PeftParity, TenStepsOfAdamW) { ExpectTenSteps(*Load(), Folder() + "/"); }
 
 TEST_P(PeftParity, FilesAreWrittenBack) {
   const auto model = Load();
@@ -251,6 +258,34 @@ TEST_P(PeftParity, MergedIntoAnotherDtype) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PeftParity, testing::Values("llama", "qwen2", "gpt2"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// ---- Beside weights of 4 bits (QLoRA). ----
+
+class QloraParity : public PeftParity {
+ protected:
+  static std::string Golden(const char* base) {
+    return StrCat("tests/testdata/qlora/", GetParam(), "_", base, "_");
+  }
+};
+
+TEST_P(QloraParity, Gradients) {
+  for (const char* base : {"nf4", "nf4_single"}) {
+    SCOPED_TRACE(base);
+    const auto model = Load(base);
+    EXPECT_FALSE(nn::QuantizedLayers(*model).empty());
+    ExpectGradients(*model, Golden(base));
+  }
+}
+
+TEST_P(QloraParity, TenStepsOfAdamW) {
+  for (const char* base : {"nf4", "nf4_single"}) {
+    SCOPED_TRACE(base);
+    ExpectTenSteps(*Load(base), Golden(base));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QloraParity, testing::Values("llama", "qwen2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "core/io/safetensors.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
-#include "models/gpt/hf_format.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/trainer.h"

@@ -63,6 +63,7 @@ void IssueAsyncCopy(void* shared, const void* global, int bytes, int source_byte
                                << bytes << " bytes");
   }
   RaceNoteWrite(shared, size);
+  if (source_bytes > 0) RaceNoteRead(global, static_cast<size_t>(source_bytes));
   runner->async_copies().Issue(runner->thread(), shared, global, bytes, source_bytes);
 }
 

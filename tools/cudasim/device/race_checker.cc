@@ -3,6 +3,7 @@
 #include "race_checker.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "race.h"
 #include "report.h"
@@ -42,6 +43,7 @@ void RaceChecker::BeginGrid() {
   grid_begin_ = ++epoch_;
   blocks_.clear();
   global_.BeginGrid();
+  for (Extent& extent : accessible_) extent = {};
   current = this;
 }
 
@@ -144,13 +146,36 @@ void RaceChecker::CheckShared(uintptr_t address, size_t bytes, bool write, const
                                    << SourceAt(code) << " outside of " << array);
 }
 
+// Finds accesses outside of a block to the byte; a guard page may begin up to 255 bytes after it.
+void RaceChecker::CheckGlobal(uintptr_t address, size_t bytes, bool write, const void* code) {
+  for (const Extent& extent : accessible_) {
+    if (extent.Contains(address, bytes)) return;
+  }
+  const Extent extent = AccessibleAt(address);
+  if (extent.Contains(address, bytes)) {
+    accessible_[next_accessible_++ % std::size(accessible_)] = extent;
+    return;
+  }
+  // Of memory that is no block's, an access may begin on one page and end on the next.
+  const uintptr_t last = address + bytes - 1;
+  const bool across = extent.Contains(address, 1);
+  if (across && AccessibleAt(last).Contains(last, 1)) return;
+  const uintptr_t outside = across ? extent.end : address;
+  Report(Bug::kOutOfBounds, Text() << (write ? "write of " : "read of ") << bytes << " bytes at "
+                                   << SourceAt(code) << ", " << DescribeAddress(outside));
+}
+
 void RaceChecker::Access(uintptr_t address, size_t bytes, bool write, bool atomic,
                          const void* code) {
   if (runner_ == nullptr || !runner_->InThread()) return;
   const auto* pointer = reinterpret_cast<const void*>(address);
   if (runner_->fibers().OnStack(pointer) || IsThreadLocal(address)) return;
   const bool shared = runner_->shared().Contains(pointer);
-  if (shared) CheckShared(address, bytes, write, code);
+  if (shared) {
+    CheckShared(address, bytes, write, code);
+  } else {
+    CheckGlobal(address, bytes, write, code);
+  }
   if ((bytes & (bytes - 1)) == 0 && bytes <= 16 && address % bytes != 0) {
     Report(Bug::kMisaligned, Text() << (write ? "write of " : "read of ") << bytes << " bytes at "
                                     << pointer << ", by " << SourceAt(code));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block_runner.h"
+#include "cudasim/access.h"
 #include "race_shadow.h"
 
 namespace cudasim {
@@ -42,6 +43,7 @@ class RaceChecker {
   };
 
   void CheckShared(uintptr_t address, size_t bytes, bool write, const void* code);
+  void CheckGlobal(uintptr_t address, size_t bytes, bool write, const void* code);
   void AccessCell(Cell* cell, const AccessRecord& record, bool write, bool shared,
                   uintptr_t address);
   bool Ordered(const AccessRecord& before, bool shared) const;
@@ -69,6 +71,9 @@ class RaceChecker {
   uint32_t first_synchronised_ = 0;
   std::vector<Cell> shared_cells_;
   GlobalShadow global_;
+  // Memory that this grid was found to access rightly, and which entry is replaced next.
+  Extent accessible_[8];
+  size_t next_accessible_ = 0;
 };
 
 }  // namespace cudasim

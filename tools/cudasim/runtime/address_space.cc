@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -27,7 +28,7 @@ namespace {
 // AddressSanitizer guards blocks itself; some of the following is then unused.
 
 constexpr size_t kPage = 4096;
-constexpr size_t kAlignment = 256;      // As cudaMalloc's.
+constexpr size_t kMargin = 256;  // how far around a block each kernel's writes are looked for
 constexpr unsigned char kFresh = 0xFF;  // NaN in f64, f32, f16, bf16 and both f8.
 // Freed addresses stay unusable until this many more blocks have been freed.
 constexpr size_t kQuarantine = 4096;
@@ -92,26 +93,60 @@ void CountHolders(Protection& protection, unsigned devices, int change) {
   }
 }
 
-// The pattern between a block and its guard pages. It differs between blocks: otherwise a kernel
-// that copies beyond the ends of two blocks would write what is already there. Read as floats it
-// gives large numbers, so that their use shows.
-[[maybe_unused]] unsigned char Canary(const Block& block) {
-  return static_cast<unsigned char>(0xC4 + block.mapping / kPage % 53);
-}
+// The pattern between a block and its guard pages. In every floating type of 16 bits and more it is
+// NaN, so that the use of a number beyond a block shows even in a maximum, which would hide a large
+// negative one; as an index it is far out of range. It differs between blocks: otherwise a kernel
+// that copies beyond the ends of two blocks would write what is already there.
+class Canary {
+ public:
+  explicit Canary(const Block& block)
+      : even_(static_cast<unsigned char>(0x81 + block.mapping / kPage % 126)),
+        odd_(block.mapping / kPage % 2 == 0 ? 0x7F : 0xFF) {}
 
-// Describes the bytes from the first to the last that no longer hold the canary; empty if all do.
-[[maybe_unused]] std::string Damage(const unsigned char* begin, size_t size, unsigned char canary,
-                                    const char* where, size_t distance) {
-  size_t first = size;
-  size_t last = 0;
-  for (size_t i = 0; i < size; ++i) {
-    if (begin[i] == canary) continue;
-    if (first == size) first = i;
-    last = i;
+  // What belongs at the address.
+  unsigned char At(const unsigned char* address) const {
+    return reinterpret_cast<uintptr_t>(address) % 2 == 0 ? even_ : odd_;
   }
-  if (first == size) return {};
-  return "bytes " + std::to_string(distance + first) + " to " + std::to_string(distance + last) +
-         " " + where;
+  void Fill(unsigned char* begin, size_t size) const {
+    for (size_t i = 0; i < size; ++i) begin[i] = At(begin + i);
+  }
+  bool Holds(const unsigned char* begin, size_t size) const {
+    for (size_t i = 0; i < std::min<size_t>(size, 2); ++i) {
+      if (begin[i] != At(begin + i)) return false;
+    }
+    return size <= 2 || std::memcmp(begin, begin + 2, size - 2) == 0;
+  }
+
+ private:
+  const unsigned char even_, odd_;
+};
+
+// Describes the bytes around a block, at most `most` on each side, that no longer hold the canary,
+// from the first to the last; empty if all do. Those after the block come first.
+[[maybe_unused]] std::string DamageWithin(const Block& block, size_t most) {
+  const Canary canary(block);
+  const auto* const begin = reinterpret_cast<const unsigned char*>(block.begin);
+  const auto* const end = begin + block.size;
+  const size_t before = std::min(most, block.begin - (block.mapping + kPage));
+  const size_t after = std::min(most, block.mapping + block.mapping_size - kPage - block.end());
+  // The first and the last wrong byte of [from, to), which has one.
+  const auto bounds = [&](const unsigned char* from, const unsigned char* to) {
+    while (*from == canary.At(from)) ++from;
+    while (*(to - 1) == canary.At(to - 1)) --to;
+    return std::pair(from, to - 1);
+  };
+  const auto text = [](ptrdiff_t from, ptrdiff_t to, const char* where) {
+    return "bytes " + std::to_string(from) + " to " + std::to_string(to) + " " + where;
+  };
+  if (!canary.Holds(end, after)) {
+    const auto [first, last] = bounds(end, end + after);
+    return text(first - end, last - end, "after it");
+  }
+  if (!canary.Holds(begin - before, before)) {
+    const auto [first, last] = bounds(begin - before, begin);
+    return text(begin - last, begin - first, "before it");
+  }
+  return {};
 }
 
 // This thread's access rights, two bits per device: 0 all, 1 none.
@@ -136,16 +171,18 @@ struct Freed {
 bool MapBlock(Block* block) {
 #if CUDASIM_ASAN
   void* memory = nullptr;
-  const size_t alignment = block->kind == BlockKind::kDevice ? kAlignment : kPage;
+  const size_t alignment =
+      block->kind == BlockKind::kDevice ? std::max(GetSettings().alignment, sizeof(void*)) : kPage;
   if (posix_memalign(&memory, alignment, block->size == 0 ? 1 : block->size) != 0) return false;
   std::memset(memory, kFresh, block->size);
   block->begin = reinterpret_cast<uintptr_t>(memory);
   return true;
 #else
-  // Guard page, canary, block, less than 256 bytes of canary, guard page. Pinned memory begins at a
-  // page, as on a real system.
+  // Guard page, canary, block, fewer bytes of canary than the alignment, guard page. Pinned memory
+  // begins at a page, as on a real system.
   const bool at_end = block->kind == BlockKind::kDevice;
-  const size_t inner = RoundUp(RoundUp(block->size, kAlignment), kPage);
+  const size_t rounded = RoundUp(block->size, GetSettings().alignment);
+  const size_t inner = RoundUp(rounded, kPage);
   block->mapping_size = inner + 2 * kPage;
   void* const memory = mmap(nullptr, block->mapping_size, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -156,10 +193,11 @@ bool MapBlock(Block* block) {
     munmap(memory, block->mapping_size);
     return false;
   }
-  const size_t lead = at_end ? inner - RoundUp(block->size, kAlignment) : 0;
-  std::memset(first, Canary(*block), lead);
+  const size_t lead = at_end ? inner - rounded : 0;
+  const Canary canary(*block);
+  canary.Fill(first, lead);
   std::memset(first + lead, kFresh, block->size);
-  std::memset(first + lead + block->size, Canary(*block), inner - lead - block->size);
+  canary.Fill(first + lead + block->size, inner - lead - block->size);
   block->begin = reinterpret_cast<uintptr_t>(first) + lead;
   Protection& protection = GetProtection();
   if (IsProtected(*block)) {
@@ -183,14 +221,7 @@ std::string UnmapBlock(Block* block) {
   std::string damage;
   {
     const DeviceAccess access(DeviceAccess::kAllDevices);
-    const auto first = block->mapping + kPage;
-    const auto last = block->mapping + block->mapping_size - kPage;
-    const unsigned char canary = Canary(*block);
-    damage = Damage(reinterpret_cast<unsigned char*>(first), block->begin - first, canary,
-                    "before it", block->begin - first);
-    const std::string after = Damage(reinterpret_cast<unsigned char*>(block->end()),
-                                     last - block->end(), canary, "after it", 0);
-    if (!after.empty()) damage = after;
+    damage = DamageWithin(*block, block->mapping_size);
   }
   {
     Protection& protection = GetProtection();
@@ -209,6 +240,15 @@ std::string UnmapBlock(Block* block) {
     quarantine.pop_front();
   }
   return damage;
+#endif
+}
+
+std::string DamageAround(const Block& block) {
+#if CUDASIM_ASAN
+  static_cast<void>(block);
+  return {};
+#else
+  return DamageWithin(block, kMargin);
 #endif
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "cudasim/access.h"
 #include "cudasim/settings.h"
 #include "state.h"
 
@@ -103,6 +104,16 @@ std::vector<std::shared_ptr<Block>> LiveBlocks() {
   return blocks;
 }
 
+std::string DamageOn(int device) {
+  std::string text;
+  for (const auto& [begin, block] : GetTable().live) {
+    if (block->kind != BlockKind::kDevice || block->device != device) continue;
+    const std::string damage = DamageAround(*block);
+    if (!damage.empty()) text += damage + " were overwritten: " + DescribeWithSites(*block);
+  }
+  return text;
+}
+
 void AddBlock(std::shared_ptr<Block> block) {
   Table& table = GetTable();
   table.freed.erase(block->begin);
@@ -130,6 +141,12 @@ std::string Describe(const Block& block) {
   return text;
 }
 
+std::string Position(const Block& block, uintptr_t address) {
+  if (address < block.begin) return std::to_string(block.begin - address) + " bytes before ";
+  if (address >= block.end()) return std::to_string(address - block.end()) + " bytes after ";
+  return "at byte " + std::to_string(address - block.begin) + " of ";
+}
+
 std::string DescribeWithSites(const Block& block) {
   std::string text = Describe(block) + ", allocated at\n" + Describe(block.allocated);
   if (block.freed) text += "  freed at\n" + Describe(block.freed_at);
@@ -137,3 +154,26 @@ std::string DescribeWithSites(const Block& block) {
 }
 
 }  // namespace cudasim::runtime
+
+namespace cudasim {
+
+Extent AccessibleAt(uintptr_t address) {
+  using namespace runtime;  // NOLINT
+  constexpr uintptr_t kPage = 4096;
+  const Lock lock(GetState().mutex);
+  const std::shared_ptr<Block> block = FindNear(address);
+  // Freed memory, too: a kernel may run before a free in its stream, and after it the access
+  // faults.
+  if (block != nullptr && block->contains(address)) return {block->begin, block->end()};
+  if (block != nullptr && address - block->mapping < block->mapping_size) return {};
+  return {address / kPage * kPage, address / kPage * kPage + kPage};
+}
+
+std::string DescribeAddress(uintptr_t address) {
+  using namespace runtime;  // NOLINT
+  const Lock lock(GetState().mutex);
+  const std::shared_ptr<Block> block = FindNear(address);
+  return block == nullptr ? "" : Position(*block, address) + DescribeWithSites(*block);
+}
+
+}  // namespace cudasim

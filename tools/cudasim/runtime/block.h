@@ -66,14 +66,22 @@ void RemoveBlock(const std::shared_ptr<Block>& block);
 
 // "device memory 0x... of 1024 bytes on device 0".
 std::string Describe(const Block& block);
-// The same, and where it was allocated and freed.
+// Where an address is relative to the block: "12 bytes after ", "at byte 3 of ".
+std::string Position(const Block& block, uintptr_t address);
+// What Describe says, and where it was allocated and freed.
 std::string DescribeWithSites(const Block& block);
 
 // Backs a block of `size` bytes with fresh memory that reads as NaN in every floating type, begins
-// at a multiple of 256 and has guard pages around it. False if the host is out of memory.
+// at a multiple of 256 (device memory: of CUDASIM_ALIGNMENT) and has guard pages around it. False
+// if the host is out of memory.
 bool MapBlock(Block* block);
 // Frees the memory; later accesses fault. Describes what was overwritten around it, if anything.
 std::string UnmapBlock(Block* block);
+// Describes what was overwritten within 256 bytes around a block, if anything. The calling thread
+// needs a DeviceAccess.
+std::string DamageAround(const Block& block);
+// The same for the device memory of a device, with descriptions of the blocks.
+std::string DamageOn(int device);
 // For signal handlers: restores the access rights of the thread's DeviceAccess.
 void RestoreAccess();
 // Installs the handler that explains faults at the addresses of blocks.

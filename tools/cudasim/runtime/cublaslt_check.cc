@@ -292,7 +292,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
       (wish.reduction_mask & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0) {
     rt::Algorithm split = plain;
     split.split_k = rt::kSplits;
-    split.workspace = static_cast<uint64_t>(problem.m * problem.n) * rt::kSplits * sizeof(double);
+    // In units of the alignment that a workspace needs.
+    const auto bytes = static_cast<uint64_t>(problem.m * problem.n) * rt::kSplits * sizeof(double);
+    split.workspace = (bytes + 255) / 256 * 256;
     if (split.workspace <= wish.workspace) found.push_back(split);
   }
   found.push_back(plain);

@@ -28,13 +28,6 @@ std::string Hex(uintptr_t address) {
   return text;
 }
 
-// Where the address is, relative to the block.
-std::string Position(const Block& block, uintptr_t address) {
-  if (address < block.begin) return std::to_string(block.begin - address) + " bytes before ";
-  if (address >= block.end()) return std::to_string(address - block.end()) + " bytes after ";
-  return "at byte " + std::to_string(address - block.begin) + " of ";
-}
-
 // Explains the fault; false if it has nothing to do with the simulated GPU.
 bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
   std::shared_ptr<Block> block;

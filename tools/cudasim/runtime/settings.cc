@@ -1,5 +1,6 @@
 #include "cudasim/settings.h"
 
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -45,6 +46,12 @@ Settings FromEnvironment() {
   settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));
   settings.ordering = Number("CUDASIM_ORDERING", 1, 0, 1, false) == 1;
   settings.protect = Number("CUDASIM_PROTECT", 1, 0, 1, false) == 1;
+  settings.alignment =
+      static_cast<size_t>(Number("CUDASIM_ALIGNMENT", static_cast<long long>(settings.alignment), 1,
+                                 static_cast<long long>(settings.alignment), false));
+  if (!std::has_single_bit(settings.alignment)) {
+    Refuse("CUDASIM_ALIGNMENT", std::getenv("CUDASIM_ALIGNMENT"), "a power of two up to 256");
+  }
   if (const char* leaks = std::getenv("CUDASIM_LEAKS"); leaks != nullptr && *leaks != '\0') {
     if (std::strcmp(leaks, "off") == 0) {
       settings.leaks = Leaks::kOff;

@@ -23,6 +23,9 @@ struct Settings {
   // CUDASIM_PROTECT=0 lets the host access device memory. Always so under AddressSanitizer, whose
   // redzones need the memory on the heap.
   bool protect = true;
+  // CUDASIM_ALIGNMENT: device memory begins at a multiple of this many bytes, a power of two from 1
+  // to 256, and ends fewer than that many bytes before an unmapped page.
+  size_t alignment = 256;
   // CUDASIM_LEAKS=off|warn|error: how to treat device memory that is not freed at the end of the
   // process.
   Leaks leaks = Leaks::kWarn;

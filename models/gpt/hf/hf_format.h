@@ -1,5 +1,5 @@
 // Models as Hugging Face folders: model.safetensors and config.json. A model is written as the
-// first family that has all of its parts (gpt/hf/, one file each; the table is in
+// first family that has all of its parts (a file each beside this one; the table is in
 // models/README.md), and transformers loads it. All other models have a format of our own, with
 // model_type "lockstep" and the names of Gpt's parameters, which transformers does not know.
 #pragma once
@@ -66,6 +66,8 @@ void LoadHfWeights(Gpt& model, const std::string& path);
 WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.
+// Throws InputError that says what to name instead where it is the folder of a run, a GGUF file, or
+// not there.
 GptConfig ReadHfConfig(const std::string& path);
 
 }  // namespace lockstep::models

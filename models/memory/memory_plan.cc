@@ -1,4 +1,4 @@
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 
 #include <fmt/format.h>
 
@@ -16,11 +16,13 @@
 #include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
+#include "models/memory/allocation_log.h"
+#include "models/memory/machine_memory.h"
 #include "models/preference/preference_objective.h"
-#include "models/train/allocation_log.h"
-#include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 #include "nn/documents.h"
 #include "nn/lora/lora.h"

@@ -1,4 +1,4 @@
-#include "models/train/allocation_log.h"
+#include "models/memory/allocation_log.h"
 
 #include <algorithm>
 #include <map>

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "models/memory/memory_plan.h"
 #include "models/report/format.h"
-#include "models/train/memory_plan.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {

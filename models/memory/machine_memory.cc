@@ -1,4 +1,4 @@
-#include "models/train/machine_memory.h"
+#include "models/memory/machine_memory.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 
 #include "core/cuda/device_info.h"
 #include "core/io/file.h"
+#include "models/memory/memory_advice.h"
 #include "models/report/format.h"
-#include "models/train/memory_advice.h"
 
 namespace lockstep::models {
 namespace {

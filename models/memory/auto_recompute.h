@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dist/process_group.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 
 namespace lockstep::models {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "models/memory/memory_plan.h"
 #include "models/options/config.h"
-#include "models/train/memory_plan.h"
 
 namespace lockstep::models {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/device.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {

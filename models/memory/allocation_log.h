@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/meta_memory.h"
-#include "models/train/memory_plan.h"
+#include "models/memory/memory_plan.h"
 
 namespace lockstep::models {
 

@@ -1,14 +1,14 @@
-#include "models/train/gpu_plan.h"
+#include "models/memory/gpu_plan.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdlib>
 
+#include "models/memory/auto_recompute.h"
+#include "models/memory/machine_memory.h"
+#include "models/memory/memory_advice.h"
 #include "models/report/format.h"
-#include "models/train/auto_recompute.h"
-#include "models/train/machine_memory.h"
-#include "models/train/memory_advice.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {

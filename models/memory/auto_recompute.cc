@@ -1,4 +1,4 @@
-#include "models/train/auto_recompute.h"
+#include "models/memory/auto_recompute.h"
 
 #include <algorithm>
 #include <span>

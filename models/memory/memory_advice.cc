@@ -1,4 +1,4 @@
-#include "models/train/memory_advice.h"
+#include "models/memory/memory_advice.h"
 
 #include <fmt/format.h>
 

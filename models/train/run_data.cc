@@ -1,0 +1,124 @@
+#include "models/train/run_data.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/io/file.h"
+#include "data/conversations/conversation_mixture.h"
+#include "data/conversations/preference_dataset.h"
+#include "data/mixture.h"
+#include "data/sampler.h"
+#include "data/text/text_files.h"
+
+namespace lockstep::models {
+namespace {
+
+// The tokenizer beside the weights, or null. Also null for token files, which need none, if
+// Lockstep does not support its kind.
+std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, bool token_files) {
+  const std::string file = JoinPath(weights, "tokenizer.json");
+  if (!PathExists(file)) return nullptr;
+  if (!token_files) return data::LoadTokenizer(file);
+  try {
+    return data::LoadTokenizer(file);
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
+data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string& weights,
+                                      int64_t vocab_size) {
+  data::DatasetOptions d;
+  d.path = config.data.path;
+  d.mix = config.data.mix;
+  d.field = config.data.field;
+  if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
+  d.val_fraction = config.data.val_fraction;
+  d.document_mask = config.data.document_mask;
+  d.block_size = config.model.block_size;
+  d.vocab_size = vocab_size;
+  if (!weights.empty() && config.data.tokenizer == "auto") {
+    const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
+    d.loaded_tokenizer = TokenizerOf(weights, tokens);
+  }
+  return d;
+}
+
+// Where a chat template may be, the user's choice first.
+std::vector<std::string> TemplateFolders(const RunConfig& config, const std::string& weights) {
+  std::vector<std::string> folders;
+  if (const std::string& tokenizer = config.data.tokenizer; PathExists(tokenizer)) {
+    folders.push_back(IsDirectory(tokenizer) ? tokenizer : ParentPath(tokenizer));
+  }
+  for (const std::string& folder : {weights, config.init_from}) {
+    if (!folder.empty() && (folders.empty() || folders.back() != folder)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// Whether data.path or a source of data.mix is rendered by a chat template.
+bool HoldsConversations(const DataOptions& data, const std::string& path) {
+  if (data.format == "auto") return data::HoldsConversations(path, data.field);
+  return data.format == "chat" && (data.mix.empty() || data::IsJsonLinesName(path));
+}
+
+}  // namespace
+
+bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
+
+bool HoldsConversations(const RunConfig& config) {
+  const DataOptions& data = config.data;
+  if (Prefers(config)) return true;
+  if (data.mix.empty()) return HoldsConversations(data, data.path);
+  return std::ranges::any_of(data::ParseMixture(data.mix), [&](const data::MixtureItem& item) {
+    return HoldsConversations(data, item.path);
+  });
+}
+
+bool MasksDocuments(const RunConfig& config, bool conversations) {
+  return config.data.document_mask || (conversations && !Prefers(config));
+}
+
+void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
+              bool conversations, RunSetup* setup) {
+  const data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  setup->document_mask = MasksDocuments(config, conversations);
+  if (!conversations) {
+    setup->dataset = data::OpenDataset(d);
+    return;
+  }
+  if (Prefers(config) && !d.mix.empty()) {
+    throw InputError("pairs of answers are for data.path, not data.mix: join their files");
+  }
+  if (config.data.order == "random") {
+    throw InputError(
+        "data.order = \"random\" takes windows at any place of a text, but "
+        "conversations are packed into rows: use shuffled or sequential");
+  }
+  const data::ConversationOptions c{.chat_template = config.data.chat_template,
+                                    .folders = TemplateFolders(config, weights),
+                                    .if_long = config.data.if_long,
+                                    .special_tokens_of_users = config.data.user_special_tokens};
+  if (Prefers(config)) {
+    setup->dataset = data::OpenPreferences(d, c).dataset;
+    return;
+  }
+  data::ConversationDataset opened =
+      d.mix.empty() ? data::OpenConversations(d, c)
+                    : data::OpenConversationMixture(d, c, [&](const std::string& path) {
+                        return HoldsConversations(config.data, path);
+                      });
+  setup->dataset = std::move(opened.dataset);
+  setup->conversations = opened.counts;
+}
+
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
+                int64_t samples_per_step) {
+  if (config.train.steps > 0) return config.train.steps;
+  const int64_t windows =
+      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens).windows_per_epoch();
+  const double samples = config.train.epochs * static_cast<double>(windows);
+  return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,27 @@
+// The data of a run, made from its configuration.
+#pragma once
+
+#include <string>
+
+#include "models/options/config.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+
+// Whether samples are pairs of answers, for preference tuning.
+bool Prefers(const RunConfig& config);
+// Whether the data are rendered by a chat template.
+bool HoldsConversations(const RunConfig& config);
+// Whether tokens see only those of their own document.
+bool MasksDocuments(const RunConfig& config, bool conversations);
+
+// Opens the data into `setup`, with the tokenizer and the chat template of the folder `weights`,
+// unless the configuration names others; "": the run starts from no weights. InputError.
+void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
+              bool conversations, RunSetup* setup);
+
+// Steps of the whole run: train.steps, or as many as train.epochs take.
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
+                int64_t samples_per_step);
+
+}  // namespace lockstep::models

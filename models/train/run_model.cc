@@ -1,0 +1,37 @@
+#include "models/train/run_model.h"
+
+#include "core/cuda/blaslt.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/report/run_progress.h"
+#include "nn/precision.h"
+
+namespace lockstep::models {
+
+// fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
+void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
+  nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
+                  {.compute = WeightDType(setup.config.train.precision),
+                   .reduction = WeightDType(setup.config.train.grad_dtype)});
+}
+
+std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
+  auto model = std::make_unique<Gpt>(setup.model);
+  FillModel(setup, *model);
+  return model;
+}
+
+void FillModel(const RunSetup& setup, Gpt& model) {
+  cuda::AllowTf32(setup.config.train.precision == "tf32");
+  MaterializeFor(setup, setup.device, model);
+  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  if (!weights.empty()) LoadWeights(weights, model);
+  const std::string& from = setup.model.lora.init_from;
+  if (from.empty() || setup.start.checkpoint) return;
+  const PeftAdapter adapter = PeftAdapter::Open(from);
+  CheckBase(adapter, weights, Warn);
+  adapter.LoadInto(model);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,27 @@
+// The optimizer of a run, its schedule and its loss scale, made from its setup.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/module.h"
+#include "kernels/loss_scale/loss_scale.h"
+#include "models/train/run_setup.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// With its state: fresh, or from the checkpoint. A rank takes memory only for its parts of a
+// sharded model's state.
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model);
+// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*, but not those
+// of routers and gates.
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
+                                                const OffloadChoice& offload = {});
+optim::LrSchedule MakeSchedule(const RunSetup& setup);
+// For fp16.
+std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
+
+}  // namespace lockstep::models
