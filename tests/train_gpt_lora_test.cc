@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/io/file.h"
+#include "core/io/safetensors.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"
 
@@ -89,6 +90,51 @@ TEST_F(Lora, ResumesWithTheSameBits) {
   EXPECT_NE(State("whole", 10), State("whole", 20));
 }
 
+// As PEFT does, and so that adapters are exported without a rounding.
+TEST_F(Lora, SavesTheOriginalsOfAdaptersIn16Bits) {
+  const auto options = [&](const std::string& parallel) {
+    return Tune({"--train.precision=bf16", "--dist.reduction=ordered",
+                 "--train.global_batch_size=8", "--train.steps=10", "--parallel." + parallel});
+  };
+  Run(1, "alone", options("shard=none"));
+  for (const std::string parallel : {"shard=optimizer", "shard=full", "pp=2"}) {
+    Run(2, parallel, options(parallel));
+    EXPECT_EQ(State(parallel, 10), State("alone", 10)) << parallel;
+  }
+  const std::string folder = Checkpoint("alone", 10);
+  const SafetensorsFile adapter = SafetensorsFile::Open(folder + "/adapter_model.safetensors"),
+                        state = SafetensorsFile::Open(folder + "/optimizer.safetensors");
+  for (const std::string matrix : {"lora_A", "lora_B"}) {
+    const std::string module = "h.1.attn.c_proj." + matrix;
+    const Tensor saved =
+        adapter.Get("base_model.model.transformer." + module + ".weight").ToTensor();
+    ASSERT_EQ(saved.dtype(), DType::kF32);
+    const std::vector<float> values = saved.ToVector<float>();
+    EXPECT_EQ(values, state.Get(module + ".weight.master").ToTensor().ToVector<float>());
+    EXPECT_NE(values, saved.To(DType::kBF16).To(DType::kF32).ToVector<float>());
+  }
+}
+
+// The base is frozen, and so are the biases of its routers, which the adapters' files do not have.
+TEST_F(Lora, OfAMixtureResumesWithTheSameBits) {
+  const Arguments mixture = {"--model.n_layer=2", "--model.n_expert=4", "--model.router=sigmoid",
+                             "--model.bias_rate=0.05", "--train.steps=20"};
+  Run(1, "mixture", mixture);
+  Arguments options = Tune({"--init_from=" + Path("mixture/latest")});
+  options.insert(options.end(), mixture.begin(), mixture.end());
+  Run(1, "whole", options);
+  Arguments rest = options;
+  rest.push_back("--checkpoint.resume=" + Checkpoint("whole", 10));
+  Run(1, "rest", rest);
+  EXPECT_EQ(State("rest", 20), State("whole", 20));
+  const auto biases = [&](const std::string& folder) {
+    const SafetensorsFile file = SafetensorsFile::Open(folder + "/buffers.safetensors");
+    return file.Get("h.1.mlp.router.bias").ToTensor().ToVector<float>();
+  };
+  EXPECT_EQ(biases(Path("whole/latest")), biases(Path("mixture/latest")));
+  EXPECT_THAT(biases(Path("whole/latest")), testing::Contains(testing::Ne(0)));
+}
+
 TEST_F(Lora, HasTheSameBitsAtAnyNumberOfRanks) {
   const auto options = [&](const std::string& shard) {
     return Tune({"--dist.reduction=ordered", "--train.global_batch_size=8", "--lora.dropout=0.1",
@@ -126,8 +172,28 @@ TEST_F(Lora, ABaseOfFourBitsResumesAndHasTheSameBitsAtAnyNumberOfRanks) {
     Run(2, shard, ranks);
     EXPECT_EQ(State(shard, 40), State("whole", 40)) << shard;
   }
+  // Nor does another run go on beside other weights.
+  EXPECT_THAT(TuneFails({"--init_from=" + Checkpoint("whole", 40)}).err,
+              AllOf(HasSubstr("lora.base = \"model\" (default), but the adapters of "),
+                    HasSubstr("use lora.base = \"nf4\"")));
   EXPECT_THAT(TuneFails({"--lora.base=nf4", "--lora.rank=0"}).err, HasSubstr("lora.rank"));
   EXPECT_THAT(TuneFails({"--lora.base=int4"}).err, HasSubstr("nf4"));
+}
+
+// A base whose files are the parts that ranks had of it is quantised to the bits of a whole one.
+TEST_F(Lora, ABaseOfFourBitsIsReadFromParts) {
+  const Arguments base = {"--model.n_layer=2", "--train.steps=5", "--parallel.shard=full"};
+  Arguments whole = base;
+  whole.push_back("--checkpoint.sharded=false");
+  Run(2, "parts", base);
+  Run(2, "whole", whole);
+  ASSERT_TRUE(PathExists(Checkpoint("parts", 5) + "/parts.json"));
+  ASSERT_FALSE(PathExists(Checkpoint("whole", 5) + "/parts.json"));
+  for (const std::string from : {"parts", "whole"}) {
+    Run(1, "of_" + from,
+        Tune({"--init_from=" + Checkpoint(from, 5), "--lora.base=nf4", "--train.steps=5"}));
+  }
+  EXPECT_EQ(Numbers("of_parts"), Numbers("of_whole"));
 }
 
 TEST_F(Lora, EachOptionActs) {
@@ -157,6 +223,9 @@ TEST_F(Lora, RefusesWhatCannotBe) {
   const std::string tuned = "--init_from=" + Path("tuned/latest");
   EXPECT_THAT(TuneFails({tuned, "--lora.rank=0"}).err, HasSubstr("or merge them first"));
   EXPECT_THAT(TuneFails({tuned, "--lora.rank=3"}).err, HasSubstr("with rank 3"));
+  EXPECT_THAT(TuneFails({tuned, "--lora.alpha=8"}).err,
+              AllOf(HasSubstr("is multiplied by 4 "), HasSubstr("multiplies it by 2:"),
+                    HasSubstr("--lora.alpha=16 --lora.rank_stabilized=false")));
   // The base is another one by now.
   Run(1, "other", {"--model.n_layer=2", "--train.steps=10"});
   RemoveTree(Checkpoint("base", 20));

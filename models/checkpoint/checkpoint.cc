@@ -91,24 +91,28 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0; of a model with adapters only what is trained.
+  // All of it on rank 0; of a model with adapters only what is trained, and of that the f32
+  // originals where the optimizer has some, as PEFT keeps adapters in f32 beside 16-bit weights.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
-    for (const auto& p : model.Parameters()) {
-      if (p->trainable() || !adapters) weights[p.get()] = KeepWhole(*p, p->value());
-    }
     std::vector<SafetensorsItem> state;
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       const Tensor whole = KeepWhole(p, part);
+      if (adapters && name == p.name() + ".master") weights[&p] = whole;
       if (whole.defined()) state.push_back(SafetensorsItem::Of(name, whole));
     });
+    for (const auto& p : model.Parameters()) {
+      const bool saved = p->trainable() || !adapters;
+      if (saved && !weights.contains(p.get())) weights[p.get()] = KeepWhole(*p, p->value());
+    }
     if (share_.rank != 0) return;
     const auto weight = [weights](const std::string&, const Parameter& p) {
       return weights.at(&p);
     };
+    const auto dtype = [weights](const Parameter& p) { return weights.at(&p).dtype(); };
     files->tensors = {{adapters ? kAdapterTensors : "model.safetensors",
-                       adapters ? ToPeftTensors(model, weight) : ToHfTensors(model, weight)},
+                       adapters ? ToPeftTensors(model, weight, dtype) : ToHfTensors(model, weight)},
                       {"optimizer.safetensors", std::move(state)}};
   }
 
@@ -160,6 +164,8 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   if (HasAdapters(model)) {
     files.texts.emplace_back(kAdapterConfig, AdapterConfig(model, state));
     files.metadata[kBaseHashEntry] = state.base_hash;
+    const LoraOptions& lora = model.config().lora;
+    if (lora.quantizes()) files.metadata[kBaseKindEntry] = lora.base;
   }
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   if (tokenizer && !tokenizer->ConfigJson().empty()) {
@@ -193,6 +199,16 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   return all;
 }
 
+// Each of the layer's matrices is quantised by itself.
+void SetWeight(const Tensor& weight, nn::QuantizedLayer& layer) {
+  int64_t begin = 0;
+  for (size_t i = 0; i < layer.num_matrices(); ++i) {
+    const int64_t end = begin + layer.matrix(i).rows();
+    layer.SetMatrix(i, ops::Nf4Quantize(weight.Slice(0, begin, end), layer.double_quantized()));
+    begin = end;
+  }
+}
+
 void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
@@ -201,7 +217,11 @@ void LoadParameters(const std::string& path, Gpt& model) {
   for (const auto& [name, p] : parameters) {
     p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
   }
-  if (parts.names().size() != parameters.size()) {
+  const auto quantized = nn::QuantizedLayers(model);
+  for (const auto& [name, layer] : quantized) {
+    SetWeight(parts.ReadPart(name + ".weight", layer->weight()), *layer);
+  }
+  if (parts.names().size() != parameters.size() + quantized.size()) {
     throw InputError(StrCat(JoinPath(path, kPartsIndex), ": has ", parts.names().size(),
                             " tensors of the model, whose config.json makes ", parameters.size(),
                             ": they do not belong together"));

@@ -211,6 +211,13 @@ using Losses = std::map<std::string, double>;
 void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSource* weight) {
   const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
   CheckBase(adapter, source.weights_folder);
+  if (!adapter.base_kind().empty()) {
+    std::fprintf(stderr,
+                 "export_gpt: note: %s was trained beside weights in 4 bits (%s), and is merged "
+                 "into those of %s, which differ from them by that rounding\n",
+                 adapter.folder().c_str(), adapter.base_kind().c_str(),
+                 source.weights_folder.c_str());
+  }
   const WeightSource merged =
       MergedWeights(source.model->config(), adapter, *weight, dtype,
                     [losses](const nn::LoraMergeLoss& loss) { (*losses)[loss.path] = loss.lost; });

@@ -37,6 +37,10 @@ void CheckDpo(const Options& options, const RunConfig& config) {
     options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
                                                   options.Describe(key), ": ", why));
   };
+  refuse(!config.lora.init_from.empty(), "lora.init_from",
+         "the reference is the model without its adapters, and would lack these: merge them first "
+         "(export_gpt --checkpoint=BASE --adapter=FOLDER --out=merged), and train new ones with "
+         "init_from=merged and lora.rank = 16");
   refuse(config.lora.rank == 0, "lora.rank",
          "the reference is the model without its adapters, so there must be some: use "
          "lora.rank = 16");

@@ -18,8 +18,8 @@
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/sample/chat.h"
+#include "models/sample/sampled_model.h"
 #include "models/sample/text_stream.h"
-#include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 
@@ -292,31 +292,7 @@ std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& 
   return adapters;
 }
 
-void CheckDivides(const GptConfig& shape, int ranks) {
-  const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
-  if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
-    throw InputError(StrCat("the model's ", experts, " experts cannot be shared out among ", ranks,
-                            " processes: use --nproc with a divisor of them"));
-  }
-  if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
-  throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
-                          " keys and values, cannot be shared out among ", ranks,
-                          " processes: use --nproc with a divisor of the heads that divides the "
-                          "others or is a multiple of them"));
-}
-
 }  // namespace
-
-void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks) {
-  if (ranks->size() == 1) return;
-  dist::TensorPlan plan = GptTensorPlan(model.config());
-  if (model.config().vocab_size % ranks->size() != 0) {
-    std::erase_if(plan, [](const dist::TensorRule& rule) {
-      return rule.style == dist::TensorStyle::kVocabulary;
-    });
-  }
-  dist::Parallelize(model, ranks, plan);
-}
 
 void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
@@ -327,6 +303,12 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
       {.aliases = {"lora", "adapters", "lora_path"},
        .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
               "several each continues all prompts"});
+  options.Add("base", &c.base,
+              {.choices = {"auto", "model", "nf4", "nf4_single"},
+               .aliases = {"lora.base", "bnb_4bit_quant_type"},
+               .doc = "the matrices of attention and MLPs: model (f32), nf4 (4 bits, with 8-bit "
+                      "scales), nf4_single (with f32 scales); auto: what the adapter was trained "
+                      "beside, or what they are in the checkpoint"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("prompt", &c.prompts,
@@ -412,35 +394,42 @@ int SampleGpt(const SampleConfig& c) {
   if (c.chat && adapters.size() > 1) {
     throw InputError("--chat has a conversation with one adapter: give --adapter once");
   }
-  Gpt model(shape);
-  AddAdapters(folder, model);
-  if (adapters.size() == 1) adapters[0].AddTo(model);
-  ShareOut(model, std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size));
-  model.Materialize(device, 0);
-  LoadWeights(folder, model);
+  const std::string base = BaseFor(c.base, folder, adapters);
   for (const PeftAdapter& adapter : adapters) {
     CheckBase(adapter, folder, [&](const std::string& text) {
       if (is_main) std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
     });
   }
-  if (adapters.size() == 1) adapters[0].LoadInto(model);
+  const auto parts = std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size);
+  const auto load = [&](const PeftAdapter* adapter) {
+    return LoadSampledModel(folder, base, adapter, parts, device);
+  };
   if (is_main && c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
                stderr);
   }
   if (adapters.size() < 2) {
+    const auto model = load(adapters.empty() ? nullptr : &adapters[0]);
     if (c.chat) {
-      GenerateChat(c, model, std::move(tokenizer), folder, rendezvous);
+      GenerateChat(c, *model, std::move(tokenizer), folder, rendezvous);
     } else {
-      GenerateTexts(c, model, *tokenizer, is_main);
+      GenerateTexts(c, *model, *tokenizer, is_main);
     }
     return 0;
   }
-  AdapterSet set(model);
+  const auto header = [](const PeftAdapter& adapter) { return StrCat(", ", adapter.folder()); };
+  if (base != "model") {  // adapters come before their base is quantised
+    for (const PeftAdapter& adapter : adapters) {
+      GenerateTexts(c, *load(&adapter), *tokenizer, is_main, header(adapter));
+    }
+    return 0;
+  }
+  const auto model = load(nullptr);
+  AdapterSet set(*model);
   for (const PeftAdapter& adapter : adapters) set.Add(adapter.folder(), adapter);
   for (const PeftAdapter& adapter : adapters) {
     set.Use(adapter.folder());
-    GenerateTexts(c, model, *tokenizer, is_main, StrCat(", ", adapter.folder()));
+    GenerateTexts(c, *model, *tokenizer, is_main, header(adapter));
   }
   return 0;
 }

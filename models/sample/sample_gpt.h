@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "dist/tensor/tensor_ranks.h"
-#include "models/gpt/gpt.h"
 #include "models/options/options.h"
 
 namespace lockstep::models {
@@ -14,6 +12,7 @@ namespace lockstep::models {
 struct SampleConfig {
   std::string checkpoint = "out/latest";
   TextList adapters;
+  std::string base = "auto";  // BaseFor
   std::string tokenizer;
   TextList prompts;
   std::string prompt_file;
@@ -39,10 +38,6 @@ struct SampleConfig {
 };
 
 void AddSampleOptions(Options& options, SampleConfig& config);
-
-// Gives this rank its part of a model that only generates text, before it has weights. A vocabulary
-// that does not divide among the ranks stays whole. Throws ArgumentError if the heads do not.
-void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 // Prints text to stdout and speed to stderr. Returns the exit code. Throws InputError.
 //

@@ -81,6 +81,15 @@ void AdoptMixture(const WeightsFolder& weights, const GptConfig& shape, ModelOpt
   CheckMixture(options, *m, weights.path);
 }
 
+// Fails if these adapters, with which training goes on, had a base of 4 bits that it does not have.
+void CheckBaseKind(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
+  const std::string kind = adapter.base_kind();
+  if (kind.empty() || kind == lora.base || (lora.rank == 0 && lora.init_from.empty())) return;
+  options.Fail({"lora.base"},
+               StrCat(options.Describe("lora.base"), ", but the adapters of ", adapter.folder(),
+                      " were trained beside weights in 4 bits: use lora.base = \"", kind, "\""));
+}
+
 }  // namespace
 
 GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunConfig* config) {
@@ -106,16 +115,18 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
   AdoptMixture(weights, shape, &m);
   shape.dropout = m.dropout;
   shape.lora = config->lora;
+  // A checkpoint has its adapters itself.
+  const std::string from = PeftAdapter::Exists(path) ? path : config->lora.init_from;
+  if (!from.empty()) CheckBaseKind(options, PeftAdapter::Open(from), config->lora);
   if (!config->lora.init_from.empty()) {
-    // A checkpoint has its adapters itself.
-    const std::string from = PeftAdapter::Exists(path) ? path : config->lora.init_from;
     const PeftConfig adapter = PeftAdapter::Open(from).config();
     shape.lora = {.rank = adapter.rank,
                   .alpha = adapter.alpha,
                   .dropout = config->lora.dropout,
                   .targets = "those of " + from,
                   .rank_stabilized = adapter.rank_stabilized,
-                  .init_from = from};
+                  .init_from = from,
+                  .base = config->lora.base};
   }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;

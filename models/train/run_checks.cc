@@ -7,7 +7,9 @@
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
 #include "kernels/stochastic_rounding.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
@@ -92,9 +94,36 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
   }
 }
 
+namespace {
+
+// The reference is the model without any adapters: those that something else has trained would be
+// missing in it.
+void CheckReference(const Options& options, const RunSetup& setup) {
+  const auto fail = [&](const char* key, const std::string& folder) {
+    options.Fail(
+        {"train.objective", key},
+        StrCat(options.Describe("train.objective"), " and ", options.Describe(key), ": the ",
+               "reference is the model without its adapters, and would lack those of ", folder,
+               ": merge them first (export_gpt --checkpoint=", folder,
+               " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
+  };
+  const std::string& from = setup.config.init_from;
+  if (const auto& checkpoint = setup.start.checkpoint) {
+    const std::string toml = ReadTrainerState(*checkpoint).config_toml;
+    const bool preferred = RunConfigFromToml(toml, *checkpoint).train.objective == "dpo";
+    if (!preferred) fail("checkpoint.resume", *checkpoint);
+  } else if (PeftAdapter::Exists(from)) {
+    fail("init_from", from);
+  }
+}
+
+}  // namespace
+
 void CheckPreferences(const Options& options, const RunSetup& setup) {
+  if (!setup.prefers()) return;
+  CheckReference(options, setup);
   const nn::MixtureOptions& m = setup.model.mixture;
-  if (!setup.prefers() || m.n_expert == 0 || (m.balance_loss == 0 && m.z_loss == 0)) return;
+  if (m.n_expert == 0 || (m.balance_loss == 0 && m.z_loss == 0)) return;
   const char* key = m.balance_loss > 0 ? "model.balance_loss" : "model.z_loss";
   options.Fail({"train.objective", key},
                StrCat(options.Describe("train.objective"), " with a loss of routers, ", key, " = ",

@@ -22,7 +22,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup);
 void CheckOffload(const Options& options, const RunSetup& setup);
 // for adapters whose targets or rank do not fit the model;
 void CheckAdapters(const Options& options, const RunSetup& setup);
-// for preference tuning of a model with losses of its own;
+// for preference tuning of a model with losses of its own, or whose adapters its reference would
+// lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
 // for data-parallel ranks that cannot share out the weights, or their sums;
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);

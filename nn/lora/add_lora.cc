@@ -63,6 +63,14 @@ std::shared_ptr<Module> MakeAdapter(const Module& layer, const LoraTarget& targe
 // |x|^2 in f64.
 double SquaredNorm(const Tensor& x) { return ops::Sum(ops::Mul(x, x).To(DType::kF64)).Item(); }
 
+void CheckMergeable(const LoraAdapter& adapter) {
+  LS_CHECK(adapter.without() != nullptr, "LoRA: the base of the adapter at '",
+           adapter.adapter_path(), "' is no plain linear layer, so nothing can be merged into ",
+           "it: merge into the model's files instead");
+  LS_CHECK(adapter.weight()->layout().is_whole(), "LoRA: the weight at '", adapter.adapter_path(),
+           "' is shared out among ranks: merge in a single process");
+}
+
 // The share of `update` that is not in after - before.
 double Lost(const Tensor& before, const Tensor& after, const Tensor& update) {
   const double norm = SquaredNorm(update);
@@ -85,7 +93,9 @@ void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOp
   }
   LS_CHECK(!made.empty(), "LoRA: no targets are given; there are: ", List(linears));
   std::vector<std::shared_ptr<Parameter>> base = model.Parameters();
+  std::erase_if(base, [](const auto& p) { return !p->trainable(); });
   for (const auto& p : base) p->SetTrainable(false);
+  dynamic_cast<LoraAdapter&>(*made[0].second).SetFrozen(base);
   for (auto& [target, module] : made) model.ReplaceChild(target->path, module);
   model.AssignNames();
   for (LoraAdapter* adapter : LoraAdapters(model)) {
@@ -123,14 +133,16 @@ void AddLora(Module& model, const std::vector<std::string>& patterns, const Lora
 
 void RemoveLora(Module& model) {
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> layers;
+  std::vector<std::shared_ptr<Parameter>> frozen;
   for (const LoraAdapter* adapter : LoraAdapters(model)) {
+    std::ranges::move(adapter->frozen(), std::back_inserter(frozen));
     layers.emplace_back(adapter->adapter_path(), adapter->without());
     LS_CHECK(layers.back().second != nullptr, "LoRA: the base of the adapter at '",
              layers.back().first, "' is no plain linear layer any more, so it cannot be put back");
   }
   LS_CHECK(!layers.empty(), "LoRA: the model has no adapters to remove");
   for (auto& [path, layer] : layers) model.ReplaceChild(path, std::move(layer));
-  for (const auto& p : model.Parameters()) p->SetTrainable(true);
+  for (const auto& p : frozen) p->SetTrainable(true);
 }
 
 Tensor MergedRows(const Tensor& rows, const Tensor& a, const Tensor& b, double scale, DType dtype,
@@ -146,14 +158,11 @@ Tensor MergedRows(const Tensor& rows, const Tensor& a, const Tensor& b, double s
 
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype) {
   const NoGrad no_grad;
+  const std::vector<LoraAdapter*> adapters = LoraAdapters(model);
+  for (const LoraAdapter* adapter : adapters) CheckMergeable(*adapter);
   std::vector<LoraMergeLoss> losses;
-  for (const LoraAdapter* adapter : LoraAdapters(model)) {
+  for (const LoraAdapter* adapter : adapters) {
     const Parameter& weight = *adapter->weight();
-    LS_CHECK(adapter->without() != nullptr, "LoRA: the base of the adapter at '",
-             adapter->adapter_path(), "' is no plain linear layer, so nothing can be merged into ",
-             "it: merge into the model's files instead");
-    LS_CHECK(weight.layout().is_whole(), "LoRA: the weight at '", adapter->adapter_path(),
-             "' is shared out among ranks: merge in a single process");
     int64_t row = 0;
     for (size_t i = 0; i < adapter->slices().size(); ++i) {
       const LoraSlice& slice = adapter->slices()[i];

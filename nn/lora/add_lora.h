@@ -33,7 +33,8 @@ void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOp
 void AddLora(Module& model, const std::vector<std::string>& patterns, const LoraOptions& options,
              uint64_t seed = 0);
 
-// Puts the linear layers back, without what the adapters add, and makes their weights trainable.
+// Puts the linear layers back, without what the adapters add, and makes trainable again what
+// AddLora froze.
 // Throws ArgumentError if there is no adapter, or if a base has been replaced.
 void RemoveLora(Module& model);
 
@@ -54,7 +55,8 @@ struct LoraMergeLoss {
 // W' = W + scale B A, computed in f32 (f64 for f64) and rounded once; then RemoveLora. With weights
 // of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`
 // the sums are rounded to that one, in which the model is going to be written, whatever the dtype
-// of its weights is.
+// of its weights is. ArgumentError, before anything is changed, as RemoveLora throws it, and if a
+// weight is shared out among ranks.
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype = {});
 
 }  // namespace lockstep::nn

@@ -136,6 +136,18 @@ int64_t LoraAdapter::first_rank(size_t slice) const {
   return rank;
 }
 
+std::vector<std::shared_ptr<Parameter>> LoraAdapter::frozen() const {
+  std::vector<std::shared_ptr<Parameter>> out;
+  for (const auto& p : frozen_) {
+    if (auto there = p.lock()) out.push_back(std::move(there));
+  }
+  return out;
+}
+
+void LoraAdapter::SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen) {
+  frozen_.assign(frozen.begin(), frozen.end());
+}
+
 void LoraAdapter::Keep(const std::shared_ptr<Parameter>& weight,
                        const std::shared_ptr<Parameter>& a, const LoraUpdate& update) {
   weight_ = weight;

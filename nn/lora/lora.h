@@ -22,10 +22,11 @@ struct LoraSlice {
 };
 
 // y = base(x) + scale B(A(dropout(x))), for each slice with its own A [rank, in] and B [rows,
-// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit (but for a GELU
-// in 16 bits, which sees the rounded sum, and in the base's product an unrounded one). The factor
-// `scale` is alpha / rank, or alpha / sqrt(rank) where it is rank-stabilised (Kalajdzievski, "A
-// rank stabilization scaling factor for fine-tuning with LoRA", 2023).
+// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit. The exception
+// is a layer in 16 bits that a GELU follows: without an adapter the product applies the GELU to its
+// f32 result, and with one the GELU gets the sum, rounded to 16 bits. The factor `scale` is alpha /
+// rank, or alpha / sqrt(rank) where it is rank-stabilised (Kalajdzievski, "A rank stabilization
+// scaling factor for fine-tuning with LoRA", 2023).
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
@@ -84,6 +85,10 @@ class LoraAdapter {
   const std::shared_ptr<Parameter>& b(size_t slice) const { return b_[slice]; }
   // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  // The parameters that AddLora froze when it added this adapter, for RemoveLora; of adapters that
+  // were added together the first has them. Those that are gone by now are left out.
+  std::vector<std::shared_ptr<Parameter>> frozen() const;
+  void SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen);
 
  protected:
   explicit LoraAdapter(std::vector<LoraSlice> slices) : slices_(std::move(slices)) {}
@@ -96,6 +101,7 @@ class LoraAdapter {
  private:
   std::shared_ptr<Parameter> weight_, a_;
   std::vector<std::shared_ptr<Parameter>> b_;
+  std::vector<std::weak_ptr<Parameter>> frozen_;
 };
 
 // An nn::Linear with an adapter, in its place: x [..., in] -> [..., out]. Children, replaceable:

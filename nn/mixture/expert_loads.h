@@ -21,7 +21,8 @@ using LayerLoads = std::vector<std::vector<double>>;
 //   loads.MoveBiases(step);
 class ExpertLoads {
  public:
-  // Finds the routers below the module, which outlives this. They must stay in their places.
+  // Finds the routers below the module, which outlives this. They must stay in their places, and
+  // be frozen before, if at all.
   explicit ExpertLoads(Module& model);
 
   bool empty() const { return routers_.empty(); }
@@ -32,7 +33,8 @@ class ExpertLoads {
   std::vector<HostRead> Take();
   // With sigmoid scores: bias += bias_rate for experts whose load is below the mean, -= for those
   // above it. Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts"
-  // (2024), algorithm 1. Loads are integers, so that their sum, and with it the biases, have the
+  // (2024), algorithm 1. Those of routers whose weight is frozen stay, as beside adapters, whose
+  // files do not have them. Loads are integers, so that their sum, and with it the biases, have the
   // same bits however the step's tokens were shared out.
   void MoveBiases(const LayerLoads& loads) const;
 

@@ -10,9 +10,11 @@
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "kernels/cpu/gemm.h"
+#include "models/gpt/generate.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/quantize_base.h"
+#include "models/sample/sampled_model.h"
 #include "nn/lora/lora.h"
 #include "nn/lora/quantized_linear.h"
 #include "tests/message_of.h"
@@ -118,6 +120,23 @@ TEST(BitsAndBytesFolder, HasTheLogitsOfItsDequantisedWeights) {
     ASSERT_EQ(logits.size(), golden.values.size());
     for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], golden.values[i], 2e-5);
   }
+}
+
+TEST(BitsAndBytesFolder, GeneratesTheTokensOfItsDequantisedWeights) {
+  EXPECT_EQ(BaseFor("auto", kFolder, {}), "nf4");
+  EXPECT_EQ(BaseFor("model", kFolder, {}), "model");
+  const std::vector<int32_t> prompt = {3, 1, 4, 15};
+  std::vector<std::vector<int32_t>> texts;
+  for (const char* base : {"model", "nf4"}) {
+    const auto model = LoadSampledModel(kFolder, base, nullptr,
+                                        std::make_shared<dist::TensorRanks>(nullptr, 1), kCpu);
+    EXPECT_EQ(nn::QuantizedLayers(*model).empty(), base == std::string("model"));
+    for (const bool cached : {true, false}) {
+      texts.push_back(Generate(*model, prompt, 31, {.tokens = 20, .kv_cache = cached}));
+    }
+  }
+  EXPECT_EQ(texts[0].size(), 20u);
+  for (const auto& text : texts) EXPECT_EQ(text, texts[0]);
 }
 
 TEST(BitsAndBytesFolder, OtherScalesAreRefused) {

@@ -9,6 +9,7 @@
 #include "core/step_state.h"
 #include "nn/init.h"
 #include "nn/lora/add_lora.h"
+#include "nn/lora/quantized_linear.h"
 #include "nn/mlp.h"
 #include "nn/recompute.h"
 #include "nn/sequential.h"
@@ -212,6 +213,26 @@ TEST(AddLoraTest, AtFirstNothingChanges) {
   }
 }
 
+TEST(AddLoraTest, RemovingMakesTrainableWhatWasBefore) {
+  Model m;
+  m.Materialize(kCpu, kSeed);
+  std::vector<bool> before;
+  for (const auto& p : m.Parameters()) {
+    p->SetTrainable(before.size() % 3 != 0);
+    before.push_back(p->trainable());
+  }
+  AddLora(m, {"h.*.mlp.c_fc"}, kOptions, kSeed);
+  AddLora(m, {"h.*.attn.c_attn"}, kOptions, kSeed);
+  for (const auto& p : m.Parameters()) {
+    const bool own = p->name().find(".lora_") != std::string::npos;
+    EXPECT_EQ(p->trainable(), own) << p->name();
+  }
+  RemoveLora(m);
+  std::vector<bool> after;
+  for (const auto& p : m.Parameters()) after.push_back(p->trainable());
+  EXPECT_EQ(after, before);
+}
+
 // The values of A and B follow from seed and name alone.
 TEST(AddLoraTest, BeforeAndAfterMaterializeTheSameValues) {
   Model before, after;
@@ -340,6 +361,22 @@ TEST(MergeLoraTest, InBf16ASmallUpdateIsMostlyLost) {
 }
 
 // ---- What is wrong, and what to do. ----
+
+TEST(LoraErrorTest, WhatCannotBeMergedChangesNothing) {
+  Model m;
+  m.Materialize(kCpu, kSeed);
+  AddLora(m, kAll, kOptions, kSeed);
+  FillAdapters(m);
+  QuantizeLinear(m, LoraAdapters(m).back()->adapter_path(), {});
+  const Tensor x = RandomTensor({2, 5, 12}, 1, DType::kF32);
+  const auto before = Values(m(x));
+  const auto weights = Weights(m);
+  EXPECT_THAT(MessageOf<ArgumentError>([&] { MergeLora(m); }),
+              HasSubstr("is no plain linear layer, so nothing can be merged into it"));
+  EXPECT_EQ(LoraAdapters(m).size(), 8u);
+  EXPECT_EQ(Weights(m), weights);
+  EXPECT_EQ(Values(m(x)), before);
+}
 
 TEST(LoraErrorTest, SaysWhatThereIs) {
   Model m;

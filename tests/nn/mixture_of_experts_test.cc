@@ -326,6 +326,16 @@ TEST(ExpertLoads, MoveBiasesTowardsAnEvenLoad) {
   EXPECT_DOUBLE_EQ(spread.least, 0);
 }
 
+TEST(ExpertLoads, BiasesOfFrozenRoutersStay) {
+  MixtureOfExperts module(Options(Sigmoid()));
+  module.Materialize(kCpu, 3);
+  for (const auto& p : module.Parameters()) p->SetTrainable(false);
+  const ExpertLoads loads(module);
+  EXPECT_FALSE(loads.has_biases());
+  loads.MoveBiases({{10, 0, 6, 7, 7}});
+  EXPECT_THAT(module.NamedBuffers().at(0).second.ToVector<float>(), testing::Each(0));
+}
+
 TEST(ExpertLoads, CountOnlyTraining) {
   MixtureOfExperts module(Options(Softmax()));
   module.Materialize(kCpu, 3);

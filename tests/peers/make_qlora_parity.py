@@ -5,7 +5,7 @@
 
 Needs torch, transformers, peft, numpy and bitsandbytes 0.50 or newer. The models are those of
 llama_parity and qwen2_parity, and the adapters those of llama_peft and qwen2_peft, which PEFT loads.
-Each matrix of the layers is quantised and dequantised by bitsandbytes' functions for the CPU; PEFT
+Each matrix of the layers is quantised as in make_nf4_goldens.py and dequantised by bitsandbytes; PEFT
 then trains in f32 beside what comes out, since bitsandbytes' own layer for the CPU is wrong for rows
 that are shorter than a block. For each model and base, nf4 (double quantised) and nf4_single:
 

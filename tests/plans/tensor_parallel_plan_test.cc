@@ -5,7 +5,7 @@
 
 #include "core/cuda/device.h"
 #include "dist/groups/in_process_group.h"
-#include "models/sample/sample_gpt.h"
+#include "models/sample/sampled_model.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"

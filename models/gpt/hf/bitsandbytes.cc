@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/io/file.h"
 #include "core/io/json.h"
 
 namespace lockstep::models {
@@ -110,6 +111,16 @@ std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::stri
     CopyBytes(Beside(find, *weight, name, ".absmax"), DType::kF32, l.blocks, data + l.scales);
   }
   return m;
+}
+
+std::string BaseIn(const std::string& folder) {
+  const std::string file = JoinPath(folder, "config.json");
+  const nlohmann::json j = ParseJson(ReadFile(file), file);
+  const Fields f{j, file};
+  if (!f.Has("quantization_config")) return "model";
+  CheckQuantizationConfig(f);
+  const Fields q = f.Object("quantization_config");
+  return q.Bool("bnb_4bit_use_double_quant", false) ? "nf4" : "nf4_single";
 }
 
 void CheckQuantizationConfig(const Fields& f) {

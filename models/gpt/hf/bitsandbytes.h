@@ -21,6 +21,10 @@ using FindEntry = std::function<const SafetensorsEntry*(const std::string& name)
 std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::string& name,
                                           const Shape& shape);
 
+// How a folder keeps the matrices of attention and MLPs, by its config.json: "nf4" or "nf4_single"
+// (4 bits, with scales of 8 bits or in f32), else "model", as lora.base has it.
+std::string BaseIn(const std::string& folder);
+
 // Throws InputError naming the field if config.json has a "quantization_config" of another method.
 void CheckQuantizationConfig(const Fields& f);
 

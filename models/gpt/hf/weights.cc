@@ -251,8 +251,10 @@ class HfWeights {
     if (std::optional<Nf4Matrix> matrix = FindNf4(piece, in_file)) {
       if (matrix->double_quantized == double_quantized) return *std::move(matrix);
       throw InputError(StrCat(*entry.source, ": '", entry.name, "' has scales of ",
-                              matrix->double_quantized ? "8 bits: use --lora.base=nf4"
-                                                       : "f32: use --lora.base=nf4_single"));
+                              matrix->double_quantized
+                                  ? "8 bits: use --lora.base=nf4 (in sample_gpt --base=nf4)"
+                                  : "f32: use --lora.base=nf4_single (in sample_gpt "
+                                    "--base=nf4_single)"));
     }
     CheckFits(entry, in_file);
     const Tensor stored = entry.ToTensor();

@@ -1,6 +1,7 @@
 #include "models/gpt/peft/adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/io/file.h"
@@ -117,9 +118,18 @@ PeftAdapter PeftAdapter::Open(const std::string& folder) {
   return {folder, ParsePeftConfig(ReadFile(config), config), SafetensorsFile::Open(tensors)};
 }
 
-std::string PeftAdapter::base_hash() const {
-  const auto it = file_.metadata().find(kBaseHashEntry);
+std::string PeftAdapter::Metadata(const char* entry) const {
+  const auto it = file_.metadata().find(entry);
   return it == file_.metadata().end() ? "" : it->second;
+}
+
+std::string PeftAdapter::base_hash() const { return Metadata(kBaseHashEntry); }
+
+std::string PeftAdapter::base_kind() const {
+  const std::string kind = Metadata(kBaseKindEntry);
+  if (kind.empty() || kind == "nf4" || kind == "nf4_single") return kind;
+  throw InputError(StrCat(file_.source(), ": the entry ", kBaseKindEntry, " of its metadata is ",
+                          Quoted(kind), "; this program knows \"nf4\" and \"nf4_single\""));
 }
 
 std::pair<Tensor, Tensor> PeftAdapter::Matrices(const std::string& module) const {
@@ -147,6 +157,23 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
     Fail(*matrices.a, StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
                              " has no such module: the files do not belong together"));
   }
+}
+
+void PeftAdapter::CheckScale(const std::string& module, double scale) const {
+  const double own = config_.ScaleOf(module);
+  if (std::abs(scale - own) <= 1e-9 * std::abs(own)) return;
+  const bool patterns = !config_.rank_pattern.empty() || !config_.alpha_pattern.empty();
+  const std::string options =
+      patterns
+          ? ""
+          : StrCat("--lora.alpha=", config_.alpha,
+                   " --lora.rank_stabilized=", config_.rank_stabilized ? "true" : "false", ", or ");
+  throw InputError(StrCat(JoinPath(folder_, kAdapterConfig), ": what the adapter of ", module,
+                          " adds is multiplied by ", own,
+                          " (lora_alpha and r), and the model that ",
+                          "is to have its values multiplies it by ", scale, ": use ", options,
+                          "--init_from=WEIGHTS --lora.init_from=", folder_,
+                          ", which takes ranks and alphas from the file"));
 }
 
 void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) const {
@@ -252,6 +279,7 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       const auto& [entry_a, entry_b] = it->second;
       CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
       CheckShape(*entry_b, {rows, rank}, StrCat(module, " with rank ", rank));
+      CheckScale(module, adapter->slices()[i].scale);
       const int64_t first = adapter->first_rank(i);
       a.Slice(0, first, first + rank).CopyFrom(entry_a->ToTensor());
       SetValue(*adapter->b(i), entry_b->ToTensor().To(DType::kF32));

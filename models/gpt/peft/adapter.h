@@ -38,6 +38,8 @@ class PeftAdapter {
   const PeftConfig& config() const { return config_; }
   // WriteAdapter's base_hash; "" if another program wrote the files.
   std::string base_hash() const;
+  // "nf4" or "nf4_single" if Lockstep trained it beside weights in 4 bits, else "".
+  std::string base_kind() const;
 
   // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.
   std::pair<Tensor, Tensor> Matrices(const std::string& module) const;
@@ -49,7 +51,8 @@ class PeftAdapter {
   // InputError says which tensor does not fit the model, and why.
   void AddTo(Gpt& model, double dropout = 0) const;
   // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
-  // rank takes its part. InputError if the model's adapters are others than this one's.
+  // rank takes its part. InputError if the model's adapters are others than this one's, or multiply
+  // what they add by another scale.
   void LoadInto(Gpt& model) const;
 
  private:
@@ -61,8 +64,11 @@ class PeftAdapter {
   PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file);
   void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                      int64_t columns) const;
+  std::string Metadata(const char* entry) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
   void MarkSaved(Gpt& model) const;
+  // `scale`: that of the model's adapter of the module.
+  void CheckScale(const std::string& module, double scale) const;
 
   std::string folder_;
   PeftConfig config_;

@@ -111,7 +111,8 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model) {
       model, [](const std::string&, const Parameter& p) { return p.WholeOf(p.value().Detach()); });
 }
 
-std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource& weight) {
+std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource& weight,
+                                           const std::function<DType(const Parameter&)>& dtype_of) {
   std::map<std::string, std::shared_ptr<Parameter>> parameters;
   for (const auto& [name, p] : model.NamedParameters()) parameters[name] = p;
   std::vector<SafetensorsItem> items;
@@ -119,8 +120,8 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
                        const std::shared_ptr<Parameter>& p, const Shape& shape,
                        std::function<Tensor(const Tensor&)> part) {
     items.push_back(
-        SafetensorsItem::Of("base_model.model." + key, p->value().dtype(), shape,
-                            [weight, name, p, part] { return part(weight(name, *p)); }));
+        SafetensorsItem::Of("base_model.model." + key, dtype_of ? dtype_of(*p) : p->value().dtype(),
+                            shape, [weight, name, p, part] { return part(weight(name, *p)); }));
   };
   for (const AdaptableLayer& layer : AdaptableLayers(model)) {
     const std::string a_name = layer.path + ".lora_A.weight";

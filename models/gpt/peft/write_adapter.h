@@ -1,6 +1,7 @@
 // Writes the adapters of a Gpt as PEFT's files (adapter.h).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace lockstep::models {
 // The entry of the metadata of adapter_model.safetensors with HashOfContent of the weights to which
 // the adapter belongs. Only Lockstep reads it.
 inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
+// The one with lora.base, where these weights were in 4 bits when the adapter was trained.
+inline constexpr char kBaseKindEntry[] = "lockstep.base_kind";
 
 // What adapter_config.json says of a model's adapters: targets, ranks and scales, and in
 // modules_to_save what else is trainable. `rank_stabilized` is by which formula alphas make scales.
@@ -20,9 +23,12 @@ inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
 PeftConfig PeftConfigOf(Gpt& model, bool rank_stabilized);
 
 // The tensors of adapter_model.safetensors: A and B of all adapters, and what else is trainable. As
-// for ToHfTensors, all ranks of a sharded model produce the items together.
+// for ToHfTensors, all ranks of a sharded model produce the items together. `dtype_of`: of what
+// `weight` gives; by default that of the parameter's value.
 std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model);
-std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource& weight);
+std::vector<SafetensorsItem> ToPeftTensors(
+    const Gpt& model, const WeightSource& weight,
+    const std::function<DType(const Parameter&)>& dtype_of = {});
 
 // Fills a folder, which is made if there is none; of a model that this process has whole. An empty
 // hash is left out.

@@ -8,9 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/io/fault.h"
+#include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/gpt/peft/write_adapter.h"
 #include "tests/message_of.h"
 #include "tests/models/export/gguf_file.h"
 #include "tests/models/temp_folder.h"
@@ -153,6 +156,33 @@ TEST_F(ExportGptTest, MergesAdapters) {
     }
     EXPECT_GT(changed, 0);
   }
+}
+
+TEST_F(ExportGptTest, TellsOfAdaptersThatWereTrainedBeside4Bits) {
+  const std::string golden = "tests/testdata/qwen2_peft";
+  config_.checkpoint = "tests/testdata/qwen2_parity";
+  config_.adapter = folder_.Path("qlora");
+  MakeDirectories(config_.adapter);
+  WriteFileAtomically(JoinPath(config_.adapter, kAdapterConfig),
+                      ReadFile(JoinPath(golden, kAdapterConfig)));
+  const auto said = [&](const std::map<std::string, std::string>& metadata) {
+    const SafetensorsFile file = SafetensorsFile::Open(JoinPath(golden, kAdapterTensors));
+    std::vector<SafetensorsItem> items;
+    for (const SafetensorsEntry& entry : file.entries()) {
+      items.push_back(SafetensorsItem::Of(entry.name, entry.ToTensor()));
+    }
+    FileWriter writer(JoinPath(config_.adapter, kAdapterTensors));
+    WriteSafetensors(writer, items, metadata);
+    writer.Close();
+    config_.out = folder_.Path(metadata.empty() ? "beside_f32" : "beside_nf4");
+    testing::internal::CaptureStderr();
+    ExportGpt(config_);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said({}), "");
+  EXPECT_THAT(said({{kBaseKindEntry, "nf4"}}),
+              AllOf(HasSubstr("qlora was trained beside weights in 4 bits (nf4), and is merged"),
+                    HasSubstr("into those of tests/testdata/qwen2_parity")));
 }
 
 TEST_F(ExportGptTest, TakesTheBestCheckpointOfARun) {

@@ -8,7 +8,10 @@
 
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
+#include "core/io/safetensors_writer.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
+#include "nn/lora/quantized_linear.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -76,12 +79,9 @@ std::string Text(const std::vector<std::string>& command) {
   return run.out;
 }
 
-TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
-  const std::string out = Folder("tuned");
-  const Result run = RunProgram(Tune(kBase, out));
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  // PEFT's losses.
-  const auto golden = nlohmann::json::parse(ReadFile(kAdapter + "/steps.json")).at("steps");
+// The losses of a run's steps are those of a golden.
+void ExpectLosses(const std::string& out, const std::string& steps) {
+  const auto golden = nlohmann::json::parse(ReadFile(steps)).at("steps");
   std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
   size_t step = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -93,6 +93,86 @@ TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
     ++step;
   }
   EXPECT_EQ(step, golden.size());
+}
+
+// A folder with the base's weights as they are after nf4, in f32.
+std::string Dequantised(const std::string& base) {
+  models::GptConfig config = models::ReadHfConfig(base);
+  models::Gpt plain(config);
+  config.lora = {.rank = 1, .base = "nf4"};
+  models::Gpt quantized(config);
+  for (models::Gpt* model : {&plain, &quantized}) {
+    model->Materialize(kCpu, 0);
+    LoadHfWeights(*model, base);
+  }
+  std::map<std::string, Tensor> weights;
+  for (const auto& [name, p] : plain.NamedParameters()) weights[name] = p->value().Detach();
+  for (const auto& [path, layer] : nn::QuantizedLayers(quantized)) {
+    int64_t begin = 0;
+    for (const Nf4Matrix& m : layer->matrices()) {
+      const Tensor rows = weights.at(path + ".weight").Slice(0, begin, begin + m.rows());
+      rows.CopyFrom(ops::Nf4Dequantize(m, DType::kF32));
+      begin += m.rows();
+    }
+  }
+  const std::string folder = Folder("dequantised");
+  models::WriteHfFolder(folder, ToHfConfig(plain.config()), ToHfTensors(plain), int64_t{1} << 40);
+  return folder;
+}
+
+// The adapter as PEFT would have saved it: it does not say to which weights it belongs.
+std::string Unsigned(const std::string& adapter) {
+  const std::string folder = Folder("unsigned");
+  WriteFileAtomically(folder + "/adapter_config.json", ReadFile(adapter + "/adapter_config.json"));
+  const SafetensorsFile file = SafetensorsFile::Open(adapter + "/adapter_model.safetensors");
+  std::vector<SafetensorsItem> items;
+  for (const SafetensorsEntry& e : file.entries()) {
+    items.push_back(SafetensorsItem::Of(e.name, e.ToTensor()));
+  }
+  FileWriter writer(folder + "/adapter_model.safetensors");
+  WriteSafetensors(writer, items);
+  writer.Close();
+  return folder;
+}
+
+TEST(AdapterPrograms, TrainAndSampleBesideWeightsOfFourBits) {
+  const std::string out = Folder("qlora");
+  const Result run = RunProgram(Tune(kBase, out, {"--lora.base=nf4"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ExpectLosses(out, "tests/testdata/qlora/llama_nf4_steps.json");
+  const models::PeftAdapter adapter = models::PeftAdapter::Open(out + "/latest");
+  EXPECT_EQ(adapter.base_kind(), "nf4");
+  EXPECT_EQ(models::PeftAdapter::Open(kAdapter).base_kind(), "");
+
+  const std::string longer = "--tokens=25";
+  const std::string tuned = Text(Sample(out, {longer}));
+  const std::string peer = "--adapter=" + Unsigned(out + "/latest"), own = "--adapter=" + out;
+  EXPECT_EQ(tuned, Text(Sample(Dequantised(kBase), {longer, peer})));
+  EXPECT_EQ(tuned, Text(Sample(kBase, {longer, own})));
+  EXPECT_EQ(tuned, Text(Sample(kBase, {longer, peer, "--base=nf4"})));
+  const std::string unquantised = Text(Sample(out, {longer, "--base=model"}));
+  EXPECT_NE(unquantised, tuned);
+  EXPECT_EQ(unquantised, Text(Sample(kBase, {longer, peer})));
+
+  const std::string other = "--adapter=" + kAdapter;
+  EXPECT_EQ(Text(Sample(kBase, {longer, other, own, "--base=nf4"})),
+            StrCat("---- prompt 1, ", kAdapter, " ----\n",
+                   Text(Sample(kBase, {longer, other, "--base=nf4"})), "---- prompt 1, ", out,
+                   "/latest ----\n", tuned));
+  const Result mixed = RunProgram(Sample(kBase, {other, own}));
+  EXPECT_EQ(mixed.exit_code, 1);
+  EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained beside weights of the kind model"),
+                               HasSubstr("beside nf4"), HasSubstr("--base")));
+  const Result shared = RunProgram(Sample(out, {"--nproc=2"}));
+  EXPECT_EQ(shared.exit_code, 1);
+  EXPECT_THAT(shared.err, AllOf(HasSubstr("4 bits (nf4)"), HasSubstr("--base=model")));
+}
+
+TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {
+  const std::string out = Folder("tuned");
+  const Result run = RunProgram(Tune(kBase, out));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ExpectLosses(out, kAdapter + "/steps.json");
 
   // The checkpoint has the adapter and not the base, to which it points.
   const std::string latest = out + "/latest";

@@ -14,7 +14,9 @@
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/gpt/peft/write_adapter.h"
+#include "models/train/run_setup.h"
 #include "tests/message_of.h"
+#include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
 namespace {
@@ -287,6 +289,19 @@ TEST(PeftBase, ThatIsNotThere) {
             HasSubstr("or link that path to where they are now")));
 }
 
+// What lora.base says holds also where the adapters are there already.
+TEST(PeftBase, IsQuantisedBesideAdaptersOfOthers) {
+  std::vector<std::string> arguments = {"--init_from=" + Base("llama"),
+                                        "--lora.init_from=" + Golden("llama"), "--lora.base=nf4",
+                                        "--parallel.tp=1"};
+  const ParsedRun run(arguments);
+  EXPECT_EQ(PrepareShape(run.options, run.config, kCpu, 1).model.lora.base, "nf4");
+  arguments.back() = "--parallel.tp=2";
+  const ParsedRun cut(arguments);
+  EXPECT_THAT(MessageOf<InputError>([&] { PrepareShape(cut.options, cut.config, kCpu, 2); }),
+              HasSubstr("lora.base = \"nf4\" (command line) quantises matrices in blocks"));
+}
+
 // ---- Several at a time. ----
 
 TEST(AdapterSet, SwitchesBetweenAdaptersAndNone) {
@@ -339,6 +354,9 @@ TEST(PeftFiles, LoadedIntoOtherAdapters) {
   EXPECT_THAT(
       refusal(WithTensors("llama", [](Tensors& t) { t.erase("base_model.model.lm_head.weight"); })),
       HasSubstr("lacks base_model.model.lm_head.weight"));
+  EXPECT_THAT(refusal(WithField("llama", "lora_alpha", 40)),
+              AllOf(HasSubstr("q_proj adds is multiplied by 20"), HasSubstr("multiplies it by 4:"),
+                    HasSubstr("--lora.init_from=")));
 }
 
 }  // namespace

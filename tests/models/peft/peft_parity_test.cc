@@ -3,6 +3,7 @@
 // made the goldens, and make_qlora_parity.py those beside bases that bitsandbytes quantised.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,7 @@
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "data/token_file.h"
-#include "models/checkpoint/adapter_base.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/merged_weights.h"
@@ -190,11 +191,15 @@ TEST_P(PeftParity, MergedWeights) {
     const bool half = dtype == DType::kBF16;
     const SafetensorsFile golden = SafetensorsFile::Open(
         StrCat(Folder(), half ? "/merged_bf16" : "/merged_f32", ".safetensors"));
-    const MergedModel merged = MergeAdapter(half ? BaseInBf16() : Base(), Folder());
-    EXPECT_EQ(merged.dtype, dtype);
-    EXPECT_TRUE(nn::LoraAdapters(*merged.model).empty());
+    const std::string base = half ? BaseInBf16() : Base();
+    Gpt shape(ReadHfConfig(base));
+    shape.Materialize(kMeta, 0, dtype);
+    std::vector<nn::LoraMergeLoss> losses;
+    const WeightSource weight =
+        MergedWeights(shape.config(), PeftAdapter::Open(Folder()), HfWeightSource(shape, base),
+                      dtype, [&](const nn::LoraMergeLoss& loss) { losses.push_back(loss); });
     std::map<std::string, SafetensorsItem> items;
-    for (const SafetensorsItem& item : ToHfTensors(*merged.model)) items[item.name] = item;
+    for (const SafetensorsItem& item : ToHfTensors(shape, weight)) items[item.name] = item;
     const double unit = half ? 0x1p-8 : 0x1p-24;  // of rounding to the nearest
     for (const SafetensorsEntry& entry : golden.entries()) {
       const bool prefixed = !items.contains(entry.name);
@@ -219,42 +224,43 @@ TEST_P(PeftParity, MergedWeights) {
         ASSERT_NEAR(ours[i], rounded[i] + update, unit * size + slack) << entry.name << " " << i;
       }
     }
-    ASSERT_FALSE(merged.losses.empty());
-    for (const nn::LoraMergeLoss& loss : merged.losses) {
+    ASSERT_FALSE(losses.empty());
+    for (const nn::LoraMergeLoss& loss : losses) {
       EXPECT_LT(loss.lost, half ? 0.1 : 1e-5) << loss.path << " " << loss.slice;
       EXPECT_GT(loss.lost, half ? 1e-4 : 0) << loss.path << " " << loss.slice;
     }
   }
 }
 
-// Weights of a file in f32 become bf16 by the same one rounding, in memory and on their way to a
-// file.
-TEST_P(PeftParity, MergedIntoAnotherDtype) {
-  const PeftAdapter adapter = PeftAdapter::Open(Folder());
-  const MergedModel wide = MergeAdapter(Base(), Folder());
-  const MergedModel narrow = MergeAdapter(Base(), Folder(), DType::kBF16);
-  EXPECT_EQ(narrow.dtype, DType::kBF16);
-  EXPECT_GT(narrow.losses.at(0).lost, 1e-4);
+// In memory and on their way to a file.
+TEST_P(PeftParity, MergedInAModelAreTheSame) {
   Gpt base(ReadHfConfig(Base()));
   base.Materialize(kCpu, 0);
   LoadHfWeights(base, Base());
-  std::vector<double> lost;
-  const WeightSource weight = MergedWeights(
-      base.config(), adapter, [](const std::string&, const Parameter& p) { return p.value(); },
-      DType::kBF16, [&](const nn::LoraMergeLoss& loss) { lost.push_back(loss.lost); });
-  const auto narrow_parameters = narrow.model->NamedParameters();
-  const auto wide_parameters = wide.model->NamedParameters();
-  for (size_t i = 0; i < narrow_parameters.size(); ++i) {
-    const auto& [name, p] = narrow_parameters[i];
-    const auto bf16 = [](const Tensor& x) {
-      return x.Detach().To(DType::kBF16).To(DType::kF32).ToVector<float>();
-    };
-    const std::vector<float> values = bf16(p->value());
-    EXPECT_EQ(values, bf16(wide_parameters[i].second->value())) << name;
-    EXPECT_EQ(values, bf16(weight(name, *base.Parameters()[i]))) << name;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::map<std::string, double> lost;
+    const WeightSource weight = MergedWeights(
+        base.config(), PeftAdapter::Open(Folder()),
+        [](const std::string&, const Parameter& p) { return p.value(); }, dtype,
+        [&](const nn::LoraMergeLoss& loss) { lost[loss.path] = loss.lost; });
+    const auto model = Load();
+    const auto losses = nn::MergeLora(*model, dtype);
+    EXPECT_TRUE(nn::LoraAdapters(*model).empty());
+    const auto parameters = base.NamedParameters(), merged = model->NamedParameters();
+    ASSERT_EQ(merged.size(), parameters.size());
+    for (size_t i = 0; i < merged.size(); ++i) {
+      const auto& [name, p] = merged[i];
+      EXPECT_EQ(p->value().Detach().To(dtype).To(DType::kF32).ToVector<float>(),
+                weight(name, *parameters[i].second).To(DType::kF32).ToVector<float>())
+          << name;
+    }
+    ASSERT_EQ(losses.size(), lost.size());
+    for (const nn::LoraMergeLoss& loss : losses) {
+      const bool known = std::ranges::any_of(
+          lost, [&](const auto& of_module) { return of_module.second == loss.lost; });
+      EXPECT_TRUE(known) << loss.path << " " << loss.slice;
+    }
   }
-  ASSERT_EQ(lost.size(), narrow.losses.size());
-  for (size_t i = 0; i < lost.size(); ++i) EXPECT_EQ(lost[i], narrow.losses[i].lost) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PeftParity, testing::Values("llama", "qwen2", "gpt2"),

@@ -173,6 +173,22 @@ TEST_F(Dpo, ADryRunShowsAPair) {
   EXPECT_THAT(run.out, HasSubstr("rejected:\n"));
 }
 
+// A reference without them would be another model than the one that training starts from.
+TEST_F(Dpo, RefusesAdaptersThatTheReferenceWouldLack) {
+  Run(1, "adapted",
+      {"--init_from=" + Path("base/latest"), "--data.path=" + Path("base.txt"),
+       "--model.block_size=64", "--model.dropout=0", "--lora.rank=4", "--train.steps=2"});
+  const std::string adapted = Checkpoint("adapted", 2);
+  EXPECT_THAT(TuneFails({"--init_from=" + adapted}),
+              AllOf(HasSubstr("init_from = \"" + adapted), HasSubstr("would lack those of"),
+                    HasSubstr("export_gpt --checkpoint=" + adapted + " --out=merged")));
+  EXPECT_THAT(TuneFails({"--checkpoint.resume=" + adapted}),
+              AllOf(HasSubstr("checkpoint.resume"), HasSubstr("would lack those of " + adapted)));
+  EXPECT_THAT(
+      TuneFails({"--lora.rank=0", "--lora.init_from=" + adapted}, 2),
+      AllOf(HasSubstr("lora.init_from"), HasSubstr("would lack these"), HasSubstr("--out=merged")));
+}
+
 TEST_F(Dpo, RefusesWhatCannotBe) {
   EXPECT_THAT(TuneFails({"--lora.rank=0"}, 2),
               AllOf(HasSubstr("the reference is the model without its adapters"),

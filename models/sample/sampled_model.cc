@@ -1,0 +1,73 @@
+#include "models/sample/sampled_model.h"
+
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf/bitsandbytes.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/gpt/quantize_base.h"
+#include "models/train/parallelize.h"
+
+namespace lockstep::models {
+
+std::string BaseFor(const std::string& option, const std::string& folder,
+                    const std::vector<PeftAdapter>& adapters) {
+  if (option != "auto") return option;
+  const std::string stored = BaseIn(WeightsOf(folder));
+  std::vector<PeftAdapter> all = adapters;
+  if (PeftAdapter::Exists(folder)) all.push_back(PeftAdapter::Open(folder));
+  std::string base;
+  for (const PeftAdapter& adapter : all) {
+    const std::string of_adapter = adapter.base_kind().empty() ? stored : adapter.base_kind();
+    if (base.empty()) base = of_adapter;
+    if (base == of_adapter) continue;
+    throw InputError(StrCat(all[0].folder(), " was trained beside weights of the kind ", base,
+                            ", and ", adapter.folder(), " beside ", of_adapter,
+                            ": say which ones all are to have with --base"));
+  }
+  return base.empty() ? stored : base;
+}
+
+std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,
+                                      const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
+                                      Device device) {
+  auto model = std::make_unique<Gpt>(ReadHfConfig(WeightsOf(folder)));
+  AddAdapters(folder, *model);
+  if (adapter != nullptr) adapter->AddTo(*model);
+  if (base != "model") {
+    if (ranks->size() > 1) {
+      throw InputError(StrCat("weights in 4 bits (", base, ") have blocks that ", ranks->size(),
+                              " processes cannot share out: use one process, or --base=model"));
+    }
+    QuantizeBase(*model, base == "nf4");
+  }
+  ShareOut(*model, ranks);
+  model->Materialize(device, 0);
+  LoadWeights(folder, *model);
+  if (adapter != nullptr) adapter->LoadInto(*model);
+  return model;
+}
+
+void CheckDivides(const GptConfig& shape, int ranks) {
+  const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
+  if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
+    throw InputError(StrCat("the model's ", experts, " experts cannot be shared out among ", ranks,
+                            " processes: use --nproc with a divisor of them"));
+  }
+  if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
+  throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
+                          " keys and values, cannot be shared out among ", ranks,
+                          " processes: use --nproc with a divisor of the heads that divides the "
+                          "others or is a multiple of them"));
+}
+
+void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks) {
+  if (ranks->size() == 1) return;
+  dist::TensorPlan plan = GptTensorPlan(model.config());
+  if (model.config().vocab_size % ranks->size() != 0) {
+    std::erase_if(plan, [](const dist::TensorRule& rule) {
+      return rule.style == dist::TensorStyle::kVocabulary;
+    });
+  }
+  dist::Parallelize(model, ranks, plan);
+}
+
+}  // namespace lockstep::models
