@@ -104,7 +104,9 @@ TEST(ConversationsLongLife, NothingGrowsWithTheEpochs) {
   EXPECT_EQ(late.process.threads, early.process.threads);
   EXPECT_EQ(late.process.descriptors, early.process.descriptors);
   if (kSanitized) return;
-  EXPECT_LE(late.heap_bytes, early.heap_bytes + (16 << 10));
+  // How far the loader's thread has read, and what malloc keeps for it, makes some 35 KiB from run
+  // to run. 64 bytes an epoch, or 4 a batch, would be more than this.
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + (96 << 10));
   EXPECT_LE(late.process.resident_bytes, early.process.resident_bytes + (4 << 20));
 }
 

@@ -192,11 +192,12 @@ TEST_F(TrainGptChat, AMixtureWithTextGoesOnAsIfItHadNotStopped) {
   };
   options.push_back("--data.mix=" + Path("plain.txt") + ":0.25," + Path("chat.jsonl") + ":0.75");
   EXPECT_THAT(run("--dry_run"),
-              AllOf(HasSubstr("plain.txt: weight 1, "), HasSubstr("chat.jsonl: weight 3, "),
-                    HasSubstr("300 conversations in "), HasSubstr("assistant\n>>>")));
+              AllOf(HasSubstr("300 conversations in "), HasSubstr("assistant\n>>>")));
   options.pop_back();
   options.push_back("--checkpoint.every=3");
-  EXPECT_THAT(run("--checkpoint.keep=0"), HasSubstr("step 8 | validation loss "));
+  EXPECT_THAT(run("--checkpoint.keep=0"),
+              AllOf(HasSubstr("plain.txt: weight 1, "), HasSubstr("chat.jsonl: weight 3, "),
+                    HasSubstr("step 8 | validation loss ")));
   options[1] = "--out_dir=" + Path("resumed");
   run("--checkpoint.resume=" + Path("whole/checkpoints/step-00000003"));
   const std::string end = "/checkpoints/step-00000008/model.safetensors";
