@@ -10,9 +10,9 @@
 
 namespace lockstep::models {
 
-// The entry of the metadata of adapter_model.safetensors with HashOfContent of the weights to which
-// the adapter belongs. Only Lockstep reads it.
-inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
+// The entry of the metadata of adapter_model.safetensors with HashOfWeights of what the
+// adapter belongs to. Only Lockstep reads it.
+inline constexpr char kBaseHashEntry[] = "lockstep.weights_hash";
 
 // What adapter_config.json says of a model's adapters: targets, ranks and scales, and in
 // modules_to_save what else is trainable. `rank_stabilized` is by which formula alphas make scales.
