@@ -22,11 +22,11 @@ struct LoraSlice {
 };
 
 // y = base(x) + scale B(A(dropout(x))), for each slice with its own A [rank, in] and B [rows,
-// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit. The exception is
-// a layer in 16 bits that a GELU follows: without an adapter the product applies the GELU to its f32
-// result, and with one the GELU gets the sum, rounded to 16 bits. The factor `scale` is alpha / rank,
-// or alpha / sqrt(rank) where it is rank-stabilised (Kalajdzievski, "A rank stabilization scaling
-// factor for fine-tuning with LoRA", 2023).
+// rank]. A is uniform in +-1/sqrt(in), B is zero: at first y = base(x), to the bit. The exception
+// is a layer in 16 bits that a GELU follows: without an adapter the product applies the GELU to its
+// f32 result, and with one the GELU gets the sum, rounded to 16 bits. The factor `scale` is alpha /
+// rank, or alpha / sqrt(rank) where it is rank-stabilised (Kalajdzievski, "A rank stabilization
+// scaling factor for fine-tuning with LoRA", 2023).
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
