@@ -21,7 +21,7 @@ std::string NameOf(const std::string& folder) {
 }  // namespace
 
 std::string HashOfBase(const std::string& folder) {
-  return fmt::format("{:016x}", HashOfContent(folder));
+  return fmt::format("{:016x}", HashOfWeights(folder));
 }
 
 void CheckBase(const PeftAdapter& adapter, const std::string& base,
@@ -32,7 +32,8 @@ void CheckBase(const PeftAdapter& adapter, const std::string& base,
     throw InputError(StrCat(adapter.folder(), " has adapters of other weights than those that are ",
                             "now in ", base,
                             name.empty() ? "" : StrCat(" (they were in ", name, ")"),
-                            ": restore these, or name the folder that has them"));
+                            ": put those back, or name the folder that has them as the weights",
+                            " (--checkpoint or --init_from)"));
   }
   if (name.empty() || NameOf(name) == NameOf(base)) return;
   const std::string text =

@@ -8,7 +8,7 @@
 
 namespace lockstep::models {
 
-// HashOfContent of a folder with weights, as the files of its adapters have it (kBaseHashEntry).
+// HashOfWeights of a folder, as the files of its adapters have it (kBaseHashEntry).
 std::string HashOfBase(const std::string& folder);
 
 // InputError if the adapter belongs to other weights than those in the folder `base`. One that

@@ -230,6 +230,18 @@ void LoadParameters(const std::string& path, Gpt& model) {
 
 }  // namespace
 
+std::string CheckpointOf(const std::string& path) {
+  for (const char* name : {"best", "latest"}) {
+    if (std::string link = JoinPath(path, name); PathExists(link)) return link;
+  }
+  const std::string latest = JoinPath(ParentPath(path), "latest");
+  if (BaseName(path) == "best" && !PathExists(path) && PathExists(latest)) {
+    throw InputError(StrCat(path, ": the run has no best checkpoint, which takes validation data ",
+                            "(data.val_fraction) and checkpoint.keep_best: use ", latest));
+  }
+  return path;
+}
+
 std::string WeightsOf(const std::string& path) {
   const auto has = [&](const char* name) { return PathExists(JoinPath(path, name)); };
   const bool whole = has("model.safetensors") || has("model.safetensors.index.json");

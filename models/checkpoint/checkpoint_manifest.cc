@@ -1,5 +1,8 @@
 #include "models/checkpoint/checkpoint_manifest.h"
 
+#include <filesystem>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -9,6 +12,7 @@
 #include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
 #include "dist/content_hash.h"
+#include "models/gpt/peft/adapter.h"
 
 namespace lockstep::models {
 namespace {
@@ -72,16 +76,85 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
   return manifest;
 }
 
-uint64_t HashOfContent(const std::string& folder) {
+namespace {
+
+uint64_t HashText(std::string_view text, uint64_t seed) {
+  return dist::HashBytes(std::as_bytes(std::span(text)), seed);
+}
+
+// The hash of the manifest, if there is one.
+std::optional<uint64_t> HashOfManifest(const std::string& folder) {
   const std::string list = JoinPath(folder, kManifestName);
-  if (PathExists(list)) return dist::HashBytes(MappedFile(list).bytes());
-  uint64_t hash = 0;
-  for (const std::string& name : ListDirectory(folder)) {
-    if (!name.ends_with(".safetensors") && !name.ends_with(".json")) continue;
-    hash = dist::HashBytes(std::as_bytes(std::span(name)), hash);
+  if (!PathExists(list)) return std::nullopt;
+  return dist::HashBytes(MappedFile(list).bytes());
+}
+
+// Those of the weights, or the others that matter: *.json and an adapter's tensors.
+std::vector<std::string> FilesOf(const std::string& folder, bool weights) {
+  std::vector<std::string> names = ListDirectory(folder);
+  std::erase_if(names, [&](const std::string& name) {
+    const bool adapter = name == kAdapterTensors;
+    return weights ? adapter || !name.ends_with(".safetensors")
+                   : !adapter && !name.ends_with(".json");
+  });
+  return names;
+}
+
+uint64_t HashOfFiles(const std::vector<std::string>& names, const std::string& folder,
+                     uint64_t hash) {
+  for (const std::string& name : names) {
+    hash = HashText(name, hash);
     hash = dist::HashBytes(MappedFile(JoinPath(folder, name)).bytes(), hash);
   }
   return hash;
+}
+
+// What the files' own shapes leave open, too: how many heads share the rows of a matrix.
+uint64_t HashOfShape(const std::string& folder, uint64_t hash) {
+  const std::string file = JoinPath(folder, "config.json");
+  if (!PathExists(file)) return hash;
+  const Json config = ParseJson(ReadFile(file), file);
+  for (const char* key :
+       {"model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "intermediate_size", "n_embd", "n_layer", "n_head",
+        "n_inner", "num_experts", "num_local_experts", "num_experts_per_tok"}) {
+    if (config.is_object() && config.contains(key)) {
+      hash = HashText(StrCat(key, "=", DumpJson(config[key]), "\n"), hash);
+    }
+  }
+  return hash;
+}
+
+// Changes with the files, without being made of what they hold.
+std::string StampOf(const std::vector<std::string>& names, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::string stamp = fs::canonical(folder).string();
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(folder) / name;
+    std::error_code ignored;  // reading the file will say what is wrong with it
+    stamp += StrCat("\n", name, " ", fs::file_size(path, ignored), " ",
+                    fs::last_write_time(path, ignored).time_since_epoch().count());
+  }
+  return stamp;
+}
+
+}  // namespace
+
+uint64_t HashOfWeights(const std::string& folder) {
+  if (const auto hash = HashOfManifest(folder)) return *hash;
+  static std::mutex mutex;
+  static std::map<std::string, uint64_t> known;  // by StampOf
+  const std::vector<std::string> names = FilesOf(folder, /*weights=*/true);
+  const std::lock_guard lock(mutex);
+  const std::string stamp = StampOf(names, folder);
+  auto it = known.find(stamp);
+  if (it == known.end()) it = known.emplace(stamp, HashOfFiles(names, folder, 0)).first;
+  return HashOfShape(folder, it->second);
+}
+
+uint64_t HashOfContent(const std::string& folder) {
+  if (const auto hash = HashOfManifest(folder)) return *hash;
+  return HashOfFiles(FilesOf(folder, /*weights=*/false), folder, HashOfWeights(folder));
 }
 
 }  // namespace lockstep::models

@@ -32,9 +32,14 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
-// Tells apart what folders hold from which training can start, by which ranks compare them. Of a
-// checkpoint it is that of the manifest, which has the hashes of all files; in a folder without one
-// all *.safetensors and *.json are read. IoError.
+// Tells apart the weights of folders. Of a checkpoint it is that of the manifest, which has the
+// hashes of all files; in a folder without one all *.safetensors are read, but for an adapter's,
+// and of config.json what says the model's shape: tokenizers, templates and pages may change. A
+// process reads a folder once, as long as its files stay. IoError, InputError for a config.json
+// that is not JSON.
+uint64_t HashOfWeights(const std::string& folder);
+// The same with all of *.json and an adapter's tensors: what training may start from, by which
+// ranks compare it.
 uint64_t HashOfContent(const std::string& folder);
 
 }  // namespace lockstep::models

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/io/file.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/options/options.h"
@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
              "parts (checkpoint.sharded).",
          .example = "consolidate --checkpoint=out/latest --to=my-model",
          .takes_file = false});
-    options.Add("checkpoint", &checkpoint, {.doc = "its folder, or a run's, for the newest"});
+    options.Add("checkpoint", &checkpoint,
+                {.doc = "its folder, or a run's, for its best, else its latest"});
     options.Add("to", &to, {.doc = "the folder to make"});
     options.Add("max_file_gb", &max_gb,
                 {.above = 0,
@@ -28,8 +29,7 @@ int main(int argc, char** argv) {
                  .doc = "a larger model is written in files of at most so many GB, with an index"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     if (to.empty()) throw InputError("say which folder to make: --to=FOLDER");
-    const std::string latest = JoinPath(checkpoint, "latest");
-    const std::string folder = PathExists(latest) ? latest : checkpoint;
+    const std::string folder = models::CheckpointOf(checkpoint);
     models::CheckpointStore::Verify(folder);
     models::Consolidate(folder, to, std::llround(max_gb * 1e9));
     std::printf("%s is a Hugging Face folder now\n", to.c_str());

@@ -12,6 +12,8 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "data/conversations/conversation_encoder.h"
+#include "data/conversations/model_template.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/export/gguf_model.h"
@@ -45,14 +47,30 @@ const ExportType& TypeOf(const std::string& name, DType stored) {
 
 // The tokenizer and where it is, for messages.
 struct ExportTokenizer {
-  std::unique_ptr<data::Tokenizer> tokenizer;  // null: none
+  std::shared_ptr<const data::Tokenizer> tokenizer;  // null: none
   std::string origin;
   std::string chat_template;  // of chat_template.jinja, or of the configuration; may be empty
+  std::optional<int32_t> end_of_answer;  // by this template
 };
+
+// The token that ends an answer, by the template of the folder. None, with a note, if the template
+// does not show it.
+std::optional<int32_t> EndOfAnswer(const std::string& folder,
+                                   const std::shared_ptr<const data::Tokenizer>& tokenizer) {
+  try {
+    const data::ModelTemplate with = data::LoadModelTemplate(folder, {}, tokenizer);
+    return data::ConversationEncoder(with.chat_template, with.tokenizer).EndOfAnswer();
+  } catch (const InputError& e) {
+    std::fprintf(stderr,
+                 "export_gpt: note: the chat template does not show which token ends an answer, so "
+                 "the tokenizer's eos stands alone: %s\n",
+                 e.what());
+    return std::nullopt;
+  }
+}
 
 // The default template of a tokenizer_config.json.
 std::string TemplateOf(const std::string& config, const std::string& origin) {
-  if (config.empty()) return "";
   const nlohmann::json json = ParseJson(config, origin);
   const nlohmann::json given = json.value("chat_template", nlohmann::json());
   if (given.is_string()) return given.get<std::string>();
@@ -64,6 +82,7 @@ std::string TemplateOf(const std::string& config, const std::string& origin) {
 
 ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) {
   ExportTokenizer found;
+  std::string with_template;
   std::vector<std::string> places = {source.folder, source.weights_folder};
   if (!c.tokenizer.empty()) {
     found.origin = c.tokenizer;
@@ -75,33 +94,47 @@ ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) 
       found.origin = folder;
       found.tokenizer = ReadTokenizer(folder);
     }
-    const std::string jinja = JoinPath(folder, "chat_template.jinja");
-    if (found.chat_template.empty() && PathExists(jinja)) found.chat_template = ReadFile(jinja);
+    if (with_template.empty() && data::HasChatTemplate(folder)) with_template = folder;
   }
-  if (found.tokenizer != nullptr && found.chat_template.empty()) {
-    found.chat_template = TemplateOf(found.tokenizer->ConfigJson(), found.origin);
+  if (with_template.empty()) return found;
+  const std::string jinja = JoinPath(with_template, "chat_template.jinja");
+  const std::string config = JoinPath(with_template, "tokenizer_config.json");
+  found.chat_template = PathExists(jinja) ? ReadFile(jinja) : TemplateOf(ReadFile(config), config);
+  if (found.tokenizer != nullptr && !found.chat_template.empty()) {
+    found.end_of_answer = EndOfAnswer(with_template, found.tokenizer);
   }
   return found;
 }
 
-// Ids at which a text may end: a chat model's turn, a document.
-std::vector<int32_t> EndIds(const data::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids;
-  for (const auto id : {tokenizer.special_ids().eos, tokenizer.end_of_text()}) {
-    if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+// The base's (`given`, or ""), or one of the tokenizer; with all ids at which a text may end: a
+// chat model's turn, a document.
+std::string GenerationConfig(const ExportTokenizer& t, const std::string& given,
+                             const std::string& origin) {
+  nlohmann::json j = nlohmann::json::object();
+  if (!given.empty()) j = ParseJson(given, origin);
+  if (!j.is_object()) throw InputError(StrCat(origin, ": not a JSON object"));
+  const data::SpecialIds special = t.tokenizer ? t.tokenizer->special_ids() : data::SpecialIds();
+  nlohmann::json ends = j.value("eos_token_id", nlohmann::json());
+  if (ends.is_number()) ends = nlohmann::json::array({ends});
+  if (!ends.is_array()) ends = nullptr;
+  const bool has_ends = ends.is_array() && !ends.empty();
+  const auto add = [&](std::optional<int32_t> id) {
+    if (id && std::find(ends.begin(), ends.end(), nlohmann::json(*id)) == ends.end())
+      ends.push_back(*id);
+  };
+  if (!has_ends && t.tokenizer) {
+    add(special.eos);
+    add(t.tokenizer->end_of_text());
   }
-  return ids;
-}
-
-std::string GenerationConfig(const data::Tokenizer* tokenizer) {
-  OrderedJson j = OrderedJson::object();
-  if (tokenizer != nullptr) {
-    const data::SpecialIds ids = tokenizer->special_ids();
-    if (ids.bos) j["bos_token_id"] = *ids.bos;
-    if (const auto ends = EndIds(*tokenizer); !ends.empty()) j["eos_token_id"] = ends;
-    if (ids.pad) j["pad_token_id"] = *ids.pad;
+  const size_t before = has_ends ? ends.size() : 0;
+  add(t.end_of_answer);
+  if (!given.empty() && ends.size() == before) return given;
+  if (!ends.empty()) j["eos_token_id"] = ends;
+  if (given.empty()) {
+    if (special.bos) j["bos_token_id"] = *special.bos;
+    if (special.pad) j["pad_token_id"] = *special.pad;
+    j["do_sample"] = true;
   }
-  j["do_sample"] = true;
   return DumpJson(j, 2) + "\n";
 }
 
@@ -126,13 +159,16 @@ std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
 std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer& t,
                                                            const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> files;
-  const auto copy = [&](const char* name, const std::string& otherwise) {
+  const auto read = [&](const char* name) {
     const std::string file = JoinPath(folder, name);
-    const std::string text = PathExists(file) ? ReadFile(file) : otherwise;
-    if (!text.empty()) files.emplace_back(name, text);
+    return PathExists(file) ? ReadFile(file) : "";
   };
-  copy("generation_config.json", GenerationConfig(t.tokenizer.get()));
-  copy(kBuffersFile, "");
+  constexpr char kGeneration[] = "generation_config.json";
+  files.emplace_back(kGeneration,
+                     GenerationConfig(t, read(kGeneration), JoinPath(folder, kGeneration)));
+  if (std::string buffers = read(kBuffersFile); !buffers.empty()) {
+    files.emplace_back(kBuffersFile, std::move(buffers));
+  }
   if (t.tokenizer == nullptr) return files;
   files.emplace_back("tokenizer.json", t.tokenizer->ToJson());
   const bool hf = t.tokenizer->name() == "bpe";
@@ -196,6 +232,10 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
   if (!tokenizer.chat_template.empty()) {
     model.metadata.emplace_back("tokenizer.chat_template", tokenizer.chat_template);
   }
+  if (tokenizer.end_of_answer) {  // "end of turn", at which llama.cpp also stops
+    model.metadata.emplace_back("tokenizer.ggml.eot_token_id",
+                                static_cast<uint32_t>(*tokenizer.end_of_answer));
+  }
   WriteGguf(c.out, model.metadata, model.tensors);
   for (const std::string& difference : t.differences) {
     std::fprintf(stderr, "export_gpt: note: with this tokenizer, llama.cpp %s\n",
@@ -226,7 +266,19 @@ void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSo
   };
 }
 
-void PrintLosses(const Losses& losses, std::string_view type) {
+void PrintLosses(const Losses& losses, const ExportType& as) {
+  const std::string_view type = as.name;
+  if (!as.dtype) {
+    if (losses.empty()) return;
+    // Which way a number of a block is rounded changes with the adapter, by a step that is mostly
+    // larger than the adapter's change, but without a bias: the norm of these changes would tell
+    // the size of the steps, not what is lost.
+    fmt::print(
+        "the adapter was merged in f32, and the sums were rounded to {}; --dtype=bf16 and "
+        "--dtype=f32 keep more of it\n",
+        type);
+    return;
+  }
   double most = 0;
   for (const auto& [matrix, lost] : losses) {
     fmt::print("{}: rounding to {} takes {:.1f}% of the adapter\n", matrix, type, 100 * lost);
@@ -254,7 +306,7 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               "be merged into them; those that the checkpoint has itself always are"});
   options.Add("format", &c.format,
               {.choices = {"hf", "gguf"},
-               .aliases = {"outtype", "to"},
+               .aliases = {"outtype"},
                .doc = "hf: a folder for transformers and what reads its files; gguf: a file for "
                       "llama.cpp"});
   options.Add("dtype", &c.dtype,
@@ -295,7 +347,7 @@ int ExportGpt(const ExportConfig& c) {
   const ExportTokenizer tokenizer = FindTokenizer(c, source);
   const int64_t bytes = c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
                                            : ExportHf(c, source, type, tokenizer);
-  PrintLosses(losses, type.name);
+  PrintLosses(losses, type);
   fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(source.model->config()), source.folder,
              type.name, FormatDecimalBytes(static_cast<double>(bytes)));
   return 0;

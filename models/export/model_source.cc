@@ -11,11 +11,9 @@
 namespace lockstep::models {
 namespace {
 
-std::string FolderOf(const std::string& path) {
+std::string FolderOf(const std::string& given) {
+  const std::string path = CheckpointOf(given);
   if (!IsDirectory(path)) throw InputError(StrCat(path, ": there is no such folder"));
-  for (const char* name : {"best", "latest"}) {
-    if (const std::string link = JoinPath(path, name); PathExists(link)) return link;
-  }
   if (!PathExists(JoinPath(path, "config.json")) && !PeftAdapter::Exists(path)) {
     throw InputError(StrCat(path,
                             ": has no config.json: give a checkpoint, the folder of a run that has "

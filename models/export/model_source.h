@@ -19,9 +19,9 @@ struct ModelSource {
   WeightSource weight;
 };
 
-// Opens a Hugging Face folder, a checkpoint (verified), or a run's folder, of which it takes the
-// best checkpoint if it has one, else the latest. `adapter`: a folder of adapters of these weights,
-// as PEFT or a run has it; "": those that the checkpoint has itself, if any. InputError, IoError.
+// Opens a Hugging Face folder, a checkpoint (verified), or a run's folder (CheckpointOf).
+// `adapter`: a folder of adapters of these weights, as PEFT or a run has it; "": those that the
+// checkpoint has itself, if any. InputError, IoError.
 ModelSource OpenModel(const std::string& path, const std::string& adapter = "");
 
 }  // namespace lockstep::models

@@ -84,6 +84,11 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
   result.fits = gpu_fits && fits_host(result.memory);
   std::string verdict = fmt::format("{}: needs {} of {}", gpu_fits ? "fits" : "does not fit",
                                     Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  const int64_t kept = result.memory.reserved + kRuntimeBytes;
+  if (gpu_fits && kept > result.memory.needed(setup.device)) {
+    verdict += fmt::format(
+        " ({} with the freed blocks that the allocator keeps while there is room)", Bytes(kept));
+  }
   if (gpu_fits && result.memory.host > 0) {
     verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
@@ -92,13 +97,16 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
       return fits_gpu(plan, 1 - kPlanTolerance) && fits_host(plan);
     };
     verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
-  } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) ||
-             result.memory.reserved + kRuntimeBytes > gpus.bytes) {
+  } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) || kept > gpus.bytes) {
     verdict += ", but so closely that the allocator, which rounds sizes up, may not find room";
   }
   if (result.fits < gpu_fits) {
     verdict += "\nbut not in the hosts' memory: " +
                JudgeHost(result.memory, setup.device, host, on_host).text;
+  }
+  if (IsSharded(setup) && setup.model.lora.quantizes()) {
+    verdict +=
+        "\nnote: parallel.shard does not share out weights of 4 bits: each rank has all of them";
   }
   result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
                             Table(result.memory, setup.device, FormatDecimalBytes), verdict);

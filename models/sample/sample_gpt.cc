@@ -271,15 +271,11 @@ struct SampleRanks {
   std::shared_ptr<dist::ProcessGroup> group;
 };
 
-// A folder of adapters, or a run's.
-std::string LatestOf(const std::string& folder) {
-  const std::string latest = JoinPath(folder, "latest");
-  return PathExists(latest) ? latest : folder;
-}
-
 std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& folder, int ranks) {
   std::vector<PeftAdapter> adapters;
-  for (const std::string& name : c.adapters) adapters.push_back(PeftAdapter::Open(LatestOf(name)));
+  for (const std::string& name : c.adapters) {
+    adapters.push_back(PeftAdapter::Open(CheckpointOf(name)));
+  }
   if (!adapters.empty() && PeftAdapter::Exists(folder)) {
     throw InputError(StrCat("--checkpoint=", folder,
                             " has adapters itself: with --adapter name the ",
@@ -297,7 +293,8 @@ std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& 
 void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
-               .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
+               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
+                      "Hugging Face folder"});
   options.Add(
       "adapter", &c.adapters,
       {.aliases = {"lora", "adapters", "lora_path"},
@@ -379,7 +376,7 @@ int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const std::string folder = LatestOf(c.checkpoint);
+  const std::string folder = CheckpointOf(c.checkpoint);
   const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,

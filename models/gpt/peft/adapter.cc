@@ -52,11 +52,13 @@ void CheckShape(const SafetensorsEntry& entry, const std::vector<int64_t>& expec
                      ": the adapter belongs to another model"));
 }
 
+bool IsHead(const std::string& module) { return module == "lm_head"; }
+bool IsEmbedding(const std::string& module) {
+  return module.ends_with("embed_tokens") || module.ends_with("wte");
+}
+
 void RefuseIfTied(const Gpt& model, const SafetensorsEntry& entry, const std::string& module) {
-  if (!model.config().tie_embeddings ||
-      (module != "lm_head" && !module.ends_with("embed_tokens") && !module.ends_with("wte"))) {
-    return;
-  }
+  if (!model.config().tie_embeddings || (!IsHead(module) && !IsEmbedding(module))) return;
   Fail(entry, StrCat("changes ", module, ", but this model's head is tied to its token embedding, ",
                      "so that the change would be one of both: train an adapter without it"));
 }
@@ -219,9 +221,34 @@ void PeftAdapter::AddTo(Gpt& model, double dropout) const {
   MarkSaved(model);
 }
 
+// PEFT also writes embedding and head, tied or not, without naming them in modules_to_save, where
+// resize_token_embeddings has changed the vocabulary.
+bool PeftAdapter::IsOfResized(const std::string& module) const {
+  return (IsHead(module) || IsEmbedding(module)) && !config_.Saves(module);
+}
+
+void PeftAdapter::CheckVocabulary(const Gpt& model, const SafetensorsEntry& entry) const {
+  const int64_t rows = entry.shape.empty() ? 0 : entry.shape[0];
+  if (rows == model.config().vocab_size) return;
+  Fail(entry, StrCat("has ", rows, " rows, but the model's vocabulary has ",
+                     model.config().vocab_size, " tokens: PEFT writes it where the model's ",
+                     "vocabulary was changed before training (resize_token_embeddings). Change ",
+                     "that of the weights likewise, and save them (save_pretrained), for use with ",
+                     "this adapter"));
+}
+
 void PeftAdapter::MarkSaved(Gpt& model) const {
   std::set<std::string> left;
   for (const auto& [name, entry] : saved_) left.insert(name);
+  const auto head = saved_.find("lm_head.weight");
+  if (model.config().tie_embeddings && head != saved_.end() && IsOfResized("lm_head")) {
+    for (const auto& [name, entry] : saved_) {
+      const bool same = entry->dtype() == head->second->dtype() &&
+                        entry->shape == head->second->shape &&
+                        std::ranges::equal(entry->bytes, head->second->bytes);
+      if (same && IsEmbedding(name.substr(0, name.rfind('.')))) left.erase(head->first);
+    }
+  }
   for (const auto& [name, p] : model.NamedParameters()) {
     if (IsOfAdapter(name)) continue;
     const auto parts = ModuleRowsOf(model.config(), name, *p);
@@ -231,8 +258,10 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
       const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
       if (it == saved_.end()) continue;
       last = it->second;
-      RefuseIfTied(model, *last, module);
-      if (!config_.Saves(module)) {
+      const bool resized = IsOfResized(module);
+      if (resized) CheckVocabulary(model, *last);
+      if (!resized) RefuseIfTied(model, *last, module);
+      if (!resized && !config_.Saves(module)) {
         Fail(*last, StrCat("is there, but \"modules_to_save\" of ", kAdapterConfig,
                            " has no such module: the files do not belong together"));
       }

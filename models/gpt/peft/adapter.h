@@ -47,8 +47,9 @@ class PeftAdapter {
   Tensor Saved(const std::string& module, const std::string& kind) const;
 
   // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
-  // modules_to_save. Comes before the model is parallelised. `dropout` is that of training.
-  // InputError says which tensor does not fit the model, and why.
+  // modules_to_save, and an embedding and head that the adapter has because the vocabulary was
+  // changed before it was trained. Comes before the model is parallelised. `dropout` is that of
+  // training. InputError says which tensor does not fit the model, and why.
   void AddTo(Gpt& model, double dropout = 0) const;
   // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
   // rank takes its part. InputError if the model's adapters are others than this one's, or multiply
@@ -66,6 +67,8 @@ class PeftAdapter {
                      int64_t columns) const;
   std::string Metadata(const char* entry) const;
   [[noreturn]] void RefuseModule(const Gpt& model, const std::string& module) const;
+  bool IsOfResized(const std::string& module) const;
+  void CheckVocabulary(const Gpt& model, const SafetensorsEntry& entry) const;
   void MarkSaved(Gpt& model) const;
   // `scale`: that of the model's adapter of the module.
   void CheckScale(const std::string& module, double scale) const;

@@ -41,32 +41,30 @@ bool MatchesEnd(const std::string& pattern, const std::string& module, const cha
          std::ranges::equal(pattern, end, [](char p, char c) { return p == '.' || p == c; });
 }
 
-// The value of the pattern that matches, as PEFT finds it; of several, they must agree.
 template <class T>
-T ValueFor(const std::map<std::string, T>& patterns, const char* field, const std::string& module,
+using ByPattern = std::vector<std::pair<std::string, T>>;
+
+// The value of the first pattern that matches, as PEFT's get_pattern_key finds it.
+template <class T>
+T ValueFor(const ByPattern<T>& patterns, const char* field, const std::string& module,
            T otherwise) {
-  const std::string* first = nullptr;
-  for (const auto& [pattern, value] : patterns) {
-    if (!MatchesEnd(pattern, module, field)) continue;
-    if (first && value != otherwise) {
-      throw InputError(StrCat("adapter_config.json: \"", field, "\" has two values for ", module,
-                              ", by the patterns ", Quoted(*first), " and ", Quoted(pattern)));
-    }
-    first = &pattern;
-    otherwise = value;
-  }
-  return otherwise;
+  const auto it = std::ranges::find_if(
+      patterns, [&](const auto& one) { return MatchesEnd(one.first, module, field); });
+  return it == patterns.end() ? otherwise : it->second;
 }
 
+// In the order of the file, `text`, which f.j has lost.
 template <class T>
-std::map<std::string, T> Patterns(const Fields& f, const char* key) {
-  std::map<std::string, T> out;
+ByPattern<T> Patterns(const Fields& f, const std::string& text, const char* key) {
+  ByPattern<T> out;
   const Fields object = f.Object(key);
-  for (const auto& [pattern, value] : object.j.items()) {
+  if (object.j.empty()) return out;
+  const auto ordered = nlohmann::ordered_json::parse(text);
+  for (const auto& [pattern, value] : ordered[key].items()) {
     if constexpr (std::is_integral_v<T>) {
-      out[pattern] = object.Integer(pattern.c_str());
+      out.emplace_back(pattern, object.Integer(pattern.c_str()));
     } else {
-      out[pattern] = object.Number(pattern.c_str(), 0);
+      out.emplace_back(pattern, object.Number(pattern.c_str(), 0));
     }
     // A pattern that does not compile is an error now.
     FullMatch(pattern, "", StrCat(f.source, ": \"", key, "\""));
@@ -161,8 +159,8 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
   c.dropout = f.Number("lora_dropout", 0);
   c.rank_stabilized = f.Bool("use_rslora", false);
   c.fan_in_fan_out = f.Bool("fan_in_fan_out", false);
-  c.rank_pattern = Patterns<int64_t>(f, "rank_pattern");
-  c.alpha_pattern = Patterns<double>(f, "alpha_pattern");
+  c.rank_pattern = Patterns<int64_t>(f, text, "rank_pattern");
+  c.alpha_pattern = Patterns<double>(f, text, "alpha_pattern");
   if (c.rank < 1) f.Fail("r", "must be at least 1");
   for (const auto& [pattern, rank] : c.rank_pattern) {
     if (rank < 1)
@@ -183,25 +181,27 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
 }
 
 std::string ToJson(const PeftConfig& c) {
+  using Ordered = nlohmann::ordered_json;
   // A whole number is one in the file, as PEFT writes it.
   const auto number = [](double x) {
-    return x == std::floor(x) && std::abs(x) < 1e15 ? Json(static_cast<int64_t>(x)) : Json(x);
+    return x == std::floor(x) && std::abs(x) < 1e15 ? Ordered(static_cast<int64_t>(x)) : Ordered(x);
   };
-  Json alphas = Json::object();
+  Ordered ranks = Ordered::object(), alphas = Ordered::object();
+  for (const auto& [pattern, rank] : c.rank_pattern) ranks[pattern] = rank;
   for (const auto& [pattern, alpha] : c.alpha_pattern) alphas[pattern] = number(alpha);
-  Json j = {{"peft_type", "LORA"},
-            {"task_type", "CAUSAL_LM"},
-            {"base_model_name_or_path", c.base},
-            {"r", c.rank},
-            {"lora_alpha", number(c.alpha)},
-            {"lora_dropout", c.dropout},
-            {"use_rslora", c.rank_stabilized},
-            {"fan_in_fan_out", c.fan_in_fan_out},
-            {"rank_pattern", c.rank_pattern},
-            {"alpha_pattern", alphas},
-            {"modules_to_save", nullptr},
-            {"bias", "none"},
-            {"inference_mode", true}};
+  Ordered j = {{"peft_type", "LORA"},
+               {"task_type", "CAUSAL_LM"},
+               {"base_model_name_or_path", c.base},
+               {"r", c.rank},
+               {"lora_alpha", number(c.alpha)},
+               {"lora_dropout", c.dropout},
+               {"use_rslora", c.rank_stabilized},
+               {"fan_in_fan_out", c.fan_in_fan_out},
+               {"rank_pattern", ranks},
+               {"alpha_pattern", alphas},
+               {"modules_to_save", nullptr},
+               {"bias", "none"},
+               {"inference_mode", true}};
   j["target_modules"] = c.target_modules;
   if (!c.target_regex.empty()) j["target_modules"] = c.target_regex;
   if (!c.modules_to_save.empty()) j["modules_to_save"] = c.modules_to_save;

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep::models {
@@ -18,9 +18,10 @@ struct PeftConfig {
   double dropout = 0;  // of training
   bool rank_stabilized = false;
   bool fan_in_fan_out = false;  // the base has its weights as [in, out], as GPT-2 does
-  // Ranks and alphas of modules that differ: regular expressions for the end of their names.
-  std::map<std::string, int64_t> rank_pattern{};
-  std::map<std::string, double> alpha_pattern{};
+  // Ranks and alphas of modules that differ: regular expressions for the end of their names, of
+  // which the first that matches counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern{};
+  std::vector<std::pair<std::string, double>> alpha_pattern{};
   // The modules with an adapter, by the ends of their names, or one regular expression for them.
   std::vector<std::string> target_modules{};
   std::string target_regex{};

@@ -52,7 +52,8 @@ T Usual(const std::vector<Adapted>& all, T Adapted::*field) {
 
 // For those with another value than `usual`: by the last name where all modules of that name agree.
 template <class T>
-std::map<std::string, T> Unusual(const std::vector<Adapted>& all, T Adapted::*field, T usual) {
+std::vector<std::pair<std::string, T>> Unusual(const std::vector<Adapted>& all, T Adapted::*field,
+                                               T usual) {
   std::map<std::string, std::set<T>> values;
   for (const Adapted& adapted : all) values[LastOf(adapted.module)].insert(adapted.*field);
   std::map<std::string, T> out;
@@ -62,7 +63,7 @@ std::map<std::string, T> Unusual(const std::vector<Adapted>& all, T Adapted::*fi
       out[values[last].size() == 1 ? last : adapted.module] = adapted.*field;
     }
   }
-  return out;
+  return {out.begin(), out.end()};
 }
 
 Tensor RowsOf(const Tensor& whole, const HfRows& rows) {

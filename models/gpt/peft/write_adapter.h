@@ -11,9 +11,9 @@
 
 namespace lockstep::models {
 
-// The entry of the metadata of adapter_model.safetensors with HashOfContent of the weights to which
-// the adapter belongs. Only Lockstep reads it.
-inline constexpr char kBaseHashEntry[] = "lockstep.base_hash";
+// The entry of the metadata of adapter_model.safetensors with HashOfWeights of what the adapter
+// belongs to. Only Lockstep reads it.
+inline constexpr char kBaseHashEntry[] = "lockstep.weights_hash";
 // The one with lora.base, where these weights were in 4 bits when the adapter was trained.
 inline constexpr char kBaseKindEntry[] = "lockstep.base_kind";
 

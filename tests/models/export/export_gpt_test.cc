@@ -185,12 +185,79 @@ TEST_F(ExportGptTest, TellsOfAdaptersThatWereTrainedBeside4Bits) {
                     HasSubstr("into those of tests/testdata/qwen2_parity")));
 }
 
+constexpr char kChatMl[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+TEST_F(ExportGptTest, SaysWhichTokenEndsAnAnswer) {
+  WriteFileAtomically(folder_.Path("model/chat_template.jinja"), kChatMl);
+  WriteFileAtomically(folder_.Path("model/tokenizer_config.json"), "{}");
+  const int32_t end = *ReadTokenizer(folder_.Path("model"))->AddedId("<|im_end|>");
+  const auto generation = [&](const char* out, const std::string& of_base) {
+    WriteFileAtomically(folder_.Path("model/generation_config.json"), of_base);
+    config_.out = folder_.Path(out);
+    ExportGpt(config_);
+    return ReadFile(JoinPath(config_.out, "generation_config.json"));
+  };
+  for (const auto& [out, eos, want] :
+       {std::tuple("one", json(3), json{3, end}), {"list", json{5, 3}, json{5, 3, end}}}) {
+    EXPECT_EQ(json::parse(generation(out, json{{"eos_token_id", eos}, {"top_k", 20}}.dump())),
+              (json{{"eos_token_id", want}, {"top_k", 20}}));
+  }
+  const std::string knows = json{{"eos_token_id", {end, 3}}}.dump();
+  EXPECT_EQ(generation("knows", knows), knows);
+  EXPECT_THAT(json::parse(generation("none", "{}"))["eos_token_id"], testing::Contains(end));
+
+  config_.format = "gguf";
+  config_.out = folder_.Path("chat.gguf");
+  ExportGpt(config_);
+  EXPECT_EQ(test::GgufFile(config_.out).Get<uint32_t>("tokenizer.ggml.eot_token_id"), end);
+}
+
+// What 8 bits take of an adapter is not measured, so no figure may be printed.
+TEST_F(ExportGptTest, SaysNoShareOfAnAdapterInBlocks) {
+  GptConfig config = ReadHfConfig(folder_.Path("model"));
+  config.lora.rank = 2;
+  Gpt model(config);
+  model.Materialize(kCpu, 5);
+  WriteAdapter(folder_.Path("adapter"), model, PeftConfigOf(model, false), "");
+  config_.adapter = folder_.Path("adapter");
+  config_.format = "gguf";
+  config_.dtype = "q8_0";
+  config_.out = folder_.Path("small.gguf");
+  testing::internal::CaptureStdout();
+  ExportGpt(config_);
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              AllOf(HasSubstr("merged in f32, and the sums were rounded to q8_0"),
+                    Not(HasSubstr("% of the adapter"))));
+}
+
 TEST_F(ExportGptTest, TakesTheBestCheckpointOfARun) {
   MakeDirectories(folder_.Path("run"));
   ReplaceSymlink("../nowhere", folder_.Path("run/latest"));
   ReplaceSymlink("../model", folder_.Path("run/best"));
   config_.checkpoint = folder_.Path("run");
   EXPECT_EQ(ExportGpt(config_), 0);
+}
+
+// As with data.val_fraction=0.
+TEST_F(ExportGptTest, TakesTheLatestCheckpointOfARunWithoutABest) {
+  MakeDirectories(folder_.Path("run"));
+  ReplaceSymlink("../model", folder_.Path("run/latest"));
+  EXPECT_EQ(CheckpointOf(folder_.Path("run")), folder_.Path("run/latest"));
+  EXPECT_EQ(CheckpointOf(folder_.Path("model")), folder_.Path("model"));
+  config_.checkpoint = folder_.Path("run/best");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("the run has no best checkpoint"),
+                               HasSubstr(StrCat("use ", folder_.Path("run/latest")))));
+  config_.checkpoint = folder_.Path("run");
+  EXPECT_EQ(ExportGpt(config_), 0);
+}
+
+TEST_F(ExportGptTest, KnowsTheOptionsOfOtherPrograms) {
+  Options options({.name = "export_gpt", .summary = "Exports."});
+  AddExportOptions(options, config_);
+  EXPECT_THAT(test::MessageOf<InputError>([&] { options.Parse({"--to=my-model"}); }),
+              AllOf(HasSubstr("--out"), Not(HasSubstr("format"))));
 }
 
 TEST_F(ExportGptTest, RefusesWithoutATrace) {

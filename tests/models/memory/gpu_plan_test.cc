@@ -352,6 +352,35 @@ TEST(GpuPlan, SaysWhatRanksShareOut) {
                     HasSubstr(", parallel.tp=2, parallel.cp=2")));
 }
 
+// Beside the total the verdict says what is kept of freed blocks: no line of the table is above
+// both.
+TEST(GpuPlan, SaysWhatTheAllocatorKeeps) {
+  const GpuPlan plan = PlanOf("2x24", {"--model.preset=gpt2", "--train.recompute=block"});
+  const int64_t cuda = 600'000'000, kept = plan.memory.reserved + cuda;
+  ASSERT_TRUE(plan.fits) << plan.text;
+  ASSERT_FALSE(plan.memory.graphs);
+  ASSERT_GT(kept, plan.memory.needed({DeviceType::kCuda, 0}));
+  EXPECT_THAT(plan.text, HasSubstr(StrCat("(", FormatDecimalBytes(static_cast<double>(kept)),
+                                          " with the freed blocks that the allocator keeps")));
+}
+
+TEST(GpuPlan, WeightsOfFourBitsAreOnEveryRank) {
+  Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=1", "--lora.rank=4",
+                         "--lora.base=nf4"};
+  constexpr char kNote[] = "parallel.shard does not share out weights of 4 bits";
+  const GpuPlan alone = PlanOf("2x24", arguments);
+  EXPECT_THAT(alone.text, Not(HasSubstr(kNote)));
+  arguments.push_back("--parallel.shard=full");
+  const GpuPlan sharded = PlanOf("2x24", arguments);
+  EXPECT_THAT(sharded.text, HasSubstr(kNote));
+  // 12 layers of 12 * 768^2 weights of more than 4 bits each.
+  EXPECT_GT(sharded.memory.peak.parameters, 12 * 12 * 768 * 768 / 2);
+  arguments.back() = "--lora.base=model";
+  std::erase(arguments, "--lora.base=nf4");
+  arguments.push_back("--parallel.shard=full");
+  EXPECT_THAT(PlanOf("2x24", arguments).text, Not(HasSubstr(kNote)));
+}
+
 TEST(GpuPlan, AModelThatNothingFitsIsToBeSmaller) {
   const GpuPlan plan = PlanOf("1x1", {"--model.preset=llama-3.1-405b"});
   EXPECT_FALSE(plan.fits);

@@ -111,9 +111,6 @@ TEST(PeftConfigs, PatternsAndTargetsAreThoseOfPeft) {
   EXPECT_EQ(c.ScaleOf("model.layers.1.mlp.down_proj"), 8.0 / 6);
   c.rank_stabilized = true;
   EXPECT_EQ(c.ScaleOf("model.layers.0.self_attn.q_proj"), 8 / std::sqrt(2.0));
-  c.rank_pattern["layers.0.self_attn.q_proj"] = 3;
-  EXPECT_THAT(MessageOf<InputError>([&] { c.RankOf("model.layers.0.self_attn.q_proj"); }),
-              HasSubstr("\"rank_pattern\" has two values for model.layers.0.self_attn.q_proj"));
   c.target_modules = {"q_proj", "mlp.up_proj"};
   EXPECT_TRUE(c.Targets("model.layers.0.self_attn.q_proj"));
   EXPECT_TRUE(c.Targets("model.layers.0.mlp.up_proj"));
@@ -122,6 +119,22 @@ TEST(PeftConfigs, PatternsAndTargetsAreThoseOfPeft) {
   EXPECT_TRUE(c.Targets("model.layers.2.self_attn.v_proj"));
   EXPECT_FALSE(c.Targets("model.layers.1.self_attn.v_proj"));
   EXPECT_FALSE(c.Targets("model.layers.0.self_attn.v_proj_more"));
+}
+
+// PEFT's get_pattern_key takes the first key that matches, in the order of the file.
+TEST(PeftConfigs, OfPatternsThatOverlapTheFirstCounts) {
+  const std::string q = "model.layers.0.self_attn.q_proj";
+  for (const bool whole_first : {true, false}) {
+    const std::string whole = R"("layers.0.self_attn.q_proj": 3)", last = R"("q_proj": 2)";
+    const std::string both = whole_first ? whole + ", " + last : last + ", " + whole;
+    const PeftConfig c = ParsePeftConfig(
+        StrCat(R"({"r": 4, "rank_pattern": {)", both, R"(}, "alpha_pattern": {)", both, "}}"), "c");
+    EXPECT_EQ(c.RankOf(q), whole_first ? 3 : 2);
+    EXPECT_EQ(c.ScaleOf(q), 1.0);
+    EXPECT_EQ(c.RankOf("model.layers.1.self_attn.q_proj"), 2);
+    EXPECT_EQ(ToJson(ParsePeftConfig(ToJson(c), "again")), ToJson(c));
+    EXPECT_EQ(ParsePeftConfig(ToJson(c), "again").RankOf(q), c.RankOf(q));
+  }
 }
 
 TEST(PeftConfigs, AreWrittenAsTheyAreRead) {
@@ -225,7 +238,10 @@ TEST(PeftFiles, OfATiedHead) {
 }
 
 TEST(PeftFiles, ModulesToSave) {
-  EXPECT_THAT(Refusal(WithField("llama", "modules_to_save", nullptr), "llama"),
+  const std::string unnamed = Changed("llama", [](Json&, Tensors& tensors) {
+    tensors["base_model.model.model.norm.weight"] = Tensor::Zeros({32}, DType::kF32);
+  });
+  EXPECT_THAT(Refusal(unnamed, "llama"),
               HasSubstr("\"modules_to_save\" of adapter_config.json has no such module"));
   // Queries without keys and values: one matrix of Gpt's.
   const std::string folder = Changed("qwen2", [](Json& j, Tensors& tensors) {
@@ -268,6 +284,31 @@ TEST(PeftBase, IsKnownByTheHashOfItsContent) {
                     HasSubstr("qwen3_parity (they were in /elsewhere/base)")));
 }
 
+// A tokenizer, a template or a page beside the weights is none of them.
+TEST(PeftBase, IsItsWeightsAndTheirShapeOnly) {
+  const std::string folder = JoinPath(testing::TempDir(), "base_of_adapters");
+  RemoveTree(folder);
+  MakeDirectories(folder);
+  const auto copy = [&](const char* name, const std::string& from) {
+    WriteFileAtomically(JoinPath(folder, name), ReadFile(JoinPath(Base(from), name)));
+  };
+  copy("config.json", "qwen2");
+  copy("model.safetensors", "qwen2");
+  const std::string hash = HashOfBase(folder);
+  WriteFileAtomically(JoinPath(folder, "special_tokens_map.json"), "{}");
+  WriteFileAtomically(JoinPath(folder, "adapter_model.safetensors"), "an adapter beside them");
+  Json config = Json::parse(ReadFile(JoinPath(folder, "config.json")));
+  config["transformers_version"] = "6.0.0";
+  WriteFileAtomically(JoinPath(folder, "config.json"), config.dump());
+  EXPECT_EQ(HashOfBase(folder), hash);
+  config["num_key_value_heads"] = 4;
+  WriteFileAtomically(JoinPath(folder, "config.json"), config.dump());
+  EXPECT_NE(HashOfBase(folder), hash);
+  copy("config.json", "qwen2");
+  copy("model.safetensors", "qwen3");
+  EXPECT_NE(HashOfBase(folder), hash);
+}
+
 TEST(PeftBase, OfOtherProgramsHasOnlyAName) {
   std::string said;
   const auto warn = [&](const std::string& text) { said = text; };
@@ -300,6 +341,38 @@ TEST(PeftBase, IsQuantisedBesideAdaptersOfOthers) {
   const ParsedRun cut(arguments);
   EXPECT_THAT(MessageOf<InputError>([&] { PrepareShape(cut.options, cut.config, kCpu, 2); }),
               HasSubstr("lora.base = \"nf4\" (command line) quantises matrices in blocks"));
+}
+
+// After resize_token_embeddings PEFT writes embedding and head, and leaves modules_to_save as it
+// is.
+TEST(PeftFiles, EmbeddingsOfAChangedVocabulary) {
+  constexpr char kEmbedding[] = "base_model.model.model.embed_tokens.weight";
+  constexpr char kHead[] = "base_model.model.lm_head.weight";
+  const auto resized = [&](const std::string& family, float embedding, float head, int64_t rows) {
+    return Changed(family, [&](Json& j, Tensors& tensors) {
+      j["modules_to_save"] = nullptr;
+      const int64_t width = family == "llama" ? 32 : 24;
+      tensors[kEmbedding] = Tensor::Full({rows, width}, embedding, DType::kF32);
+      tensors[kHead] = Tensor::Full({rows, width}, head, DType::kF32);
+    });
+  };
+  for (const auto& [family, head] : {std::pair("llama", 0.5F), {"qwen2", 0.25F}}) {
+    const auto model = Loaded(Base(family), resized(family, 0.25F, head, 67));
+    int found = 0;
+    for (const auto& [name, p] : model->NamedParameters()) {
+      if (name != "wte.weight" && name != "lm_head.weight") continue;
+      const float want = name == "wte.weight" ? 0.25F : head;
+      EXPECT_EQ(p->value().ToVector<float>(),
+                std::vector<float>(static_cast<size_t>(p->value().numel()), want));
+      ++found;
+    }
+    EXPECT_EQ(found, model->config().tie_embeddings ? 1 : 2);
+    EXPECT_THAT(Refusal(resized(family, 0.25F, head, 70), family),
+                AllOf(HasSubstr("has 70 rows, but the model's vocabulary has 67 tokens"),
+                      HasSubstr("resize_token_embeddings")));
+  }
+  EXPECT_THAT(Refusal(resized("qwen2", 0.25F, 0.5F, 67), "qwen2"),
+              AllOf(HasSubstr("changes lm_head"), HasSubstr("tied to its token embedding")));
 }
 
 // ---- Several at a time. ----
