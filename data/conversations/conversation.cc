@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/io/json.h"
 #include "data/text/repair_utf8.h"
+#include "data/text/row_errors.h"
 
 namespace lockstep::data {
 namespace {
@@ -66,6 +67,10 @@ bool IsEmpty(const Json& content) {
   return content.is_null() || content.empty();
 }
 
+bool HasText(const Json& row, const char* key, bool or_empty = false) {
+  return row.contains(key) && row[key].is_string() && (or_empty || !IsEmpty(row[key]));
+}
+
 // "train": true or false; "weight": 1 or 0.
 bool IsLearnt(const Json& message, const std::string& role, const std::string& where) {
   bool learnt = role == "assistant";
@@ -85,22 +90,56 @@ bool IsLearnt(const Json& message, const std::string& role, const std::string& w
   return learnt;
 }
 
-void CheckContent(const Json& message, const std::string& role, const std::string& where) {
-  const bool calls = role == "assistant" && message.contains("tool_calls");
-  if (calls && !(message["tool_calls"].is_array() && !message["tool_calls"].empty())) {
+// A list of parts as one text, as templates that know parts write it.
+std::string JoinParts(const Json& parts, const std::string& where) {
+  std::string text;
+  int64_t number = 0;
+  for (const Json& part : parts) {
+    ++number;
+    if (part.is_string()) {
+      text += part.get_ref<const std::string&>();
+      continue;
+    }
+    if (!part.is_object() || !HasText(part, "text", /*or_empty=*/true) ||
+        part.value("type", Json("text")) != "text") {
+      throw InputError(StrCat(where, ": part ", number, " of its content is no text, as ",
+                              R"({"type": "text", "text": "..."} is, and only text is trained; )",
+                              "leave the row out"));
+    }
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// Makes the content, whose key was `key`, a text. False if it is empty where there must be one.
+bool SettleContent(Json* message, const std::string& role, const char* key,
+                   const std::string& where) {
+  const bool calls = role == "assistant" && message->contains("tool_calls");
+  if (calls && !((*message)["tool_calls"].is_array() && !(*message)["tool_calls"].empty())) {
     throw InputError(StrCat(where, ": \"tool_calls\" must be a list of calls"));
   }
-  const bool has_content = message.contains("content");
-  if (has_content && !message["content"].is_string() && !message["content"].is_array()) {
-    throw InputError(StrCat(where, ": its content must be a text or a list of parts, not ",
-                            message["content"].type_name()));
+  if (message->contains("content")) {
+    Json& content = (*message)["content"];
+    if (content.is_array()) content = JoinParts(content, where);
+    if (content.is_null() && calls) {
+      message->erase("content");
+      return true;
+    }
+    if (content.is_null()) content = "";
+    if (!content.is_string()) {
+      throw InputError(StrCat(where, ": its content must be a text or a list of parts, not ",
+                              content.type_name()));
+    }
+    return calls || role == "tool" || !IsEmpty(content);  // a tool may return nothing
   }
-  // A tool may return nothing.
-  if (calls || (role == "tool" && has_content)) return;
-  if (!has_content || IsEmpty(message["content"])) {
-    throw InputError(StrCat(where, ", of role ", role, ", has no content; leave the message out, ",
-                            "or the row"));
+  if (calls) return true;
+  for (const char* other : {"text", "value"}) {
+    if (!message->contains(other)) continue;
+    throw InputError(
+        StrCat(where, " has \"", other, "\" where \"", key, "\" is expected; rename it"));
   }
+  throw InputError(StrCat(where, ", of role ", role, ", has no \"", key,
+                          "\"; leave the message out, or the row"));
 }
 
 void AppendMessage(const Json& message, const std::string& where, Conversation* conversation) {
@@ -110,31 +149,35 @@ void AppendMessage(const Json& message, const std::string& where, Conversation* 
   }
   const bool share_gpt = message.contains("from") && !message.contains("role");
   const std::string role = RoleOf(message, share_gpt ? "from" : "role", where);
+  const char* content_key = share_gpt && !message.contains("content") ? "value" : "content";
   Json clean = {{"role", role}};
   for (const auto& [key, value] : message.items()) {
-    if (value.is_null() || key == "train" || key == "weight" || key == "role") continue;
-    if (share_gpt && key == "from") continue;
-    clean[share_gpt && key == "value" ? "content" : key] = value;
+    const bool is_content = key == content_key;
+    if (value.is_null() && !is_content) continue;
+    if (key == "train" || key == "weight" || key == "role" || (share_gpt && key == "from"))
+      continue;
+    clean[is_content ? "content" : key] = value;
   }
-  CheckContent(clean, role, where);
-  conversation->learnt.push_back(IsLearnt(message, role, where));
+  const bool learnt = IsLearnt(message, role, where);
+  if (!SettleContent(&clean, role, content_key, where)) {
+    if (role == "system" || role == "developer") return;  // says nothing
+    conversation->empty = true;
+  }
+  conversation->learnt.push_back(learnt);
   conversation->messages.push_back(std::move(clean));
-}
-
-bool HasText(const Json& row, const char* key) {
-  return row.contains(key) && row[key].is_string() && !IsEmpty(row[key]);
 }
 
 void AppendAlpaca(const Json& row, Conversation* conversation) {
   const std::string& place = conversation->place;
-  for (const char* key : {"instruction", "output"}) {
-    if (!HasText(row, key)) Fail(place, StrCat("\"", key, "\" must be a text that is not empty"));
+  if (!row.contains("output")) Fail(place, "this row has \"instruction\", but no \"output\"");
+  std::string question;
+  for (const char* key : {"instruction", "input", "output"}) {
+    if (row.contains(key) && !row[key].is_string() && !row[key].is_null()) {
+      Fail(place, StrCat("\"", key, "\" must be a text, not ", row[key].type_name()));
+    }
+    if (key == std::string_view("output") || !HasText(row, key)) continue;
+    question += (question.empty() ? "" : "\n\n") + row[key].get<std::string>();
   }
-  if (row.contains("input") && !row["input"].is_string() && !row["input"].is_null()) {
-    Fail(place, "\"input\" must be a text");
-  }
-  std::string question = row["instruction"].get<std::string>();
-  if (HasText(row, "input")) question += "\n\n" + row["input"].get<std::string>();
   AppendMessages(question, "user", "instruction", conversation);
   AppendMessages(row["output"], "assistant", "output", conversation);
 }
@@ -161,8 +204,9 @@ void Finish(const Json& row, Conversation* conversation) {
     if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
     if (!row["tools"].empty()) conversation->variables["tools"] = row["tools"];
   }
-  const Json kwargs = row.value("chat_template_kwargs", Json::object());
-  if (!kwargs.is_object()) Fail(place, "\"chat_template_kwargs\" must be an object");
+  const Json kwargs = row.value("chat_template_kwargs", Json());
+  if (!kwargs.is_object() && !kwargs.is_null())
+    Fail(place, "\"chat_template_kwargs\" must be an object");
   for (const auto& [key, value] : kwargs.items()) conversation->variables[key] = value;
 }
 
@@ -187,15 +231,17 @@ Json ParseRow(std::string_view line, const std::string& place) {
   try {
     row = Json::parse(line.begin(), line.end(), check);
   } catch (const Json::exception& error) {
-    const std::string_view what = error.what();
-    const size_t prefix = what.find("] ");
-    // The library quotes what it read last, however long.
-    Fail(place, StrCat("not valid JSON: ",
-                       what.substr(prefix == std::string_view::npos ? 0 : prefix + 2, 200),
-                       "; each line must be one object"));
+    Fail(place,
+         StrCat("not valid JSON ", ParseErrorText(error.what()), "; each line must be one object"));
   }
   if (!row.is_object()) Fail(place, StrCat("found ", row.type_name(), ", but ", kFormats));
   return row;
+}
+
+std::string FieldsOf(const Json& row) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.items()) names.push_back(name);
+  return ListNames(names) + AdviceOnPairs(names);
 }
 
 bool LooksLikeConversation(const Json& row) {
@@ -207,14 +253,15 @@ bool LooksLikeConversation(const Json& row) {
 void AppendMessages(const Json& text_or_list, const std::string& role, const std::string& field,
                     Conversation* conversation) {
   const std::string& place = conversation->place;
-  if (text_or_list.is_string()) {
-    if (IsEmpty(text_or_list)) Fail(place, StrCat("\"", field, "\" is empty"));
+  if (text_or_list.is_string() || text_or_list.is_null()) {
+    conversation->empty = conversation->empty || IsEmpty(text_or_list);
     conversation->messages.push_back({{"role", role}, {"content", text_or_list}});
     conversation->learnt.push_back(role == "assistant");
     return;
   }
   if (!text_or_list.is_array() || text_or_list.empty()) {
-    Fail(place, StrCat("\"", field, "\" must be a list of messages that is not empty"));
+    Fail(place, StrCat("\"", field, "\" must be ", role.empty() ? "" : "a text, or ",
+                       "a list of messages that is not empty"));
   }
   int64_t number = 0;
   for (const Json& message : text_or_list) {
@@ -228,13 +275,15 @@ Conversation ToConversation(const Json& row, const std::string& place) {
   const bool has_list = row.contains(list);
   if (!has_list && !row.contains("instruction")) {
     if (!row.contains("prompt") || !row.contains("completion")) {
-      Fail(place, StrCat("this row is no conversation: ", kFormats));
+      Fail(place, StrCat("this row is no conversation: ", kFormats, "; found ", FieldsOf(row)));
     }
     return ToCompletion(row, "completion", place);
   }
   Conversation conversation = Begin(row, place);
   if (has_list) {
-    if (!row[list].is_array()) Fail(place, StrCat("\"", list, "\" must be a list of messages"));
+    if (!row[list].is_array()) {
+      Fail(place, StrCat("\"", list, "\" must be a list of messages, not ", row[list].type_name()));
+    }
     AppendMessages(row[list], "", list, &conversation);
   } else {
     AppendAlpaca(row, &conversation);

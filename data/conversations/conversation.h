@@ -13,14 +13,17 @@ namespace lockstep::data {
 
 // What a chat template is given, and which answers are learnt.
 struct Conversation {
-  // Objects with "role" (system, developer, user, assistant or tool) and "content", a text or a
-  // list of parts; of an assistant that calls tools also "tool_calls". Keys whose value is null,
-  // and the marks for training, are left out.
+  // Objects with "role" (system, developer, user, assistant or tool) and "content", a text;
+  // of an assistant that calls tools also, or only, "tool_calls". Parts of text are joined; keys
+  // whose value is null, the marks for training, and empty messages of the system are left out.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   // Variables of the template: "tools", and what the row has in "chat_template_kwargs".
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   // For each message: whether it is an answer of the assistant to be learnt.
   std::vector<bool> learnt;
+  // Whether a message that is no system's, or what should be one, has no text: such a row is to be
+  // left out.
+  bool empty = false;
   std::string place;  // "chat.jsonl:17", for messages
 };
 
@@ -28,6 +31,9 @@ struct Conversation {
 // Throws InputError that begins with `place` for what is no object, nested deeper than 100 levels,
 // or has a key twice.
 nlohmann::ordered_json ParseRow(std::string_view line, const std::string& place);
+
+// The fields that a row has, and what to do if they are those of a pair of answers, for messages.
+std::string FieldsOf(const nlohmann::ordered_json& row);
 
 // Whether a row has the keys of one of the formats that ToConversation knows.
 bool LooksLikeConversation(const nlohmann::ordered_json& row);
@@ -39,8 +45,8 @@ bool LooksLikeConversation(const nlohmann::ordered_json& row);
 // - {"instruction": "...", "input": "...", "output": "..."}, as Alpaca's;
 // - {"prompt": "...", "completion": "..."}; both may be lists of messages.
 // All but the first may have "system". Throws InputError that begins with `place` for other rows,
-// for roles that are missing or unknown, for messages without content, and if the assistant says
-// nothing.
+// for roles that are missing or unknown, for messages without content or with other parts than
+// text, and if there is no message of the assistant.
 Conversation ToConversation(const nlohmann::ordered_json& row, const std::string& place);
 
 // The same of a "prompt", which may be missing, and of what completes it: a text or a list of

@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/io/json.h"
 #include "core/io/sha256.h"
 #include "data/conversations/conversation.h"
 #include "data/conversations/conversation_encoder.h"
 #include "data/conversations/encode_rows.h"
 #include "data/conversations/model_template.h"
 #include "data/conversations/packing.h"
+#include "data/conversations/split_rows.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -76,11 +78,12 @@ void Append(EncodedConversation one, const std::string& place, int64_t block_siz
   all->ends.push_back(std::ssize(all->ids));
 }
 
-// Rows of the conversations from `begin` to `end` - 1.
-std::shared_ptr<const TokenSource> Pack(const EncodedConversations& all, int64_t begin, int64_t end,
-                                        int64_t block_size, int64_t* num_rows) {
+// Rows of these conversations.
+std::shared_ptr<const TokenSource> Pack(const EncodedConversations& all,
+                                        const std::vector<int64_t>& numbers, int64_t block_size,
+                                        int64_t* num_rows) {
   std::vector<int64_t> lengths;
-  for (int64_t i = begin; i < end; ++i) lengths.push_back(all.length_of(i));
+  for (const int64_t i : numbers) lengths.push_back(all.length_of(i));
   const auto rows = PackRows(lengths, block_size);
   *num_rows = std::ssize(rows);
   // One token more, because targets are those of the next position.
@@ -91,7 +94,8 @@ std::shared_ptr<const TokenSource> Pack(const EncodedConversations& all, int64_t
   for (size_t row = 0; row < rows.size(); ++row) {
     int64_t at = static_cast<int64_t>(row) * block_size;
     for (const int64_t item : rows[row]) {
-      const int64_t from = all.begin_of(begin + item), length = all.length_of(begin + item);
+      const int64_t number = numbers[static_cast<size_t>(item)];
+      const int64_t from = all.begin_of(number), length = all.length_of(number);
       std::copy_n(all.ids.begin() + from, length, tokens.begin() + at);
       std::copy_n(all.learnt.begin() + from, length, learnt.begin() + at);
       starts.push_back(static_cast<uint64_t>(at));
@@ -103,11 +107,12 @@ std::shared_ptr<const TokenSource> Pack(const EncodedConversations& all, int64_t
   return std::make_shared<PackedTokens>(tokens, std::move(starts), std::move(learnt));
 }
 
-std::string Fingerprint(const EncodedConversations& all) {
+std::string Fingerprint(const EncodedConversations& all, const RowSplit& split) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(all.ids)));
   hash.Update(std::as_bytes(std::span(all.learnt)));
   hash.Update(std::as_bytes(std::span(all.ends)));
+  hash.Update(std::as_bytes(std::span(split.val)));
   return hash.HexDigest();
 }
 
@@ -118,7 +123,7 @@ std::string Percent(int64_t part, int64_t whole) {
 }
 
 std::string NoteOn(const std::string& path, const ConversationCounts& c, int64_t block_size,
-                   const std::string& if_long, int64_t bad_utf8) {
+                   const std::string& if_long, const std::string& first_empty, int64_t bad_utf8) {
   std::string note =
       StrCat(path, ": ", c.conversations, " conversations in ", c.rows, " rows of ", block_size,
              " tokens, which they fill to ", Percent(c.tokens, c.rows * block_size), "; ",
@@ -129,23 +134,48 @@ std::string NoteOn(const std::string& path, const ConversationCounts& c, int64_t
                    ": --model.block_size, --data.if_long)");
   }
   if (c.not_learnt > 0) note += StrCat("; ", c.not_learnt, " left out because nothing is learnt");
+  if (c.empty > 0) {
+    note += StrCat("; ", c.empty, " left out because of an empty message (the first: ", first_empty,
+                   ")");
+  }
   if (bad_utf8 > 0) note += StrCat("; ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
   return note;
 }
 
+struct PlacedRow {
+  nlohmann::ordered_json row;
+  std::string place;
+};
+
+// Of JSONL that can be read.
+std::optional<PlacedRow> FirstRow(const std::string& path) try {
+  if (path.empty() || path.ends_with(".bin")) return std::nullopt;
+  const std::vector<std::string> files = ListTextFiles(std::vector{path});
+  if (!IsJsonLinesName(files.front())) return std::nullopt;
+  ConversationReader reader(files);
+  PlacedRow first;
+  std::string line;
+  if (!reader.NextLine(&line, &first.place)) return std::nullopt;
+  first.row = ParseRow(line, first.place);
+  return first;
+} catch (const Error&) {
+  return std::nullopt;
+}
+
 }  // namespace
 
-bool HoldsConversations(const std::string& path, const std::string& field) try {
-  if (path.empty() || path == "-" || path.ends_with(".bin")) return false;
-  const std::vector<std::string> files = ListTextFiles(std::vector{path});
-  if (!IsJsonLinesName(files.front())) return false;
-  ConversationReader reader(files);
-  std::string line, place;
-  if (!reader.NextLine(&line, &place)) return false;
-  const nlohmann::ordered_json row = ParseRow(line, place);
-  return LooksLikeConversation(row) && !(row.contains(field) && row[field].is_string());
-} catch (const Error&) {
-  return false;
+bool HoldsConversations(const std::string& path, const std::string& field) {
+  if (path == "-") {
+    throw InputError(
+        "standard input may be text or conversations: say which with --data.format=text or "
+        "--data.format=chat");
+  }
+  const auto first = FirstRow(path);
+  if (!first || !LooksLikeConversation(first->row)) return false;
+  if (!first->row.contains(field) || !first->row[field].is_string()) return true;
+  throw InputError(StrCat(first->place, ": this row has the text field ", Quoted(field),
+                          " and is a conversation, too: choose with --data.format=chat or ",
+                          "--data.format=text"));
 }
 
 ConversationDataset OpenConversations(const DatasetOptions& options,
@@ -163,18 +193,24 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
   ConversationDataset result;
   ConversationCounts& counts = result.counts;
   EncodedConversations all;
+  std::string first_empty;
   const int64_t bad_utf8 = EncodeRows(
       options.path,
       [&](const nlohmann::ordered_json& row, const std::string& place) {
-        return EncodedRow{encoder.Encode(ToConversation(row, place))};
+        const Conversation conversation = ToConversation(row, place);
+        if (conversation.empty) return EncodedRow{};
+        return EncodedRow{encoder.Encode(conversation)};
       },
       [&](EncodedRow row, const std::string& place) {
+        if (row.empty()) {
+          if (++counts.empty == 1) first_empty = place;
+          return;
+        }
         Append(std::move(row[0]), place, options.block_size, if_long, &all, &counts);
       });
   if (!all.ids.empty()) CheckVocabulary(*std::ranges::max_element(all.ids), options);
-  const auto split =
-      static_cast<int64_t>(static_cast<double>(all.size()) * (1.0 - options.val_fraction));
-  if (split == 0 || (options.val_fraction > 0 && split == all.size())) {
+  const RowSplit split = SplitRows(all.size(), options.val_fraction);
+  if (split.train.empty() || (options.val_fraction > 0 && split.val.empty())) {
     throw InputError(StrCat(
         options.path, ": ", all.size(), " conversations are left",
         counts.too_long > 0
@@ -184,6 +220,7 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
         counts.not_learnt > 0
             ? StrCat(", and without ", counts.not_learnt, " of which nothing is learnt")
             : "",
+        counts.empty > 0 ? StrCat(", and without ", counts.empty, " with an empty message") : "",
         "; too few for training and validation: use more data, or another --data.val_fraction ",
         "(0 turns validation off; now ", options.val_fraction, ")"));
   }
@@ -191,14 +228,14 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
   dataset.tokenizer = model.tokenizer;
   dataset.vocab_size = model.tokenizer->vocab_size();
   dataset.name = options.path;
-  dataset.fingerprint = Fingerprint(all);
-  dataset.train = Pack(all, 0, split, options.block_size, &counts.rows);
-  if (split < all.size()) {
+  dataset.fingerprint = Fingerprint(all, split);
+  dataset.train = Pack(all, split.train, options.block_size, &counts.rows);
+  if (!split.val.empty()) {
     int64_t rows = 0;
-    dataset.val = Pack(all, split, all.size(), options.block_size, &rows);
+    dataset.val = Pack(all, split.val, options.block_size, &rows);
     counts.rows += rows;
   }
-  dataset.note = NoteOn(options.path, counts, options.block_size, if_long, bad_utf8);
+  dataset.note = NoteOn(options.path, counts, options.block_size, if_long, first_empty, bad_utf8);
   return result;
 }
 

@@ -27,6 +27,7 @@ struct ConversationCounts {
   int64_t conversations = 0;  // that were packed
   int64_t too_long = 0;       // dropped or cut
   int64_t not_learnt = 0;     // dropped, because nothing of them is learnt
+  int64_t empty = 0;          // dropped, because a message has no text
   int64_t rows = 0;
   int64_t tokens = 0;  // without what fills rows up
   int64_t learnt = 0;
@@ -42,11 +43,12 @@ struct ConversationDataset {
   ConversationCounts counts;
 };
 
-// Whether the first row of the files that data.path names is a conversation, and has no text in
-// `field`. False for anything that can't be read.
+// Whether the first row of the files that data.path names is a conversation. False for anything
+// that can't be read. InputError if it also has text in `field`, and for standard input, "-", which
+// can be read only once.
 bool HoldsConversations(const std::string& path, const std::string& field);
 
-// Reads, renders and encodes all conversations. The last val_fraction of them are for validation.
+// Reads, renders and encodes all conversations. SplitRows says which are for validation.
 // Throws InputError for bad rows, with file and line; without a tokenizer or a chat template; and
 // if nothing is left for training or validation.
 ConversationDataset OpenConversations(const DatasetOptions& options,

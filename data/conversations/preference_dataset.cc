@@ -13,6 +13,7 @@
 #include "data/conversations/encode_rows.h"
 #include "data/conversations/model_template.h"
 #include "data/conversations/preference_pair.h"
+#include "data/conversations/split_rows.h"
 
 namespace lockstep::data {
 namespace {
@@ -30,13 +31,13 @@ struct Rows {
   }
 };
 
-// Rows begin to end - 1 as a stream in which each takes `width` tokens; what fills it up is 0. One
-// token more, because targets are those of the next position.
+// The rows of some pairs, 2 p and 2 p + 1 of pair p, as a stream in which each takes `width`
+// tokens; what fills it up is 0. One token more, because targets are those of the next position.
 class FilledRows : public TokenSource {
  public:
-  FilledRows(std::shared_ptr<const Rows> rows, int64_t begin, int64_t end, int64_t width)
-      : rows_(std::move(rows)), begin_(begin), end_(end), width_(width) {}
-  int64_t size() const override { return (end_ - begin_) * width_ + 1; }
+  FilledRows(std::shared_ptr<const Rows> rows, std::vector<int64_t> pairs, int64_t width)
+      : rows_(std::move(rows)), pairs_(std::move(pairs)), width_(width) {}
+  int64_t size() const override { return 2 * std::ssize(pairs_) * width_ + 1; }
   bool learns_all() const override { return false; }
 
  private:
@@ -49,9 +50,10 @@ class FilledRows : public TokenSource {
   template <class T>
   void Copy(const std::vector<T>& from, int64_t offset, std::span<int32_t> out) const {
     while (!out.empty()) {
-      const int64_t row = begin_ + offset / width_, col = offset % width_;
+      const int64_t at = offset / width_, col = offset % width_;
+      const int64_t row = at < 2 * std::ssize(pairs_) ? 2 * pairs_[at / 2] + at % 2 : -1;
       const auto part = out.first(std::min<size_t>(out.size(), width_ - col));
-      const int64_t length = row < end_ ? rows_->begins[row + 1] - rows_->begins[row] : 0;
+      const int64_t length = row >= 0 ? rows_->begins[row + 1] - rows_->begins[row] : 0;
       const int64_t n = std::clamp<int64_t>(length - col, 0, std::ssize(part));
       if (n > 0) std::copy_n(from.begin() + rows_->begins[row] + col, n, part.begin());
       std::ranges::fill(part.subspan(n), 0);
@@ -61,12 +63,17 @@ class FilledRows : public TokenSource {
   }
 
   const std::shared_ptr<const Rows> rows_;
-  const int64_t begin_, end_, width_;
+  const std::vector<int64_t> pairs_;
+  const int64_t width_;
 };
 
 // Keeps the two rows of a pair as the rule for long ones says; counts them.
 void Append(EncodedRow pair, const std::string& place, int64_t width, const std::string& if_long,
             Rows* all, PreferenceCounts* counts) {
+  if (pair.empty()) {
+    ++counts->empty;
+    return;
+  }
   int64_t longest = 0;
   for (const EncodedConversation& row : pair) longest = std::max(longest, std::ssize(row.ids));
   counts->most_tokens = std::max(counts->most_tokens, longest);
@@ -94,17 +101,22 @@ void Append(EncodedRow pair, const std::string& place, int64_t width, const std:
     learnt += of_row;
     tokens += static_cast<int64_t>(kept);
   }
+  if (pair[0].ids == pair[1].ids) {
+    ++counts->equal;
+    return;
+  }
   ++counts->pairs;
   counts->learnt += learnt;
   counts->tokens += tokens;
   for (const EncodedConversation& row : pair) all->Add(row);
 }
 
-std::string Fingerprint(const Rows& rows) {
+std::string Fingerprint(const Rows& rows, const RowSplit& split) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(rows.ids)));
   hash.Update(std::as_bytes(std::span(rows.learnt)));
   hash.Update(std::as_bytes(std::span(rows.begins)));
+  hash.Update(std::as_bytes(std::span(split.val)));
   return hash.HexDigest();
 }
 
@@ -117,6 +129,10 @@ std::string LeftOut(const PreferenceCounts& c, int64_t width, bool cut) {
   if (c.not_learnt > 0) {
     text += StrCat("; ", c.not_learnt, " left out because nothing of an answer is learnt");
   }
+  if (c.equal > 0) {
+    text += StrCat("; ", c.equal, " left out because both answers are the same");
+  }
+  if (c.empty > 0) text += StrCat("; ", c.empty, " left out because of an empty message");
   return text;
 }
 
@@ -143,16 +159,15 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
       options.path,
       [&](const nlohmann::ordered_json& row, const std::string& place) {
         const PreferencePair pair = ToPreferencePair(row, place);
+        if (pair.chosen.empty || pair.rejected.empty) return EncodedRow{};
         return EncodedRow{encoder.Encode(pair.chosen), encoder.Encode(pair.rejected)};
       },
       [&](EncodedRow pair, const std::string& place) {
         Append(std::move(pair), place, width, if_long, rows.get(), &counts);
       });
   const std::string left_out = LeftOut(counts, width, if_long == "cut");
-  const int64_t held_out =
-      static_cast<int64_t>(static_cast<double>(counts.pairs) * options.val_fraction);
-  const int64_t split = counts.pairs - held_out;
-  if (split == 0 || (options.val_fraction > 0 && held_out == 0)) {
+  const RowSplit split = SplitRows(counts.pairs, options.val_fraction);
+  if (split.train.empty() || (options.val_fraction > 0 && split.val.empty())) {
     throw InputError(
         StrCat(options.path, ": ", counts.pairs, " pairs of answers are there", left_out,
                ": too few for training and validation: use more data, or another ",
@@ -163,15 +178,14 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
   dataset.tokenizer = model.tokenizer;
   dataset.vocab_size = model.tokenizer->vocab_size();
   dataset.name = options.path;
-  dataset.fingerprint = Fingerprint(*rows);
-  dataset.train = std::make_shared<FilledRows>(rows, 0, 2 * split, width);
-  if (held_out > 0) {
-    dataset.val = std::make_shared<FilledRows>(rows, 2 * split, 2 * counts.pairs, width);
-  }
-  dataset.note = StrCat(options.path, ": ", split, " pairs of answers to train on and ", held_out,
-                        " held out; their rows have ", counts.tokens / (2 * counts.pairs), " of ",
-                        width, " tokens on average, of which ", counts.learnt * 100 / counts.tokens,
-                        "% are learnt", left_out);
+  dataset.fingerprint = Fingerprint(*rows, split);
+  dataset.train = std::make_shared<FilledRows>(rows, split.train, width);
+  if (!split.val.empty()) dataset.val = std::make_shared<FilledRows>(rows, split.val, width);
+  dataset.note =
+      StrCat(options.path, ": ", split.train.size(), " pairs of answers to train on and ",
+             split.val.size(), " held out; their rows have ", counts.tokens / (2 * counts.pairs),
+             " of ", width, " tokens on average, of which ", counts.learnt * 100 / counts.tokens,
+             "% are learnt", left_out);
   if (bad_utf8 > 0) {
     dataset.note += StrCat("; ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
   }

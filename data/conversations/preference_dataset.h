@@ -14,6 +14,8 @@ struct PreferenceCounts {
   int64_t pairs = 0;       // that are used
   int64_t too_long = 0;    // dropped or cut, because an answer with its prompt is
   int64_t not_learnt = 0;  // dropped, because nothing of an answer is learnt
+  int64_t equal = 0;       // dropped, because both answers are the same
+  int64_t empty = 0;       // dropped, because a message has no text
   int64_t tokens = 0, learnt = 0;
   int64_t most_tokens = 0;  // of an answer with its prompt, also of one that is too long
 };
@@ -29,7 +31,7 @@ struct PreferenceDataset {
 };
 
 // Reads, renders and encodes all pairs (ToPreferencePair) of the JSONL files that options.path
-// names. The last val_fraction of them are for validation. conversation_options.if_long is for
+// names. SplitRows says which are for validation. conversation_options.if_long is for
 // pairs with a row of more than block_size tokens. Throws InputError for bad rows, with file and
 // line; without a tokenizer or a chat template; and if nothing is left for training or validation.
 PreferenceDataset OpenPreferences(const DatasetOptions& options,

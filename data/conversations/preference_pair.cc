@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 bool BeginsWithAnswer(const Json& messages, const std::string& field, const std::string& place) {
   Conversation read{.place = place};
   AppendMessages(messages, "", field, &read);
-  return read.messages[0]["role"] == "assistant";
+  return !read.messages.empty() && read.messages[0]["role"] == "assistant";
 }
 
 // The messages that both begin with, of which the last of neither is one.
@@ -36,7 +36,8 @@ PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
     throw InputError(StrCat(place,
                             ": this row is no pair of answers: expected {\"prompt\": "
                             "\"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, texts or "
-                            "lists of messages"));
+                            "lists of messages; found ",
+                            FieldsOf(row)));
   }
   const bool lists = row["chosen"].is_array() && row["rejected"].is_array();
   const bool has_prompt = row.contains("prompt") && !row["prompt"].is_null();

@@ -74,6 +74,12 @@ bool DocumentReader::OpenNext() {
   while (buffer_.size() < 3 && ReadMore()) {
   }
   if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
+  const size_t first = buffer_.find_first_not_of(" \t\r\n", begin_);
+  if (json_ && first != std::string::npos && buffer_[first] == '[') {
+    throw InputError(StrCat(NameOf(path), ": this is one JSON array, but each line must be an ",
+                            "object of its own: write jq -c '.[]' ", NameOf(path),
+                            " > rows.jsonl, and name rows.jsonl"));
+  }
   return true;
 }
 

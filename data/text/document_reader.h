@@ -65,8 +65,8 @@ class DocumentReader {
 
   // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
   // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
-  // that names file and line for a document above the limit and for damaged compressed data, and
-  // IoError.
+  // that names file and line for a document above the limit and for damaged compressed data,
+  // for a JSON array in place of JSONL, and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.

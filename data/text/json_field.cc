@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/io/json.h"
 #include "data/text/repair_utf8.h"
+#include "data/text/row_errors.h"
 
 namespace lockstep::data {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 512;
+constexpr size_t kMostNames = 50;
 
 // The UTF-16 unit that "\uXXXX" at `position` writes, or -1.
 int EscapedUnit(std::string_view line, size_t position) {
@@ -95,20 +97,18 @@ class FieldReader : public nlohmann::json_sax<Json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& name) override {
-    if (depth_ == 1) wanted_ = name == field_;
+    if (depth_ != 1) return true;
+    wanted_ = name == field_;
+    if (names.size() < kMostNames) names.push_back(name.substr(0, 100));
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&,
-                   const Json::exception& error) override {
-    const std::string_view what = error.what();
-    const size_t prefix = what.find("] ");
-    // The library quotes what it read last, however long.
-    return Fail(StrCat("not valid JSON at byte ", position, ": ",
-                       what.substr(prefix == std::string_view::npos ? 0 : prefix + 2, 200)));
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
+    return Fail(StrCat("not valid JSON ", ParseErrorText(error.what())));
   }
 
   std::optional<std::string> text;
   std::string error;
+  std::vector<std::string> names;  // the first fields of the outer object
 
  private:
   bool Fail(std::string message) {
@@ -152,8 +152,12 @@ JsonText JsonField(std::string line, std::string_view field,
   Json::sax_parse(line.begin(), line.end(), &reader);
   if (!reader.error.empty()) throw InputError(StrCat(place(), ": ", reader.error));
   if (!reader.text) {
-    throw InputError(StrCat(place(), ": there is no field ", Quoted(field),
-                            "; name the one that holds the text with --data.field="));
+    throw InputError(
+        StrCat(place(), ": there is no field ", Quoted(field), " (found ", ListNames(reader.names),
+               "): name the one that holds the text with --data.field=, or, to train ",
+               "on conversations, write them as \"messages\", \"conversations\" ",
+               "(ShareGPT), \"instruction\" and \"output\" (Alpaca), or \"prompt\" and ",
+               "\"completion\"", AdviceOnPairs(reader.names)));
   }
   return {std::move(*reader.text), repaired};
 }

@@ -92,8 +92,8 @@ void AddDataOptions(Options& options, DataOptions& data) {
   options.Add("data.val_fraction", &data.val_fraction,
               {.min = 0,
                .below = 1,
-               .doc = "fraction of the data, at its end, held out for validation, unless there are "
-                      "validation files"});
+               .doc = "fraction of the data held out for validation, unless there are validation "
+                      "files: the end of a text, or conversations and pairs chosen at random"});
   options.Add("data.order", &data.order,
               {.choices = {"shuffled", "random", "sequential"},
                .doc = "windows of the data: each once per epoch in a new random order, at random "
@@ -252,10 +252,11 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
   options.Add("optim.min_lr", &optim.min_lr,
               {.min = 0, .max = 1000, .doc = "learning rate at the end of the decay"});
   options.Add("optim.warmup", &optim.warmup,
-              {.min = 0,
+              {.min = -1,
                .max = kMaxSteps,
                .aliases = {"warmup_iters", "warmup_steps"},
-               .doc = "steps over which the learning rate rises to its peak"});
+               .doc = "steps over which the learning rate rises to its peak; -1: 100, or a tenth "
+                      "of the run if that is less"});
   options.Add("optim.decay_steps", &optim.decay_steps,
               {.min = 0,
                .max = kMaxSteps,

@@ -108,7 +108,7 @@ struct OptimOptions {
   std::string schedule = "cosine";
   double lr = 2e-3;
   double min_lr = 0;
-  int64_t warmup = 100;
+  int64_t warmup = -1;      // -1: 100, or a tenth of the run if that is less
   int64_t decay_steps = 0;  // 0: to the end of the run
   double decay_fraction = 0.2;
   double beta1 = 0.9;

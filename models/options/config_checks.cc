@@ -159,13 +159,6 @@ void CheckSchedule(Options& options, const RunConfig& config) {
                  StrCat(options.Describe("optim.warmup"), " is longer than ",
                         options.Describe("optim.decay_steps"), ": use optim.warmup = ",
                         optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
-  // A short trial of a long configuration is no mistake, but it sees only the warm-up.
-  if (config.train.steps > 0 && optim.warmup >= config.train.steps)
-    options.Warn(StrCat(options.Describe("optim.warmup"), " is as long as ",
-                        options.Describe("train.steps"),
-                        ": the learning rate does not get past its warm-up; a tenth of the steps "
-                        "would be optim.warmup = ",
-                        config.train.steps / 10));
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-std::string ScheduleTitle(const OptimOptions& o) {
+std::string ScheduleTitle(const OptimOptions& o, int64_t warmup) {
   const std::string rate =
-      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
+      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, warmup);
   if (o.schedule == "constant") return rate;
   return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
 }
@@ -71,7 +71,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                    static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
       {"optimizer",
        fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
-                   ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip,
+                   ScheduleTitle(c.optim, s.warmup), c.optim.weight_decay, c.optim.clip,
                    c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
                    c.optim.master_weights ? "" : ", no fp32 weights")},
       {"computes",

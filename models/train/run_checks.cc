@@ -312,4 +312,11 @@ std::string NoteOnPlan(const RunSetup& setup) {
       parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
 }
 
+std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
+  if (2 * setup.warmup <= setup.steps) return "";
+  return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps,
+                setup.steps == 1 ? " step" : " steps", " of this run, which hardly learns before ",
+                "its learning rate has risen: leave it out for a tenth of them, or train longer");
+}
+
 }  // namespace lockstep::models

@@ -40,5 +40,7 @@ void CheckPipeline(const RunSetup& setup);
 
 // What the user should know of a plan that gives the right weights, but gains nothing; "": nothing.
 std::string NoteOnPlan(const RunSetup& setup);
+// The same of a warm-up that takes most of the run.
+std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
 
 }  // namespace lockstep::models

@@ -75,7 +75,7 @@ optim::LrSchedule MakeSchedule(const RunSetup& setup) {
   return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
                             .lr = o.lr,
                             .min_lr = o.min_lr,
-                            .warmup = o.warmup,
+                            .warmup = setup.warmup,
                             .decay_steps = setup.decay_steps,
                             .wsd_fraction = o.decay_fraction});
 }

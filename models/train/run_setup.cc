@@ -1,5 +1,7 @@
 #include "models/train/run_setup.h"
 
+#include <algorithm>
+
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_recompute.h"
 #include "models/train/adopt_weights.h"
@@ -14,6 +16,8 @@ namespace {
 // Tokens of a row of conversations, unless the user asks for others or the weights have positions
 // for fewer.
 constexpr int64_t kConversationWindow = 1024;
+// Steps of warm-up, unless the user asks for others or the run is short.
+constexpr int64_t kWarmup = 100;
 
 // The configuration before the weights and the data settle what it leaves open.
 RunConfig BeginSettling(const Options& options, const RunConfig& config, bool has_weights,
@@ -103,6 +107,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   const int64_t samples = setup.micro_batches * config.train.batch_size;
   setup.steps = StepsOf(settled, setup.dataset, setup.sample_tokens(), samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
+  setup.warmup = config.optim.warmup;
+  if (setup.warmup < 0) {
+    setup.warmup = std::min(kWarmup, std::min(setup.steps, setup.decay_steps) / 10);
+  }
   return setup;
 }
 

@@ -21,6 +21,7 @@ struct RunSetup {
   int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers
   int64_t steps = 0;            // of the whole run
   int64_t decay_steps = 0;
+  int64_t warmup = 0;           // steps
   int64_t data_ranks = 1;       // each a process, or those of its pp, cp and tp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks

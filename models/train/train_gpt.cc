@@ -65,6 +65,13 @@ void PrintMixture(const RunSetup& setup) {
   }
 }
 
+// What is valid, but hardly intended.
+void WarnOf(const Options& options, const RunSetup& setup) {
+  for (const std::string& note : {NoteOnPlan(setup), NoteOnWarmup(options, setup)}) {
+    if (!note.empty()) Warn(note);
+  }
+}
+
 // The first row of conversations as text.
 void PrintRow(const RunSetup& setup) {
   if (!setup.conversations && !setup.prefers()) return;
@@ -157,7 +164,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
-      if (const std::string note = NoteOnPlan(setup); !note.empty()) Warn(note);
+      WarnOf(options, setup);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
       PrintMixture(setup);
@@ -193,6 +200,7 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
+    WarnOf(options, setup);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -15,6 +17,7 @@
 #include "core/io/json.h"
 #include "data/conversations/conversation_mixture.h"
 #include "data/conversations/packing.h"
+#include "data/conversations/split_rows.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
 #include "tests/data/data_test_util.h"
@@ -214,7 +217,38 @@ TEST_F(Conversations, ResumesAtAnyStepAndSharesAnEpochAmongRanks) {
   }
 }
 
-TEST_F(Conversations, ValidatesOnTheLastConversations) {
+TEST(SplitRows, IsExactAndNeitherAnEndNorAPattern) {
+  for (const int64_t rows : {2, 3, 10, 57, 1000}) {
+    for (const double fraction : {0.001, 0.1, 0.25, 0.5, 0.999}) {
+      const RowSplit split = SplitRows(rows, fraction);
+      const double exact = fraction * static_cast<double>(rows);
+      if (exact >= 1 && exact <= static_cast<double>(rows - 1)) {
+        EXPECT_LE(std::abs(static_cast<double>(split.val.size()) - exact), 0.5);
+      }
+      std::vector<int64_t> all = split.train;
+      EXPECT_TRUE(std::ranges::is_sorted(split.train));
+      EXPECT_TRUE(std::ranges::is_sorted(split.val));
+      all.insert(all.end(), split.val.begin(), split.val.end());
+      std::ranges::sort(all);
+      ASSERT_EQ(std::ssize(all), rows);
+      for (int64_t i = 0; i < rows; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], i);
+      EXPECT_FALSE(split.train.empty());
+      EXPECT_FALSE(split.val.empty());
+      EXPECT_EQ(SplitRows(rows, fraction).val, split.val);
+    }
+  }
+  // Each tenth of a file has its share: of 10 of 100, a random choice has 5 to 15 almost surely.
+  std::vector<int> per_tenth(10);
+  for (const int64_t row : SplitRows(1000, 0.1).val) ++per_tenth[static_cast<size_t>(row / 100)];
+  EXPECT_THAT(per_tenth, Each(testing::AllOf(testing::Ge(2), testing::Le(20))));
+  EXPECT_THAT(SplitRows(4, 0).val, testing::IsEmpty());
+  EXPECT_THAT(SplitRows(1, 0.5).val, testing::IsEmpty());
+  EXPECT_THAT(SplitRows(0, 0.5).train, testing::IsEmpty());
+  EXPECT_THROW(SplitRows(4, 1), ArgumentError);
+}
+
+// Of a file that is sorted by subject both parts have every subject.
+TEST_F(Conversations, ValidatesOnConversationsFromAllOfTheFile) {
   WriteConversations(60);
   options_.val_fraction = 0.25;
   const Dataset dataset = Open().dataset;
@@ -222,6 +256,9 @@ TEST_F(Conversations, ValidatesOnTheLastConversations) {
   const auto val = ConversationsIn(Rows(*dataset.val, 64));
   EXPECT_EQ(train.size(), 45);
   EXPECT_EQ(val.size(), 15);
+  const std::string shown = ShowRow(*dataset.val, *dataset.tokenizer, 0, 64, "", "");
+  const std::string first = shown.substr(shown.find('#') + 1);
+  EXPECT_LT(std::stoi(first), 45) << "the file's tail: " << shown;
   options_.val_fraction = 0;
   const auto all = ConversationsIn(Rows(*Open().dataset.train, 64));
   auto both = train;
@@ -334,6 +371,24 @@ TEST_F(Conversations, LongConversationsFollowTheRule) {
                                HasSubstr("a row has 64"), HasSubstr("--data.if_long=drop or cut")));
 }
 
+TEST_F(Conversations, RowsWithEmptyMessagesAreCountedAndLeftOut) {
+  WriteText(path_, R"({"prompt":"Hi","completion":"Hello"})"
+                   "\n"
+                   R"({"prompt":"Hi","completion":""})"
+                   "\n"
+                   R"({"instruction":"","input":"","output":"A"})"
+                   "\n"
+                   R"({"messages":[{"role":"system","content":""},{"role":"user","content":"a"},)"
+                   R"({"role":"assistant","content":"b"}]})");
+  const ConversationDataset data = Open();
+  EXPECT_EQ(data.counts.conversations, 2);
+  EXPECT_EQ(data.counts.empty, 2);
+  EXPECT_THAT(data.dataset.note,
+              HasSubstr("; 2 left out because of an empty message (the first: " + path_ + ":2)"));
+  WriteText(path_, R"({"prompt":"Hi","completion":""})");
+  EXPECT_THAT(ErrorOf(), HasSubstr("0 conversations are left, and without 1 with an empty"));
+}
+
 TEST_F(Conversations, TheTokenizerCarriesTheTemplate) {
   WriteConversations(4);
   const Dataset dataset = Open().dataset;
@@ -370,7 +425,13 @@ TEST_F(Conversations, TellsConversationsFromText) {
   };
   EXPECT_TRUE(holds("a.jsonl", "\n{\"messages\":[]}\n"));
   EXPECT_TRUE(holds("b.json", "{\"instruction\":\"\",\"output\":\"\"}"));
-  EXPECT_FALSE(holds("c.jsonl", "{\"text\":\"x\",\"messages\":[]}"));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { holds("c.jsonl", "{\"text\":\"x\",\"messages\":[]}"); }),
+      AllOf(StartsWith(folder_ + "/c.jsonl:1: this row has the text field \"text\" and is a "),
+            HasSubstr("--data.format=chat or --data.format=text")));
+  EXPECT_TRUE(holds("h.jsonl", "{\"text\":null,\"messages\":[]}"));
+  EXPECT_THAT(MessageOf<InputError>([] { HoldsConversations("-", "text"); }),
+              HasSubstr("standard input may be text or conversations: say which with"));
   EXPECT_FALSE(holds("d.jsonl", "{\"text\":\"x\"}"));
   EXPECT_FALSE(holds("e.jsonl", "{\"messages\":"));
   EXPECT_FALSE(holds("f.jsonl", ""));

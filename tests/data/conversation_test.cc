@@ -39,11 +39,20 @@ TEST(Conversation, ReadsTheUsualFormats) {
           R"({"instruction":"Q","input":"","output":"A"})",
           R"({"instruction":"Q","output":"A"})",
           R"({"prompt":"Q","completion":"A"})",
+          R"({"prompt":"Q","completion":"A","tools":null,"chat_template_kwargs":null})",
+          R"({"instruction":"","input":"Q","output":"A"})",
+          R"({"messages":[{"role":"system","content":""},{"role":"user","content":"Q"},
+              {"role":"assistant","content":"A"}]})",
+          R"({"conversations":[{"from":"system","value":null},{"from":"human","value":"Q"},
+              {"from":"gpt","value":"A"}]})",
+          R"({"messages":[{"role":"user","content":[{"type":"text","text":"Q"}]},
+              {"role":"assistant","content":["A",{"type":"text","text":""}]}]})",
           R"({"prompt":[{"role":"user","content":"Q"}],"completion":[{"role":"assistant","content":"A"}]})",
       }) {
     const Conversation conversation = Read(line);
     EXPECT_EQ(conversation.messages, question_and_answer) << line;
     EXPECT_THAT(conversation.learnt, ElementsAre(false, true)) << line;
+    EXPECT_FALSE(conversation.empty) << line;
     EXPECT_TRUE(LooksLikeConversation(Json::parse(line))) << line;
   }
   EXPECT_FALSE(LooksLikeConversation(Json::parse(R"({"text":"Q"})")));
@@ -73,6 +82,32 @@ TEST(Conversation, MarksSayWhatIsLearnt) {
               ElementsAre(false, false, false, true));
 }
 
+// Such rows are left out, and are no reason to stop.
+TEST(Conversation, SaysWhetherAMessageIsEmpty) {
+  const auto message = [](const std::string& text) {
+    return R"({"messages":[{"role":"user","content":"Q"},)" + text + "]}";
+  };
+  for (const std::string& line : {
+           message(R"({"role":"assistant","content":""})"),
+           message(R"({"role":"assistant","content":null})"),
+           message(R"({"role":"assistant","content":[]})"),
+           message(R"({"role":"assistant","content":[{"type":"text","text":""}]})"),
+           message(R"({"role":"assistant","content":"A"},{"role":"user","content":""})"),
+           std::string(
+               R"({"conversations":[{"from":"human","value":""},{"from":"gpt","value":"A"}]})"),
+           std::string(R"({"instruction":"Q","input":"","output":""})"),
+           std::string(R"({"instruction":"Q","output":null})"),
+           std::string(R"({"instruction":"","output":"A"})"),
+           std::string(R"({"prompt":"Q","completion":""})"),
+           std::string(R"({"prompt":"","completion":"A"})"),
+       }) {
+    EXPECT_TRUE(Read(line).empty) << line;
+  }
+  EXPECT_FALSE(Read(message(R"({"role":"assistant","content":"","tool_calls":[{"function":"f"}]},
+                               {"role":"tool","content":""},{"role":"assistant","content":"A"})"))
+                   .empty);
+}
+
 TEST(Conversation, GivesTemplatesToolsAndTheirOrder) {
   const Conversation conversation = Read(
       R"({"messages":[{"role":"user","content":"Q","name":null},{"role":"assistant","content":null,
@@ -97,10 +132,16 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
     says(R"({"messages":[{"role":"user","content":"Q"},)" + text + "]}", what);
   };
   says("", "not valid JSON");
+  says(R"({"messages": [}, "x": 1})",
+       "not valid JSON at byte 15: syntax error while parsing value - unexpected '}'");
   says(R"({"messages":)", "not valid JSON");
   says(R"({"messages":"\ud800"})", "not valid JSON");
   says("[]", "found array, but expected {\"messages\"");
   says(R"({"text":"Q"})", "this row is no conversation: expected {\"messages\"");
+  says(R"({"conversation":[],"id":3})", "; found \"conversation\", \"id\"");
+  says(R"({"prompt":"Q","chosen":"A","rejected":"B"})",
+       "pairs of answers are trained with --train.objective=dpo");
+  says(R"({"instruction":"Q","response":"A"})", "\"instruction\", but no \"output\"");
   says(R"({"a":1,"a":2})", "the key \"a\" appears twice");
   says(R"({"messages":)" + std::string(200, '['), "nested deeper than 100 levels");
   says(R"({"messages":[]})", "\"messages\" must be a list of messages that is not empty");
@@ -112,19 +153,20 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
           "message 2 of \"messages\": unknown role \"robot\"; there are system, developer, user");
   message(R"({"role":3,"content":"A"})", "unknown role number");
   message(R"({"role":"assistant"})",
-          "message 2 of \"messages\", of role assistant, has no content");
-  message(R"({"role":"assistant","content":""})", "has no content; leave the message out");
-  message(R"({"role":"assistant","content":null})", "has no content");
-  message(R"({"role":"assistant","content":[]})", "has no content");
+          "message 2 of \"messages\", of role assistant, has no \"content\"; leave the message");
+  message(R"({"role":"assistant","text":"A"})",
+          "message 2 of \"messages\" has \"text\" where \"content\" is expected");
+  message(R"({"role":"assistant","value":"A"})", "has \"value\" where \"content\" is expected");
+  message(R"({"from":"gpt","text":"A"})", "has \"text\" where \"value\" is expected");
+  message(R"({"role":"assistant","content":["A",{"type":"image_url","image_url":{"url":"u"}}]})",
+          "message 2 of \"messages\": part 2 of its content is no text");
   message(R"({"role":"assistant","content":5})", "must be a text or a list of parts, not number");
   message(R"({"role":"assistant","content":"A","weight":0.5})", "must be true or false, 1 or 0");
   message(R"({"role":"user","content":"A","train":true})", "only what the assistant writes");
   message(R"({"role":"assistant","tool_calls":{}})", "\"tool_calls\" must be a list of calls");
-  says(R"({"instruction":"","output":"A"})", "\"instruction\" must be a text that is not empty");
   says(R"({"instruction":"Q","output":5})", "\"output\" must be a text");
   says(R"({"instruction":"Q","input":5,"output":"A"})", "\"input\" must be a text");
-  says(R"({"prompt":"Q","completion":""})", "\"completion\" is empty");
-  says(R"({"prompt":5,"completion":"A"})", "\"prompt\" must be a list of messages");
+  says(R"({"prompt":5,"completion":"A"})", "\"prompt\" must be a text, or a list of messages");
   says(R"({"prompt":"Q","completion":"A","tools":{}})", "\"tools\" must be a list");
   says(R"({"prompt":"Q","completion":"A","chat_template_kwargs":[]})", "must be an object");
 }

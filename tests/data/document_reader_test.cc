@@ -59,6 +59,17 @@ std::vector<std::string> RandomTexts(int count) {
   return texts;
 }
 
+TEST(DocumentReader, AJsonArrayIsNoJsonLines) {
+  const std::string folder = TestFolder();
+  for (const char* text : {"[{\"text\": \"a\"}]", "\n  [\n  {\"text\": \"a\"}\n]\n"}) {
+    WriteText(folder + "/a.json", text);
+    EXPECT_THAT(MessageOf<InputError>([&] { ReadAll({folder + "/a.json"}); }),
+                AllOf(HasSubstr("/a.json: this is one JSON array"), HasSubstr("jq -c '.[]'")));
+    WriteText(folder + "/a.txt", text);
+    EXPECT_THAT(ReadAll({folder + "/a.txt"}).texts, ElementsAre(text));
+  }
+}
+
 TEST(DocumentReader, FormatsGiveTheSameDocuments) {
   const std::string folder = TestFolder();
   const std::vector<std::string> texts = RandomTexts(40);

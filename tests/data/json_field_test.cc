@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 JsonText Found(const std::string& line, const std::string& field = "text") {
@@ -35,7 +36,16 @@ TEST(JsonField, ErrorsSayWhere) {
   EXPECT_THAT(message("{\"text\": \"a\"} x"), AllOf(StartsWith("place: "), HasSubstr("byte 15")));
   EXPECT_THAT(message("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(message("\"text\""), HasSubstr("found a string"));
-  EXPECT_THAT(message("{}"), HasSubstr("--data.field="));
+  EXPECT_THAT(message("{}"),
+              HasSubstr("no field \"text\" (found no fields): name the one that holds"));
+  EXPECT_THAT(
+      message(R"({"question": "a", "answer": {"b": 1}})"),
+      AllOf(HasSubstr("(found \"question\", \"answer\"): name the one that holds the text with "
+                      "--data.field="),
+            HasSubstr("to train on conversations, write them as \"messages\""),
+            Not(HasSubstr("dpo"))));
+  EXPECT_THAT(message(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
+              HasSubstr("pairs of answers are trained with --train.objective=dpo"));
   EXPECT_THAT(message("{\"text\": null}"), HasSubstr("null"));
   EXPECT_THAT(message("{\"text\": {\"text\": \"a\"}}"), HasSubstr("an object"));
   EXPECT_THAT(message("{\"text\": [\"a\"]}"), HasSubstr("an array"));

@@ -12,6 +12,7 @@
 #include "core/io/json.h"
 #include "data/batch.h"
 #include "data/conversations/preference_pair.h"
+#include "data/conversations/split_rows.h"
 #include "tests/data/data_test_util.h"
 #include "tests/message_of.h"
 
@@ -95,14 +96,13 @@ TEST(PreferencePair, EqualAnswers) {
 
 TEST(PreferencePair, RefusesWhatIsNoPair) {
   EXPECT_THAT(Refused(R"({"messages": []})"),
-              AllOf(StartsWith("p.jsonl:3: this row is no pair"), HasSubstr("\"rejected\"")));
+              AllOf(StartsWith("p.jsonl:3: this row is no pair"), HasSubstr("\"rejected\""),
+                    HasSubstr("; found \"messages\"")));
   EXPECT_THAT(
       Refused(R"({"chosen": "yes", "rejected": "no"})"),
       HasSubstr("p.jsonl:3: without a \"prompt\", \"chosen\" and \"rejected\" must be lists"));
-  EXPECT_THAT(Refused(R"({"prompt": "a", "chosen": "", "rejected": "no"})"),
-              HasSubstr("p.jsonl:3: \"chosen\" is empty"));
   EXPECT_THAT(Refused(R"({"prompt": "a", "chosen": "yes", "rejected": 7})"),
-              HasSubstr("\"rejected\" must be a list of messages"));
+              HasSubstr("\"rejected\" must be a text, or a list of messages"));
   EXPECT_THAT(Refused(R"({"prompt": "a", "chosen": "yes",
                           "rejected": [{"role": "narrator", "content": "no"}]})"),
               HasSubstr("message 1 of \"rejected\": unknown role"));
@@ -123,6 +123,8 @@ TEST(PreferencePair, RefusesWhatIsNoPair) {
 class PreferenceDatasetTest : public testing::Test {
  protected:
   static constexpr int64_t kWidth = 64;
+  static constexpr const char *kChosen[] = {"one", "two", "three", "four"},
+                              *kRejected[] = {"eins", "zwei", "drei", "vier"};
 
   PreferenceDatasetTest() {
     options_.path = JoinPath(testing::TempDir(), "pairs.jsonl");
@@ -144,8 +146,9 @@ class PreferenceDatasetTest : public testing::Test {
     return MessageOf<InputError>([&] { Open(rows); });
   }
   static std::string Four() {
-    return Row("1", "one", "eins") + Row("2", "two", "zwei") + Row("3", "three", "drei") +
-           Row("4", "four", "vier");
+    std::string rows;
+    for (int i = 0; i < 4; ++i) rows += Row(std::to_string(i + 1), kChosen[i], kRejected[i]);
+    return rows;
   }
 
   DatasetOptions options_;
@@ -160,11 +163,16 @@ TEST_F(PreferenceDatasetTest, AWindowIsAPair) {
   ASSERT_NE(dataset.val, nullptr);
   EXPECT_EQ(dataset.val->size(), 2 * kWidth + 1);
   EXPECT_THAT(dataset.note, HasSubstr("3 pairs of answers to train on and 1 held out"));
-  EXPECT_EQ(ShowPair(*dataset.train, *dataset.tokenizer, 1, kWidth, "[", "]"),
-            "chosen:\n<|im_start|>user\n2<|im_end|>\n<|im_start|>assistant\n[two<|im_end|>]"
-            "\nrejected:\n<|im_start|>user\n2<|im_end|>\n<|im_start|>assistant\n[zwei<|im_end|>]");
-  EXPECT_THAT(ShowPair(*dataset.val, *dataset.tokenizer, 0, kWidth, "[", "]"),
-              HasSubstr("[vier<|im_end|>]"));
+  const RowSplit split = SplitRows(4, 0.25);
+  const auto expect = [&](const TokenSource& source, int64_t at, int64_t pair) {
+    const std::string user = StrCat("<|im_start|>user\n", pair + 1, "<|im_end|>\n");
+    EXPECT_EQ(ShowPair(source, *dataset.tokenizer, at, kWidth, "[", "]"),
+              StrCat("chosen:\n", user, "<|im_start|>assistant\n[", kChosen[pair],
+                     "<|im_end|>]\nrejected:\n", user, "<|im_start|>assistant\n[", kRejected[pair],
+                     "<|im_end|>]"));
+  };
+  for (int64_t i = 0; i < 3; ++i) expect(*dataset.train, i, split.train[i]);
+  expect(*dataset.val, 0, split.val[0]);
   // What any part of the stream says does not depend on how it is read.
   std::vector<int32_t> whole(dataset.train->size()), part(17);
   dataset.train->Read(0, whole);
@@ -191,8 +199,10 @@ TEST_F(PreferenceDatasetTest, BatchesHaveTargetsOfAnswersOnly) {
     }
     answers.push_back(opened.dataset.tokenizer->Decode(answer));
   }
-  EXPECT_THAT(answers,
-              ElementsAre("one<|im_end|>", "eins<|im_end|>", "three<|im_end|>", "drei<|im_end|>"));
+  const std::vector<int64_t> pairs = SplitRows(4, 0.25).train;
+  const std::string end = "<|im_end|>";
+  EXPECT_THAT(answers, ElementsAre(kChosen[pairs[0]] + end, kRejected[pairs[0]] + end,
+                                   kChosen[pairs[2]] + end, kRejected[pairs[2]] + end));
 }
 
 TEST_F(PreferenceDatasetTest, LongPairsAreCountedAndLeftOut) {
@@ -229,6 +239,21 @@ TEST_F(PreferenceDatasetTest, ErrorsSayWhereAndWhat) {
   options_.path = "";
   EXPECT_THAT(MessageOf<InputError>([&] { OpenPreferences(options_, chat_); }),
               HasSubstr("name JSONL files of rows with prompt, chosen and rejected"));
+}
+
+TEST_F(PreferenceDatasetTest, EqualAndEmptyAnswersAreCountedAndLeftOut) {
+  const PreferenceDataset opened =
+      Open(Four() + Row("5", "five", "five") + Row("6", "", "six") + Row("7", "a", "b"));
+  EXPECT_EQ(opened.counts.pairs, 5);
+  EXPECT_EQ(opened.counts.equal, 1);
+  EXPECT_EQ(opened.counts.empty, 1);
+  EXPECT_THAT(opened.dataset.note,
+              AllOf(HasSubstr("; 1 left out because both answers are the same"),
+                    HasSubstr("; 1 left out because of an empty message")));
+  // What is cut off may have been all that differed.
+  chat_.if_long = "cut";
+  const std::string same(200, 'x');
+  EXPECT_EQ(Open(Four() + Row("8", same + " y", same + " z")).counts.equal, 1);
 }
 
 TEST_F(PreferenceDatasetTest, TheFingerprintIsThatOfTokensAndMasks) {

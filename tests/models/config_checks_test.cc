@@ -9,6 +9,7 @@
 #include "core/io/file.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/train/run_checks.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/models/temp_folder.h"
@@ -268,12 +269,38 @@ TEST(ConfigChecks, LearningRates) {
             "command line: optim.warmup = 200 (command line) is longer than optim.decay_steps = "
             "150 (command line): use optim.warmup = 150 at most, or optim.decay_steps = 0, the "
             "whole run");
-  const ParsedRun trial({"--train.steps=20"});
-  EXPECT_THAT(trial.options.warnings(),
-              testing::ElementsAre(
-                  "optim.warmup = 100 (default) is as long as train.steps = 20 (command line): the "
-                  "learning rate does not get past its warm-up; a tenth of the steps would be "
-                  "optim.warmup = 2"));
+}
+
+// Of the run's steps, however they are given.
+TEST(ConfigChecks, WarmupsThatFitTheRun) {
+  const auto run = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--train.batch_size=16", "--model.block_size=64"});
+    ParsedRun parsed(arguments);
+    const RunSetup setup = PrepareRun(parsed.options, parsed.config, {}, kCpu, 1);
+    return std::pair(setup, NoteOnWarmup(parsed.options, setup));
+  };
+  const auto warmup = [&](std::vector<std::string> arguments) {
+    const auto [setup, note] = run(std::move(arguments));
+    EXPECT_EQ(note, "");
+    EXPECT_EQ(MakeSchedule(setup).options().warmup, setup.warmup);
+    return setup.warmup;
+  };
+  EXPECT_EQ(warmup({"--train.steps=5000"}), 100);
+  EXPECT_EQ(warmup({"--train.steps=1000"}), 100);
+  EXPECT_EQ(warmup({"--train.steps=300"}), 30);
+  EXPECT_EQ(warmup({"--train.steps=5"}), 0);
+  EXPECT_EQ(warmup({"--train.steps=300", "--optim.decay_steps=50"}), 5);
+  EXPECT_EQ(warmup({"--train.steps=300", "--optim.warmup=150"}), 150);
+  const int64_t steps = run({"--train.steps=0", "--train.epochs=0.5"}).first.steps;
+  ASSERT_GT(steps, 9);
+  ASSERT_LT(steps, 1000);
+  EXPECT_EQ(warmup({"--train.steps=0", "--train.epochs=0.5"}), steps / 10);
+  EXPECT_EQ(run({"--train.steps=20", "--optim.warmup=11"}).second,
+            "optim.warmup = 11 (command line) is more than half of the 20 steps of this run, which "
+            "hardly learns before its learning rate has risen: leave it out for a tenth of them, "
+            "or train longer");
+  EXPECT_THAT(run({"--train.steps=0", "--train.epochs=0.5", "--optim.warmup=100000"}).second,
+              HasSubstr(StrCat("more than half of the ", steps, " steps")));
 }
 
 TEST(ConfigChecks, CompressionExcludesTheOrderedReduction) {

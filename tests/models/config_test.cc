@@ -387,7 +387,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--optim.lr=0",
                                      "--optim.lr=-1",
                                      "--optim.min_lr=-1",
-                                     "--optim.warmup=-1",
+                                     "--optim.warmup=-2",
                                      "--optim.decay_steps=-1",
                                      "--optim.decay_fraction=0",
                                      "--optim.decay_fraction=1.1",

@@ -1,0 +1,20 @@
+// What is wrong with a line of JSONL, in words.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep::data {
+
+// The first names of `names`, quoted: "\"question\", \"answer\"".
+std::string ListNames(std::span<const std::string> names);
+
+// What to write if a row with these keys is a pair of answers; "" if it is none.
+std::string AdviceOnPairs(std::span<const std::string> names);
+
+// "at byte 92: syntax error while parsing ...": the message of nlohmann's parser about one line,
+// cut short, as it quotes what was read last, however long.
+std::string ParseErrorText(std::string_view what);
+
+}  // namespace lockstep::data
