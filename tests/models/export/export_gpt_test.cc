@@ -211,7 +211,8 @@ TEST_F(ExportGptTest, SaysWhichTokenEndsAnAnswer) {
   config_.format = "gguf";
   config_.out = folder_.Path("chat.gguf");
   ExportGpt(config_);
-  EXPECT_EQ(test::GgufFile(config_.out).Get<uint32_t>("tokenizer.ggml.eot_token_id"), end);
+  EXPECT_EQ(test::GgufFile(config_.out).Get<uint32_t>("tokenizer.ggml.eot_token_id"),
+            static_cast<uint32_t>(end));
 }
 
 // What 8 bits take of an adapter is not measured, so no figure may be printed.
