@@ -216,9 +216,36 @@ TEST_F(TrainGptChat, ErrorsSayWhatToDo) {
   EXPECT_THAT(error({"--data.if_long=error", "--model.block_size=16"}),
               HasSubstr("chat.jsonl:1: this conversation has "));
   EXPECT_THAT(error({"--data.tokenizer=auto"}), HasSubstr("conversations need a tokenizer"));
+  EXPECT_THAT(error({"--data.path=-"}), HasSubstr("say which with --data.format=text or "));
+  WriteFileAtomically(Path("both.jsonl"), R"({"text":"a","prompt":"b","completion":"c"})");
+  EXPECT_THAT(error({"--data.path=" + Path("both.jsonl")}),
+              AllOf(HasSubstr("both.jsonl:1: "), HasSubstr("choose with --data.format=chat or ")));
   RemoveTree(Path("tokenizer/chat_template.jinja"));
   EXPECT_THAT(error({}), AllOf(HasSubstr("conversations need the model's chat template"),
                                HasSubstr("--data.chat_template=FILE")));
+}
+
+// As the page has it: epochs, no warm-up of one's own.
+TEST_F(TrainGptChat, AFewEpochsAreEnoughToLearn) {
+  std::vector<std::string> options = Fresh("out", 0);
+  std::erase(options, "--optim.warmup=10");
+  options.push_back("--train.epochs=4");
+  const Result run = Train(options);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  int steps = 0, warmup = 0;
+  const size_t length = run.out.find(" steps, "), rise = run.out.find(" steps of warm-up");
+  ASSERT_NE(length, std::string::npos) << run;
+  ASSERT_NE(rise, std::string::npos) << run;
+  steps = std::stoi(run.out.substr(run.out.rfind(' ', length - 1) + 1));
+  warmup = std::stoi(run.out.substr(run.out.rfind(' ', rise - 1) + 1));
+  EXPECT_LT(steps, 300);
+  EXPECT_EQ(warmup, steps / 10);
+  EXPECT_THAT(run.err, Not(HasSubstr("optim.warmup")));
+  EXPECT_EQ(Chat("out/latest", {"--prompt=sky?"}).out, "blue\n");
+  // One that is given stays, and is told of.
+  options.insert(options.end(), {"--optim.warmup=10000", "--dry_run"});
+  EXPECT_THAT(Train(options).err,
+              HasSubstr("optim.warmup = 10000 (command line) is more than half"));
 }
 
 }  // namespace
