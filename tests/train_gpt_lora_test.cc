@@ -222,7 +222,8 @@ TEST_F(Lora, RefusesWhatCannotBe) {
   Run(1, "tuned", Tune({}));
   const std::string tuned = "--init_from=" + Path("tuned/latest");
   EXPECT_THAT(TuneFails({tuned, "--lora.rank=0"}).err, HasSubstr("or merge them first"));
-  EXPECT_THAT(TuneFails({tuned, "--lora.rank=3"}).err, HasSubstr("with rank 3"));
+  EXPECT_THAT(TuneFails({tuned, "--lora.rank=0", "--dry_run"}).err, HasSubstr("lora.rank = 4"));
+  EXPECT_THAT(TuneFails({tuned, "--lora.rank=3"}).err, HasSubstr("have rank 4: use lora.rank = 4"));
   EXPECT_THAT(TuneFails({tuned, "--lora.alpha=8"}).err,
               AllOf(HasSubstr("is multiplied by 4 "), HasSubstr("multiplies it by 2:"),
                     HasSubstr("--lora.alpha=16 --lora.rank_stabilized=false")));

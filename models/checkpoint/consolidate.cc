@@ -3,6 +3,7 @@
 #include "core/io/file.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/tensor_parts.h"
+#include "models/gpt/hf/generation_config.h"
 #include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
@@ -29,7 +30,8 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   RemoveTree(temporary);
   WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
                 ToHfTensors(model, weight), max_bytes);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", kBuffersFile}) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", kGenerationConfig, kBuffersFile}) {
     const std::string file = JoinPath(checkpoint, name);
     if (PathExists(file)) WriteFileAtomically(JoinPath(temporary, name), ReadFile(file));
   }

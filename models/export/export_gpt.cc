@@ -19,6 +19,7 @@
 #include "models/export/gguf_model.h"
 #include "models/export/gguf_tokenizer.h"
 #include "models/export/model_source.h"
+#include "models/gpt/hf/generation_config.h"
 #include "models/gpt/peft/merged_weights.h"
 #include "models/report/format.h"
 
@@ -106,38 +107,6 @@ ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) 
   return found;
 }
 
-// The base's (`given`, or ""), or one of the tokenizer; with all ids at which a text may end: a
-// chat model's turn, a document.
-std::string GenerationConfig(const ExportTokenizer& t, const std::string& given,
-                             const std::string& origin) {
-  nlohmann::json j = nlohmann::json::object();
-  if (!given.empty()) j = ParseJson(given, origin);
-  if (!j.is_object()) throw InputError(StrCat(origin, ": not a JSON object"));
-  const data::SpecialIds special = t.tokenizer ? t.tokenizer->special_ids() : data::SpecialIds();
-  nlohmann::json ends = j.value("eos_token_id", nlohmann::json());
-  if (ends.is_number()) ends = nlohmann::json::array({ends});
-  if (!ends.is_array()) ends = nullptr;
-  const bool has_ends = ends.is_array() && !ends.empty();
-  const auto add = [&](std::optional<int32_t> id) {
-    if (id && std::find(ends.begin(), ends.end(), nlohmann::json(*id)) == ends.end())
-      ends.push_back(*id);
-  };
-  if (!has_ends && t.tokenizer) {
-    add(special.eos);
-    add(t.tokenizer->end_of_text());
-  }
-  const size_t before = has_ends ? ends.size() : 0;
-  add(t.end_of_answer);
-  if (!given.empty() && ends.size() == before) return given;
-  if (!ends.empty()) j["eos_token_id"] = ends;
-  if (given.empty()) {
-    if (special.bos) j["bos_token_id"] = *special.bos;
-    if (special.pad) j["pad_token_id"] = *special.pad;
-    j["do_sample"] = true;
-  }
-  return DumpJson(j, 2) + "\n";
-}
-
 // For transformers, of a tokenizer that had none.
 std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
   const nlohmann::json json = ParseJson(tokenizer.ToJson(), "tokenizer.json");
@@ -163,9 +132,11 @@ std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer
     const std::string file = JoinPath(folder, name);
     return PathExists(file) ? ReadFile(file) : "";
   };
-  constexpr char kGeneration[] = "generation_config.json";
-  files.emplace_back(kGeneration,
-                     GenerationConfig(t, read(kGeneration), JoinPath(folder, kGeneration)));
+  std::vector<int32_t> ends;
+  if (t.end_of_answer) ends.push_back(*t.end_of_answer);
+  files.emplace_back(kGenerationConfig,
+                     GenerationConfig(t.tokenizer.get(), ends, read(kGenerationConfig),
+                                      JoinPath(folder, kGenerationConfig)));
   if (std::string buffers = read(kBuffersFile); !buffers.empty()) {
     files.emplace_back(kBuffersFile, std::move(buffers));
   }

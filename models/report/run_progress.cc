@@ -112,8 +112,9 @@ void RunProgress::PrintEnd(const End& end) const {
   const std::string& folder = setup_.config.out_dir;
   Print(
       fmt::format("checkpoint {}/latest; to sample from it:\n"
-                  "  {} --checkpoint={}/latest",
-                  folder, CommandOf("sample_gpt"), folder));
+                  "  {} --checkpoint={}/latest{}",
+                  folder, CommandOf("sample_gpt"), folder,
+                  setup_.conversations || setup_.prefers() ? " --chat" : ""));
   if (end.best_checkpoint >= 0 && end.best_checkpoint != end.step)
     Print(fmt::format("the best checkpoint is that of step {}: {}/best", end.best_checkpoint,
                       folder));

@@ -30,8 +30,13 @@ class Chatting {
   }
 
   void Answer(const std::string& message) {
+    const data::Conversation before = said_;
     data::AppendMessages(message, "user", "message", &said_);
     const std::vector<int32_t> prompt = Prompt();
+    if (prompt.empty()) {
+      said_ = before;
+      return;
+    }
     TextStream stream(options_.stop);
     std::string answer;
     const auto show = [&](std::string text) {
@@ -67,7 +72,7 @@ class Chatting {
   const GenerateStats& stats() const { return stats_; }
 
  private:
-  // Forgets what does not fit.
+  // Forgets what does not fit. Empty if the last message alone does not.
   std::vector<int32_t> Prompt() {
     const size_t first = options_.system.empty() ? 0 : 1;
     int64_t most = context_ - std::max<int64_t>(1, std::min(options_.generate.tokens, slide_ / 2));
@@ -82,9 +87,9 @@ class Chatting {
       ids = encoder_.EncodePrompt(said_);
     }
     if (std::ssize(ids) >= context_) {
-      throw InputError(StrCat("this message makes ", ids.size(), " tokens, but the model's ",
-                              "context has ", context_, " for it and the answer; say it in ",
-                              "fewer words"));
+      Say(StrCat("this message makes ", ids.size(), " tokens, but the model's context has ",
+                 context_, " for it and the answer: it is left out; say it in fewer words"));
+      return {};
     }
     if (forgotten > 0) {
       Say(StrCat("the conversation is longer than the model's context of ", context_,

@@ -81,10 +81,24 @@ void AdoptMixture(const WeightsFolder& weights, const GptConfig& shape, ModelOpt
   CheckMixture(options, *m, weights.path);
 }
 
-// Fails if these adapters, with which training goes on, had a base of 4 bits that it does not have.
-void CheckBaseKind(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
+// Fails unless training goes on with these adapters as they are: so does a dry run, which reads no
+// weights.
+void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
+  const bool has_own = !lora.init_from.empty();
+  if (lora.rank == 0 && !has_own) {
+    options.Fail({"init_from", "lora.rank"},
+                 StrCat(adapter.folder(), " has adapters, and without lora.rank all weights are ",
+                        "trained: use lora.rank = ", adapter.config().rank,
+                        " to go on with these, or merge them first (export_gpt --checkpoint=",
+                        adapter.folder(), " --out=merged)"));
+  }
+  if (!has_own && adapter.config().rank_pattern.empty() && lora.rank != adapter.config().rank) {
+    options.Fail({"lora.rank"}, StrCat(options.Describe("lora.rank"), ", but the adapters of ",
+                                       adapter.folder(), " have rank ", adapter.config().rank,
+                                       ": use lora.rank = ", adapter.config().rank));
+  }
   const std::string kind = adapter.base_kind();
-  if (kind.empty() || kind == lora.base || (lora.rank == 0 && lora.init_from.empty())) return;
+  if (kind.empty() || kind == lora.base) return;
   options.Fail({"lora.base"},
                StrCat(options.Describe("lora.base"), ", but the adapters of ", adapter.folder(),
                       " were trained beside weights in 4 bits: use lora.base = \"", kind, "\""));
@@ -117,7 +131,7 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
   shape.lora = config->lora;
   // A checkpoint has its adapters itself.
   const std::string from = PeftAdapter::Exists(path) ? path : config->lora.init_from;
-  if (!from.empty()) CheckBaseKind(options, PeftAdapter::Open(from), config->lora);
+  if (!from.empty()) CheckGoesOn(options, PeftAdapter::Open(from), config->lora);
   if (!config->lora.init_from.empty()) {
     const PeftConfig adapter = PeftAdapter::Open(from).config();
     shape.lora = {.rank = adapter.rank,

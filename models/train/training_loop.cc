@@ -9,12 +9,15 @@
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
+#include "data/conversations/conversation_encoder.h"
+#include "data/conversations/model_template.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
+#include "models/gpt/hf/generation_config.h"
 #include "models/memory/machine_memory.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
@@ -66,6 +69,24 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
       *range);
   trace->NameThread("trainer");
   return trace;
+}
+
+// generation_config.json of what is trained: that of what it began with, and where answers end. ""
+// if nothing is known of it, and beside adapters, whose base has its own.
+std::string GenerationConfigOf(const RunSetup& setup) {
+  if (setup.model.lora.rank > 0 || !setup.dataset.tokenizer) return "";
+  const data::Tokenizer& tokenizer = *setup.dataset.tokenizer;
+  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
+  const std::string file = JoinPath(from, kGenerationConfig);
+  const std::string given = !from.empty() && PathExists(file) ? ReadFile(file) : "";
+  std::vector<int32_t> ends;
+  if (setup.conversations) {
+    ends = data::ConversationEncoder(data::TemplateOf(tokenizer), setup.dataset.tokenizer,
+                                     setup.config.data.user_special_tokens)
+               .EndsOfAnswers();
+  }
+  const bool known = tokenizer.special_ids().eos || tokenizer.end_of_text() || !ends.empty();
+  return known || !given.empty() ? GenerationConfig(&tokenizer, ends, given, file) : "";
 }
 
 }  // namespace
@@ -134,6 +155,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     base_ = std::filesystem::canonical(WeightsOf(from));
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
+  if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
@@ -356,6 +378,9 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
     saver_.Save([&](HostSnapshot* snapshot) {
       CheckpointFiles files = CollectCheckpoint(state, *model_, *optimizer_,
                                                 setup_.dataset.tokenizer.get(), share_, snapshot);
+      if (!generation_config_.empty()) {
+        files.texts.emplace_back(kGenerationConfig, generation_config_);
+      }
       files.val_loss = val_loss;
       return files;
     });

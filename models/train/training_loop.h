@@ -85,6 +85,7 @@ class TrainingLoop {
   int interrupt_ = 0;                          // the signal received; 0: none
   std::string base_;                           // of adapters: whose weights they belong to
   std::string base_hash_;                      // of these, on the main rank
+  std::string generation_config_;              // of checkpoints, on the main rank; may be empty
   double best_val_loss_ = 0, last_loss_ = 0;
   std::optional<PreferenceMetrics> val_preference_;  // of the last evaluation
 };

@@ -139,11 +139,20 @@ TEST_F(TrainGptChat, ASmallModelAnswersWhatItWasTunedOn) {
   ASSERT_EQ(all.exit_code, 0) << all;
   EXPECT_EQ(all.out, answers);
   EXPECT_THAT(all.err, HasSubstr("what was said first is forgotten"));
-  // The run folder's checkpoint is what tuning goes on from, with nothing else named.
+  // Who loads it knows where answers end.
+  const auto generation = [&](const std::string& checkpoint) {
+    return nlohmann::json::parse(ReadFile(Path(checkpoint + "/generation_config.json")));
+  };
+  EXPECT_THAT(generation("out/latest")["eos_token_id"], testing::Contains(2));
+  // The run folder's checkpoint is what tuning goes on from, with nothing else named, and with its
+  // settings.
+  WriteFileAtomically(Path("out/latest/generation_config.json"),
+                      R"({"eos_token_id": 0, "top_k": 20})");
   const Result tuned = Train({"--init_from=" + Path("out/latest"), "--out_dir=" + Path("tuned"),
                               "--train.steps=2", "--optim.lr=1e-5", "--model.position=rope"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned;
   EXPECT_EQ(Chat("tuned", {"--prompt=sky?"}).out, "blue\n");
+  EXPECT_EQ(generation("tuned/latest"), (nlohmann::json{{"eos_token_id", {0, 2}}, {"top_k", 20}}));
 }
 
 TEST_F(TrainGptChat, ADryRunShowsARowWithItsMask) {

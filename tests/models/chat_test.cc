@@ -14,7 +14,6 @@
 
 #include "core/allocator.h"
 #include "data/tokenizer/bpe_trainer.h"
-#include "tests/message_of.h"
 #include "tests/models/temp_folder.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
@@ -24,6 +23,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // Tokens 0 to 2 are special, and 3 to 96 the printable characters but for the space: a model of 97
 // tokens writes only these, and so do the template and the messages.
@@ -165,10 +165,23 @@ TEST_F(ChatTest, SaysWhatItForgetsAndWhereTheContextEnds) {
                               "64 tokens; what was said first is forgotten: 1 message and its "
                               "answer\n")));
   EXPECT_EQ(Count(all.answers, "\n"), 3);
-  EXPECT_THAT(test::MessageOf<InputError>(
-                  [&] { Play(*model, 1, options, [](int64_t) { return std::string(64, '#'); }); }),
-              HasSubstr("tokens, but the model's context has 64 for it and the answer; say it in "
-                        "fewer words"));
+}
+
+// What was said before is not forgotten for a message that cannot be answered.
+TEST_F(ChatTest, LeavesOutAMessageThatIsTooLong) {
+  const std::unique_ptr<Gpt> model = MakeModel(64, DType::kF32);
+  const GenerateOptions options{.tokens = 3, .temperature = 0};
+  const std::vector<std::string> short_ones = {"Hi", "Oh"};
+  const Transcript with = Play(*model, 3, options, [&](int64_t turn) {
+    return turn == 1 ? std::string(64, '#') : short_ones[static_cast<size_t>(turn) / 2];
+  });
+  EXPECT_THAT(with.messages,
+              AllOf(HasSubstr("tokens, but the model's context has 64 for it and the "
+                              "answer: it is left out; say it in fewer words\n"),
+                    Not(HasSubstr("forgotten"))));
+  const Transcript without =
+      Play(*model, 2, options, [&](int64_t turn) { return short_ones[static_cast<size_t>(turn)]; });
+  EXPECT_EQ(with.answers, without.answers);
 }
 
 // Memory and threads stay as they are once the context has been full.

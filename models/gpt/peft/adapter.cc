@@ -300,10 +300,15 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       const auto it = matrices_.find(WithoutModel(module));
       const int64_t rank = adapter ? adapter->slices().at(i).rank : 0;
       if (rank == 0 && it == matrices_.end()) continue;
-      if (rank == 0) Fail(*it->second.a, "has no adapter in the model that is to have its values");
+      if (rank == 0)
+        Fail(*it->second.a,
+             "has no adapter in the model that is to have its values: let lora.targets name its "
+             "matrix, too, or take targets from the file by lora.init_from");
       if (it == matrices_.end()) {
-        throw InputError(StrCat(file_.source(), ": has no adapter of ", module,
-                                ", as the model that is to have its values does"));
+        throw InputError(
+            StrCat(file_.source(), ": has no adapter of ", module,
+                   ", as the model that is to have its values does: lora.targets names "
+                   "more than it has; lora.init_from takes targets from the file"));
       }
       const auto& [entry_a, entry_b] = it->second;
       CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
