@@ -29,6 +29,7 @@ void Add(const ConversationCounts& part, ConversationCounts* all) {
   all->conversations += part.conversations;
   all->too_long += part.too_long;
   all->not_learnt += part.not_learnt;
+  all->empty += part.empty;
   all->rows += part.rows;
   all->tokens += part.tokens;
   all->learnt += part.learnt;
