@@ -1,6 +1,9 @@
 #include "data/prepare/prepare.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -102,6 +105,14 @@ std::string TextOfUnit(DocumentUnit unit) {
   return unit == DocumentUnit::kFile ? "file" : unit == DocumentUnit::kLine ? "line" : "paragraph";
 }
 
+SourceFile SourceOf(const std::string& path) {
+  if (path == "-") return {path, 0, ""};
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) ThrowIoError("stat", path, errno);
+  const timespec& time = status.st_mtim;
+  return {path, status.st_size, "", int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec};
+}
+
 Manifest NewManifest(const PrepareOptions& options, const std::vector<std::string>& files,
                      const std::string& tokenizer_json) {
   Manifest manifest;
@@ -120,11 +131,31 @@ Manifest NewManifest(const PrepareOptions& options, const std::vector<std::strin
   manifest.tokenizer_sha256 = Sha256Of(tokenizer_json);
   manifest.vocab_size = options.tokenizer->vocab_size();
   manifest.end_of_text = options.tokenizer->end_of_text();
-  for (const std::string& file : files) {
-    manifest.sources.push_back({file, file == "-" ? 0 : FileSize(file), ""});
-  }
+  for (const std::string& file : files) manifest.sources.push_back(SourceOf(file));
   manifest.next.resize(options.val_shard || options.val_fraction == 0 ? 1 : 2);
   return manifest;
+}
+
+// As `touch -d` and `date -d` read it.
+std::string TimeOf(const SourceFile& source) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "@%lld.%09lld",
+                static_cast<long long>(source.modified_ns / 1'000'000'000),
+                static_cast<long long>(source.modified_ns % 1'000'000'000));
+  return text;
+}
+
+// How a source differs from the one in the manifest, a line, or "". Manifests of earlier versions
+// have no times.
+std::string Difference(const SourceFile& was, const SourceFile& now) {
+  if (was.path == "-") return "";
+  if (was.bytes != now.bytes) {
+    return StrCat("\n  bytes of ", now.path, ": ", was.bytes, " -> ", now.bytes);
+  }
+  if (was.modified_ns == 0 || was.modified_ns == now.modified_ns) return "";
+  return StrCat("\n  modification time of ", now.path, ": ", TimeOf(was), " -> ", TimeOf(now),
+                " (if you know that its text is the same: touch -d ", TimeOf(was), " '", now.path,
+                "')");
 }
 
 // How the folder's manifest differs from what would be made now, a line each; "" if it does not.
@@ -144,9 +175,9 @@ std::string Differences(const Manifest& was, const Manifest& now) {
   if (was.sources.size() != now.sources.size()) return text;
   for (size_t i = 0; i < now.sources.size(); ++i) {
     compare(StrCat("source file ", i), was.sources[i].path, now.sources[i].path);
-    if (now.sources[i].path == "-" || was.sources[i].path != now.sources[i].path) continue;
-    compare(StrCat("bytes of ", now.sources[i].path), StrCat(was.sources[i].bytes),
-            StrCat(now.sources[i].bytes));
+    if (was.sources[i].path == now.sources[i].path) {
+      text += Difference(was.sources[i], now.sources[i]);
+    }
   }
   return text;
 }
@@ -344,7 +375,10 @@ class Preparation {
   void NoteSources(int64_t count) {
     for (size_t i = 0; i < finished_.size(); ++i) {
       const auto file = first_file_ + static_cast<int64_t>(i);
-      if (file < count) manifest_.sources[file] = finished_[i];
+      if (file >= count) continue;
+      SourceFile& source = manifest_.sources[file];
+      source.bytes = finished_[i].bytes;
+      source.sha256 = finished_[i].sha256;
     }
   }
 

@@ -54,6 +54,8 @@ struct SourceFile {
   std::string path;
   int64_t bytes = 0;   // as it lies there: compressed, if it is
   std::string sha256;  // of those bytes
+  // When it was last changed, in nanoseconds since 1970; 0: not known, as of standard input.
+  int64_t modified_ns = 0;
 };
 
 class DocumentReader {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -29,6 +30,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Bytes from `first` on, and an end-of-text token.
 class TestTokenizer : public ByteTokenizer {
@@ -300,6 +302,48 @@ TEST_F(PrepareTest, OtherConfigurationsInTheSameFolderAreRefused) {
   MakeDirectories(locked.out_dir);
   const FileLock lock(JoinPath(locked.out_dir, ".lock"), "", std::chrono::milliseconds(0));
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
+}
+
+// Kills Prepare as soon as the folder has `count` finished shards.
+void KillAfterShards(size_t count, const PrepareOptions& options) {
+  for (int at = 5;; at += 5) {
+    RemoveTree(options.out_dir);
+    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
+    const auto manifest = ReadManifest(options.out_dir);
+    if (manifest && manifest->shards.size() == count) return;
+  }
+}
+
+TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(2, begun);
+  const std::string source = Source("1.jsonl"), text = Bytes(source);
+  const auto modified = std::filesystem::last_write_time(source);
+  std::string edited = text;
+  std::ranges::replace(edited, 'x', 'y');
+  ASSERT_NE(edited, text);
+  WriteText(source, edited);
+  for (const PrepareOptions& options : {whole, begun}) {
+    const auto before = Contents(options.out_dir);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr("modification time of " + source), HasSubstr("touch -d @"),
+                      HasSubstr("another --out_dir")));
+    EXPECT_EQ(Contents(options.out_dir), before);
+  }
+  // As it was.
+  WriteText(source, text);
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(whole.out_dir));
+  // Manifests of earlier versions have no times.
+  Manifest earlier = *ReadManifest(whole.out_dir);
+  for (SourceFile& file : earlier.sources) file.modified_ns = 0;
+  EXPECT_THAT(earlier.ToJson(), Not(HasSubstr("modified")));
+  WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
+  WriteText(source, text);
+  EXPECT_TRUE(Prepare(whole).was_complete);
 }
 
 TEST_F(PrepareTest, UnusableInputIsRefused) {
