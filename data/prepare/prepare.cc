@@ -18,6 +18,7 @@
 #include "data/document_index.h"
 #include "data/prepare/ordered_workers.h"
 #include "data/prepare/shard_stream.h"
+#include "data/text/raw_input.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -182,6 +183,25 @@ std::string Differences(const Manifest& was, const Manifest& now) {
   return text;
 }
 
+// Standard input can't be opened again, so what a folder was made from is compared as it is read.
+void CompareStandardInput(const std::string& folder, const Manifest& found) {
+  if (!found.complete()) {
+    throw InputError(StrCat(folder,
+                            " was begun from standard input, and nothing tells whether the "
+                            "same text comes now. Remove the folder and repeat the command, or "
+                            "write the text into a file: a call that reads files goes on where it "
+                            "was interrupted"));
+  }
+  RawInput input("-");
+  while (const size_t n = input.Peek().size()) input.Skip(n);
+  const SourceFile& was = found.sources.front();
+  if (input.Sha256Hex() == was.sha256) return;
+  throw InputError(StrCat(folder, " was made from another standard input: ", was.bytes,
+                          " bytes with SHA-256 ", was.sha256.substr(0, 12), " -> ",
+                          input.bytes_read(), " bytes with ", input.Sha256Hex().substr(0, 12),
+                          "\nChoose another --out_dir, or remove this one"));
+}
+
 // Adopts the folder's manifest, if it is this call's; else throws.
 void Resume(const PrepareOptions& options, Manifest* manifest) {
   const std::string& folder = options.out_dir;
@@ -198,6 +218,9 @@ void Resume(const PrepareOptions& options, Manifest* manifest) {
   if (const std::string differences = Differences(*found, *manifest); !differences.empty()) {
     throw InputError(StrCat(folder, " was made from something else:", differences,
                             "\nChoose another --out_dir, or remove this one"));
+  }
+  if (found->sources.front().path == "-" && !found->shards.empty()) {
+    CompareStandardInput(folder, *found);
   }
   for (const ShardInfo& shard : found->shards) {
     const std::string path = JoinPath(folder, shard.file);

@@ -1,5 +1,6 @@
 #include "data/prepare/prepare.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -344,6 +345,52 @@ TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
   WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
   WriteText(source, text);
   EXPECT_TRUE(Prepare(whole).was_complete);
+}
+
+// Prepare with the text as standard input.
+PrepareResult PrepareInput(const PrepareOptions& options, const std::string& text) {
+  const std::string file = options.out_dir + ".input";
+  WriteText(file, text);
+  const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
+  dup2(fd, STDIN_FILENO);
+  close(fd);
+  const auto restore = [&] {
+    dup2(saved, STDIN_FILENO);
+    close(saved);
+  };
+  try {
+    PrepareResult result = Prepare(options);
+    restore();
+    return result;
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+TEST_F(PrepareTest, StandardInputIsCompared) {
+  PrepareOptions options = To("input");
+  options.paths = {"-"};
+  options.text.unit = DocumentUnit::kLine;
+  options.shard_tokens = 30;
+  options.val_fraction = 0;
+  const std::string text = "one line\nanother line\na third line, which is longer\n";
+  EXPECT_FALSE(PrepareInput(options, text).was_complete);
+  EXPECT_TRUE(PrepareInput(options, text).was_complete);
+  const auto before = Contents(options.out_dir);
+  for (const std::string& other : {"0" + text.substr(1), text + "more\n", std::string()}) {
+    EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, other); }),
+                AllOf(HasSubstr("standard input"), HasSubstr("another --out_dir")));
+  }
+  EXPECT_EQ(Contents(options.out_dir), before);
+  // What a killed call has read can't be compared with what comes now.
+  Manifest begun = *ReadManifest(options.out_dir);
+  begun.sources = {{"-", 0, ""}};
+  begun.shards.resize(1);
+  begun.next = {{.at = {0, 2}, .document = 2, .token = 8}};
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.ToJson());
+  EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, text); }),
+              AllOf(HasSubstr("standard input"), HasSubstr("file")));
 }
 
 TEST_F(PrepareTest, UnusableInputIsRefused) {
