@@ -87,7 +87,8 @@ std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextO
     return data::MakeTokenizer(c.tokenizer, "");
   }
   const auto manifest = data::ReadManifest(c.out_dir);
-  if (manifest && manifest->origin == TokenizerOrigin(c)) {  // trained before a crash
+  // Trained before a crash, from the text that the shards were made from.
+  if (manifest && !manifest->shards.empty() && manifest->origin == TokenizerOrigin(c)) {
     return data::LoadTokenizer(JoinPath(c.out_dir, "tokenizer.json"));
   }
   const std::vector<std::string> files = data::ListTextFiles(c.path);

@@ -202,26 +202,35 @@ void CompareStandardInput(const std::string& folder, const Manifest& found) {
                           "\nChoose another --out_dir, or remove this one"));
 }
 
-// Adopts the folder's manifest, if it is this call's; else throws.
-void Resume(const PrepareOptions& options, Manifest* manifest) {
+// Throws if the folder holds token files that no manifest lists; else removes what a call that
+// ended before its first shard has left there.
+void RequireNoTokenFiles(const std::string& folder) {
+  for (const std::string& file : ListDirectory(folder)) {
+    if (file.starts_with('.') && (file.ends_with(".bin.tmp") || file.ends_with(".idx.tmp"))) {
+      RemoveTree(JoinPath(folder, file));
+    } else if (file.ends_with(".bin")) {
+      throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
+                              " that lists them; choose another --out_dir, or remove them"));
+    }
+  }
+}
+
+// Adopts the folder's manifest, if it is this call's; else throws. False: there are no shards yet,
+// and the folder is begun with this call's options, whatever those of an earlier one were.
+bool Resume(const PrepareOptions& options, Manifest* manifest) {
   const std::string& folder = options.out_dir;
   const std::optional<Manifest> found = ReadManifest(folder);
-  if (!found) {
-    for (const std::string& file : ListDirectory(folder)) {
-      if (file.ends_with(".bin")) {
-        throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
-                                "; choose another --out_dir, or remove them"));
-      }
-    }
-    return;
+  const std::string differences = found ? Differences(*found, *manifest) : "";
+  const bool has_shards = found && !found->shards.empty();
+  if (!found || (!has_shards && !differences.empty())) {
+    RequireNoTokenFiles(folder);
+    return false;
   }
-  if (const std::string differences = Differences(*found, *manifest); !differences.empty()) {
+  if (!differences.empty()) {
     throw InputError(StrCat(folder, " was made from something else:", differences,
                             "\nChoose another --out_dir, or remove this one"));
   }
-  if (found->sources.front().path == "-" && !found->shards.empty()) {
-    CompareStandardInput(folder, *found);
-  }
+  if (has_shards && found->sources.front().path == "-") CompareStandardInput(folder, *found);
   for (const ShardInfo& shard : found->shards) {
     const std::string path = JoinPath(folder, shard.file);
     for (const std::string& file : {path, IndexPathOf(path)}) {
@@ -236,6 +245,7 @@ void Resume(const PrepareOptions& options, Manifest* manifest) {
         StrCat(JoinPath(folder, kManifestName), ": \"next\" does not fit the options"));
   }
   *manifest = *found;
+  return true;
 }
 
 void Encode(NumberedDocument document, const std::vector<std::string>& files,
@@ -444,9 +454,7 @@ PrepareResult Prepare(const PrepareOptions& options) {
   PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
   Manifest& manifest = result.manifest;
   const std::string path = JoinPath(options.out_dir, kManifestName);
-  const bool begun = PathExists(path);
-  Resume(options, &manifest);
-  if (!begun) {
+  if (!Resume(options, &manifest)) {
     WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
     WriteFileAtomically(path, manifest.ToJson());
   }

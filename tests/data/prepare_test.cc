@@ -393,6 +393,27 @@ TEST_F(PrepareTest, StandardInputIsCompared) {
               AllOf(HasSubstr("standard input"), HasSubstr("file")));
 }
 
+TEST_F(PrepareTest, WithoutShardsItStartsAgainWithOtherOptions) {
+  PrepareOptions options = To("again");
+  options.paths = {Source("1a.txt")};
+  options.val_fraction = 0;
+  WriteText(Source("1a.txt"), std::string(200, 'a') + "\n\n" + std::string(200, 'b'));
+  options.text.max_document_bytes = 300;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
+  options.text.unit = DocumentUnit::kParagraph;
+  options.tokenizer = std::make_shared<ByteTokenizer>();
+  EXPECT_EQ(Prepare(options).manifest.counts().documents, 2);
+  EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
+  // A token file that the manifest does not list may be anybody's.
+  options.out_dir = Out("strange");
+  options.text.unit = DocumentUnit::kFile;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  WriteText(JoinPath(options.out_dir, "other.bin"), "");
+  options.text.unit = DocumentUnit::kParagraph;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
+}
+
 TEST_F(PrepareTest, UnusableInputIsRefused) {
   const auto message = [&](const std::function<void(PrepareOptions&)>& change) {
     PrepareOptions options = To("refused");
