@@ -127,6 +127,10 @@ Manifest NewManifest(const PrepareOptions& options, const std::vector<std::strin
       {"val_fraction", options.val_shard ? "" : StrCat(options.val_fraction)},
       {"val_shard", options.val_shard ? "true" : "false"},
   };
+  // Folders of earlier versions, which cut text in other places, are not gone on with.
+  if (options.text.type != "jsonl" && options.text.unit != DocumentUnit::kFile) {
+    manifest.options["line_ends"] = "\\n or \\r\\n";
+  }
   manifest.tokenizer = options.tokenizer->name();
   manifest.origin = options.tokenizer_origin;
   manifest.tokenizer_sha256 = Sha256Of(tokenizer_json);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/text/decompressor.h"
@@ -13,10 +14,10 @@
 
 namespace lockstep::data {
 
-// What a document is in a file of plain text.
+// What a document is in a file of plain text. Lines end with \n or \r\n, in a paragraph with \n.
 enum class DocumentUnit {
   kFile,
-  kParagraph,  // what lies between empty lines
+  kParagraph,  // what lies between lines of white space
   kLine,
 };
 
@@ -82,6 +83,7 @@ class DocumentReader {
   bool OpenNext();
   bool ReadMore();
   bool NextRecord(std::string* bytes);
+  bool NextLine(size_t before, std::string_view* line);
   [[noreturn]] void FailTooLarge() const;
 
   const std::vector<std::string> files_;
@@ -90,8 +92,8 @@ class DocumentReader {
   std::optional<RawInput> input_;  // none between files
   std::unique_ptr<Decompressor> text_;
   bool json_ = false;
-  std::string separator_;  // "": the file is one record
-  std::string buffer_;     // decompressed, from begin_ on not yet returned
+  bool whole_ = false;  // the file is one record
+  std::string buffer_;  // decompressed, from begin_ on not yet returned
   size_t begin_ = 0;
   bool at_end_ = false;
   std::vector<SourceFile> finished_;

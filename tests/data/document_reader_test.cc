@@ -101,14 +101,48 @@ TEST(DocumentReader, UnitsOfText) {
   WriteText(file, "one\ntwo\n\nthree\n\n\n\nfour\r\n");
   EXPECT_THAT(ReadAll({file}).texts, ElementsAre("one\ntwo\n\nthree\n\n\n\nfour\r\n"));
   EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kParagraph}).texts,
-              ElementsAre("one\ntwo", "three", "four\r\n"));
+              ElementsAre("one\ntwo", "three", "four"));
   EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kLine}).texts,
-              ElementsAre("one", "two", "three", "four\r"));
+              ElementsAre("one", "two", "three", "four"));
   EXPECT_THAT(MessageOf<InputError>([&] { ReadAll({file}, {.type = "jsonl"}); }),
               HasSubstr("a.txt:1: not valid JSON"));
   WriteText(folder + "/lines.txt", JsonLine("é"));
   EXPECT_THAT(ReadAll({folder + "/lines.txt"}, {.type = "jsonl"}).texts, ElementsAre("é"));
   EXPECT_THROW(ReadAll({file}, {.type = "xml"}), InputError);
+}
+
+TEST(DocumentReader, LineEndsAndBlankLines) {
+  const std::string file = TestFolder() + "/a.txt";
+  const auto texts = [&](const std::string& text, DocumentUnit unit) {
+    WriteText(file, text);
+    return ReadAll({file}, {.unit = unit}).texts;
+  };
+  const auto paragraphs = [&](const std::string& text) {
+    return texts(text, DocumentUnit::kParagraph);
+  };
+  for (const char* end : {"\n", "\r\n"}) {
+    for (int blank = 1; blank <= 5; ++blank) {
+      for (const char* space : {"", " ", "\t  "}) {
+        std::string gap;
+        for (int i = 0; i < blank; ++i) gap += StrCat(space, end);
+        for (const std::string& text :
+             {StrCat(gap, " alpha", end, "a", end, gap, "beta", end, gap, gap),
+              StrCat(" alpha", end, "a", end, gap, "beta")}) {
+          EXPECT_THAT(paragraphs(text), ElementsAre(" alpha\na", "beta")) << Quoted(text);
+        }
+      }
+    }
+    const std::string lines = StrCat("one", end, end, " two\rtwo ", end, "three");
+    EXPECT_THAT(texts(lines, DocumentUnit::kLine), ElementsAre("one", " two\rtwo ", "three"));
+    EXPECT_THAT(texts(lines, DocumentUnit::kFile), ElementsAre(lines));
+  }
+  EXPECT_THAT(paragraphs(" \n\n\r\n"), ElementsAre());
+  // The limit is that of the paragraph, not of the empty lines before it.
+  WriteText(file, std::string(1000, '\n') + "123\n456\n\n1234\n5678");
+  EXPECT_THAT(MessageOf<InputError>([&] {
+                ReadAll({file}, {.unit = DocumentUnit::kParagraph, .max_document_bytes = 7});
+              }),
+              AllOf(HasSubstr("a.txt, paragraph 2"), HasSubstr("more than 7 bytes")));
 }
 
 TEST(DocumentReader, ResumesAtAnyDocument) {
@@ -134,6 +168,22 @@ TEST(DocumentReader, ResumesAtAnyDocument) {
   EXPECT_EQ(reader.finished()[0].sha256, Sha256Of(ZstdOf(lines)));
   EXPECT_EQ(reader.finished()[2].bytes, static_cast<int64_t>(lines.size()));
   EXPECT_EQ(ReadAll(files, {}, reader.position()).texts.size(), 0u);
+  std::string text;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    text +=
+        std::string(i % 4, '\n') + texts[i].substr(0, 20000) + (i % 2 == 0 ? "\r\n \r\n" : "\n");
+  }
+  WriteText(folder + "/2.txt", text);
+  for (const DocumentUnit unit : {DocumentUnit::kParagraph, DocumentUnit::kLine}) {
+    const TextOptions options{.unit = unit};
+    const Found cut = ReadAll({folder + "/2.txt"}, options);
+    ASSERT_GT(cut.texts.size(), 20u);
+    for (size_t i = 0; i < cut.texts.size(); i += 1 + i / 4) {
+      const Found rest = ReadAll({folder + "/2.txt"}, options, cut.positions[i]);
+      ASSERT_EQ(rest.texts, std::vector(cut.texts.begin() + i, cut.texts.end())) << i;
+      ASSERT_EQ(rest.positions, std::vector(cut.positions.begin() + i, cut.positions.end())) << i;
+    }
+  }
 }
 
 TEST(DocumentReader, StandardInput) {
