@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "data/text/json_field.h"
 #include "data/text/repair_utf8.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -66,8 +67,9 @@ bool DocumentReader::OpenNext() {
   json_ = options_.type == "auto" ? IsJsonLinesName(path) : options_.type == "jsonl";
   whole_ = !json_ && options_.unit == DocumentUnit::kFile;
   at_end_ = false;
-  while (buffer_.size() < 3 && ReadMore()) {
+  while (buffer_.size() < kTextSampleBytes && ReadMore()) {
   }
+  RequireText(std::string_view(buffer_).substr(0, kTextSampleBytes), NameOf(path), json_);
   if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
   const size_t first = buffer_.find_first_not_of(" \t\r\n", begin_);
   if (json_ && first != std::string::npos && buffer_[first] == '[') {
@@ -159,11 +161,14 @@ int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->byt
 
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {
+  const TextPosition& at = document.position;
   if (!document.json) {
+    if (document.bytes.find('\0') != std::string::npos) {
+      RequireNoNul(document.bytes, PlaceOf(files[at.file], at.record, false, options.unit));
+    }
     const int64_t bad = RepairUtf8(&document.bytes);
     return {std::move(document.bytes), bad};
   }
-  const TextPosition& at = document.position;
   JsonText found = JsonField(std::move(document.bytes), options.field, [&] {
     return PlaceOf(files[at.file], at.record, true, options.unit);
   });

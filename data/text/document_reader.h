@@ -69,7 +69,8 @@ class DocumentReader {
   // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
   // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
   // that names file and line for a document above the limit and for damaged compressed data,
-  // for a JSON array in place of JSONL, and IoError.
+  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText),
+  // and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.
@@ -105,7 +106,7 @@ struct DocumentText {
 };
 
 // The text of a document, well-formed UTF-8. Throws InputError with file and line as JsonField
-// does. Thread-safe.
+// does, and for a NUL byte in text. Thread-safe.
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options);
 

@@ -208,6 +208,50 @@ TEST(DocumentReader, MalformedUtf8IsReplacedAndCounted) {
   EXPECT_EQ(found.bad_utf8, 4);
 }
 
+TEST(DocumentReader, WhatIsNotUtf8TextIsRefused) {
+  using std::string_literals::operator""s;
+  const std::string folder = TestFolder();
+  const auto message = [&](const std::string& name, const std::string& contents,
+                           const TextOptions& options = {}) {
+    WriteText(folder + "/" + name, contents);
+    return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+  };
+  std::string wide;
+  for (const char c : "In most languages every other byte is zero. "s) wide += {c, '\0'};
+  for (const DocumentUnit unit : {DocumentUnit::kFile, DocumentUnit::kLine}) {
+    EXPECT_THAT(message("a.txt", "\xff\xfe" + wide, {.unit = unit}),
+                AllOf(HasSubstr("a.txt: this is utf-16"), HasSubstr("iconv -f utf-16 ")));
+    EXPECT_THAT(message("a.txt", wide, {.unit = unit}), HasSubstr("iconv -f utf-16le"));
+  }
+  EXPECT_THAT(message("a.jsonl", "\xff\xfe" + wide), HasSubstr("a.jsonl: this is utf-16"));
+  EXPECT_THAT(message("a.txt.gz", GzipOf(wide)), HasSubstr("a.txt.gz: this is utf-16le"));
+  EXPECT_THAT(message("a.txt", "PAR1\x15\x04"), AllOf(HasSubstr("Parquet"), HasSubstr("JSONL")));
+  EXPECT_THAT(message("a.txt", "PK\x03\x04\x14"), AllOf(HasSubstr("zip"), HasSubstr("unpack")));
+  EXPECT_THAT(message("a.txt", "%PDF-1.7\n"), AllOf(HasSubstr("PDF"), HasSubstr("pdftotext")));
+  EXPECT_THAT(message("a.txt",
+                      "\xfd"
+                      "7zXZ\0"s),
+              HasSubstr("unxz"));
+  EXPECT_THAT(message("a.txt", "text\0text"s),
+              AllOf(HasSubstr("a.txt: byte 4 is NUL"), HasSubstr("leave it out")));
+  // Beyond the beginning, too.
+  const std::string lines(2'000'000, '\n');
+  EXPECT_THAT(message("a.txt", lines + "a\0"s), HasSubstr("a.txt: byte 2000001 is NUL"));
+  EXPECT_THAT(message("a.txt", lines + "a\0"s, {.unit = DocumentUnit::kLine}),
+              HasSubstr("a.txt:2000001: byte 1 is NUL"));
+  std::string latin1;
+  for (int i = 0; i < 90; ++i) latin1 += i % 4 == 0 ? "caf\xe9\n" : "and more of it\n";
+  EXPECT_THAT(message("a.txt", latin1, {.unit = DocumentUnit::kLine}),
+              AllOf(HasSubstr("a.txt: "), HasSubstr("iconv -f latin1")));
+  EXPECT_THAT(
+      message("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"" + std::string(9, '\xe9') + "\"}\n"),
+      AllOf(HasSubstr("a.jsonl:2: "), HasSubstr("iconv -f latin1")));
+  // Text about such files, and a few bad bytes, are none of it.
+  for (const char* text : {"PKU, PAR 1, a %PDF", "x\xff", "\xc3\xa9t\xc3"}) {
+    EXPECT_EQ(message("a.txt", text), "no error") << text;
+  }
+}
+
 TEST(DocumentReader, LargeWindowsAreReadAndTold) {
   const std::string folder = TestFolder();
   WriteText(folder + "/a.txt.zst", ZstdOf("small ") + ZstdOf("large", 28) + ZstdOf(" small", 29));
