@@ -70,6 +70,11 @@ void AddOptions(models::Options& options, Config& c) {
               {.doc = "instead: the first file is for validation, as llm.c has it"});
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
+  options.OnResolve([&c](models::Options& o) {
+    if (c.train_tokenizer == 0 || !o.IsWritten("data.tokenizer")) return;
+    o.Fail({"train_tokenizer", "data.tokenizer"},
+           "train_tokenizer takes the place of data.tokenizer; leave one of the two out");
+  });
 }
 
 // What this program's tokenizer is called in the manifest.
