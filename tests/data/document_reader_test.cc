@@ -315,6 +315,17 @@ TEST(ListTextFiles, FoldersPatternsAndFiles) {
     return MessageOf<InputError>([&] { ListTextFiles(paths); });
   };
   EXPECT_THAT(message({folder + "/b.txt", folder + "/*.txt"}), HasSubstr("twice"));
+  EXPECT_THAT(message({folder + "/b.txt", folder + "/./b.txt"}),
+              AllOf(HasSubstr("/./b.txt"), HasSubstr("twice, as " + folder + "/b.txt")));
+  std::filesystem::create_directory(folder + "/copies");
+  std::filesystem::create_symlink("../b.txt", folder + "/copies/link.txt");
+  EXPECT_THAT(message({folder + "/b.txt", folder + "/copies"}), HasSubstr("twice"));
+  std::filesystem::remove_all(folder + "/copies");
+  std::filesystem::create_directory(folder + "/packed");
+  for (const char* name : {"c.jsonl.gz", "c.jsonl.zst"}) WriteText(folder + "/packed/" + name, "x");
+  EXPECT_THAT(message({folder + "/packed"}),
+              AllOf(HasSubstr("c.jsonl.gz and "), HasSubstr("differ only by .gz or .zst")));
+  std::filesystem::remove_all(folder + "/packed");
   EXPECT_THAT(message({folder + "/x.bin"}), HasSubstr("token file"));
   EXPECT_THAT(message({folder + "/none"}), HasSubstr("no such file"));
   EXPECT_THAT(message({"-", folder + "/b.txt"}), HasSubstr("only source"));
