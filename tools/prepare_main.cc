@@ -164,7 +164,9 @@ void Run(const Config& c) {
   std::printf(
       "%s %s: %lld tokens in %zu files, from %lld documents (%lld more were empty), "
       "%lld bytes of text, %lld bad UTF-8\n",
-      c.out_dir.c_str(), result.was_complete ? "was complete already" : "is complete",
+      c.out_dir.c_str(),
+      result.was_complete ? "was complete already, and its files have the hashes of the manifest"
+                          : "is complete",
       static_cast<long long>(result.manifest.tokens()), result.manifest.shards.size(),
       static_cast<long long>(counts.documents), static_cast<long long>(counts.empty),
       static_cast<long long>(counts.bytes), static_cast<long long>(counts.bad_utf8));

@@ -219,6 +219,19 @@ void RequireNoTokenFiles(const std::string& folder) {
   }
 }
 
+// Of a finished folder: whether its files are still those that were written.
+void VerifyHashes(const std::string& folder, const Manifest& manifest) {
+  for (const ShardInfo& shard : manifest.shards) {
+    const std::string path = JoinPath(folder, shard.file), index = IndexPathOf(path);
+    for (const auto& [file, sha256] :
+         {std::pair(path, shard.sha256), std::pair(index, shard.index_sha256)}) {
+      if (Sha256OfFile(file) == sha256) continue;
+      throw InputError(StrCat(file, " has changed: its SHA-256 is not the one in ", kManifestName,
+                              "; remove the folder and prepare again"));
+    }
+  }
+}
+
 // Adopts the folder's manifest, if it is this call's; else throws. False: there are no shards yet,
 // and the folder is begun with this call's options, whatever those of an earlier one were.
 bool Resume(const PrepareOptions& options, Manifest* manifest) {
@@ -463,7 +476,10 @@ PrepareResult Prepare(const PrepareOptions& options) {
     WriteFileAtomically(path, manifest.ToJson());
   }
   result.was_complete = manifest.complete();
-  if (result.was_complete) return result;
+  if (result.was_complete) {
+    VerifyHashes(options.out_dir, manifest);
+    return result;
+  }
   Preparation(options, files, &manifest).Run();
   if (std::ranges::find(manifest.shards, Split::kTrain, &ShardInfo::split) ==
       manifest.shards.end()) {

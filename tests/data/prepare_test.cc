@@ -414,6 +414,22 @@ TEST_F(PrepareTest, WithoutShardsItStartsAgainWithOtherOptions) {
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
 }
 
+TEST_F(PrepareTest, AFinishedFolderIsVerified) {
+  const PrepareOptions options = To("verified");
+  const Manifest manifest = Prepare(options).manifest;
+  const std::string shard = JoinPath(options.out_dir, manifest.shards[1].file);
+  for (const std::string& file : {shard, IndexPathOf(shard)}) {
+    const std::string bytes = Bytes(file);
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    WriteText(file, damaged);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr(file + " has changed"), HasSubstr("prepare again")));
+    WriteText(file, bytes);
+  }
+  EXPECT_TRUE(Prepare(options).was_complete);
+}
+
 TEST_F(PrepareTest, UnusableInputIsRefused) {
   const auto message = [&](const std::function<void(PrepareOptions&)>& change) {
     PrepareOptions options = To("refused");
