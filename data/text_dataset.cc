@@ -9,6 +9,7 @@
 #include "core/io/sha256.h"
 #include "data/dataset_parts.h"
 #include "data/text/document_reader.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 #include "data/utf8.h"
 
@@ -23,31 +24,8 @@ size_t SplitPosition(std::string_view text, const Tokenizer& tokenizer, double v
   return Utf8Offset(text, TrainCount(CountUtf8(text), val_fraction));
 }
 
-// "utf-16", "utf-32" (iconv reads their byte-order mark), "utf-16le" or "utf-16be" for text that
-// looks like it; else "".
-std::string WideEncodingOf(std::string_view text) {
-  using std::string_view_literals::operator""sv;
-  if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv)) return "utf-32";
-  if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv)) return "utf-16";
-  // Without the mark: in most languages every other byte of many characters is zero, and never the
-  // byte next to it.
-  const size_t pairs = std::min<size_t>(text.size(), 4096) / 2;
-  size_t even = 0, odd = 0;
-  for (size_t i = 0; i < pairs; ++i) {
-    even += text[2 * i] == '\0';
-    odd += text[2 * i + 1] == '\0';
-  }
-  if (4 * odd > pairs && even == 0) return "utf-16le";
-  if (4 * even > pairs && odd == 0) return "utf-16be";
-  return "";
-}
-
 void RequireUtf8(std::string_view text, const std::string& name) {
-  if (const std::string wide = WideEncodingOf(text); !wide.empty()) {
-    throw InputError(StrCat(name, ": this is ", wide,
-                            ", but text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
-                            name, " > utf-8.txt"));
-  }
+  RequireNoBinary(text.substr(0, kTextSampleBytes), name);
   const size_t valid = ValidUtf8Prefix(text);
   if (valid == text.size()) return;
   throw InputError(StrCat(name, ": not UTF-8: byte ", valid, " is 0x", std::hex,

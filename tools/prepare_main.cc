@@ -70,6 +70,11 @@ void AddOptions(models::Options& options, Config& c) {
               {.doc = "instead: the first file is for validation, as llm.c has it"});
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
+  options.OnResolve([&c](models::Options& o) {
+    if (c.train_tokenizer == 0 || !o.IsWritten("data.tokenizer")) return;
+    o.Fail({"train_tokenizer", "data.tokenizer"},
+           "train_tokenizer takes the place of data.tokenizer; leave one of the two out");
+  });
 }
 
 // What this program's tokenizer is called in the manifest.
@@ -87,7 +92,8 @@ std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextO
     return data::MakeTokenizer(c.tokenizer, "");
   }
   const auto manifest = data::ReadManifest(c.out_dir);
-  if (manifest && manifest->origin == TokenizerOrigin(c)) {  // trained before a crash
+  // Trained before a crash, from the text that the shards were made from.
+  if (manifest && !manifest->shards.empty() && manifest->origin == TokenizerOrigin(c)) {
     return data::LoadTokenizer(JoinPath(c.out_dir, "tokenizer.json"));
   }
   const std::vector<std::string> files = data::ListTextFiles(c.path);
@@ -158,7 +164,9 @@ void Run(const Config& c) {
   std::printf(
       "%s %s: %lld tokens in %zu files, from %lld documents (%lld more were empty), "
       "%lld bytes of text, %lld bad UTF-8\n",
-      c.out_dir.c_str(), result.was_complete ? "was complete already" : "is complete",
+      c.out_dir.c_str(),
+      result.was_complete ? "was complete already, and its files have the hashes of the manifest"
+                          : "is complete",
       static_cast<long long>(result.manifest.tokens()), result.manifest.shards.size(),
       static_cast<long long>(counts.documents), static_cast<long long>(counts.empty),
       static_cast<long long>(counts.bytes), static_cast<long long>(counts.bad_utf8));

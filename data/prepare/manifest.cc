@@ -50,6 +50,12 @@ const Json& Object(const Json& object, const char* key) {
   return value;
 }
 
+// Manifests of earlier versions do not have it.
+int64_t ModifiedNs(const Json& source) {
+  const auto it = source.find("modified_ns");
+  return it == source.end() ? 0 : IntegerOf(*it);
+}
+
 void PutCounts(const DocumentCounts& counts, OrderedJson* json) {
   (*json)["documents"] = counts.documents;
   (*json)["empty"] = counts.empty;
@@ -109,7 +115,7 @@ Manifest FromParsed(const Json& json) {
   }
   for (const Json& source : List(json, "sources")) {
     manifest.sources.push_back(
-        {Text(source, "path"), Count(source, "bytes"), Text(source, "sha256")});
+        {Text(source, "path"), Count(source, "bytes"), Text(source, "sha256"), ModifiedNs(source)});
   }
   for (const Json& shard : List(json, "shards")) manifest.shards.push_back(ShardFrom(shard));
   if (const auto next = json.find("next"); next != json.end()) {
@@ -159,8 +165,11 @@ std::string Manifest::ToJson() const {
   t["end_of_text"] = end_of_text ? OrderedJson(*end_of_text) : OrderedJson();
   json["sources"] = OrderedJson::array();
   for (const SourceFile& source : sources) {
-    json["sources"].push_back(
-        {{"path", source.path}, {"bytes", source.bytes}, {"sha256", source.sha256}});
+    OrderedJson& item = json["sources"].emplace_back();
+    item["path"] = source.path;
+    item["bytes"] = source.bytes;
+    item["sha256"] = source.sha256;
+    if (source.modified_ns != 0) item["modified_ns"] = source.modified_ns;
   }
   OrderedJson& sum = json["total"];
   sum["tokens"] = tokens();

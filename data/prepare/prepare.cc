@@ -1,6 +1,9 @@
 #include "data/prepare/prepare.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +18,7 @@
 #include "data/document_index.h"
 #include "data/prepare/ordered_workers.h"
 #include "data/prepare/shard_stream.h"
+#include "data/text/raw_input.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -102,6 +106,14 @@ std::string TextOfUnit(DocumentUnit unit) {
   return unit == DocumentUnit::kFile ? "file" : unit == DocumentUnit::kLine ? "line" : "paragraph";
 }
 
+SourceFile SourceOf(const std::string& path) {
+  if (path == "-") return {path, 0, ""};
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) ThrowIoError("stat", path, errno);
+  const timespec& time = status.st_mtim;
+  return {path, status.st_size, "", int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec};
+}
+
 Manifest NewManifest(const PrepareOptions& options, const std::vector<std::string>& files,
                      const std::string& tokenizer_json) {
   Manifest manifest;
@@ -115,16 +127,40 @@ Manifest NewManifest(const PrepareOptions& options, const std::vector<std::strin
       {"val_fraction", options.val_shard ? "" : StrCat(options.val_fraction)},
       {"val_shard", options.val_shard ? "true" : "false"},
   };
+  // Folders of earlier versions, which cut text in other places, are not gone on with.
+  if (options.text.type != "jsonl" && options.text.unit != DocumentUnit::kFile) {
+    manifest.options["line_ends"] = "\\n or \\r\\n";
+  }
   manifest.tokenizer = options.tokenizer->name();
   manifest.origin = options.tokenizer_origin;
   manifest.tokenizer_sha256 = Sha256Of(tokenizer_json);
   manifest.vocab_size = options.tokenizer->vocab_size();
   manifest.end_of_text = options.tokenizer->end_of_text();
-  for (const std::string& file : files) {
-    manifest.sources.push_back({file, file == "-" ? 0 : FileSize(file), ""});
-  }
+  for (const std::string& file : files) manifest.sources.push_back(SourceOf(file));
   manifest.next.resize(options.val_shard || options.val_fraction == 0 ? 1 : 2);
   return manifest;
+}
+
+// As `touch -d` and `date -d` read it.
+std::string TimeOf(const SourceFile& source) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "@%lld.%09lld",
+                static_cast<long long>(source.modified_ns / 1'000'000'000),
+                static_cast<long long>(source.modified_ns % 1'000'000'000));
+  return text;
+}
+
+// How a source differs from the one in the manifest, a line, or "". Manifests of earlier versions
+// have no times.
+std::string Difference(const SourceFile& was, const SourceFile& now) {
+  if (was.path == "-") return "";
+  if (was.bytes != now.bytes) {
+    return StrCat("\n  bytes of ", now.path, ": ", was.bytes, " -> ", now.bytes);
+  }
+  if (was.modified_ns == 0 || was.modified_ns == now.modified_ns) return "";
+  return StrCat("\n  modification time of ", now.path, ": ", TimeOf(was), " -> ", TimeOf(now),
+                " (if you know that its text is the same: touch -d ", TimeOf(was), " '", now.path,
+                "')");
 }
 
 // How the folder's manifest differs from what would be made now, a line each; "" if it does not.
@@ -144,30 +180,74 @@ std::string Differences(const Manifest& was, const Manifest& now) {
   if (was.sources.size() != now.sources.size()) return text;
   for (size_t i = 0; i < now.sources.size(); ++i) {
     compare(StrCat("source file ", i), was.sources[i].path, now.sources[i].path);
-    if (now.sources[i].path == "-" || was.sources[i].path != now.sources[i].path) continue;
-    compare(StrCat("bytes of ", now.sources[i].path), StrCat(was.sources[i].bytes),
-            StrCat(now.sources[i].bytes));
+    if (was.sources[i].path == now.sources[i].path) {
+      text += Difference(was.sources[i], now.sources[i]);
+    }
   }
   return text;
 }
 
-// Adopts the folder's manifest, if it is this call's; else throws.
-void Resume(const PrepareOptions& options, Manifest* manifest) {
+// Standard input can't be opened again, so what a folder was made from is compared as it is read.
+void CompareStandardInput(const std::string& folder, const Manifest& found) {
+  if (!found.complete()) {
+    throw InputError(StrCat(folder,
+                            " was begun from standard input, and nothing tells whether the "
+                            "same text comes now. Remove the folder and repeat the command, or "
+                            "write the text into a file: a call that reads files goes on where it "
+                            "was interrupted"));
+  }
+  RawInput input("-");
+  while (const size_t n = input.Peek().size()) input.Skip(n);
+  const SourceFile& was = found.sources.front();
+  if (input.Sha256Hex() == was.sha256) return;
+  throw InputError(StrCat(folder, " was made from another standard input: ", was.bytes,
+                          " bytes with SHA-256 ", was.sha256.substr(0, 12), " -> ",
+                          input.bytes_read(), " bytes with ", input.Sha256Hex().substr(0, 12),
+                          "\nChoose another --out_dir, or remove this one"));
+}
+
+// Throws if the folder holds token files that no manifest lists; else removes what a call that
+// ended before its first shard has left there.
+void RequireNoTokenFiles(const std::string& folder) {
+  for (const std::string& file : ListDirectory(folder)) {
+    if (file.starts_with('.') && (file.ends_with(".bin.tmp") || file.ends_with(".idx.tmp"))) {
+      RemoveTree(JoinPath(folder, file));
+    } else if (file.ends_with(".bin")) {
+      throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
+                              " that lists them; choose another --out_dir, or remove them"));
+    }
+  }
+}
+
+// Of a finished folder: whether its files are still those that were written.
+void VerifyHashes(const std::string& folder, const Manifest& manifest) {
+  for (const ShardInfo& shard : manifest.shards) {
+    const std::string path = JoinPath(folder, shard.file), index = IndexPathOf(path);
+    for (const auto& [file, sha256] :
+         {std::pair(path, shard.sha256), std::pair(index, shard.index_sha256)}) {
+      if (Sha256OfFile(file) == sha256) continue;
+      throw InputError(StrCat(file, " has changed: its SHA-256 is not the one in ", kManifestName,
+                              "; remove the folder and prepare again"));
+    }
+  }
+}
+
+// Adopts the folder's manifest, if it is this call's; else throws. False: there are no shards yet,
+// and the folder is begun with this call's options, whatever those of an earlier one were.
+bool Resume(const PrepareOptions& options, Manifest* manifest) {
   const std::string& folder = options.out_dir;
   const std::optional<Manifest> found = ReadManifest(folder);
-  if (!found) {
-    for (const std::string& file : ListDirectory(folder)) {
-      if (file.ends_with(".bin")) {
-        throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
-                                "; choose another --out_dir, or remove them"));
-      }
-    }
-    return;
+  const std::string differences = found ? Differences(*found, *manifest) : "";
+  const bool has_shards = found && !found->shards.empty();
+  if (!found || (!has_shards && !differences.empty())) {
+    RequireNoTokenFiles(folder);
+    return false;
   }
-  if (const std::string differences = Differences(*found, *manifest); !differences.empty()) {
+  if (!differences.empty()) {
     throw InputError(StrCat(folder, " was made from something else:", differences,
                             "\nChoose another --out_dir, or remove this one"));
   }
+  if (has_shards && found->sources.front().path == "-") CompareStandardInput(folder, *found);
   for (const ShardInfo& shard : found->shards) {
     const std::string path = JoinPath(folder, shard.file);
     for (const std::string& file : {path, IndexPathOf(path)}) {
@@ -182,6 +262,7 @@ void Resume(const PrepareOptions& options, Manifest* manifest) {
         StrCat(JoinPath(folder, kManifestName), ": \"next\" does not fit the options"));
   }
   *manifest = *found;
+  return true;
 }
 
 void Encode(NumberedDocument document, const std::vector<std::string>& files,
@@ -344,7 +425,10 @@ class Preparation {
   void NoteSources(int64_t count) {
     for (size_t i = 0; i < finished_.size(); ++i) {
       const auto file = first_file_ + static_cast<int64_t>(i);
-      if (file < count) manifest_.sources[file] = finished_[i];
+      if (file >= count) continue;
+      SourceFile& source = manifest_.sources[file];
+      source.bytes = finished_[i].bytes;
+      source.sha256 = finished_[i].sha256;
     }
   }
 
@@ -387,14 +471,15 @@ PrepareResult Prepare(const PrepareOptions& options) {
   PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
   Manifest& manifest = result.manifest;
   const std::string path = JoinPath(options.out_dir, kManifestName);
-  const bool begun = PathExists(path);
-  Resume(options, &manifest);
-  if (!begun) {
+  if (!Resume(options, &manifest)) {
     WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
     WriteFileAtomically(path, manifest.ToJson());
   }
   result.was_complete = manifest.complete();
-  if (result.was_complete) return result;
+  if (result.was_complete) {
+    VerifyHashes(options.out_dir, manifest);
+    return result;
+  }
   Preparation(options, files, &manifest).Run();
   if (std::ranges::find(manifest.shards, Split::kTrain, &ShardInfo::split) ==
       manifest.shards.end()) {

@@ -54,10 +54,11 @@ struct PrepareResult {
 // thread with its tokenizer's cache, or a few times the largest document.
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
-// same bytes in the end; the sources must not have changed. A folder that was made with other
-// options, sources or another tokenizer, or that has token files and no manifest, is an InputError,
-// and so is one in which another process works. Also throws InputError for unusable options and
-// text (TextOf), and IoError.
+// same bytes in the end; the sources must not have changed: their sizes and modification times are
+// compared. From standard input it does not go on, and a finished folder is compared with the hash
+// of what comes now. A folder with shards that were made with other options, sources or another
+// tokenizer, or that no manifest lists, is an InputError, and so is one in which another process
+// works. Also throws InputError for unusable options and text (TextOf), and IoError.
 PrepareResult Prepare(const PrepareOptions& options);
 
 }  // namespace lockstep::data

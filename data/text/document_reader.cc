@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "data/text/json_field.h"
 #include "data/text/repair_utf8.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -14,11 +15,6 @@ constexpr size_t kReadBytes = size_t{1} << 18;
 
 bool IsBlank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
-
-std::string_view SeparatorOf(DocumentUnit unit, bool json) {
-  if (json || unit == DocumentUnit::kLine) return "\n";
-  return unit == DocumentUnit::kParagraph ? "\n\n" : "";
 }
 
 std::string NameOf(const std::string& file) { return file == "-" ? "standard input" : file; }
@@ -69,10 +65,11 @@ bool DocumentReader::OpenNext() {
   input_.emplace(path);
   text_ = Decompress(&*input_, options_.warn);
   json_ = options_.type == "auto" ? IsJsonLinesName(path) : options_.type == "jsonl";
-  separator_ = SeparatorOf(options_.unit, json_);
+  whole_ = !json_ && options_.unit == DocumentUnit::kFile;
   at_end_ = false;
-  while (buffer_.size() < 3 && ReadMore()) {
+  while (buffer_.size() < kTextSampleBytes && ReadMore()) {
   }
+  RequireText(std::string_view(buffer_).substr(0, kTextSampleBytes), NameOf(path), json_);
   if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
   const size_t first = buffer_.find_first_not_of(" \t\r\n", begin_);
   if (json_ && first != std::string::npos && buffer_[first] == '[') {
@@ -97,61 +94,81 @@ bool DocumentReader::ReadMore() {
   return !at_end_;
 }
 
-// Reads up to and including a separator. False, with the file closed, if nothing is left of it.
+// Reads the next record. False, with the file closed, if nothing is left of it.
 bool DocumentReader::NextRecord(std::string* bytes) {
   if (!input_ && !OpenNext()) return false;
-  size_t searched = begin_;
-  for (;;) {
-    const size_t end = separator_.empty() ? std::string::npos : buffer_.find(separator_, searched);
-    const size_t length = std::min(end, buffer_.size()) - begin_;
-    if (static_cast<int64_t>(length) > options_.max_document_bytes) FailTooLarge();
-    if (end != std::string::npos) {
-      if (json_) bytes->reserve(length + kJsonPadding);
-      bytes->assign(buffer_, begin_, length);
-      begin_ = end + separator_.size();
-      ++next_.record;
-      return true;
-    }
-    // A separator may have begun; what has been returned makes room.
-    searched = std::max(begin_, buffer_.size() - std::min(buffer_.size(), separator_.size()));
-    searched -= begin_;
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-    if (!ReadMore()) break;
+  const bool paragraphs = !json_ && options_.unit == DocumentUnit::kParagraph;
+  bytes->clear();
+  bool found = false;
+  for (std::string_view line; NextLine(found ? bytes->size() + 1 : 0, &line);) {
+    const bool blank = paragraphs && IsBlank(line);
+    if (blank && found) break;
+    if (blank) continue;
+    if (!json_ && !whole_ && line.ends_with('\r')) line.remove_suffix(1);
+    if (found) *bytes += '\n';
+    if (json_) bytes->reserve(line.size() + kJsonPadding);
+    *bytes += line;
+    found = true;
+    if (!paragraphs) break;
   }
-  const bool found = !buffer_.empty();
   if (found) {
-    bytes->assign(buffer_);
     ++next_.record;
-    buffer_.clear();
     return true;
   }
   finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
   text_.reset();
   input_.reset();
   buffer_ = {};
+  begin_ = 0;
   next_ = {next_.file + 1, 0};
   return false;
 }
 
+// Reads a line, without its '\n', or, where the file is one record, all of it. It is valid until
+// the next call. False if nothing is left. `before`: bytes that the record has already.
+bool DocumentReader::NextLine(size_t before, std::string_view* line) {
+  size_t searched = begin_;
+  for (;;) {
+    const size_t end = whole_ ? std::string::npos : buffer_.find('\n', searched);
+    const size_t length = std::min(end, buffer_.size()) - begin_;
+    const bool fits = static_cast<int64_t>(before + length) <= options_.max_document_bytes;
+    if (length > 0 && !fits) FailTooLarge();
+    if (end != std::string::npos) {
+      *line = std::string_view(buffer_).substr(begin_, length);
+      begin_ = end + 1;
+      return true;
+    }
+    // What has been returned makes room.
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    searched = buffer_.size();
+    if (!ReadMore()) break;
+  }
+  *line = buffer_;
+  begin_ = buffer_.size();
+  return !line->empty();
+}
+
 void DocumentReader::FailTooLarge() const {
-  throw InputError(
-      StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
-             ": a document of more than ", options_.max_document_bytes,
-             " bytes (--data.max_document_bytes). Is the file what it should ",
-             "be? If so, raise the limit",
-             separator_.empty() ? ", or let --data.document=paragraph or line cut the text" : ""));
+  throw InputError(StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
+                          ": a document of more than ", options_.max_document_bytes,
+                          " bytes (--data.max_document_bytes). Is the file what it should ",
+                          "be? If so, raise the limit",
+                          whole_ ? ", or let --data.document=paragraph or line cut the text" : ""));
 }
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
 
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {
+  const TextPosition& at = document.position;
   if (!document.json) {
+    if (document.bytes.find('\0') != std::string::npos) {
+      RequireNoNul(document.bytes, PlaceOf(files[at.file], at.record, false, options.unit));
+    }
     const int64_t bad = RepairUtf8(&document.bytes);
     return {std::move(document.bytes), bad};
   }
-  const TextPosition& at = document.position;
   JsonText found = JsonField(std::move(document.bytes), options.field, [&] {
     return PlaceOf(files[at.file], at.record, true, options.unit);
   });

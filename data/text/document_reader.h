@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/text/decompressor.h"
@@ -13,10 +14,10 @@
 
 namespace lockstep::data {
 
-// What a document is in a file of plain text.
+// What a document is in a file of plain text. Lines end with \n or \r\n, in a paragraph with \n.
 enum class DocumentUnit {
   kFile,
-  kParagraph,  // what lies between empty lines
+  kParagraph,  // what lies between lines of white space
   kLine,
 };
 
@@ -54,6 +55,8 @@ struct SourceFile {
   std::string path;
   int64_t bytes = 0;   // as it lies there: compressed, if it is
   std::string sha256;  // of those bytes
+  // When it was last changed, in nanoseconds since 1970; 0: not known, as of standard input.
+  int64_t modified_ns = 0;
 };
 
 class DocumentReader {
@@ -66,7 +69,8 @@ class DocumentReader {
   // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
   // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
   // that names file and line for a document above the limit and for damaged compressed data,
-  // for a JSON array in place of JSONL, and IoError.
+  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText),
+  // and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.
@@ -80,6 +84,7 @@ class DocumentReader {
   bool OpenNext();
   bool ReadMore();
   bool NextRecord(std::string* bytes);
+  bool NextLine(size_t before, std::string_view* line);
   [[noreturn]] void FailTooLarge() const;
 
   const std::vector<std::string> files_;
@@ -88,8 +93,8 @@ class DocumentReader {
   std::optional<RawInput> input_;  // none between files
   std::unique_ptr<Decompressor> text_;
   bool json_ = false;
-  std::string separator_;  // "": the file is one record
-  std::string buffer_;     // decompressed, from begin_ on not yet returned
+  bool whole_ = false;  // the file is one record
+  std::string buffer_;  // decompressed, from begin_ on not yet returned
   size_t begin_ = 0;
   bool at_end_ = false;
   std::vector<SourceFile> finished_;
@@ -101,7 +106,7 @@ struct DocumentText {
 };
 
 // The text of a document, well-formed UTF-8. Throws InputError with file and line as JsonField
-// does. Thread-safe.
+// does, and for a NUL byte in text. Thread-safe.
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options);
 

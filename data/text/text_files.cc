@@ -1,8 +1,10 @@
 #include "data/text/text_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <set>
+#include <map>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -42,6 +44,28 @@ std::vector<std::string> FilesOf(const std::string& path) {
   return files;
 }
 
+// No text may be read twice: under two names, or compressed and not.
+void RequireDistinct(const std::vector<std::string>& files) {
+  std::map<std::pair<dev_t, ino_t>, std::string_view> by_inode;
+  std::map<std::string, std::string_view> by_name;
+  for (const std::string& file : files) {
+    struct stat status;
+    if (file == "-" || stat(file.c_str(), &status) != 0) continue;  // opening it will fail
+    const auto [same, is_new] = by_inode.try_emplace({status.st_dev, status.st_ino}, file);
+    if (!is_new) {
+      throw InputError(StrCat(file, ": this file is named twice",
+                              same->second == file ? "" : StrCat(", as ", same->second, ", too"),
+                              "; name it once"));
+    }
+    const std::filesystem::path name(std::string(WithoutCompressedSuffix(file)));
+    const auto [other, differs] = by_name.try_emplace(name.lexically_normal().string(), file);
+    if (!differs) {
+      throw InputError(StrCat(other->second, " and ", file, " differ only by .gz or .zst, so they ",
+                              "seem to hold the same text; name one of them, or rename it"));
+    }
+  }
+}
+
 }  // namespace
 
 bool IsJsonLinesName(std::string_view path) {
@@ -60,16 +84,13 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
     const std::vector<std::string> more = FilesOf(path);
     files.insert(files.end(), more.begin(), more.end());
   }
-  std::set<std::string_view> seen;
+  RequireDistinct(files);
   for (const std::string& file : files) {
-    if (!seen.insert(file).second) {
-      throw InputError(StrCat(file, ": this file is named twice; name it once"));
-    }
     if (file.ends_with(".bin")) {
       throw InputError(StrCat(file, ": this is a token file by its name, and text is wanted here"));
     }
   }
-  if (seen.contains("-") && files.size() > 1) {
+  if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {
     throw InputError("standard input (-) must be the only source: it cannot be opened again");
   }
   return files;

@@ -101,14 +101,48 @@ TEST(DocumentReader, UnitsOfText) {
   WriteText(file, "one\ntwo\n\nthree\n\n\n\nfour\r\n");
   EXPECT_THAT(ReadAll({file}).texts, ElementsAre("one\ntwo\n\nthree\n\n\n\nfour\r\n"));
   EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kParagraph}).texts,
-              ElementsAre("one\ntwo", "three", "four\r\n"));
+              ElementsAre("one\ntwo", "three", "four"));
   EXPECT_THAT(ReadAll({file}, {.unit = DocumentUnit::kLine}).texts,
-              ElementsAre("one", "two", "three", "four\r"));
+              ElementsAre("one", "two", "three", "four"));
   EXPECT_THAT(MessageOf<InputError>([&] { ReadAll({file}, {.type = "jsonl"}); }),
               HasSubstr("a.txt:1: not valid JSON"));
   WriteText(folder + "/lines.txt", JsonLine("é"));
   EXPECT_THAT(ReadAll({folder + "/lines.txt"}, {.type = "jsonl"}).texts, ElementsAre("é"));
   EXPECT_THROW(ReadAll({file}, {.type = "xml"}), InputError);
+}
+
+TEST(DocumentReader, LineEndsAndBlankLines) {
+  const std::string file = TestFolder() + "/a.txt";
+  const auto texts = [&](const std::string& text, DocumentUnit unit) {
+    WriteText(file, text);
+    return ReadAll({file}, {.unit = unit}).texts;
+  };
+  const auto paragraphs = [&](const std::string& text) {
+    return texts(text, DocumentUnit::kParagraph);
+  };
+  for (const char* end : {"\n", "\r\n"}) {
+    for (int blank = 1; blank <= 5; ++blank) {
+      for (const char* space : {"", " ", "\t  "}) {
+        std::string gap;
+        for (int i = 0; i < blank; ++i) gap += StrCat(space, end);
+        for (const std::string& text :
+             {StrCat(gap, " alpha", end, "a", end, gap, "beta", end, gap, gap),
+              StrCat(" alpha", end, "a", end, gap, "beta")}) {
+          EXPECT_THAT(paragraphs(text), ElementsAre(" alpha\na", "beta")) << Quoted(text);
+        }
+      }
+    }
+    const std::string lines = StrCat("one", end, end, " two\rtwo ", end, "three");
+    EXPECT_THAT(texts(lines, DocumentUnit::kLine), ElementsAre("one", " two\rtwo ", "three"));
+    EXPECT_THAT(texts(lines, DocumentUnit::kFile), ElementsAre(lines));
+  }
+  EXPECT_THAT(paragraphs(" \n\n\r\n"), ElementsAre());
+  // The limit is that of the paragraph, not of the empty lines before it.
+  WriteText(file, std::string(1000, '\n') + "123\n456\n\n1234\n5678");
+  EXPECT_THAT(MessageOf<InputError>([&] {
+                ReadAll({file}, {.unit = DocumentUnit::kParagraph, .max_document_bytes = 7});
+              }),
+              AllOf(HasSubstr("a.txt, paragraph 2"), HasSubstr("more than 7 bytes")));
 }
 
 TEST(DocumentReader, ResumesAtAnyDocument) {
@@ -134,6 +168,22 @@ TEST(DocumentReader, ResumesAtAnyDocument) {
   EXPECT_EQ(reader.finished()[0].sha256, Sha256Of(ZstdOf(lines)));
   EXPECT_EQ(reader.finished()[2].bytes, static_cast<int64_t>(lines.size()));
   EXPECT_EQ(ReadAll(files, {}, reader.position()).texts.size(), 0u);
+  std::string text;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    text +=
+        std::string(i % 4, '\n') + texts[i].substr(0, 20000) + (i % 2 == 0 ? "\r\n \r\n" : "\n");
+  }
+  WriteText(folder + "/2.txt", text);
+  for (const DocumentUnit unit : {DocumentUnit::kParagraph, DocumentUnit::kLine}) {
+    const TextOptions options{.unit = unit};
+    const Found cut = ReadAll({folder + "/2.txt"}, options);
+    ASSERT_GT(cut.texts.size(), 20u);
+    for (size_t i = 0; i < cut.texts.size(); i += 1 + i / 4) {
+      const Found rest = ReadAll({folder + "/2.txt"}, options, cut.positions[i]);
+      ASSERT_EQ(rest.texts, std::vector(cut.texts.begin() + i, cut.texts.end())) << i;
+      ASSERT_EQ(rest.positions, std::vector(cut.positions.begin() + i, cut.positions.end())) << i;
+    }
+  }
 }
 
 TEST(DocumentReader, StandardInput) {
@@ -156,6 +206,50 @@ TEST(DocumentReader, MalformedUtf8IsReplacedAndCounted) {
   const Found found = ReadAll(ListTextFiles(std::vector{folder}));
   EXPECT_THAT(found.texts, ElementsAre("x\uFFFD\uFFFD", "\U0001F600 \uFFFD", "\uFFFD"));
   EXPECT_EQ(found.bad_utf8, 4);
+}
+
+TEST(DocumentReader, WhatIsNotUtf8TextIsRefused) {
+  using std::string_literals::operator""s;
+  const std::string folder = TestFolder();
+  const auto message = [&](const std::string& name, const std::string& contents,
+                           const TextOptions& options = {}) {
+    WriteText(folder + "/" + name, contents);
+    return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+  };
+  std::string wide;
+  for (const char c : "In most languages every other byte is zero. "s) wide += {c, '\0'};
+  for (const DocumentUnit unit : {DocumentUnit::kFile, DocumentUnit::kLine}) {
+    EXPECT_THAT(message("a.txt", "\xff\xfe" + wide, {.unit = unit}),
+                AllOf(HasSubstr("a.txt: this is utf-16"), HasSubstr("iconv -f utf-16 ")));
+    EXPECT_THAT(message("a.txt", wide, {.unit = unit}), HasSubstr("iconv -f utf-16le"));
+  }
+  EXPECT_THAT(message("a.jsonl", "\xff\xfe" + wide), HasSubstr("a.jsonl: this is utf-16"));
+  EXPECT_THAT(message("a.txt.gz", GzipOf(wide)), HasSubstr("a.txt.gz: this is utf-16le"));
+  EXPECT_THAT(message("a.txt", "PAR1\x15\x04"), AllOf(HasSubstr("Parquet"), HasSubstr("JSONL")));
+  EXPECT_THAT(message("a.txt", "PK\x03\x04\x14"), AllOf(HasSubstr("zip"), HasSubstr("unpack")));
+  EXPECT_THAT(message("a.txt", "%PDF-1.7\n"), AllOf(HasSubstr("PDF"), HasSubstr("pdftotext")));
+  EXPECT_THAT(message("a.txt",
+                      "\xfd"
+                      "7zXZ\0"s),
+              HasSubstr("unxz"));
+  EXPECT_THAT(message("a.txt", "text\0text"s),
+              AllOf(HasSubstr("a.txt: byte 4 is NUL"), HasSubstr("leave it out")));
+  // Beyond the beginning, too.
+  const std::string lines(2'000'000, '\n');
+  EXPECT_THAT(message("a.txt", lines + "a\0"s), HasSubstr("a.txt: byte 2000001 is NUL"));
+  EXPECT_THAT(message("a.txt", lines + "a\0"s, {.unit = DocumentUnit::kLine}),
+              HasSubstr("a.txt:2000001: byte 1 is NUL"));
+  std::string latin1;
+  for (int i = 0; i < 90; ++i) latin1 += i % 4 == 0 ? "caf\xe9\n" : "and more of it\n";
+  EXPECT_THAT(message("a.txt", latin1, {.unit = DocumentUnit::kLine}),
+              AllOf(HasSubstr("a.txt: "), HasSubstr("iconv -f latin1")));
+  EXPECT_THAT(
+      message("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"" + std::string(9, '\xe9') + "\"}\n"),
+      AllOf(HasSubstr("a.jsonl:2: "), HasSubstr("iconv -f latin1")));
+  // Text about such files, and a few bad bytes, are none of it.
+  for (const char* text : {"PKU, PAR 1, a %PDF", "x\xff", "\xc3\xa9t\xc3"}) {
+    EXPECT_EQ(message("a.txt", text), "no error") << text;
+  }
 }
 
 TEST(DocumentReader, LargeWindowsAreReadAndTold) {
@@ -221,6 +315,17 @@ TEST(ListTextFiles, FoldersPatternsAndFiles) {
     return MessageOf<InputError>([&] { ListTextFiles(paths); });
   };
   EXPECT_THAT(message({folder + "/b.txt", folder + "/*.txt"}), HasSubstr("twice"));
+  EXPECT_THAT(message({folder + "/b.txt", folder + "/./b.txt"}),
+              AllOf(HasSubstr("/./b.txt"), HasSubstr("twice, as " + folder + "/b.txt")));
+  std::filesystem::create_directory(folder + "/copies");
+  std::filesystem::create_symlink("../b.txt", folder + "/copies/link.txt");
+  EXPECT_THAT(message({folder + "/b.txt", folder + "/copies"}), HasSubstr("twice"));
+  std::filesystem::remove_all(folder + "/copies");
+  std::filesystem::create_directory(folder + "/packed");
+  for (const char* name : {"c.jsonl.gz", "c.jsonl.zst"}) WriteText(folder + "/packed/" + name, "x");
+  EXPECT_THAT(message({folder + "/packed"}),
+              AllOf(HasSubstr("c.jsonl.gz and "), HasSubstr("differ only by .gz or .zst")));
+  std::filesystem::remove_all(folder + "/packed");
   EXPECT_THAT(message({folder + "/x.bin"}), HasSubstr("token file"));
   EXPECT_THAT(message({folder + "/none"}), HasSubstr("no such file"));
   EXPECT_THAT(message({"-", folder + "/b.txt"}), HasSubstr("only source"));

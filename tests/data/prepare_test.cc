@@ -1,10 +1,12 @@
 #include "data/prepare/prepare.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -29,6 +31,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Bytes from `first` on, and an end-of-text token.
 class TestTokenizer : public ByteTokenizer {
@@ -300,6 +303,131 @@ TEST_F(PrepareTest, OtherConfigurationsInTheSameFolderAreRefused) {
   MakeDirectories(locked.out_dir);
   const FileLock lock(JoinPath(locked.out_dir, ".lock"), "", std::chrono::milliseconds(0));
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
+}
+
+// Kills Prepare as soon as the folder has `count` finished shards.
+void KillAfterShards(size_t count, const PrepareOptions& options) {
+  for (int at = 5;; at += 5) {
+    RemoveTree(options.out_dir);
+    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
+    const auto manifest = ReadManifest(options.out_dir);
+    if (manifest && manifest->shards.size() == count) return;
+  }
+}
+
+TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(2, begun);
+  const std::string source = Source("1.jsonl"), text = Bytes(source);
+  const auto modified = std::filesystem::last_write_time(source);
+  std::string edited = text;
+  std::ranges::replace(edited, 'x', 'y');
+  ASSERT_NE(edited, text);
+  WriteText(source, edited);
+  for (const PrepareOptions& options : {whole, begun}) {
+    const auto before = Contents(options.out_dir);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr("modification time of " + source), HasSubstr("touch -d @"),
+                      HasSubstr("another --out_dir")));
+    EXPECT_EQ(Contents(options.out_dir), before);
+  }
+  // As it was.
+  WriteText(source, text);
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(whole.out_dir));
+  // Manifests of earlier versions have no times.
+  Manifest earlier = *ReadManifest(whole.out_dir);
+  for (SourceFile& file : earlier.sources) file.modified_ns = 0;
+  EXPECT_THAT(earlier.ToJson(), Not(HasSubstr("modified")));
+  WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
+  WriteText(source, text);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+}
+
+// Prepare with the text as standard input.
+PrepareResult PrepareInput(const PrepareOptions& options, const std::string& text) {
+  const std::string file = options.out_dir + ".input";
+  WriteText(file, text);
+  const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
+  dup2(fd, STDIN_FILENO);
+  close(fd);
+  const auto restore = [&] {
+    dup2(saved, STDIN_FILENO);
+    close(saved);
+  };
+  try {
+    PrepareResult result = Prepare(options);
+    restore();
+    return result;
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+TEST_F(PrepareTest, StandardInputIsCompared) {
+  PrepareOptions options = To("input");
+  options.paths = {"-"};
+  options.text.unit = DocumentUnit::kLine;
+  options.shard_tokens = 30;
+  options.val_fraction = 0;
+  const std::string text = "one line\nanother line\na third line, which is longer\n";
+  EXPECT_FALSE(PrepareInput(options, text).was_complete);
+  EXPECT_TRUE(PrepareInput(options, text).was_complete);
+  const auto before = Contents(options.out_dir);
+  for (const std::string& other : {"0" + text.substr(1), text + "more\n", std::string()}) {
+    EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, other); }),
+                AllOf(HasSubstr("standard input"), HasSubstr("another --out_dir")));
+  }
+  EXPECT_EQ(Contents(options.out_dir), before);
+  // What a killed call has read can't be compared with what comes now.
+  Manifest begun = *ReadManifest(options.out_dir);
+  begun.sources = {{"-", 0, ""}};
+  begun.shards.resize(1);
+  begun.next = {{.at = {0, 2}, .document = 2, .token = 8}};
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.ToJson());
+  EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, text); }),
+              AllOf(HasSubstr("standard input"), HasSubstr("file")));
+}
+
+TEST_F(PrepareTest, WithoutShardsItStartsAgainWithOtherOptions) {
+  PrepareOptions options = To("again");
+  options.paths = {Source("1a.txt")};
+  options.val_fraction = 0;
+  WriteText(Source("1a.txt"), std::string(200, 'a') + "\n\n" + std::string(200, 'b'));
+  options.text.max_document_bytes = 300;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
+  options.text.unit = DocumentUnit::kParagraph;
+  options.tokenizer = std::make_shared<ByteTokenizer>();
+  EXPECT_EQ(Prepare(options).manifest.counts().documents, 2);
+  EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
+  // A token file that the manifest does not list may be anybody's.
+  options.out_dir = Out("strange");
+  options.text.unit = DocumentUnit::kFile;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  WriteText(JoinPath(options.out_dir, "other.bin"), "");
+  options.text.unit = DocumentUnit::kParagraph;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
+}
+
+TEST_F(PrepareTest, AFinishedFolderIsVerified) {
+  const PrepareOptions options = To("verified");
+  const Manifest manifest = Prepare(options).manifest;
+  const std::string shard = JoinPath(options.out_dir, manifest.shards[1].file);
+  for (const std::string& file : {shard, IndexPathOf(shard)}) {
+    const std::string bytes = Bytes(file);
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    WriteText(file, damaged);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr(file + " has changed"), HasSubstr("prepare again")));
+    WriteText(file, bytes);
+  }
+  EXPECT_TRUE(Prepare(options).was_complete);
 }
 
 TEST_F(PrepareTest, UnusableInputIsRefused) {

@@ -35,11 +35,14 @@ class PrepareProgram : public ::testing::Test {
   }
 
   std::vector<std::string> Command(const std::string& out,
-                                   const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> command = {
-        "tools/prepare",         "--data.path=" + root_.Path("a.jsonl"),
-        "--data.tokenizer=byte", "--out_dir=" + root_.Path(out),
-        "--shard_tokens=200000", "--threads=2"};
+                                   const std::vector<std::string>& more = {},
+                                   const std::string& tokenizer = "--data.tokenizer=byte") const {
+    std::vector<std::string> command = {"tools/prepare",
+                                        "--data.path=" + root_.Path("a.jsonl"),
+                                        tokenizer,
+                                        "--out_dir=" + root_.Path(out),
+                                        "--shard_tokens=200000",
+                                        "--threads=2"};
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
@@ -82,24 +85,26 @@ TEST_F(PrepareProgram, RefusesWithAReason) {
   const Result other = RunProgram(Command("out", {"--data.field=body"}));
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("field: text -> body"));
+  EXPECT_THAT(RunProgram(Command("new", {"--train_tokenizer=400"})).err,
+              AllOf(HasSubstr("train_tokenizer"), HasSubstr("leave one of the two out")));
   EXPECT_THAT(RunProgram({"tools/prepare"}).err, HasSubstr("--data.path"));
   EXPECT_THAT(RunProgram(Command("new", {"--data.field=body"})).err,
               AllOf(HasSubstr("a.jsonl:1"), HasSubstr("no field \"body\"")));
 }
 
 TEST_F(PrepareProgram, ATrainedTokenizerSurvivesACrash) {
-  const std::vector<std::string> more = {"--train_tokenizer=400"};
-  ASSERT_EQ(RunProgram(Command("whole", more)).exit_code, 0);
-  Subprocess(Command("killed", more), {{"LOCKSTEP_FAULT", "kill@30"}}).Wait();
+  const std::string trained = "--train_tokenizer=400";
+  ASSERT_EQ(RunProgram(Command("whole", {}, trained)).exit_code, 0);
+  Subprocess(Command("killed", {}, trained), {{"LOCKSTEP_FAULT", "kill@30"}}).Wait();
   ASSERT_TRUE(PathExists(root_.Path("killed/manifest.json")));
-  const Result rest = RunProgram(Command("killed", more));
+  const Result rest = RunProgram(Command("killed", {}, trained));
   ASSERT_EQ(rest.exit_code, 0) << rest;
   EXPECT_THAT(rest.err, Not(HasSubstr("Training a tokenizer")));
   EXPECT_EQ(Contents("killed"), Contents("whole"));
 }
 
 TEST_F(PrepareProgram, ItsFolderIsTrainedOn) {
-  ASSERT_EQ(RunProgram(Command("out", {"--train_tokenizer=400"})).exit_code, 0);
+  ASSERT_EQ(RunProgram(Command("out", {}, "--train_tokenizer=400")).exit_code, 0);
   const Result run = RunProgram(
       {"models/train_gpt", "--data.path=" + root_.Path("out"), "--out_dir=" + root_.Path("run"),
        "--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16", "--model.block_size=16",

@@ -1,0 +1,83 @@
+#include "data/text/require_text.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/text/repair_utf8.h"
+#include "data/utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+struct Magic {
+  std::string_view bytes, what, advice;
+};
+
+constexpr Magic kMagics[] = {
+    {"PAR1"sv, "a Parquet file", "write its rows as JSONL"},
+    {"PK\x03\x04"sv, "a zip archive (also .docx, .xlsx, .npz)", "unpack it"},
+    {"%PDF-"sv, "a PDF file", "take its text out, with pdftotext"},
+    {"\xfd\x37zXZ\0"sv, "compressed by xz", "decompress it, with unxz"},
+    {"BZh91AY&SY"sv, "compressed by bzip2", "decompress it, with bunzip2"},
+};
+
+// "utf-16", "utf-32" (iconv reads their byte-order mark), "utf-16le" or "utf-16be" for text that
+// looks like it; else "".
+std::string WideEncodingOf(std::string_view text) {
+  using std::string_view_literals::operator""sv;
+  if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv)) return "utf-32";
+  if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv)) return "utf-16";
+  // Without the mark: in most languages every other byte of many characters is zero, and never the
+  // byte next to it.
+  const size_t pairs = std::min<size_t>(text.size(), 4096) / 2;
+  size_t even = 0, odd = 0;
+  for (size_t i = 0; i < pairs; ++i) {
+    even += text[2 * i] == '\0';
+    odd += text[2 * i + 1] == '\0';
+  }
+  if (4 * odd > pairs && even == 0) return "utf-16le";
+  if (4 * even > pairs && odd == 0) return "utf-16be";
+  return "";
+}
+
+}  // namespace
+
+void RequireNoNul(std::string_view text, const std::string& place) {
+  const size_t nul = text.find('\0');
+  if (nul == std::string_view::npos) return;
+  throw InputError(StrCat(place, ": byte ", nul,
+                          " is NUL, so this is a binary file, or damaged text. Remove the zeros "
+                          "(tr -d '\\0'), or leave it out, with a pattern such as 'folder/*.txt'"));
+}
+
+void RequireNoBinary(std::string_view beginning, const std::string& name) {
+  for (const Magic& magic : kMagics) {
+    if (!beginning.starts_with(magic.bytes)) continue;
+    throw InputError(StrCat(name, ": this is ", magic.what, ", but text is wanted here: ",
+                            magic.advice, ", or leave the file out"));
+  }
+  if (const std::string wide = WideEncodingOf(beginning); !wide.empty()) {
+    throw InputError(StrCat(name, ": this is ", wide,
+                            ", but text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
+                            name, " > utf-8.txt"));
+  }
+  RequireNoNul(beginning, name);
+}
+
+void RequireText(std::string_view beginning, const std::string& name, bool lines) {
+  RequireNoBinary(beginning, name);
+  const size_t valid = ValidUtf8Prefix(beginning);
+  if (valid == beginning.size()) return;
+  std::string copy(beginning);
+  const int64_t bad = RepairUtf8(&copy);
+  if (bad <= 3 || 100 * bad <= static_cast<int64_t>(beginning.size())) return;
+  const auto line = std::ranges::count(beginning.substr(0, valid), '\n') + 1;
+  throw InputError(StrCat(name, lines ? StrCat(":", line) : "", ": this is not UTF-8: ", bad,
+                          " parts of the first ", beginning.size(),
+                          " bytes of the file are malformed, the first at byte ", valid,
+                          ". Convert the file (iconv -f latin1 -t utf-8), or leave it out"));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,24 @@
+// Tells text from files that only have a text's name.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep::data {
+
+// What a file begins with in so many bytes tells whether it is text.
+inline constexpr size_t kTextSampleBytes = size_t{1} << 16;
+
+// `beginning` are the first bytes of the file `name`, at most kTextSampleBytes of it. Throws
+// InputError, which names the file and what to do, for UTF-16 and UTF-32, for formats such as
+// Parquet, zip and PDF, and for a NUL byte.
+void RequireNoBinary(std::string_view beginning, const std::string& name);
+
+// Also where more than three parts and more than 1% of the bytes are malformed UTF-8. `lines`: the
+// error names the line, too.
+void RequireText(std::string_view beginning, const std::string& name, bool lines);
+
+// Throws InputError that begins with `place` if there is a NUL byte.
+void RequireNoNul(std::string_view text, const std::string& place);
+
+}  // namespace lockstep::data
