@@ -266,7 +266,10 @@ void Optimizer::Step(const StepState& state) {
            "with max_norm = 0 if nothing is to be clipped");
   CheckUnchanged(state);
   std::vector<UpdateCall> calls = Calls(state);
-  LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
+  // Of a stage of a pipeline others may update all that has one.
+  const auto has_gradient = [](const auto& p) { return p->grad().defined(); };
+  LS_CHECK(std::ranges::any_of(parameters_, has_gradient), name(), ": none of the ",
+           parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
   state.SetPhase(StepPhase::kUpdated);  // also if it fails halfway: not to be made twice
   next_ = number_ + 1;

@@ -33,7 +33,7 @@ class Lora : public RankRuns {
                      "--optim.lr=0.02",
                      "--train.steps=20"};
     for (const std::string& argument : more) {
-      const std::string key = argument.substr(0, argument.find('=') + 1);
+      const std::string key = argument.substr(0, argument.find('=')) + "=";
       std::erase_if(all, [&](const std::string& a) { return a.starts_with(key); });
       all.push_back(argument);
     }

@@ -104,6 +104,10 @@ TEST(LoraPlan, Pipelines) {
   plans.push_back({.copies = 2, .pp = 4, .schedule = kZeroBubbleH1});
   plans.push_back({.shards = 2, .pp = 4, .schedule = kZeroBubbleH1});
   ExpectSameBitsOfAll(plans);
+  // Each matrix is updated by one rank.
+  Task muon = Llama(DType::kF32);
+  muon.optim.name = "muon";
+  ExpectSameBits(muon, {{.pp = 4, .schedule = k1F1B}, {.shards = 2, .pp = 4, .schedule = k1F1B}});
 }
 
 TEST(LoraPlan, Composed) {

@@ -230,11 +230,16 @@ TEST(AdapterPrograms, KnowTheBaseOfAnAdapter) {
     EXPECT_THAT(gone.err, AllOf(HasSubstr(base), HasSubstr("there is no such folder")));
   }
 
-  // In its place, with other content.
+  // In its place, with other weights. What lies beside them may change.
   CopyOf(kBase, "base/llama_parity");
   std::string config = ReadFile(base + "/config.json");
   config.insert(config.rfind('}'), " ");
   WriteFileAtomically(base + "/config.json", config);
+  WriteFileAtomically(base + "/special_tokens_map.json", "{}");
+  EXPECT_EQ(Text(Sample(out)), Text(Sample(moved, {"--adapter=" + out})));
+  std::string weights = ReadFile(base + "/model-00003-of-00003.safetensors");
+  weights.back() ^= 1;
+  WriteFileAtomically(base + "/model-00003-of-00003.safetensors", weights);
   for (const auto& command : {Sample(out), Sample(base, {"--adapter=" + out}), resume}) {
     const Result changed = RunProgram(command);
     EXPECT_EQ(changed.exit_code, 1);
