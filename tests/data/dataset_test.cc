@@ -303,6 +303,10 @@ TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   WriteText(folder_ + "/abc.json", CharTokenizer("abc").ToJson());
   EXPECT_THAT(OpenError({.path = folder, .tokenizer = folder_ + "/abc.json"}),
               HasSubstr("another tokenizer"));
+  EXPECT_THAT(OpenError({.path = folder, .tokenizer = "char"}),
+              HasSubstr("a char tokenizer is made from a text"));
+  EXPECT_TRUE(HoldsPreparedFiles(folder) && HoldsPreparedFiles(folder + "/*.bin"));
+  EXPECT_FALSE(HoldsPreparedFiles(folder_) || HoldsTokenFiles(folder_));
   // A folder of token files that nothing describes.
   std::filesystem::remove(folder + "/manifest.json");
   EXPECT_EQ(OpenDataset({.path = folder}).fingerprint, dataset.fingerprint);
