@@ -386,6 +386,8 @@ TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
   EXPECT_THAT(OpenError({.mix = mix}), HasSubstr("vocabulary of its own"));
   EXPECT_THAT(OpenError({.mix = mix, .tokenizer = "byte", .block_size = 45}),
               AllOf(HasSubstr("b.txt"), HasSubstr("block_size")));
+  EXPECT_THAT(OpenError({.mix = path_ + ":1, " + folder_ + "/c.txt:1", .tokenizer = "byte"}),
+              AllOf(testing::StartsWith("data.mix: "), HasSubstr("/c.txt: no such file")));
   EXPECT_THAT(OpenError({.mix = path_}), HasSubstr("expected path:weight"));
   EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
 }
