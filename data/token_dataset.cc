@@ -59,10 +59,12 @@ void RefuseChar(const DatasetOptions& options) {
 
 // The token between documents, if it is known.
 std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, bool is_gpt2) {
-  if (format == TokenFormat::kLlmcLlama3 && dataset.vocab_size > kLlama3BeginOfText) {
-    return kLlama3BeginOfText;
-  }
-  if (dataset.tokenizer) return dataset.tokenizer->end_of_text();
+  // llm.c's 32-bit files have ids of any large vocabulary, not of Llama 3's only.
+  const Tokenizer* tokenizer = dataset.tokenizer.get();
+  const bool is_llama3 = tokenizer ? tokenizer->special_ids().bos == kLlama3BeginOfText
+                                   : dataset.vocab_size > kLlama3BeginOfText;
+  if (format == TokenFormat::kLlmcLlama3 && is_llama3) return kLlama3BeginOfText;
+  if (tokenizer) return tokenizer->end_of_text();
   if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
   return std::nullopt;
 }

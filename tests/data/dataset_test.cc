@@ -250,6 +250,44 @@ TEST_F(TokenDatasetTest, TokensMustFitTokenizerAndModel) {
   EXPECT_THAT(OpenError(options_), HasSubstr("a char tokenizer is made from a text"));
 }
 
+std::vector<int32_t> Starts(const TokenSource& source) {
+  std::vector<int32_t> starts(source.size());
+  source.ReadDocumentStarts(0, starts);
+  return starts;
+}
+
+std::vector<int32_t> OnesAt(int64_t size, std::initializer_list<int64_t> positions) {
+  std::vector<int32_t> ones(size);
+  for (const int64_t position : positions) ones[position] = 1;
+  return ones;
+}
+
+// Bytes in a vocabulary as large as Qwen's or Llama 3's.
+class LargeTokenizer : public ByteTokenizer {
+ public:
+  explicit LargeTokenizer(std::optional<int32_t> bos) : bos_(bos) {}
+  int64_t vocab_size() const override { return 151936; }
+  std::optional<int32_t> end_of_text() const override { return 151643; }
+  SpecialIds special_ids() const override { return {.bos = bos_}; }
+
+ private:
+  const std::optional<int32_t> bos_;
+};
+
+TEST_F(TokenDatasetTest, TheTokenizerTellsWhatSeparatesDocuments) {
+  WriteTokenFile(folder_ + "/a.bin", TokenFormat::kLlmcLlama3,
+                 std::vector<int32_t>{151643, 128000, 5, 151643, 7, 128000, 9});
+  options_.val_fraction = 0;
+  options_.document_mask = true;
+  EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {1, 5}));
+  options_.loaded_tokenizer = std::make_shared<LargeTokenizer>(128000);
+  EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {1, 5}));
+  for (const std::optional<int32_t> bos : {std::optional<int32_t>(), std::optional<int32_t>(2)}) {
+    options_.loaded_tokenizer = std::make_shared<LargeTokenizer>(bos);
+    EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {0, 3}));
+  }
+}
+
 TEST_F(TokenDatasetTest, FewTokensAndNoFiles) {
   EXPECT_THAT(OpenError(options_), HasSubstr("no file matches"));
   Write("a.bin", {1, 2, 3, 4});
@@ -273,18 +311,6 @@ std::string PreparedFolder(const std::string& folder, int64_t shard_tokens, doub
            .val_fraction = val_fraction,
            .threads = 1});
   return folder + "/tokens";
-}
-
-std::vector<int32_t> Starts(const TokenSource& source) {
-  std::vector<int32_t> starts(source.size());
-  source.ReadDocumentStarts(0, starts);
-  return starts;
-}
-
-std::vector<int32_t> OnesAt(int64_t size, std::initializer_list<int64_t> positions) {
-  std::vector<int32_t> ones(size);
-  for (const int64_t position : positions) ones[position] = 1;
-  return ones;
 }
 
 TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
