@@ -42,6 +42,20 @@ Dataset FromPath(const DatasetOptions& options) {
 
 }  // namespace
 
+bool HoldsTokenFiles(const std::string& path) {
+  if (path.ends_with(".bin")) return true;
+  return IsDirectory(path) && (HoldsPreparedFiles(path) || HasMatch(JoinPath(path, "*.bin")));
+}
+
+bool HoldsPreparedFiles(const std::string& path) {
+  std::string folder = path;
+  if (path.ends_with(".bin")) {
+    if (!HasMatch(path)) return false;
+    folder = ParentPath(ExpandPattern(path).front());
+  }
+  return IsDirectory(folder) && PathExists(JoinPath(folder, kManifestName));
+}
+
 void CheckSizes(const Dataset& dataset, const DatasetOptions& options) {
   const int64_t needed = options.block_size + 1;
   const int64_t found = dataset.train->size();

@@ -60,6 +60,11 @@ struct Dataset {
   std::string fingerprint;
 };
 
+// Whether a path names token files or a folder of them, and whether `prepare` made these, which
+// then have their tokenizer beside them.
+bool HoldsTokenFiles(const std::string& path);
+bool HoldsPreparedFiles(const std::string& path);
+
 // Samples of the training stream, in the mixture's proportions if it is one.
 Sampler MakeSampler(const Dataset& dataset, Order order, uint64_t seed, int64_t block_size);
 

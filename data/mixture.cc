@@ -31,13 +31,18 @@ int64_t ParseWeight(std::string_view text, std::string_view item) {
   return weight;
 }
 
+std::string_view Trim(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\n"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \t\n") + 1);
+}
+
 }  // namespace
 
 std::vector<MixtureItem> ParseMixture(std::string_view text) {
   std::vector<MixtureItem> items;
   while (true) {
     const size_t comma = std::min(text.find(','), text.size());
-    const std::string_view item = text.substr(0, comma);
+    const std::string_view item = Trim(text.substr(0, comma));
     const size_t colon = item.rfind(':');
     if (colon == std::string_view::npos || colon == 0) {
       throw InputError(StrCat("data.mix: \"", item, "\": expected path:weight, several of them ",

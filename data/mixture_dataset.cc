@@ -71,6 +71,15 @@ class WindowAligned : public TokenSource {
   int64_t size_ = 0;
 };
 
+Dataset OpenSource(const DatasetOptions& source,
+                   const std::function<Dataset(const DatasetOptions& source)>& open) {
+  try {
+    return open(source);
+  } catch (const InputError& error) {
+    throw InputError(StrCat("data.mix: ", error.what()));
+  }
+}
+
 }  // namespace
 
 Dataset OpenMixture(const DatasetOptions& options,
@@ -83,7 +92,7 @@ Dataset OpenMixture(const DatasetOptions& options,
     DatasetOptions source = options;
     source.path = item.path;
     source.mix.clear();
-    const Dataset part = open(source);
+    const Dataset part = OpenSource(source, open);
     if (!options.loaded_tokenizer && part.tokenizer && part.tokenizer->name() == "char") {
       throw InputError(StrCat("data.mix: ", item.path, " would have a vocabulary of its own ",
                               "(data.tokenizer=char); name one for all sources, such as "

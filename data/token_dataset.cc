@@ -50,12 +50,21 @@ std::shared_ptr<const TokenSource> Concatenate(
       std::vector<std::shared_ptr<const TokenSource>>(files.begin(), files.end()));
 }
 
+void RefuseChar(const DatasetOptions& options) {
+  if (options.loaded_tokenizer || options.tokenizer != "char") return;
+  throw InputError(StrCat(options.path,
+                          ": a char tokenizer is made from a text, but these are token files; set "
+                          "--data.tokenizer to the tokenizer that made them, or leave it out"));
+}
+
 // The token between documents, if it is known.
 std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, bool is_gpt2) {
-  if (format == TokenFormat::kLlmcLlama3 && dataset.vocab_size > kLlama3BeginOfText) {
-    return kLlama3BeginOfText;
-  }
-  if (dataset.tokenizer) return dataset.tokenizer->end_of_text();
+  // llm.c's 32-bit files have ids of any large vocabulary, not of Llama 3's only.
+  const Tokenizer* tokenizer = dataset.tokenizer.get();
+  const bool is_llama3 = tokenizer ? tokenizer->special_ids().bos == kLlama3BeginOfText
+                                   : dataset.vocab_size > kLlama3BeginOfText;
+  if (format == TokenFormat::kLlmcLlama3 && is_llama3) return kLlama3BeginOfText;
+  if (tokenizer) return tokenizer->end_of_text();
   if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
   return std::nullopt;
 }
@@ -105,16 +114,11 @@ bool Agree(const Tokenizer& a, const Tokenizer& b) {
 }
 
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options) {
+  RefuseChar(options);
   Dataset dataset;
   dataset.name = options.path;
   dataset.tokenizer = options.loaded_tokenizer;
   if (dataset.tokenizer == nullptr && !options.tokenizer.empty()) {
-    if (options.tokenizer == "char") {
-      throw InputError(
-          StrCat(options.path,
-                 ": a char tokenizer is made from a text, but these are token files; set "
-                 "--data.tokenizer to the tokenizer that made them, or leave it out"));
-    }
     dataset.tokenizer =
         options.tokenizer == "gpt2" ? FindGpt2Tokenizer() : MakeTokenizer(options.tokenizer, "");
   }
@@ -165,6 +169,7 @@ Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
     throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
                             "that made it, and it goes on where it was interrupted"));
   }
+  RefuseChar(options);
   const std::shared_ptr<const Tokenizer> own = LoadTokenizer(JoinPath(folder, "tokenizer.json"));
   DatasetOptions with_tokenizer = options;
   if (!options.loaded_tokenizer) {

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 512;
+constexpr size_t kMaxDepth = 512;
 constexpr size_t kMostNames = 50;
 
 // The UTF-16 unit that "\uXXXX" at `position` writes, or -1.
@@ -56,6 +56,8 @@ bool QuickField(std::string* line, std::string_view field) {
   constexpr size_t kMaxBytes = size_t{1} << 20;  // of a line: the parser keeps 15 times as much
   if (line->size() > kMaxBytes) return false;
   thread_local simdjson::dom::parser parser(kMaxBytes);
+  // Its own limit is 1024 levels. A line that is too deep goes on to FieldReader, which says so.
+  if (parser.max_depth() != kMaxDepth && parser.allocate(kMaxBytes, kMaxDepth)) return false;
   static_assert(kJsonPadding >= simdjson::SIMDJSON_PADDING);
   line->reserve(line->size() + kJsonPadding);
   simdjson::dom::object object;
@@ -135,7 +137,7 @@ class FieldReader : public nlohmann::json_sax<Json> {
   }
 
   const std::string_view field_;
-  int depth_ = 0;
+  size_t depth_ = 0;
   bool wanted_ = false;  // the next value is the field's
 };
 

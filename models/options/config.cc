@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/io/file.h"
 #include "models/options/config_checks.h"
 #include "models/options/option_model.h"
 #include "models/options/option_offload.h"
@@ -36,9 +37,11 @@ std::string CheckDevice(const std::string& text) {
 
 std::string CheckTokenizer(const std::string& text) {
   const bool named = text == "auto" || text == "char" || text == "byte" || text == "gpt2";
-  if (named || text.find_first_of("/.") != std::string::npos) return "";
-  return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
-                " if it is in this folder)");
+  if (named || text.find_first_of("/.") != std::string::npos || PathExists(text)) return "";
+  return StrCat(
+      "must be auto, char, byte, gpt2, or the path of a tokenizer file or folder, and "
+      "there is no \"",
+      text, "\" in this folder");
 }
 
 // What `parse` says of the text; "" if nothing.
@@ -85,10 +88,12 @@ void AddDataOptions(Options& options, DataOptions& data) {
               {.doc = "instead of data.path, several of them with the proportions in which samples "
                       "are taken: \"web.bin:0.7,code.bin:0.3\""});
   options.Add("data.field", &data.field, {.doc = "JSONL: the field with the text"});
-  options.Add("data.tokenizer", &data.tokenizer,
-              {.check = CheckTokenizer,
-               .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, the matching one "
-                      "for token files"});
+  options.Add(
+      "data.tokenizer", &data.tokenizer,
+      {.check = CheckTokenizer,
+       .doc =
+           "char, byte, gpt2, or a tokenizer file or folder; auto: char for text, the matching one "
+           "for token files"});
   options.Add("data.val_fraction", &data.val_fraction,
               {.min = 0,
                .below = 1,

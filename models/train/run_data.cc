@@ -75,6 +75,15 @@ bool HoldsConversations(const RunConfig& config) {
   });
 }
 
+bool KeepTheirTokenizer(const DataOptions& data) {
+  const auto keep = [&](const std::string& path) {
+    if (data.tokenizer == "char") return data::HoldsTokenFiles(path);
+    return IsDirectory(path) && data::HoldsPreparedFiles(path);
+  };
+  if (data.mix.empty()) return keep(data.path);
+  return std::ranges::all_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
+}
+
 bool MasksDocuments(const RunConfig& config, bool conversations) {
   return config.data.document_mask || (conversations && !Prefers(config));
 }

@@ -15,6 +15,10 @@ bool HoldsConversations(const RunConfig& config);
 // Whether tokens see only those of their own document.
 bool MasksDocuments(const RunConfig& config, bool conversations);
 
+// Whether a tokenizer that a preset names, and not the user, gives way to that of the data: of
+// token files no char tokenizer can be made, and those of `prepare` have their own.
+bool KeepTheirTokenizer(const DataOptions& data);
+
 // Opens the data into `setup`, with the tokenizer and the chat template of the folder `weights`,
 // unless the configuration names others; "": the run starts from no weights. InputError.
 void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,

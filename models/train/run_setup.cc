@@ -26,6 +26,9 @@ RunConfig BeginSettling(const Options& options, const RunConfig& config, bool ha
   if (conversations && has_weights && !options.IsWritten("model.block_size")) {
     settled.model.block_size = kConversationWindow;
   }
+  if (!options.IsWritten("data.tokenizer") && KeepTheirTokenizer(config.data)) {
+    settled.data.tokenizer = "auto";
+  }
   return settled;
 }
 

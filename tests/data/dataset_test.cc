@@ -251,6 +251,44 @@ TEST_F(TokenDatasetTest, TokensMustFitTokenizerAndModel) {
   EXPECT_THAT(OpenError(options_), HasSubstr("a char tokenizer is made from a text"));
 }
 
+std::vector<int32_t> Starts(const TokenSource& source) {
+  std::vector<int32_t> starts(source.size());
+  source.ReadDocumentStarts(0, starts);
+  return starts;
+}
+
+std::vector<int32_t> OnesAt(int64_t size, std::initializer_list<int64_t> positions) {
+  std::vector<int32_t> ones(size);
+  for (const int64_t position : positions) ones[position] = 1;
+  return ones;
+}
+
+// Bytes in a vocabulary as large as Qwen's or Llama 3's.
+class LargeTokenizer : public ByteTokenizer {
+ public:
+  explicit LargeTokenizer(std::optional<int32_t> bos) : bos_(bos) {}
+  int64_t vocab_size() const override { return 151936; }
+  std::optional<int32_t> end_of_text() const override { return 151643; }
+  SpecialIds special_ids() const override { return {.bos = bos_}; }
+
+ private:
+  const std::optional<int32_t> bos_;
+};
+
+TEST_F(TokenDatasetTest, TheTokenizerTellsWhatSeparatesDocuments) {
+  WriteTokenFile(folder_ + "/a.bin", TokenFormat::kLlmcLlama3,
+                 std::vector<int32_t>{151643, 128000, 5, 151643, 7, 128000, 9});
+  options_.val_fraction = 0;
+  options_.document_mask = true;
+  EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {1, 5}));
+  options_.loaded_tokenizer = std::make_shared<LargeTokenizer>(128000);
+  EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {1, 5}));
+  for (const std::optional<int32_t> bos : {std::optional<int32_t>(), std::optional<int32_t>(2)}) {
+    options_.loaded_tokenizer = std::make_shared<LargeTokenizer>(bos);
+    EXPECT_EQ(Starts(*OpenDataset(options_).train), OnesAt(7, {0, 3}));
+  }
+}
+
 TEST_F(TokenDatasetTest, FewTokensAndNoFiles) {
   EXPECT_THAT(OpenError(options_), HasSubstr("no file matches"));
   Write("a.bin", {1, 2, 3, 4});
@@ -276,18 +314,6 @@ std::string PreparedFolder(const std::string& folder, int64_t shard_tokens, doub
   return folder + "/tokens";
 }
 
-std::vector<int32_t> Starts(const TokenSource& source) {
-  std::vector<int32_t> starts(source.size());
-  source.ReadDocumentStarts(0, starts);
-  return starts;
-}
-
-std::vector<int32_t> OnesAt(int64_t size, std::initializer_list<int64_t> positions) {
-  std::vector<int32_t> ones(size);
-  for (const int64_t position : positions) ones[position] = 1;
-  return ones;
-}
-
 TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   const std::string folder = PreparedFolder(folder_, 20, 0.4);
   const Dataset dataset = OpenDataset({.path = folder});
@@ -304,6 +330,10 @@ TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   WriteText(folder_ + "/abc.json", CharTokenizer("abc").ToJson());
   EXPECT_THAT(OpenError({.path = folder, .tokenizer = folder_ + "/abc.json"}),
               HasSubstr("another tokenizer"));
+  EXPECT_THAT(OpenError({.path = folder, .tokenizer = "char"}),
+              HasSubstr("a char tokenizer is made from a text"));
+  EXPECT_TRUE(HoldsPreparedFiles(folder) && HoldsPreparedFiles(folder + "/*.bin"));
+  EXPECT_FALSE(HoldsPreparedFiles(folder_) || HoldsTokenFiles(folder_));
   // A folder of token files that nothing describes.
   std::filesystem::remove(folder + "/manifest.json");
   EXPECT_EQ(OpenDataset({.path = folder}).fingerprint, dataset.fingerprint);
@@ -384,6 +414,8 @@ TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
   EXPECT_THAT(OpenError({.mix = mix}), HasSubstr("vocabulary of its own"));
   EXPECT_THAT(OpenError({.mix = mix, .tokenizer = "byte", .block_size = 45}),
               AllOf(HasSubstr("b.txt"), HasSubstr("block_size")));
+  EXPECT_THAT(OpenError({.mix = path_ + ":1, " + folder_ + "/c.txt:1", .tokenizer = "byte"}),
+              AllOf(testing::StartsWith("data.mix: "), HasSubstr("/c.txt: no such file")));
   EXPECT_THAT(OpenError({.mix = path_}), HasSubstr("expected path:weight"));
   EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
 }

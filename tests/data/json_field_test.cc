@@ -51,6 +51,9 @@ TEST(JsonField, ErrorsSayWhere) {
   EXPECT_THAT(message("{\"text\": [\"a\"]}"), HasSubstr("an array"));
   EXPECT_THAT(message("{\"text\": \"a\", \"text\": \"b\"}"), HasSubstr("twice"));
   EXPECT_THAT(message("{\"text\": \"a\", \"x\": " + std::string(600, '[')), HasSubstr("512"));
+  EXPECT_THAT(
+      message("{\"text\": \"a\", \"x\": " + std::string(600, '[') + std::string(600, ']') + "}"),
+      HasSubstr("nested deeper than 512 levels"));
   EXPECT_LT(message("{\"text\": \"" + std::string(100000, 'a')).size(), 500u);
 }
 

@@ -30,6 +30,10 @@ TEST(ParseMixture, WeightsAreExactRatios) {
   EXPECT_THAT(Weights("a:.5,b:1.25,c:2."), ElementsAre(2, 5, 8));
   EXPECT_THAT(Weights("a:0.000001,b:0.5"), ElementsAre(1, 500000));
   EXPECT_EQ(ParseMixture("s3:x*.bin:2,b:1")[0].path, "s3:x*.bin");
+  const std::vector<MixtureItem> spaced = ParseMixture(" a:0.5, b c:0.5\n");
+  ASSERT_EQ(spaced.size(), 2u);
+  EXPECT_EQ(spaced[0].path, "a");
+  EXPECT_EQ(spaced[1].path, "b c");
 }
 
 TEST(ParseMixture, ErrorsNameTheItem) {

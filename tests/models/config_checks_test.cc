@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "core/io/file.h"
+#include "data/prepare/prepare.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_optimizer.h"
@@ -447,6 +449,32 @@ TEST(ConfigChecks, PipelineOptionsThatDoNotFitAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.pp=0"}), HasSubstr("parallel.pp"));
   EXPECT_THAT(ErrorOf({"--parallel.pp=9223372036854775807"}), HasSubstr("at most 1024"));
   EXPECT_THAT(ErrorOf({"--pp_size=2"}), HasSubstr("did you mean --parallel.pp"));
+}
+
+// Presets name a tokenizer for text.
+TEST(ConfigChecks, PreparedFoldersKeepTheirTokenizerUnlessTheUserNamesOne) {
+  const test::TempFolder folder("prepared_for_a_preset");
+  WriteFileAtomically(folder.Path("a.txt"), std::string(2000, 'a'));
+  const std::string tokens = folder.Path("tokens");
+  data::Prepare({.paths = {folder.Path("a.txt")},
+                 .text = {},
+                 .tokenizer = std::make_shared<data::ByteTokenizer>(),
+                 .out_dir = tokens,
+                 .threads = 1});
+  const auto prepare = [&](std::vector<std::string> arguments) {
+    const ParsedRun run(arguments);
+    return PrepareRun(run.options, run.config, {}, kCpu, 1);
+  };
+  for (const std::string& data : {"--data.path=" + tokens, "--data.mix=" + tokens + ":1"}) {
+    for (const std::string preset : {"llama-tiny", "shakespeare-char-cpu", "gpt2"}) {
+      const RunSetup setup = prepare({"--model.preset=" + preset, data, "--model.block_size=32"});
+      EXPECT_EQ(setup.dataset.vocab_size, 256) << preset << " " << data;
+    }
+    EXPECT_THAT(test::MessageOf<InputError>([&] {
+                  prepare({"--model.preset=llama-tiny", data, "--data.tokenizer=char"});
+                }),
+                HasSubstr("a char tokenizer is made from a text"));
+  }
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "core/io/file.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
@@ -439,8 +442,13 @@ TEST(RunConfig, UnknownWords) {
             "shuffled, random, sequential");
   EXPECT_EQ(ErrorOf({"--data.tokenizer=gtp2"}),
             "command line: --data.tokenizer=gtp2: must be auto, char, byte, gpt2, or the path of a "
-            "tokenizer file (./gtp2 if it is in this folder)");
+            "tokenizer file or folder, and there is no \"gtp2\" in this folder");
   EXPECT_EQ(ErrorOf({"--data.tokenizer=./gtp2"}), "no error");
+  const std::filesystem::path was = std::filesystem::current_path();
+  std::filesystem::current_path(testing::TempDir());
+  MakeDirectories("tokenizer_130");
+  EXPECT_EQ(ErrorOf({"--data.tokenizer=tokenizer_130"}), "no error");
+  std::filesystem::current_path(was);
   for (const std::string key : {"out_dir", "train.sample_prompt", "checkpoint.resume"})
     EXPECT_EQ(ErrorOf({"--" + key + "="}), "command line: --" + key + "=: must not be empty");
   EXPECT_THAT(ErrorOf({"--model.preset=gpt3"}),

@@ -541,8 +541,9 @@ TEST(HfFormat, RefusesAHeadThatIsNotTheTiedEmbedding) {
   Save(saved, folder);
   GptConfig tied = kLlama;
   tied.tie_embeddings = true;
-  EXPECT_THAT(LoadError(tied, folder), HasSubstr("'lm_head.weight' is not the token embedding; set "
-                                                 "model.tie_embeddings=false"));
+  EXPECT_THAT(LoadError(tied, folder),
+              HasSubstr("'lm_head.weight' is not the token embedding; set "
+                        "\"tie_word_embeddings\" to false in config.json"));
   GptConfig fewer_keys = kLlama;
   fewer_keys.n_kv_head = 1;
   EXPECT_THAT(LoadError(fewer_keys, folder),
@@ -624,7 +625,9 @@ TEST(HfFormat, NamesTheFieldOfABadLlamaConfig) {
               HasSubstr("the size of a head must be even, got 5"));
   EXPECT_THAT(with("\"head_dim\": 4", "\"head_dim\": -4"), HasSubstr("head_dim must be positive"));
   EXPECT_THAT(with("\"mlp_bias\": false", "\"mlp_bias\": true"),
-              HasSubstr("\"mlp_bias\" is true; only false is supported"));
+              HasSubstr("\"attention_bias\" is false, but \"mlp_bias\" is true; only equal ones"));
+  EXPECT_THAT(with("\"attention_bias\": false", "\"attention_bias\": true"),
+              HasSubstr("\"attention_bias\" is true, but \"mlp_bias\" is false; only equal ones"));
   EXPECT_THAT(with("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),
               HasSubstr("n_head = 4 is not divisible by n_kv_head = 3"));
   EXPECT_THAT(with("\"hidden_size\": 16", "\"hidden_size\": true"),
@@ -703,8 +706,19 @@ TEST(HfFormat, NamesTheFieldOfABadConfig) {
   EXPECT_THAT(with("\"gpt2\"", "\"llama\""), HasSubstr("\"hidden_size\" must be an integer"));
   EXPECT_THAT(with("gelu_new", "mish"),
               HasSubstr("\"activation_function\" is \"mish\"; supported are gelu_new, "));
+  EXPECT_THAT(with("{", "{\"is_causal\": false, "),
+              HasSubstr("\"is_causal\" is false; only true is supported"));
+  EXPECT_EQ(with("{", "{\"is_causal\": true, "), "no error");
   EXPECT_THAT(error("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(error("{"), HasSubstr("config.json"));
+}
+
+TEST(HfFormat, HasTransformersDefaultForGpt2sDropout) {
+  const GptConfig c = FromHfConfig(R"({"model_type": "gpt2", "vocab_size": 11, "n_positions": 6,
+    "n_embd": 8, "n_layer": 1, "n_head": 2})",
+                                   "config.json");
+  EXPECT_EQ(c.dropout, 0.1);
+  EXPECT_EQ(FromHfConfig(ToHfConfig(c), "config.json").dropout, 0.1);
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ bool Has(const HfFamily& family, const GptConfig& canonical) {
 
 GptConfig FromFields(const Fields& f) {
   CheckQuantizationConfig(f);
+  f.Expect("is_causal", true);
   const std::string type = f.Text("model_type", "gpt2");
   std::string all;
   for (const HfFamily* family : kFamilies) {

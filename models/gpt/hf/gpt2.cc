@@ -68,7 +68,8 @@ GptConfig Read(const Fields& f) {
   c.activation = Gpt2Activation(f);
   c.norm_eps = f.Number("layer_norm_epsilon", 1e-5);
   c.init_std = f.Number("initializer_range", 0.02);
-  c.dropout = f.Number("resid_pdrop", 0);
+  // All three are one here; which differ does not matter, since a run takes model.dropout.
+  c.dropout = f.Number("resid_pdrop", 0.1);
   c.tie_embeddings = f.Bool("tie_word_embeddings", true);
   c.bias = f.Object("lockstep").Bool("bias", true);
   return c;

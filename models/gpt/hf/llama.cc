@@ -8,7 +8,12 @@ namespace {
 GptConfig Read(const Fields& f) {
   GptConfig c = ReadLlamaKeys(f);
   c.bias = f.Bool("attention_bias", false);
-  f.Expect("mlp_bias", c.bias);  // all linear layers have biases, or none
+  if (f.Bool("mlp_bias", false) != c.bias) {  // all linear layers have biases, or none
+    f.Fail("attention_bias",
+           StrCat("is ",
+                  c.bias ? "true, but \"mlp_bias\" is false" : "false, but \"mlp_bias\" is true",
+                  "; only equal ones are supported"));
+  }
   return c;
 }
 

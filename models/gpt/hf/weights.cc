@@ -167,13 +167,15 @@ void CheckFits(const SafetensorsEntry& entry, const Shape& expected) {
 }
 
 // If the file has a head although it is tied, it must equal the embedding, or it is not tied there.
-void CheckTiedHead(const SafetensorsEntry& head, const SafetensorsEntry& embedding) {
+void CheckTiedHead(const HfFamily& family, const SafetensorsEntry& head,
+                   const SafetensorsEntry& embedding) {
   const bool equal = head.bytes.size() == embedding.bytes.size() &&
                      std::equal(head.bytes.begin(), head.bytes.end(), embedding.bytes.begin());
   if (!equal) {
-    throw InputError(StrCat(*head.source,
-                            ": 'lm_head.weight' is not the token embedding; set "
-                            "model.tie_embeddings=false"));
+    throw InputError(
+        StrCat(*head.source, ": 'lm_head.weight' is not the token embedding; set \"",
+               family.layout == HfLayout::kOwn ? "tie_embeddings" : "tie_word_embeddings",
+               "\" to false in config.json"));
   }
 }
 
@@ -301,7 +303,8 @@ class HfWeights {
       if (const SafetensorsEntry* entry = find(name)) CheckZero(*entry);
     }
     if (config_.tie_embeddings) {
-      if (const SafetensorsEntry* head = find("lm_head.weight")) CheckTiedHead(*head, *embedding);
+      if (const SafetensorsEntry* head = find("lm_head.weight"))
+        CheckTiedHead(family_, *head, *embedding);
     }
     std::string unknown;
     for (const std::string& name : set_.names()) {
