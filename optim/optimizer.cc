@@ -33,13 +33,14 @@ namespace {
 // A parameter's value as the optimizer finds it, without waiting for updates.
 const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
 
-// Of the ranks that update the parameter.
+// The whole tensor of which the ranks that update the parameter each have a part.
 Tensor WholeOf(const Parameter& p, const Tensor& part) {
   auto* const parts = dynamic_cast<UpdateParts*>(p.exchange().get());
   return parts ? parts->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
 }
 
-// Updates a parameter of which ranks have parts by a rule that wants it whole, on every rank.
+// Updates a parameter that ranks have parts of by a rule that needs the whole: each rank gathers
+// it, and makes the whole update.
 void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
                  const Betas& betas, const StepState& state) {
   UpdateTensors whole = parts;
@@ -266,7 +267,7 @@ void Optimizer::Step(const StepState& state) {
            "with max_norm = 0 if nothing is to be clipped");
   CheckUnchanged(state);
   std::vector<UpdateCall> calls = Calls(state);
-  // Of a stage of a pipeline others may update all that has one.
+  // Other ranks of a pipeline may update every parameter that has a gradient here.
   const auto has_gradient = [](const auto& p) { return p->grad().defined(); };
   LS_CHECK(std::ranges::any_of(parameters_, has_gradient), name(), ": none of the ",
            parameters_.size(),
@@ -285,8 +286,8 @@ void Optimizer::Step(const StepState& state) {
   SeeVersions();
 }
 
-// Of the parameters that have a gradient: one for all that are updated alike, and one for each that
-// has to be gathered.
+// The updates of the parameters that have a gradient: one for all that are updated alike, and one
+// for each that has to be gathered.
 std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
   std::vector<UpdateCall> calls;
   std::map<std::tuple<size_t, size_t, bool>, size_t> alike;  // rule, betas, whether on the host
@@ -305,7 +306,7 @@ std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
                     .values_on_host = p->on_host(),
                     .states_on_host = settings_.offload.to_host && !t.device.is_cpu()};
     size_t at = calls.size();
-    // A stage of a pipeline: another rank has all of it, and updates it.
+    // Another rank of the pipeline has the whole parameter, and updates it.
     const bool elsewhere = p->layout().range && p->layout().range->axis == "pp";
     if (rule.whole && elsewhere) continue;
     if (rule.whole && !p->layout().is_whole()) {

@@ -9,8 +9,6 @@
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
-#include "data/conversations/conversation_encoder.h"
-#include "data/conversations/model_template.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/adapter_base.h"
@@ -22,9 +20,9 @@
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
 #include "models/train/parallelize.h"
+#include "models/train/run_generation.h"
 #include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"
-#include "models/train/sample_prompt.h"
 
 namespace lockstep::models {
 namespace {
@@ -69,24 +67,6 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
       *range);
   trace->NameThread("trainer");
   return trace;
-}
-
-// generation_config.json of what is trained: that of what it began with, and where answers end. ""
-// if nothing is known of it, and beside adapters, whose base has its own.
-std::string GenerationConfigOf(const RunSetup& setup) {
-  if (setup.model.lora.rank > 0 || !setup.dataset.tokenizer) return "";
-  const data::Tokenizer& tokenizer = *setup.dataset.tokenizer;
-  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
-  const std::string file = JoinPath(from, kGenerationConfig);
-  const std::string given = !from.empty() && PathExists(file) ? ReadFile(file) : "";
-  std::vector<int32_t> ends;
-  if (setup.conversations) {
-    ends = data::ConversationEncoder(data::TemplateOf(tokenizer), setup.dataset.tokenizer,
-                                     setup.config.data.user_special_tokens)
-               .EndsOfAnswers();
-  }
-  const bool known = tokenizer.special_ids().eos || tokenizer.end_of_text() || !ends.empty();
-  return known || !given.empty() ? GenerationConfig(&tokenizer, ends, given, file) : "";
 }
 
 }  // namespace

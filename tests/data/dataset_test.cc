@@ -387,7 +387,9 @@ TEST_F(DatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {
   });
   EXPECT_GT(growth, 2 * kKib);  // two bytes a token
   // The sanitizers' heaps keep what was freed.
-  if (!test::kSanitized) EXPECT_LT(growth, 2 * kKib + (20 << 10));
+  if (!test::kSanitized) {
+    EXPECT_LT(growth, 2 * kKib + (20 << 10));
+  }
   // Across blocks, for the tokenizer that waits for all text, too.
   options.tokenizer = "char";
   const Dataset dataset = OpenDataset(options);

@@ -1,42 +1,26 @@
 // Ranks that die while they save a checkpoint together.
 #include <gmock/gmock.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <optional>
 #include <set>
 
 #include "core/io/fault.h"
 #include "dist/world.h"
+#include "tests/models/checkpoint/child.h"
 #include "tests/models/checkpoint/saved_ranks.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
 
+using test::Fork;
+using test::InChild;
+using test::Lived;
 using ::testing::ElementsAre;
 
+// Everything runs in children, since a process with other threads should not fork.
 class CheckpointCrashTest : public SavedRanksTest {
  protected:
-  // Runs f in a child, since a process with other threads should not fork.
-  static pid_t Fork(const std::function<void()>& f) {
-    const pid_t child = fork();
-    if (child == 0) {
-      f();
-      _exit(0);
-    }
-    return child;
-  }
-  // Whether it ended by itself, rather than by SIGKILL.
-  static bool Lived(pid_t child) {
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
-    return !killed;
-  }
-  static bool InChild(const std::function<void()>& f) { return Lived(Fork(f)); }
-
   // The step of the newest checkpoint, which is whole, and after which the next one is saved as if
   // nothing had happened. Removes the folder.
   static int64_t ExpectToGoOn(const Plan& plan, const std::string& out) {

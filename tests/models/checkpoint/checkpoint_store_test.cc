@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "core/error.h"
 #include "core/io/fault.h"
 #include "core/io/safetensors.h"
+#include "tests/models/checkpoint/child.h"
 #include "tests/models/temp_folder.h"
 
 namespace lockstep::models {
@@ -81,21 +80,13 @@ class CheckpointStoreTest : public ::testing::Test {
   std::vector<std::string> Names() { return ListDirectory(JoinPath(out(), "checkpoints")); }
 
   // Runs f in a child process that dies at an operation; returns whether f finished.
-  template <class F>
-  bool Survives(const std::string& plan, const F& f) {
-    const pid_t child = fork();
-    if (child == 0) {
+  static bool Survives(const std::string& plan, const std::function<void()>& f) {
+    SCOPED_TRACE(plan);
+    return test::InChild([&] {
       FaultInjector injector(FaultPlan::Parse(plan));
       const ScopedFaultInjector scope(&injector);
       f();
-      _exit(0);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE((WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
-                (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
-        << plan;
-    return WIFEXITED(status);
+    });
   }
 
   const test::TempFolder root_{"lockstep_checkpoint_store_test"};

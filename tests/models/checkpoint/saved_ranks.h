@@ -130,12 +130,14 @@ class SavedRanksTest : public ::testing::Test {
                    const std::vector<int64_t>& steps) {
     OnRanks(plan, out, async, Saves(async, steps));
   }
-  static Body Saves(bool async, const std::vector<int64_t>& steps) {
+  // Saves these steps one after another, and runs `begun` after each call of Save.
+  static Body Saves(bool async, const std::vector<int64_t>& steps, const Body& begun = {}) {
     return [=](Rank& rank, CheckpointSaver& saver) {
       for (const int64_t step : steps) {
         rank.SetTo(step);
         saver.Wait();
         saver.Save([&](HostSnapshot* to) { return rank.Files(step, to); });
+        if (begun) begun(rank, saver);
         if (async) rank.SetTo(0);  // as the next update does
       }
       saver.Wait();

@@ -1,7 +1,9 @@
-// What a run samples from while it trains.
+// How the model of a run generates text: what it samples from while it trains, and what its
+// checkpoints say of it.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
@@ -20,5 +22,11 @@ struct SamplePrompt {
 // (of a mixture, or if none is held out, the first of all). `tokenizer` is the data set's, or one
 // for its ids. Throws InputError if the prompt has no tokens, and as the template does.
 SamplePrompt MakeSamplePrompt(const RunSetup& setup, const data::Tokenizer& tokenizer);
+
+// generation_config.json of the checkpoints: that of the weights that the run started from, with
+// the tokens that end an answer in a run on conversations or pairs of answers. "" if nothing is
+// known of either, and for adapters, whose base has its own file. Throws InputError if that file is
+// not JSON, and as the template does.
+std::string GenerationConfigOf(const RunSetup& setup);
 
 }  // namespace lockstep::models

@@ -1,0 +1,192 @@
+// Each option of train_gpt does what --help says: those that change the numbers of a run, and that
+// no option lacks a test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+
+#include "core/io/file.h"
+#include "tests/options/option_runs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+class TrainGptOptions : public OptionRuns {};
+
+// ---- Options that change the numbers ----
+
+struct Numeric {
+  const char* key;
+  std::string value;    // differs from the default
+  Arguments with = {};  // what the option needs to act
+};
+
+const Arguments kRope = {"--model.position=rope"};
+const Arguments kLinear = {"--model.position=rope", "--model.rope_scaling=linear",
+                           "--model.rope_factor=4"};
+const Arguments kLlama3 = {"--model.position=rope", "--model.rope_scaling=llama3",
+                           "--model.rope_original_length=8", "--model.rope_factor=4"};
+const Arguments kWindow = {"--model.position=rope", "--model.n_layer=2", "--model.window=5"};
+const Arguments kPattern = {"--model.position=rope", "--model.n_layer=2", "--model.window=5",
+                            "--model.window_pattern=2"};
+const Arguments kExperts = {"--model.n_expert=4"};
+const Arguments kSharedExpert = {"--model.n_expert=4", "--model.n_shared_expert=1"};
+const Arguments kSigmoid = {"--model.n_expert=4", "--model.router=sigmoid"};
+
+const std::vector<Numeric>& NumericOptions() {
+  static const std::vector<Numeric> options = {
+      {"seed", "7"},
+      {"model.preset", "llama-tiny"},
+      {"model.vocab_size", "200"},
+      {"model.block_size", "12"},
+      {"model.n_layer", "2"},
+      {"model.n_head", "4"},
+      {"model.n_embd", "24"},
+      {"model.dropout", "0.2"},
+      {"model.bias", "true"},
+      {"model.norm", "rms_norm"},
+      {"model.activation", "relu"},
+      {"model.position", "rope"},
+      {"model.tie_embeddings", "false"},
+      {"model.n_kv_head", "1"},
+      {"model.head_dim", "12"},
+      {"model.qkv_bias", "true"},
+      {"model.qk_norm", "full"},
+      {"model.attn_scale", "0.5"},
+      {"model.attn_softcap", "0.5"},
+      {"model.window", "3"},
+      {"model.window_pattern", "2", kWindow},
+      {"model.norm_offset", "1"},
+      {"model.norm_place", "sandwich"},
+      {"model.rope_local_theta", "100", kPattern},
+      {"model.rope_skip", "1", kRope},
+      {"model.embed_scale", "4", kRope},
+      {"model.logit_softcap", "2"},
+      {"model.n_inner", "32"},
+      {"model.norm_eps", "0.1"},
+      {"model.init_std", "0.05"},
+      {"model.rope_theta", "100", kRope},
+      {"model.rope_scaling", "llama3", kLinear},
+      {"model.rope_factor", "2", kLinear},
+      {"model.rope_low", "0.5", kLlama3},
+      {"model.rope_high", "8", kLlama3},
+      {"model.rope_original_length", "16", kLlama3},
+      {"model.n_expert", "8", kExperts},
+      {"model.n_expert_used", "1", kExperts},
+      {"model.n_expert_inner", "24", kExperts},
+      {"model.n_shared_expert", "1", kExperts},
+      {"model.shared_gate", "true", kSharedExpert},
+      {"model.n_dense", "1", {"--model.n_expert=4", "--model.n_layer=2"}},
+      {"model.router", "sigmoid", kExperts},
+      {"model.router_scale", "2", kSigmoid},
+      {"model.balance_loss", "1", kExperts},
+      {"model.z_loss", "1", kExperts},
+      {"model.bias_rate", "0.5", kSigmoid},
+      {"data.tokenizer", "byte"},
+      {"data.val_fraction", "0.3"},
+      {"data.order", "sequential"},
+      {"data.document_mask",
+       "true",
+       {"--data.path=" + testing::TempDir() + "options/documents.bin"}},
+      {"train.batch_size", "3"},
+      {"train.grad_accum", "2"},
+      {"train.global_batch_size", "8"},
+      {"train.precision", "bf16"},
+      {"train.grad_dtype", "bf16", {"--train.precision=bf16"}},
+      {"train.eval_batches", "2"},
+      {"optim.name", "lion"},
+      {"optim.schedule", "constant"},
+      {"optim.lr", "0.01"},
+      {"optim.min_lr", "1e-4"},
+      {"optim.warmup", "3"},
+      {"optim.decay_steps", "4"},
+      {"optim.decay_fraction", "0.5", {"--optim.schedule=wsd"}},
+      {"optim.beta1", "0.5"},
+      {"optim.beta2", "0.5"},
+      {"optim.eps", "0.01"},
+      {"optim.momentum", "0.5", {"--optim.name=sgd"}},
+      {"optim.nesterov", "false", {"--optim.name=sgd", "--optim.momentum=0.8"}},
+      {"optim.weight_decay", "10"},
+      {"optim.clip", "0.01"},
+      {"optim.master_weights", "false", {"--train.precision=bf16"}},
+      {"optim.state_dtype", "bf16"},
+  };
+  return options;
+}
+
+TEST_F(TrainGptOptions, NumbersChange) {
+  // The comparison below sees only these numbers.
+  EXPECT_EQ(Train({}).Numbers(), Train({"--train.log_every=1"}).Numbers());
+  EXPECT_THAT(Train({}).Numbers(), ContainsRegex("^([0-9.]+ ){15}$"));  // 6 steps, 3 validations
+  for (const Numeric& option : NumericOptions()) {
+    Arguments without = option.with, with = option.with;
+    const std::string argument = std::string("--") + option.key + "=";
+    std::erase_if(with, [&](const std::string& a) { return a.starts_with(argument); });
+    with.push_back(argument + option.value);
+    EXPECT_NE(Train(without).Numbers(), Train(with).Numbers()) << argument << option.value;
+  }
+}
+
+TEST_F(TrainGptOptions, DocumentMaskNeedsDocuments) {
+  const Result run = RunProgram({"models/train_gpt", "--data.document_mask=true", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("the char tokenizer has no token for their ends"));
+}
+
+// ---- Options that change something else: a test each, in train_gpt_run_options_test or as noted
+
+const std::set<std::string> kOthers = {
+    "device", "threads", "out_dir", "init_from", "data.path", "data.mix", "data.field",
+    "train.steps", "train.epochs", "train.cuda_graphs", "train.loss_chunk", "train.recompute",
+    "train.offload", "train.loss_scale", "train.loss_scale_every", "train.max_skips",
+    "train.log_every", "train.eval_every", "train.sample_every", "train.sample_tokens",
+    "train.sample_prompt", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
+    "checkpoint.resume", "checkpoint.save_initial", "log.trace",
+    // Tested on several ranks in train_gpt_ranks_test and train_gpt_ranks_operation_test; what
+    // dist.check and check_every find, in tests/dist and trainer_ranks_test.
+    "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
+    "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
+    "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
+    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
+    // In train_gpt_lora_test, and in tests/models/peft/adapter_programs_test.
+    "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
+    "lora.init_from", "lora.base",
+    // In tests/data: train_gpt_chat_test, conversation_encoder_test.
+    "data.format", "data.chat_template", "data.if_long", "data.user_special_tokens",
+    // In train_gpt_dpo_test.
+    "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
+    // In train_gpt_pipeline_test.
+    "parallel.pp", "parallel.schedule",
+    // In train_gpt_ranks_operation_test, and below.
+    "eval_only", "help", "version", "print_config", "dry_run"};
+
+TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
+  const Result help = RunProgram({"models/train_gpt", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  std::multiset<std::string> listed, tested(kOthers.begin(), kOthers.end());
+  const std::regex option(R"(\n  --([a-z0-9_.]+))");
+  for (std::sregex_iterator it(help.out.begin(), help.out.end(), option), end; it != end; ++it)
+    listed.insert((*it)[1]);
+  for (const Numeric& numeric : NumericOptions()) tested.insert(numeric.key);
+  EXPECT_EQ(listed, tested);
+}
+
+TEST_F(TrainGptOptions, Switches) {
+  const auto out = [](const std::string& option) {
+    const Result run = RunProgram({"models/train_gpt", option, "--out_dir=" + Path("none")});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_FALSE(PathExists(Path("none")));
+    return run.out;
+  };
+  EXPECT_THAT(out("--help"), HasSubstr("--optim.lr"));
+  EXPECT_THAT(out("--version"), HasSubstr("train_gpt of"));
+  EXPECT_THAT(out("--print_config"), HasSubstr("[optim]"));
+  EXPECT_THAT(out("--dry_run"), HasSubstr("activations"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,288 @@
+// Options of train_gpt that do not change the numbers of a run: where it runs, what it reads,
+// prints and saves, and the memory that it takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+
+#include "core/cuda/device.h"
+#include "core/io/file.h"
+#include "tests/options/option_runs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class TrainGptRunOptions : public OptionRuns {};
+
+TEST_F(TrainGptRunOptions, DeviceChoosesWhereItComputes) {
+  EXPECT_THAT(Train({"--device=cpu"}).result.out, HasSubstr("computes   on cpu,"));
+  if (cuda::kSimulated) {
+    EXPECT_THAT(Train({"--device=sim"}).result.out, HasSubstr("computes   on sim:0,"));
+  }
+  const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("cuda"));
+}
+
+TEST_F(TrainGptRunOptions, Threads) {
+  EXPECT_THAT(Train({"--threads=3"}).result.out, HasSubstr(", 3 threads,"));
+  EXPECT_EQ(Train({"--threads=3"}).Numbers(), Train({}).Numbers());
+}
+
+TEST_F(TrainGptRunOptions, OutDirHoldsTheRun) {
+  const std::string folder = Path("elsewhere");
+  Train({"--out_dir=" + folder});
+  EXPECT_TRUE(PathExists(folder + "/metrics.jsonl"));
+  EXPECT_TRUE(PathExists(folder + "/latest/model.safetensors"));
+}
+
+TEST_F(TrainGptRunOptions, InitFromStartsWithTheseWeights) {
+  const TrainingRun& first = Train({});
+  const TrainingRun& second = Train({"--init_from=" + first.folder + "/latest"});
+  EXPECT_EQ(second.Lines("metrics.jsonl").front()["val_loss"],
+            first.Lines("metrics.jsonl").back()["val_loss"]);
+}
+
+TEST_F(TrainGptRunOptions, DataPathIsWhatItTrainsOn) {
+  EXPECT_THAT(Train({"--data.path=" + Path("other.txt")}).result.out, HasSubstr("other.txt: 360"));
+}
+
+// A mixture of one source is that source; of two, it tells their epochs, and resumes exactly.
+TEST_F(TrainGptRunOptions, DataMixIsWhatItTrainsOn) {
+  const std::string other = Path("other.txt"), third = Path("third.txt");
+  WriteFileAtomically(third, std::string(300, 'z') + std::string(300, 'a'));
+  const auto run = [&](const std::string& argument, const Arguments& more = {}) {
+    Arguments all = {argument, "--data.tokenizer=byte"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Train(all);
+  };
+  EXPECT_EQ(run("--data.mix=" + other + ":3").Numbers(), run("--data.path=" + other).Numbers());
+  const std::string mix = "--data.mix=" + other + ":0.7," + third + ":0.3";
+  const TrainingRun whole = run(mix);
+  // 24 samples: 17 of 22 windows, 7 of 33.
+  EXPECT_THAT(whole.result.out, AllOf(HasSubstr("other.txt: weight 7, 360 tokens, 0.773 epochs"),
+                                      HasSubstr("third.txt: weight 3, 540 tokens, 0.212 epochs")));
+  const TrainingRun resumed =
+      run(mix, {"--checkpoint.resume=" + whole.folder + "/checkpoints/step-00000004"});
+  EXPECT_EQ(resumed.Lines("metrics.jsonl").back()["loss"],
+            whole.Lines("metrics.jsonl").back()["loss"]);
+}
+
+TEST_F(TrainGptRunOptions, DataFieldIsTheText) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) lines += "{\"id\": 1, \"body\": \"abc def ghi jkl\"}\n";
+  WriteFileAtomically(Path("body.jsonl"), lines);
+  EXPECT_THAT(Train({"--data.path=" + Path("body.jsonl"), "--data.field=body"}).result.out,
+              HasSubstr("body.jsonl: 405"));
+}
+
+TEST_F(TrainGptRunOptions, StepsAndEpochsAreTheLength) {
+  EXPECT_EQ(Train({"--train.steps=3"}).Lines("metrics.jsonl").back()["step"], 3);
+  // 360 tokens are 22 windows of 16 with a target each: 2 epochs of 4 at a time are 11 steps.
+  const TrainingRun& run =
+      Train({"--data.path=" + Path("other.txt"), "--train.epochs=2", "--train.steps=0"});
+  EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
+}
+
+// The numbers do not differ; the report says that graphs were submitted.
+TEST_F(TrainGptRunOptions, CudaGraphsAreSubmittedOnAGpu) {
+  const std::string gpu = cuda::kSimulated ? "--device=sim" : "--device=cuda";
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  const TrainingRun& graphs = Train({gpu});
+  const TrainingRun& eager = Train({gpu, "--train.cuda_graphs=false"});
+  EXPECT_THAT(graphs.result.out, HasSubstr(", CUDA graphs,"));
+  EXPECT_THAT(eager.result.out, Not(HasSubstr("CUDA graphs")));
+  EXPECT_EQ(graphs.Numbers(), eager.Numbers());
+}
+
+TEST_F(TrainGptRunOptions, LossScale) {
+  const TrainingRun& run =
+      Train({"--train.precision=fp16", "--train.loss_scale=1024", "--train.loss_scale_every=2"});
+  std::vector<double> scales;
+  for (const nlohmann::json& line : run.Lines("metrics.jsonl")) {
+    if (line["step"] > 0) scales.push_back(line["loss_scale"]);
+  }
+  EXPECT_EQ(scales, (std::vector<double>{1024, 2048, 2048, 4096, 4096, 8192}));
+}
+
+// The logits of only this many tokens are in memory at once; the loss is the same up to rounding.
+TEST_F(TrainGptRunOptions, LossChunkBoundsMemory) {
+  const std::string batch = "--train.batch_size=32";  // 512 tokens
+  const TrainingRun& whole = Train({batch, "--train.loss_chunk=0"});
+  const TrainingRun& chunks = Train({batch, "--train.loss_chunk=64"});
+  const auto last = [](const TrainingRun& run, const char* field) {
+    return run.Lines("metrics.jsonl").back()[field].get<double>();
+  };
+  const double logits = 512 * 90 * 4;  // of a vocabulary of some 90 characters
+  EXPECT_LT(last(chunks, "memory_bytes"), last(whole, "memory_bytes") - 0.5 * logits);
+  EXPECT_NEAR(last(chunks, "val_loss"), last(whole, "val_loss"), 1e-4);
+}
+
+// The same numbers for less memory.
+TEST_F(TrainGptRunOptions, RecomputeLowersMemory) {
+  const Arguments model = {"--train.batch_size=32", "--model.dropout=0.2", "--model.n_layer=3"};
+  const auto with = [&](const std::string& what) -> const TrainingRun& {
+    Arguments all = model;
+    all.push_back("--train.recompute=" + what);
+    return Train(all);
+  };
+  const auto memory = [](const TrainingRun& run) {
+    return run.Lines("metrics.jsonl").back()["memory_bytes"].get<double>();
+  };
+  const TrainingRun& plain = Train(model);
+  double last = memory(plain);
+  for (const char* what : {"gelu,layer_norm", "mlp", "block"}) {
+    EXPECT_EQ(with(what).Numbers(), plain.Numbers()) << what;
+    EXPECT_LT(memory(with(what)), last) << what;
+    last = memory(with(what));
+  }
+  EXPECT_EQ(with("attention").Numbers(), plain.Numbers());
+  EXPECT_THAT(with("block").result.out, HasSubstr("recomputes all blocks"));
+  EXPECT_THAT(with("auto").result.out, HasSubstr("recomputes nothing, chosen by the memory plan"));
+  const auto error = [](const Arguments& arguments) {
+    Arguments all = {"models/train_gpt", "--dry_run"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return RunProgram(all).err;
+  };
+  EXPECT_THAT(error({"--train.offload=activations", "--device=cpu"}),
+              HasSubstr("this run is on the CPU: leave it out"));
+  EXPECT_THAT(error({"--train.recompute=swiglu"}), HasSubstr("has no swiglu: leave it out"));
+  EXPECT_THAT(error({"--train.recompute=gelu", "--train.precision=bf16", "--device=cpu"}),
+              HasSubstr("gelu is part of a matrix product"));
+}
+
+// It trains where it would not otherwise.
+TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
+  if (!cuda::kSimulated || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
+  const auto run = [](const std::string& recompute) {
+    return RunProgram(
+        {"models/train_gpt", "--device=sim", "--model.n_layer=6", "--model.n_head=2",
+         "--model.n_embd=64", "--model.block_size=32", "--train.batch_size=16", "--train.steps=2",
+         "--optim.warmup=1", "--train.eval_batches=1", "--train.eval_every=0",
+         "--train.sample_tokens=0", "--train.cuda_graphs=false", "--train.recompute=" + recompute,
+         "--out_dir=" + Path("fits_" + recompute)},
+        {{"CUDASIM_MEMORY", "12M"}});
+  };
+  const Result none = run("none"), automatic = run("auto");
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(
+      none.err,
+      testing::AllOf(HasSubstr("sim:0 has 12.0 MiB. What would fit: train.batch_size=8 "
+                               "train.grad_accum=2 ("),
+                     HasSubstr("; train.recompute="), HasSubstr("; train.offload=activations (")));
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
+                                       "by the memory plan"));
+}
+
+TEST_F(TrainGptRunOptions, OffloadLowersAGpusMemory) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  // Without graphs, whose memory is counted in pieces larger than this model.
+  const Arguments model = {cuda::kSimulated ? "--device=sim" : "--device=cuda",
+                           "--train.cuda_graphs=false", "--model.n_layer=6",
+                           "--train.batch_size=16", "--train.steps=3"};
+  Arguments offload = model;
+  offload.push_back("--train.offload=activations");
+  const auto memory = [](const TrainingRun& run) {
+    return run.Lines("metrics.jsonl").back()["memory_bytes"].get<double>();
+  };
+  EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers());
+  EXPECT_LT(memory(Train(offload)), 0.6 * memory(Train(model)));
+  EXPECT_THAT(Train(offload).result.out, HasSubstr("offloads   activations"));
+  for (const char* what : {"optimizer", "weights", "activations,optimizer,weights"}) {
+    offload.back() = std::string("--train.offload=") + what;
+    EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers()) << what;
+    EXPECT_LT(memory(Train(offload)), memory(Train(model))) << what;
+  }
+  EXPECT_LT(memory(Train(offload)), 0.4 * memory(Train(model)));
+  EXPECT_THAT(Train(offload).result.out,
+              HasSubstr("offloads   activations, optimizer state, weights of blocks to the host"));
+}
+
+TEST_F(TrainGptRunOptions, LogEverySetsTheLinesOnTheTerminal) {
+  const auto lines = [](const TrainingRun& run) {
+    const std::regex line(R"(\nstep +\d+/6 \| loss)");
+    const std::string& out = run.result.out;
+    return std::distance(std::sregex_iterator(out.begin(), out.end(), line), {});
+  };
+  EXPECT_EQ(lines(Train({"--train.log_every=1"})), 6);
+  EXPECT_EQ(lines(Train({"--train.log_every=3"})), 3);  // the first too
+}
+
+TEST_F(TrainGptRunOptions, EvalEverySetsTheStepsBetweenValidations) {
+  EXPECT_EQ(Train({"--train.eval_every=3"}).Validations(), 3u);  // before the first, 3, 6
+  EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
+}
+
+TEST_F(TrainGptRunOptions, Samples) {
+  EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
+  EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);
+  EXPECT_EQ(Train({"--train.sample_tokens=0"}).Lines("samples.jsonl").size(), 0u);
+  const auto text = [](const TrainingRun& run) {
+    return run.Lines("samples.jsonl").back()["text"].get<std::string>();
+  };
+  EXPECT_EQ(text(Train({"--train.sample_tokens=30"})).size() -
+                text(Train({"--train.sample_tokens=10"})).size(),
+            20u);
+  const TrainingRun& prompted = Train({"--train.sample_prompt=The "});
+  EXPECT_NE(text(prompted), text(Train({})));
+  EXPECT_THAT(prompted.result.out, HasSubstr("---- sample ----\nThe " + text(prompted)));
+}
+
+TEST_F(TrainGptRunOptions, Checkpoints) {
+  using testing::ElementsAre;
+  EXPECT_THAT(Train({"--checkpoint.keep=0"}).Checkpoints(), ElementsAre(2, 4, 6));
+  EXPECT_THAT(Train({"--checkpoint.keep=2"}).Checkpoints(), ElementsAre(4, 6));
+  EXPECT_THAT(Train({"--checkpoint.every=3", "--checkpoint.keep=0"}).Checkpoints(),
+              ElementsAre(3, 6));
+  EXPECT_THAT(Train({"--checkpoint.save_initial=true", "--checkpoint.keep=0"}).Checkpoints(),
+              ElementsAre(0, 2, 4, 6));
+}
+
+// At this learning rate the loss rises from the first evaluation on.
+TEST_F(TrainGptRunOptions, TheBestCheckpointIsKept) {
+  using testing::ElementsAre;
+  const Arguments rising = {"--optim.lr=1",         "--optim.schedule=constant",
+                            "--optim.warmup=0",     "--train.eval_every=1",
+                            "--checkpoint.every=1", "--checkpoint.keep=1"};
+  Arguments newest_only = rising;
+  newest_only.push_back("--checkpoint.keep_best=false");
+  std::map<double, int64_t> losses;
+  for (const auto& line : Train(rising).Lines("metrics.jsonl")) {
+    if (line.contains("val_loss") && line["step"] > 0) losses[line["val_loss"]] = line["step"];
+  }
+  const int64_t best = losses.begin()->second;
+  ASSERT_LT(best, 6);
+  EXPECT_THAT(Train(rising).Checkpoints(), ElementsAre(best, 6));
+  EXPECT_EQ(ReadFile(Train(rising).folder + "/best/DONE"),
+            ReadFile(Train(rising).folder + "/checkpoints/step-0000000" + std::to_string(best) +
+                     "/DONE"));
+  EXPECT_THAT(Train(rising).result.out,
+              HasSubstr("the best checkpoint is that of step " + std::to_string(best) + ": "));
+  // A checkpoint that is not kept as the best is not reported as the best.
+  EXPECT_THAT(Train(newest_only).Checkpoints(), ElementsAre(6));
+  Arguments all = rising;
+  all.back() = "--checkpoint.keep=0";
+  all.push_back("--checkpoint.keep_best=false");
+  EXPECT_THAT(Train(all).result.out, Not(HasSubstr("the best checkpoint")));
+}
+
+TEST_F(TrainGptRunOptions, ResumeContinuesFromThere) {
+  const TrainingRun& whole = Train({"--checkpoint.keep=0"});
+  const TrainingRun& rest = Train({"--checkpoint.keep=0", "--checkpoint.resume=" + whole.folder +
+                                                              "/checkpoints/step-00000004"});
+  EXPECT_EQ(rest.Lines("metrics.jsonl").front()["step"], 5);
+  EXPECT_EQ(rest.Lines("metrics.jsonl").back()["val_loss"],
+            whole.Lines("metrics.jsonl").back()["val_loss"]);
+}
+
+TEST_F(TrainGptRunOptions, TraceIsOfTheseSteps) {
+  EXPECT_TRUE(PathExists(Train({"--log.trace=2:3"}).folder + "/trace-2-3.json"));
+}
+
+}  // namespace
+}  // namespace lockstep
