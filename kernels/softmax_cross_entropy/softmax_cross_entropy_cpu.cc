@@ -2,6 +2,8 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep::cpu {
@@ -10,47 +12,55 @@ namespace {
 // Rows per chunk: some 16k elements.
 int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
 
-// In lanes, so that compilers vectorise it. Ignores NaN: the sum of exponentials picks it up.
+// A row as A: itself, or converted into memory that lasts until the thread's next call. Compilers
+// vectorise neither maxima nor sums of what they must convert first.
 template <class A, class T>
-[[gnu::noinline]] A RowMax(const T* row, int64_t n) {
+const A* Widened(const T* row, int64_t n) {
+  if constexpr (std::is_same_v<A, T>) {
+    return row;
+  } else {
+    static thread_local Scratch<A> scratch;
+    A* const wide = scratch.Get(n);
+    for (int64_t j = 0; j < n; ++j) wide[j] = Convert<A>(row[j]);
+    return wide;
+  }
+}
+
+// In lanes, so that compilers vectorise it. Ignores NaN: the sum of exponentials picks it up.
+template <class A>
+[[gnu::noinline]] A RowMax(const A* row, int64_t n) {
   constexpr int kLanes = 16;
   A lanes[kLanes];
-  for (A& lane : lanes) lane = Convert<A>(row[0]);
+  for (A& lane : lanes) lane = row[0];
   const int64_t whole = n / kLanes * kLanes;
   for (int64_t j = 0; j < whole; j += kLanes) {
-    const T* at = row + j;
+    const A* at = row + j;
     for (int lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = Convert<A>(at[lane]) > lanes[lane] ? Convert<A>(at[lane]) : lanes[lane];
+      lanes[lane] = at[lane] > lanes[lane] ? at[lane] : lanes[lane];
     }
   }
   A largest = lanes[0];
   for (A lane : lanes) largest = lane > largest ? lane : largest;
-  for (int64_t j = whole; j < n; ++j) {
-    largest = Convert<A>(row[j]) > largest ? Convert<A>(row[j]) : largest;
-  }
+  for (int64_t j = whole; j < n; ++j) largest = row[j] > largest ? row[j] : largest;
   return largest;
 }
 
 // The sum of exp(row_j - shift), in functions of plain arguments: inside the loop over rows
 // compilers do not vectorise it.
-template <class A, class T>
-[[gnu::noinline]] A SumOfExponentials(const T* row, int64_t n, A shift) {
-  return SumOver<A>(n, [=](int64_t j) { return Exp(Convert<A>(row[j]) - shift); });
+template <class A>
+[[gnu::noinline]] A SumOfExponentials(const A* row, int64_t n, A shift) {
+  return SumOver<A>(n, [=](int64_t j) { return Exp(row[j] - shift); });
 }
 
-// softmax * factor of a row. A function of its own, and one for each place that `out` may have:
-// with one pointer fewer to tell apart, compilers vectorise.
+// softmax * factor of a row. `out` may be `row`.
 template <class A, class T>
 void SoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
-  for (int64_t j = 0; j < n; ++j) {
-    out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
-  }
-}
-template <class A, class T>
-void SoftmaxRowInPlace(int64_t n, A shift, A factor, T* row) {
-  for (int64_t j = 0; j < n; ++j) {
-    row[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
-  }
+  Vectorised([=] {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
+    }
+  });
 }
 
 // Calls f with the element types of logits and targets.
@@ -80,8 +90,9 @@ void Forward(const CrossEntropyForwardArgs& args) {
       if (target != ignore && (target < 0 || target >= classes)) {
         ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
       }
-      const A largest = RowMax<A>(row, v);
-      const A sum = SumOfExponentials(row, v, largest);
+      const A* wide = Widened<A>(row, v);
+      const A largest = RowMax(wide, v);
+      const A sum = SumOfExponentials(wide, v, largest);
       log_sum_exp[i] = static_cast<Out>(largest) + std::log(static_cast<Out>(sum));
       const bool here = target != ignore && target >= first && target < first + v;
       losses[i] =
@@ -168,11 +179,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         const A shift = log_sum_exp[i];
         const bool here = target != ignore && target >= first && target < first + v;
         const A at_target = here ? Convert<A>(row[target - first]) : A(0);
-        if (row == out) {
-          SoftmaxRowInPlace<A>(v, shift, factor, out);
-        } else {
-          SoftmaxRow<A>(row, v, shift, factor, out);
-        }
+        SoftmaxRow<A>(row, v, shift, factor, out);
         // `row` may be `out`: what was at the target has been read before.
         if (here) {
           out[target - first] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
