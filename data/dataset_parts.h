@@ -34,7 +34,5 @@ void HoldOut(double val_fraction, Dataset* dataset);
 // it already. `unknown`: what to say, and do, where there is no such token.
 void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator place,
                        const std::string& unknown);
-// Whether two tokenizers give the same ids, as far as one awkward text tells.
-bool Agree(const Tokenizer& a, const Tokenizer& b);
 
 }  // namespace lockstep::data

@@ -10,6 +10,7 @@
 #include "data/dataset_parts.h"
 #include "data/token_shards.h"
 #include "data/tokenizer/gpt2_files.h"
+#include "data/tokenizer/tokenizer_difference.h"
 
 namespace lockstep::data {
 namespace {
@@ -103,16 +104,6 @@ void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator
   }
 }
 
-bool Agree(const Tokenizer& a, const Tokenizer& b) {
-  constexpr char kProbe[] = "The dog's 12345 naïve 中文 \U0001F600\n\n  x = {};\tI'LL <b>";
-  if (a.vocab_size() != b.vocab_size() || a.end_of_text() != b.end_of_text()) return false;
-  try {
-    return a.Encode(kProbe) == b.Encode(kProbe);
-  } catch (const InputError&) {  // a char tokenizer that lacks some
-    return a.ToJson() == b.ToJson();
-  }
-}
-
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options) {
   RefuseChar(options);
   Dataset dataset;
@@ -176,12 +167,12 @@ Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
     with_tokenizer.loaded_tokenizer =
         options.tokenizer.empty() ? own : MakeTokenizer(options.tokenizer, "");
   }
-  if (!Agree(*own, *with_tokenizer.loaded_tokenizer)) {
+  const std::string other = DifferenceOf(*own, *with_tokenizer.loaded_tokenizer);
+  if (!other.empty()) {
     throw InputError(
-        StrCat(folder, ": its tokens were made by another tokenizer (", own->name(), ", ",
-               own->vocab_size(), " tokens) than ",
+        StrCat(folder, ": its tokens were made by another tokenizer than ",
                options.loaded_tokenizer ? "that of the weights to start from" : "data.tokenizer",
-               "; prepare the text again with the right one"));
+               ": ", other, "; prepare the text again with the right one"));
   }
   std::vector<std::string> paths;
   for (const ShardInfo& shard : manifest.shards) paths.push_back(JoinPath(folder, shard.file));
