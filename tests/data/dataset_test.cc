@@ -322,16 +322,26 @@ TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   EXPECT_EQ(Text(dataset, *dataset.val), "third");
   EXPECT_EQ(Starts(*dataset.train), OnesAt(24, {0, 14}));
   EXPECT_EQ(Starts(*dataset.val), OnesAt(5, {0}));
-  // As token files they have no tokenizer, but the same data.
+  // As token files they are the same.
   const Dataset files = OpenDataset({.path = folder + "/*.bin"});
-  EXPECT_EQ(files.tokenizer, nullptr);
+  ASSERT_NE(files.tokenizer, nullptr);
+  EXPECT_EQ(files.tokenizer->name(), "byte");
+  EXPECT_EQ(files.note, "");
+  EXPECT_EQ(files.vocab_size, 256);
   EXPECT_EQ(files.fingerprint, dataset.fingerprint);
   EXPECT_EQ(Starts(*files.train), Starts(*dataset.train));
+  EXPECT_EQ(Text(OpenDataset({.path = folder + "/tokens_val_000000.bin", .val_fraction = 0}),
+                 *dataset.val),
+            "third");
   WriteText(folder_ + "/abc.json", CharTokenizer("abc").ToJson());
-  EXPECT_THAT(OpenError({.path = folder, .tokenizer = folder_ + "/abc.json"}),
-              HasSubstr("another tokenizer"));
-  EXPECT_THAT(OpenError({.path = folder, .tokenizer = "char"}),
-              HasSubstr("a char tokenizer is made from a text"));
+  for (const std::string& path : {folder, folder + "/*.bin"}) {
+    EXPECT_THAT(OpenError({.path = path, .tokenizer = folder_ + "/abc.json"}),
+                AllOf(HasSubstr("another tokenizer than data.tokenizer"),
+                      HasSubstr("the former (byte) has 256 tokens, the latter (char) 3")));
+    EXPECT_THAT(OpenError({.path = path, .tokenizer = "char"}),
+                HasSubstr("a char tokenizer is made from a text"));
+    EXPECT_EQ(OpenDataset({.path = path, .tokenizer = "byte"}).vocab_size, 256);
+  }
   EXPECT_TRUE(HoldsPreparedFiles(folder) && HoldsPreparedFiles(folder + "/*.bin"));
   EXPECT_FALSE(HoldsPreparedFiles(folder_) || HoldsTokenFiles(folder_));
   // A folder of token files that nothing describes.
@@ -344,7 +354,11 @@ TEST_F(DatasetTest, UnfinishedFoldersAreRefused) {
   Manifest manifest = *ReadManifest(folder);
   manifest.next.resize(1);
   WriteText(folder + "/manifest.json", manifest.ToJson());
-  EXPECT_THAT(OpenError({.path = folder}), HasSubstr("repeat the command"));
+  for (const std::string file : {"", "/*.bin", "/tokens_train_000000.bin"}) {
+    EXPECT_THAT(OpenError({.path = folder + file}),
+                AllOf(HasSubstr(folder + ": prepare has not finished this folder"),
+                      HasSubstr("repeat the command")));
+  }
   WriteText(folder + "/manifest.json", "{}");
   EXPECT_THAT(OpenError({.path = folder}), HasSubstr("no manifest"));
 }
@@ -418,6 +432,32 @@ TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
               AllOf(testing::StartsWith("data.mix: "), HasSubstr("/c.txt: no such file")));
   EXPECT_THAT(OpenError({.mix = path_}), HasSubstr("expected path:weight"));
   EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
+}
+
+// Token files that lie in a prepared folder, but that no manifest lists.
+TEST_F(DatasetTest, StrangersInPreparedFoldersHaveNoTokenizer) {
+  const std::string folder = PreparedFolder(folder_, 20, 0);
+  std::filesystem::copy_file(folder + "/tokens_train_000000.bin", folder + "/stranger.bin");
+  EXPECT_EQ(OpenDataset({.path = folder + "/stranger.bin"}).tokenizer, nullptr);
+  EXPECT_FALSE(HoldsPreparedFiles(folder + "/stranger.bin"));
+  EXPECT_TRUE(HoldsPreparedFiles(folder + "/*.bin"));
+}
+
+TEST_F(DatasetTest, FilesOfSeveralPreparedFoldersShareOneTokenizer) {
+  for (const std::string name : {"a", "b"}) {
+    std::filesystem::create_directories(folder_ + "/" + name);
+    PreparedFolder(folder_ + "/" + name, 100, 0);
+  }
+  const std::string pattern = folder_ + "/?/tokens/*.bin";
+  EXPECT_EQ(OpenDataset({.path = pattern, .val_fraction = 0}).train->size(), 58);
+  ASSERT_NE(OpenDataset({.path = pattern}).tokenizer, nullptr);
+  WriteText(folder_ + "/b/tokens/tokenizer.json", CharTokenizer("abc").ToJson());
+  EXPECT_THAT(OpenError({.path = pattern}),
+              AllOf(HasSubstr("b/tokens has another tokenizer than "), HasSubstr("a/tokens: "),
+                    HasSubstr("the former (char) has 3 tokens, the latter (byte) 256")));
+  EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
+              AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens has another tokenizer than "),
+                    HasSubstr("the former (char) has 3 tokens, the latter (byte) 256")));
 }
 
 }  // namespace
