@@ -385,6 +385,64 @@ TEST_F(DatasetTest, RawTextOfAnyKind) {
               HasSubstr("model.vocab_size"));
 }
 
+// One file or several.
+TEST_F(DatasetTest, MalformedUtf8IsToldOf) {
+  const std::string text = "some text, and a bad byte: \xff. ";
+  WriteText(folder_ + "/one.txt.gz", GzipOf(text));
+  MakeDirectories(folder_ + "/two");
+  for (const char* name : {"/two/a.txt", "/two/b.txt"}) WriteText(folder_ + name, text);
+  EXPECT_EQ(OpenDataset({.path = folder_ + "/one.txt.gz"}).note,
+            folder_ + "/one.txt.gz: 1 malformed parts of UTF-8 became U+FFFD");
+  EXPECT_EQ(OpenDataset({.path = folder_ + "/two"}).note,
+            folder_ + "/two: 2 malformed parts of UTF-8 became U+FFFD");
+}
+
+// However the bytes are stored.
+TEST_F(DatasetTest, ByteTokenizersKeepEveryByte) {
+  std::string bytes = "\xef\xbb\xbf";
+  for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i * 37);
+  WriteText(path_, bytes);
+  MakeDirectories(folder_ + "/two");
+  WriteText(folder_ + "/two/a.txt", bytes);
+  WriteText(folder_ + "/two/b.txt.zst", ZstdOf(bytes));
+  WriteText(folder_ + "/one.txt.gz", GzipOf(bytes));
+  for (const auto& tokenizer : {std::shared_ptr<const Tokenizer>(),
+                                std::shared_ptr<const Tokenizer>(new ByteTokenizer())}) {
+    for (const std::string& path : {path_, folder_ + "/one.txt.gz", folder_ + "/two"}) {
+      DatasetOptions options{.path = path, .tokenizer = "byte", .loaded_tokenizer = tokenizer};
+      options.val_fraction = 0;
+      const Dataset dataset = OpenDataset(options);
+      EXPECT_EQ(Text(dataset, *dataset.train), path.ends_with("two") ? bytes + bytes : bytes);
+      EXPECT_EQ(dataset.note, "");
+    }
+  }
+  Prepare({.paths = {folder_ + "/two"},
+           .text = {},
+           .tokenizer = std::make_shared<ByteTokenizer>(),
+           .out_dir = folder_ + "/tokens",
+           .val_fraction = 0,
+           .threads = 1});
+  const Dataset prepared = OpenDataset({.path = folder_ + "/tokens", .val_fraction = 0});
+  EXPECT_EQ(Text(prepared, *prepared.train), bytes + bytes);
+}
+
+// The advice is for the user of train_gpt, who has no options for documents.
+TEST_F(DatasetTest, TooLargeDocumentsAreToldToPrepare) {
+  const std::string zeros = ZstdOf(std::string(1 << 20, ' '));
+  std::string frames;
+  for (int mib = 0; mib <= 128; ++mib) frames += zeros;
+  WriteText(folder_ + "/large.txt.zst", frames);
+  for (const auto& [tokenizer, advised] :
+       {std::pair("", "--train_tokenizer=4096"), std::pair("byte", "--data.tokenizer=byte")}) {
+    EXPECT_THAT(OpenError({.path = folder_ + "/large.txt.zst", .tokenizer = tokenizer}),
+                AllOf(HasSubstr("large.txt.zst: a document of more than 134217728 bytes."),
+                      HasSubstr("prepare it: prepare --data.path='" + folder_ +
+                                "/large.txt.zst' --data.field=text --data.document=paragraph "
+                                "--data.max_document_bytes=1073741824 " +
+                                advised + " --out_dir=tokens, and train with --data.path=tokens")));
+  }
+}
+
 TEST_F(DatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {
   constexpr int64_t kKib = 48 << 10;  // of text
   const std::string document(1 << 16, 'x');
