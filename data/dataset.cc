@@ -48,12 +48,8 @@ bool HoldsTokenFiles(const std::string& path) {
 }
 
 bool HoldsPreparedFiles(const std::string& path) {
-  std::string folder = path;
-  if (path.ends_with(".bin")) {
-    if (!HasMatch(path)) return false;
-    folder = ParentPath(ExpandPattern(path).front());
-  }
-  return IsDirectory(folder) && PathExists(JoinPath(folder, kManifestName));
+  if (path.ends_with(".bin")) return HasMatch(path) && ListedByManifest(ExpandPattern(path));
+  return IsDirectory(path) && PathExists(JoinPath(path, kManifestName));
 }
 
 void CheckSizes(const Dataset& dataset, const DatasetOptions& options) {

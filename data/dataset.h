@@ -21,8 +21,8 @@ struct DatasetOptions {
   std::string mix = {};
   // JSONL: the field with the text.
   std::string field = "text";
-  // As for MakeTokenizer. If empty, char for text, and for token files none but the one beside
-  // them.
+  // As for MakeTokenizer. If empty, char for text, and for token files none but that of the
+  // `prepare` that made them.
   std::string tokenizer;
   // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
@@ -39,8 +39,8 @@ struct DatasetOptions {
 };
 
 struct Dataset {
-  // Null for token files without data.tokenizer, or if the vocabulary of the one it names is
-  // missing: training needs only the ids.
+  // Null for token files without data.tokenizer that `prepare` has not made, or if the vocabulary
+  // of the one it names is missing: training needs only the ids.
   std::shared_ptr<const Tokenizer> tokenizer;
   // With document_mask both has_documents().
   std::shared_ptr<const TokenSource> train;
@@ -60,8 +60,8 @@ struct Dataset {
   std::string fingerprint;
 };
 
-// Whether a path names token files or a folder of them, and whether `prepare` made these, which
-// then have their tokenizer beside them.
+// Whether a path names token files or a folder of them, and whether `prepare` made any of these,
+// which then have their tokenizer beside them. InputError for a malformed manifest.
 bool HoldsTokenFiles(const std::string& path);
 bool HoldsPreparedFiles(const std::string& path);
 

@@ -20,7 +20,10 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 // made from all of it, holds it as long as it encodes. With an end-of-text token before each
 // document, if the tokenizer has one, as `prepare` writes it in llm.c's format.
 Dataset FromDocuments(const DatasetOptions& options);
+// Files that `prepare` made, of a finished folder, have that folder's tokenizer.
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);
+// Whether `prepare` made any of these token files: the manifest beside it lists it.
+bool ListedByManifest(const std::vector<std::string>& paths);
 // A folder that `prepare` made.
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);
 
@@ -34,7 +37,4 @@ void HoldOut(double val_fraction, Dataset* dataset);
 // it already. `unknown`: what to say, and do, where there is no such token.
 void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator place,
                        const std::string& unknown);
-// Whether two tokenizers give the same ids, as far as one awkward text tells.
-bool Agree(const Tokenizer& a, const Tokenizer& b);
-
 }  // namespace lockstep::data

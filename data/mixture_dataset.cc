@@ -9,6 +9,7 @@
 #include "core/io/sha256.h"
 #include "data/dataset_parts.h"
 #include "data/mixture.h"
+#include "data/tokenizer/tokenizer_difference.h"
 
 namespace lockstep::data {
 namespace {
@@ -98,9 +99,12 @@ Dataset OpenMixture(const DatasetOptions& options,
                               "(data.tokenizer=char); name one for all sources, such as "
                               "--data.tokenizer=byte"));
     }
-    if (all.tokenizer && part.tokenizer && !Agree(*all.tokenizer, *part.tokenizer)) {
-      throw InputError(StrCat("data.mix: ", item.path, " has another tokenizer than ",
-                              all.mixture_paths.front(), "; prepare both with the same one"));
+    if (all.tokenizer && part.tokenizer) {
+      if (const auto other = DifferenceOf(*part.tokenizer, *all.tokenizer); !other.empty()) {
+        throw InputError(StrCat("data.mix: ", item.path, " has another tokenizer than ",
+                                all.mixture_paths.front(), ": ", other,
+                                "; prepare both with the same one"));
+      }
     }
     CheckSizes(part, options);
     if (all.tokenizer == nullptr) all.tokenizer = part.tokenizer;

@@ -47,6 +47,28 @@ std::string TokenizerChoice(const DatasetOptions& options) {
   return options.tokenizer.empty() ? "char" : options.tokenizer;
 }
 
+// Whether every byte is a token, so that the text is any bytes.
+bool TakesBytes(const DatasetOptions& options) {
+  return (options.loaded_tokenizer ? options.loaded_tokenizer->name() : TokenizerChoice(options)) ==
+         "byte";
+}
+
+// For a document that is too large to be read here.
+std::string LargeDocumentAdvice(const DatasetOptions& options) {
+  std::string tokenizer = StrCat("--data.tokenizer=", TokenizerChoice(options));
+  if (TakesBytes(options)) {
+    tokenizer = "--data.tokenizer=byte";
+  } else if (options.loaded_tokenizer) {
+    tokenizer = "--data.tokenizer=FOLDER_OF_THE_WEIGHTS";
+  } else if (TokenizerChoice(options) == "char") {
+    tokenizer = "--train_tokenizer=4096";  // a char tokenizer is made of text that is in memory
+  }
+  return StrCat(
+      "prepare it: prepare --data.path='", options.path, "' --data.field=", options.field,
+      " --data.document=paragraph --data.max_document_bytes=", 8 * TextOptions().max_document_bytes,
+      " ", tokenizer, " --out_dir=tokens, and train with --data.path=tokens");
+}
+
 // The tokenizer of raw text, which must fit the model.
 void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset* dataset) {
   dataset->tokenizer = options.loaded_tokenizer;
@@ -60,6 +82,11 @@ void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset*
                             options.vocab_size, "; set --model.vocab_size=", dataset->vocab_size,
                             " or leave it out"));
   }
+}
+
+std::string NoteOnMalformed(const DatasetOptions& options, int64_t bad_utf8) {
+  if (bad_utf8 == 0) return "";
+  return StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
 }
 
 // Tokens in memory whose documents are known.
@@ -115,9 +142,7 @@ class DocumentEncoder {
 
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
   if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
-  const bool bytes = options.loaded_tokenizer ? options.loaded_tokenizer->name() == "byte"
-                                              : TokenizerChoice(options) == "byte";
-  if (!bytes) RequireUtf8(text, name);
+  if (!TakesBytes(options)) RequireUtf8(text, name);
   Dataset dataset;
   dataset.name = name;
   dataset.fingerprint = Sha256Of(text);
@@ -138,7 +163,9 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 
 Dataset FromDocuments(const DatasetOptions& options) {
   const std::vector<std::string> files = ListTextFiles(std::vector{options.path});
-  const TextOptions text_options{.field = options.field};
+  const TextOptions text_options{.field = options.field,
+                                 .any_bytes = TakesBytes(options),
+                                 .large_document_advice = LargeDocumentAdvice(options)};
   DocumentReader reader(files, text_options);
   int64_t bad_utf8 = 0;
   // Reads the next text that is not empty; false at the end.
@@ -154,7 +181,11 @@ Dataset FromDocuments(const DatasetOptions& options) {
   std::string text, following;
   if (!next(&text)) throw InputError(StrCat(options.path, ": there is no text in it"));
   bool more = next(&following);
-  if (files.size() == 1 && !more) return FromText(text, options.path, options);
+  if (files.size() == 1 && !more) {
+    Dataset dataset = FromText(text, options.path, options);
+    dataset.note = NoteOnMalformed(options, bad_utf8);
+    return dataset;
+  }
   Dataset dataset;
   dataset.name = options.path;
   // A char tokenizer is made from all texts, which wait for it in memory.
@@ -178,9 +209,7 @@ Dataset FromDocuments(const DatasetOptions& options) {
     text.swap(following);
     more = more && next(&following);
   }
-  if (bad_utf8 > 0) {
-    dataset.note = StrCat(options.path, ": ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
-  }
+  dataset.note = NoteOnMalformed(options, bad_utf8);
   dataset.fingerprint = hash.HexDigest();
   if (waits) {
     SetTokenizer(all, options, &dataset);

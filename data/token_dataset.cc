@@ -1,6 +1,8 @@
 // Data sets of token files, and of the folders of them that `prepare` makes.
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "data/dataset_parts.h"
 #include "data/token_shards.h"
 #include "data/tokenizer/gpt2_files.h"
+#include "data/tokenizer/tokenizer_difference.h"
 
 namespace lockstep::data {
 namespace {
@@ -55,6 +58,65 @@ void RefuseChar(const DatasetOptions& options) {
   throw InputError(StrCat(options.path,
                           ": a char tokenizer is made from a text, but these are token files; set "
                           "--data.tokenizer to the tokenizer that made them, or leave it out"));
+}
+
+// Calls f(folder, its manifest, whether that lists any of the files) for each folder of the files
+// that has a manifest.
+template <class F>
+void ForManifests(const std::vector<std::string>& paths, const F& f) {
+  std::map<std::string, std::set<std::string>> names_in;
+  for (const std::string& path : paths) names_in[ParentPath(path)].insert(BaseName(path));
+  for (const auto& [folder, names] : names_in) {
+    if (const auto manifest = ReadManifest(folder)) {
+      f(folder, *manifest, std::ranges::any_of(manifest->shards, [&](const ShardInfo& shard) {
+          return names.contains(shard.file);
+        }));
+    }
+  }
+}
+
+void RequireFinished(const Manifest& manifest, const std::string& folder) {
+  if (manifest.complete()) return;
+  throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
+                          "that made it, and it goes on where it was interrupted"));
+}
+
+// The tokenizer with which `prepare` made these files, or null if it has not.
+std::shared_ptr<const Tokenizer> TokenizerBeside(const std::vector<std::string>& paths) {
+  std::shared_ptr<const Tokenizer> found;
+  std::string where;
+  ForManifests(paths, [&](const std::string& folder, const Manifest& manifest, bool lists) {
+    RequireFinished(manifest, folder);
+    if (!lists) return;
+    std::shared_ptr<const Tokenizer> own = LoadTokenizer(JoinPath(folder, "tokenizer.json"));
+    if (found == nullptr) {
+      found = std::move(own);
+      where = folder;
+    } else if (const std::string other = DifferenceOf(*own, *found); !other.empty()) {
+      throw InputError(StrCat(folder, " has another tokenizer than ", where, ": ", other,
+                              "; prepare both with the same one"));
+    }
+  });
+  return found;
+}
+
+// The tokenizer that the options name, or else `own`, that of the files; they must agree.
+std::shared_ptr<const Tokenizer> TokenizerFor(std::shared_ptr<const Tokenizer> own,
+                                              const DatasetOptions& options) {
+  std::shared_ptr<const Tokenizer> named = options.loaded_tokenizer;
+  if (named == nullptr && options.tokenizer.empty()) return own;
+  if (named == nullptr) {
+    named = own == nullptr && options.tokenizer == "gpt2" ? FindGpt2Tokenizer()
+                                                          : MakeTokenizer(options.tokenizer, "");
+  }
+  if (own == nullptr) return named;
+  if (const std::string other = DifferenceOf(*own, *named); !other.empty()) {
+    throw InputError(
+        StrCat(options.path, ": its tokens were made by another tokenizer than ",
+               options.loaded_tokenizer ? "that of the weights to start from" : "data.tokenizer",
+               ": ", other, "; prepare the text again with the right one"));
+  }
+  return named;
 }
 
 // The token between documents, if it is known.
@@ -103,25 +165,17 @@ void SeparateDocuments(Dataset* dataset, std::optional<int32_t> token, Separator
   }
 }
 
-bool Agree(const Tokenizer& a, const Tokenizer& b) {
-  constexpr char kProbe[] = "The dog's 12345 naïve 中文 \U0001F600\n\n  x = {};\tI'LL <b>";
-  if (a.vocab_size() != b.vocab_size() || a.end_of_text() != b.end_of_text()) return false;
-  try {
-    return a.Encode(kProbe) == b.Encode(kProbe);
-  } catch (const InputError&) {  // a char tokenizer that lacks some
-    return a.ToJson() == b.ToJson();
-  }
+bool ListedByManifest(const std::vector<std::string>& paths) {
+  bool listed = false;
+  ForManifests(paths, [&](const std::string&, const Manifest&, bool lists) { listed |= lists; });
+  return listed;
 }
 
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options) {
   RefuseChar(options);
   Dataset dataset;
   dataset.name = options.path;
-  dataset.tokenizer = options.loaded_tokenizer;
-  if (dataset.tokenizer == nullptr && !options.tokenizer.empty()) {
-    dataset.tokenizer =
-        options.tokenizer == "gpt2" ? FindGpt2Tokenizer() : MakeTokenizer(options.tokenizer, "");
-  }
+  dataset.tokenizer = TokenizerFor(TokenizerBeside(paths), options);
   const bool absent_gpt2 = options.tokenizer == "gpt2" && dataset.tokenizer == nullptr;
   if (dataset.tokenizer == nullptr) {
     dataset.note = StrCat("samples are shown as token ids; to see text, ",
@@ -165,27 +219,10 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
 
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
   const std::string& folder = options.path;
-  if (!manifest.complete()) {
-    throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
-                            "that made it, and it goes on where it was interrupted"));
-  }
-  RefuseChar(options);
-  const std::shared_ptr<const Tokenizer> own = LoadTokenizer(JoinPath(folder, "tokenizer.json"));
-  DatasetOptions with_tokenizer = options;
-  if (!options.loaded_tokenizer) {
-    with_tokenizer.loaded_tokenizer =
-        options.tokenizer.empty() ? own : MakeTokenizer(options.tokenizer, "");
-  }
-  if (!Agree(*own, *with_tokenizer.loaded_tokenizer)) {
-    throw InputError(
-        StrCat(folder, ": its tokens were made by another tokenizer (", own->name(), ", ",
-               own->vocab_size(), " tokens) than ",
-               options.loaded_tokenizer ? "that of the weights to start from" : "data.tokenizer",
-               "; prepare the text again with the right one"));
-  }
+  RequireFinished(manifest, folder);
   std::vector<std::string> paths;
   for (const ShardInfo& shard : manifest.shards) paths.push_back(JoinPath(folder, shard.file));
-  return FromTokenFiles(paths, with_tokenizer);
+  return FromTokenFiles(paths, options);
 }
 
 }  // namespace lockstep::data

@@ -304,7 +304,9 @@ Conversation ToCompletion(const Json& row, const std::string& field, const std::
 
 ConversationReader::ConversationReader(std::vector<std::string> files, int64_t max_line_bytes)
     : files_(files),
-      reader_(std::move(files), {.type = "jsonl", .max_document_bytes = max_line_bytes}) {}
+      reader_(std::move(files), {.type = "jsonl",
+                                 .max_document_bytes = max_line_bytes,
+                                 .large_document_advice = "shorten that row, or leave it out"}) {}
 
 bool ConversationReader::NextLine(std::string* line, std::string* place) {
   RawDocument document;

@@ -458,8 +458,10 @@ class Preparation {
 
 }  // namespace
 
-PrepareResult Prepare(const PrepareOptions& options) {
-  CheckOptions(options);
+PrepareResult Prepare(const PrepareOptions& given) {
+  CheckOptions(given);
+  PrepareOptions options = given;
+  options.text.any_bytes = options.tokenizer->name() == "byte";
   const std::vector<std::string> files = ListTextFiles(options.paths);
   MakeDirectories(options.out_dir);
   const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",

@@ -22,7 +22,7 @@ struct PrepareProgress {
 
 struct PrepareOptions {
   std::vector<std::string> paths;  // as for ListTextFiles
-  TextOptions text;
+  TextOptions text;                // any_bytes follows from the tokenizer
   std::shared_ptr<const Tokenizer> tokenizer;
   std::string tokenizer_origin = {};  // how the user named it, for the manifest
   std::string out_dir;

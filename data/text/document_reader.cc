@@ -69,8 +69,10 @@ bool DocumentReader::OpenNext() {
   at_end_ = false;
   while (buffer_.size() < kTextSampleBytes && ReadMore()) {
   }
-  RequireText(std::string_view(buffer_).substr(0, kTextSampleBytes), NameOf(path), json_);
-  if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
+  if (json_ || !options_.any_bytes) {
+    RequireText(std::string_view(buffer_).substr(0, kTextSampleBytes), NameOf(path), json_);
+    if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
+  }
   const size_t first = buffer_.find_first_not_of(" \t\r\n", begin_);
   if (json_ && first != std::string::npos && buffer_[first] == '[') {
     throw InputError(StrCat(NameOf(path), ": this is one JSON array, but each line must be an ",
@@ -150,11 +152,14 @@ bool DocumentReader::NextLine(size_t before, std::string_view* line) {
 }
 
 void DocumentReader::FailTooLarge() const {
+  std::string advice = options_.large_document_advice;
+  if (advice.empty()) {
+    advice = StrCat("raise the limit, --data.max_document_bytes",
+                    whole_ ? ", or let --data.document=paragraph or line cut the text" : "");
+  }
   throw InputError(StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
                           ": a document of more than ", options_.max_document_bytes,
-                          " bytes (--data.max_document_bytes). Is the file what it should ",
-                          "be? If so, raise the limit",
-                          whole_ ? ", or let --data.document=paragraph or line cut the text" : ""));
+                          " bytes. Is the file what it should be? If so, ", advice));
 }
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
@@ -162,6 +167,7 @@ int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->byt
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {
   const TextPosition& at = document.position;
+  if (!document.json && options.any_bytes) return {.text = std::move(document.bytes)};
   if (!document.json) {
     if (document.bytes.find('\0') != std::string::npos) {
       RequireNoNul(document.bytes, PlaceOf(files[at.file], at.record, false, options.unit));

@@ -30,8 +30,13 @@ struct TextOptions {
   DocumentUnit unit = DocumentUnit::kFile;
   // JSONL: the field whose string is the document.
   std::string field = "text";
+  // Text is any bytes, as a byte tokenizer takes them: none are refused, replaced or dropped. JSONL
+  // is UTF-8 in any case.
+  bool any_bytes = false;
   // A document, or a line of JSONL, of more bytes is an InputError.
   int64_t max_document_bytes = int64_t{128} << 20;
+  // The end of that error: what the program's user can do. If empty, options of `prepare`.
+  std::string large_document_advice = {};
   // Receives what is unusual but no error.
   std::function<void(const std::string&)> warn = {};
 };
@@ -69,8 +74,8 @@ class DocumentReader {
   // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
   // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
   // that names file and line for a document above the limit and for damaged compressed data,
-  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText),
-  // and IoError.
+  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText;
+  // malformed parts of what follows are only counted), and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.
@@ -105,8 +110,8 @@ struct DocumentText {
   int64_t bad_utf8 = 0;  // malformed parts that became U+FFFD
 };
 
-// The text of a document, well-formed UTF-8. Throws InputError with file and line as JsonField
-// does, and for a NUL byte in text. Thread-safe.
+// The text of a document, well-formed UTF-8 unless it may be any_bytes. Throws InputError with file
+// and line as JsonField does, and for a NUL byte in text. Thread-safe.
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options);
 

@@ -14,8 +14,9 @@ inline constexpr size_t kTextSampleBytes = size_t{1} << 16;
 // Parquet, zip and PDF, and for a NUL byte.
 void RequireNoBinary(std::string_view beginning, const std::string& name);
 
-// Also where more than three parts and more than 1% of the bytes are malformed UTF-8. `lines`: the
-// error names the line, too.
+// Also where more than three parts and more than 1% of the bytes are malformed UTF-8. That is told
+// by the beginning only: what is malformed after it is repaired and counted (TextOf), however much
+// it is. `lines`: the error names the line, too.
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
 // Throws InputError that begins with `place` if there is a NUL byte.

@@ -322,16 +322,26 @@ TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   EXPECT_EQ(Text(dataset, *dataset.val), "third");
   EXPECT_EQ(Starts(*dataset.train), OnesAt(24, {0, 14}));
   EXPECT_EQ(Starts(*dataset.val), OnesAt(5, {0}));
-  // As token files they have no tokenizer, but the same data.
+  // As token files they are the same.
   const Dataset files = OpenDataset({.path = folder + "/*.bin"});
-  EXPECT_EQ(files.tokenizer, nullptr);
+  ASSERT_NE(files.tokenizer, nullptr);
+  EXPECT_EQ(files.tokenizer->name(), "byte");
+  EXPECT_EQ(files.note, "");
+  EXPECT_EQ(files.vocab_size, 256);
   EXPECT_EQ(files.fingerprint, dataset.fingerprint);
   EXPECT_EQ(Starts(*files.train), Starts(*dataset.train));
+  EXPECT_EQ(Text(OpenDataset({.path = folder + "/tokens_val_000000.bin", .val_fraction = 0}),
+                 *dataset.val),
+            "third");
   WriteText(folder_ + "/abc.json", CharTokenizer("abc").ToJson());
-  EXPECT_THAT(OpenError({.path = folder, .tokenizer = folder_ + "/abc.json"}),
-              HasSubstr("another tokenizer"));
-  EXPECT_THAT(OpenError({.path = folder, .tokenizer = "char"}),
-              HasSubstr("a char tokenizer is made from a text"));
+  for (const std::string& path : {folder, folder + "/*.bin"}) {
+    EXPECT_THAT(OpenError({.path = path, .tokenizer = folder_ + "/abc.json"}),
+                AllOf(HasSubstr("another tokenizer than data.tokenizer"),
+                      HasSubstr("the former (byte) has 256 tokens, the latter (char) 3")));
+    EXPECT_THAT(OpenError({.path = path, .tokenizer = "char"}),
+                HasSubstr("a char tokenizer is made from a text"));
+    EXPECT_EQ(OpenDataset({.path = path, .tokenizer = "byte"}).vocab_size, 256);
+  }
   EXPECT_TRUE(HoldsPreparedFiles(folder) && HoldsPreparedFiles(folder + "/*.bin"));
   EXPECT_FALSE(HoldsPreparedFiles(folder_) || HoldsTokenFiles(folder_));
   // A folder of token files that nothing describes.
@@ -344,7 +354,11 @@ TEST_F(DatasetTest, UnfinishedFoldersAreRefused) {
   Manifest manifest = *ReadManifest(folder);
   manifest.next.resize(1);
   WriteText(folder + "/manifest.json", manifest.ToJson());
-  EXPECT_THAT(OpenError({.path = folder}), HasSubstr("repeat the command"));
+  for (const std::string file : {"", "/*.bin", "/tokens_train_000000.bin"}) {
+    EXPECT_THAT(OpenError({.path = folder + file}),
+                AllOf(HasSubstr(folder + ": prepare has not finished this folder"),
+                      HasSubstr("repeat the command")));
+  }
   WriteText(folder + "/manifest.json", "{}");
   EXPECT_THAT(OpenError({.path = folder}), HasSubstr("no manifest"));
 }
@@ -369,6 +383,64 @@ TEST_F(DatasetTest, RawTextOfAnyKind) {
   EXPECT_THAT(OpenError({.path = folder_ + "/texts"}), HasSubstr("no field \"text\""));
   EXPECT_THAT(OpenError({.path = folder_ + "/texts/*.txt", .vocab_size = 2}),
               HasSubstr("model.vocab_size"));
+}
+
+// One file or several.
+TEST_F(DatasetTest, MalformedUtf8IsToldOf) {
+  const std::string text = "some text, and a bad byte: \xff. ";
+  WriteText(folder_ + "/one.txt.gz", GzipOf(text));
+  MakeDirectories(folder_ + "/two");
+  for (const char* name : {"/two/a.txt", "/two/b.txt"}) WriteText(folder_ + name, text);
+  EXPECT_EQ(OpenDataset({.path = folder_ + "/one.txt.gz"}).note,
+            folder_ + "/one.txt.gz: 1 malformed parts of UTF-8 became U+FFFD");
+  EXPECT_EQ(OpenDataset({.path = folder_ + "/two"}).note,
+            folder_ + "/two: 2 malformed parts of UTF-8 became U+FFFD");
+}
+
+// However the bytes are stored.
+TEST_F(DatasetTest, ByteTokenizersKeepEveryByte) {
+  std::string bytes = "\xef\xbb\xbf";
+  for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i * 37);
+  WriteText(path_, bytes);
+  MakeDirectories(folder_ + "/two");
+  WriteText(folder_ + "/two/a.txt", bytes);
+  WriteText(folder_ + "/two/b.txt.zst", ZstdOf(bytes));
+  WriteText(folder_ + "/one.txt.gz", GzipOf(bytes));
+  for (const auto& tokenizer : {std::shared_ptr<const Tokenizer>(),
+                                std::shared_ptr<const Tokenizer>(new ByteTokenizer())}) {
+    for (const std::string& path : {path_, folder_ + "/one.txt.gz", folder_ + "/two"}) {
+      DatasetOptions options{.path = path, .tokenizer = "byte", .loaded_tokenizer = tokenizer};
+      options.val_fraction = 0;
+      const Dataset dataset = OpenDataset(options);
+      EXPECT_EQ(Text(dataset, *dataset.train), path.ends_with("two") ? bytes + bytes : bytes);
+      EXPECT_EQ(dataset.note, "");
+    }
+  }
+  Prepare({.paths = {folder_ + "/two"},
+           .text = {},
+           .tokenizer = std::make_shared<ByteTokenizer>(),
+           .out_dir = folder_ + "/tokens",
+           .val_fraction = 0,
+           .threads = 1});
+  const Dataset prepared = OpenDataset({.path = folder_ + "/tokens", .val_fraction = 0});
+  EXPECT_EQ(Text(prepared, *prepared.train), bytes + bytes);
+}
+
+// The advice is for the user of train_gpt, who has no options for documents.
+TEST_F(DatasetTest, TooLargeDocumentsAreToldToPrepare) {
+  const std::string zeros = ZstdOf(std::string(1 << 20, ' '));
+  std::string frames;
+  for (int mib = 0; mib <= 128; ++mib) frames += zeros;
+  WriteText(folder_ + "/large.txt.zst", frames);
+  for (const auto& [tokenizer, advised] :
+       {std::pair("", "--train_tokenizer=4096"), std::pair("byte", "--data.tokenizer=byte")}) {
+    EXPECT_THAT(OpenError({.path = folder_ + "/large.txt.zst", .tokenizer = tokenizer}),
+                AllOf(HasSubstr("large.txt.zst: a document of more than 134217728 bytes."),
+                      HasSubstr("prepare it: prepare --data.path='" + folder_ +
+                                "/large.txt.zst' --data.field=text --data.document=paragraph "
+                                "--data.max_document_bytes=1073741824 " +
+                                advised + " --out_dir=tokens, and train with --data.path=tokens")));
+  }
 }
 
 TEST_F(DatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {
@@ -420,6 +492,32 @@ TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
               AllOf(testing::StartsWith("data.mix: "), HasSubstr("/c.txt: no such file")));
   EXPECT_THAT(OpenError({.mix = path_}), HasSubstr("expected path:weight"));
   EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
+}
+
+// Token files that lie in a prepared folder, but that no manifest lists.
+TEST_F(DatasetTest, StrangersInPreparedFoldersHaveNoTokenizer) {
+  const std::string folder = PreparedFolder(folder_, 20, 0);
+  std::filesystem::copy_file(folder + "/tokens_train_000000.bin", folder + "/stranger.bin");
+  EXPECT_EQ(OpenDataset({.path = folder + "/stranger.bin"}).tokenizer, nullptr);
+  EXPECT_FALSE(HoldsPreparedFiles(folder + "/stranger.bin"));
+  EXPECT_TRUE(HoldsPreparedFiles(folder + "/*.bin"));
+}
+
+TEST_F(DatasetTest, FilesOfSeveralPreparedFoldersShareOneTokenizer) {
+  for (const std::string name : {"a", "b"}) {
+    std::filesystem::create_directories(folder_ + "/" + name);
+    PreparedFolder(folder_ + "/" + name, 100, 0);
+  }
+  const std::string pattern = folder_ + "/?/tokens/*.bin";
+  EXPECT_EQ(OpenDataset({.path = pattern, .val_fraction = 0}).train->size(), 58);
+  ASSERT_NE(OpenDataset({.path = pattern}).tokenizer, nullptr);
+  WriteText(folder_ + "/b/tokens/tokenizer.json", CharTokenizer("abc").ToJson());
+  EXPECT_THAT(OpenError({.path = pattern}),
+              AllOf(HasSubstr("b/tokens has another tokenizer than "), HasSubstr("a/tokens: "),
+                    HasSubstr("the former (char) has 3 tokens, the latter (byte) 256")));
+  EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
+              AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens has another tokenizer than "),
+                    HasSubstr("the former (char) has 3 tokens, the latter (byte) 256")));
 }
 
 }  // namespace

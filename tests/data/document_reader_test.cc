@@ -209,6 +209,19 @@ TEST(DocumentReader, MalformedUtf8IsReplacedAndCounted) {
   EXPECT_EQ(found.bad_utf8, 4);
 }
 
+// As a byte tokenizer takes it; JSONL is UTF-8 all the same.
+TEST(DocumentReader, AnyBytesStayAsTheyAre) {
+  using std::string_literals::operator""s;
+  const std::string folder = TestFolder();
+  const std::string bytes = "\xef\xbb\xbf" + std::string(9, '\xff') + "\0PK\xc3\r\n"s;
+  WriteText(folder + "/a.txt", bytes);
+  WriteText(folder + "/b.txt.gz", GzipOf(bytes));
+  WriteText(folder + "/c.jsonl", "{\"text\": \"x\xff\"}\n");
+  const Found found = ReadAll(ListTextFiles(std::vector{folder}), {.any_bytes = true});
+  EXPECT_THAT(found.texts, ElementsAre(bytes, bytes, "x\uFFFD"));
+  EXPECT_EQ(found.bad_utf8, 1);
+}
+
 TEST(DocumentReader, WhatIsNotUtf8TextIsRefused) {
   using std::string_literals::operator""s;
   const std::string folder = TestFolder();
@@ -294,6 +307,9 @@ TEST(DocumentReader, DamagedFilesAreErrors) {
       AllOf(HasSubstr("b.txt:2"), HasSubstr("more than 5 bytes")));
   EXPECT_THAT(message("b.txt", "123456", {.max_document_bytes = 5}),
               AllOf(HasSubstr("more than 5 bytes"), HasSubstr("paragraph")));
+  EXPECT_THAT(message("b.txt", "123456",
+                      {.max_document_bytes = 5, .large_document_advice = "ask its author"}),
+              AllOf(HasSubstr("If so, ask its author"), Not(HasSubstr("--data."))));
 }
 
 TEST(ListTextFiles, FoldersPatternsAndFiles) {
