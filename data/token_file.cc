@@ -216,20 +216,26 @@ void TokenFileWriter::FailOutOfRange(std::span<const int32_t> piece) const {
 
 std::string TokenFileWriter::Finish() {
   LS_CHECK(size_ > 0, path_, ": a token file needs at least one token");
-  const std::string built = BuildPath(path_);
-  if (Info(format_).magic != 0 && size_ != expected_) {
-    file_->Close();
-    const MappedFile before(built);
-    RemoveTree(built);  // its name; the bytes stay as long as they are mapped
-    file_.reset();
-    file_.emplace(built, FileWriterOptions{.sha256 = true});
-    WriteHeader(size_);
-    file_->Write(before.bytes().subspan(kHeaderBytes));
-  }
+  if (Info(format_).magic != 0 && size_ != expected_) CopyWithCount();
   file_->Sync();
   file_->Close();
-  RenameDurably(built, path_);
+  RenameDurably(file_->path(), path_);
   return file_->Sha256Hex();
+}
+
+void TokenFileWriter::CopyWithCount() {
+  file_->Close();
+  const std::string uncounted = file_->path();
+  file_.emplace(JoinPath(ParentPath(path_), StrCat(".counted.", BaseName(path_), ".tmp")),
+                FileWriterOptions{.sha256 = true});
+  WriteHeader(size_);
+  size_t skip = kHeaderBytes;
+  ReadFileInPieces(uncounted, [&](std::span<const std::byte> piece) {
+    const size_t header = std::min(skip, piece.size());
+    skip -= header;
+    file_->Write(piece.subspan(header));
+  });
+  RemoveTree(uncounted);
 }
 
 void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens) {

@@ -74,6 +74,8 @@ class TokenFileWriter {
 
  private:
   void WriteHeader(int64_t count);
+  // Begins the file again, with the number of tokens that were written in its header.
+  void CopyWithCount();
   // `piece`: the next tokens.
   [[noreturn]] void FailOutOfRange(std::span<const int32_t> piece) const;
 
