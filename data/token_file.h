@@ -23,6 +23,10 @@ enum class TokenFormat {
 };
 
 std::string_view Name(TokenFormat format);
+// The format of that name, or nothing.
+std::optional<TokenFormat> TokenFormatOf(std::string_view name);
+// The size of a file of so many tokens, in bytes.
+int64_t TokenFileBytes(TokenFormat format, int64_t tokens);
 
 // A memory-mapped token file. The file must not be truncated while it is in use. An index of
 // documents beside it (data/document_index.h) is used, if there is one.
