@@ -131,6 +131,27 @@ std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, b
   return std::nullopt;
 }
 
+// A shard that was truncated, or another file in its place, may still be a token file.
+void CheckShardSizes(const Manifest& manifest, const std::string& folder) {
+  const auto name = manifest.options.find("format");
+  const auto format = TokenFormatOf(name == manifest.options.end() ? "" : name->second);
+  if (!format) {
+    throw InputError(StrCat(JoinPath(folder, kManifestName),
+                            ": \"format\" in \"options\" names no "
+                            "format of token files; prepare the text again"));
+  }
+  for (const ShardInfo& shard : manifest.shards) {
+    const std::string path = JoinPath(folder, shard.file);
+    const int64_t bytes = FileSize(path);
+    const int64_t expected = TokenFileBytes(*format, shard.tokens);
+    if (bytes == expected) continue;
+    throw InputError(StrCat(path, " has ", bytes, " bytes, but ", expected, " with the ",
+                            shard.tokens, " tokens that ", kManifestName,
+                            " lists: it was truncated or replaced; remove the folder and prepare "
+                            "the text again"));
+  }
+}
+
 }  // namespace
 
 int64_t TrainCount(int64_t n, double val_fraction) {
@@ -220,6 +241,7 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options) {
   const std::string& folder = options.path;
   RequireFinished(manifest, folder);
+  CheckShardSizes(manifest, folder);
   std::vector<std::string> paths;
   for (const ShardInfo& shard : manifest.shards) paths.push_back(JoinPath(folder, shard.file));
   return FromTokenFiles(paths, options);

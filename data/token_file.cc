@@ -91,6 +91,18 @@ T ParallelMax(const T* tokens, int64_t n) {
 
 std::string_view Name(TokenFormat format) { return Info(format).name; }
 
+std::optional<TokenFormat> TokenFormatOf(std::string_view name) {
+  for (const FormatInfo& info : kFormats) {
+    if (info.name == name) return info.format;
+  }
+  return std::nullopt;
+}
+
+int64_t TokenFileBytes(TokenFormat format, int64_t tokens) {
+  const FormatInfo& info = Info(format);
+  return (info.magic == 0 ? 0 : kHeaderBytes) + tokens * info.token_bytes;
+}
+
 TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size) : file_(std::move(path)) {
   ReadHeader();
   CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31));
@@ -135,10 +147,11 @@ void TokenFile::ReadHeader() {
                             magic, ", but only version ", info.version,
                             " is supported; write the file again with a current llm.c"));
   }
-  if (count <= 0 || bytes != kHeaderBytes + count * info.token_bytes) {
+  const int64_t announced = TokenFileBytes(format_, count);
+  if (count <= 0 || bytes != announced) {
     throw InputError(StrCat(path(), ": the header announces ", count, " tokens, which would make ",
-                            kHeaderBytes + count * info.token_bytes, " bytes, but the file has ",
-                            bytes, "; it is truncated or damaged: write or download it again"));
+                            announced, " bytes, but the file has ", bytes,
+                            "; it is truncated or damaged: write or download it again"));
   }
   tokens_ += kHeaderBytes;
   size_ = count;
@@ -178,7 +191,7 @@ void TokenFile::DoRead(int64_t offset, std::span<int32_t> out) const {
 TokenFileWriter::TokenFileWriter(std::string path, TokenFormat format, int64_t expected)
     : path_(std::move(path)), format_(format), expected_(expected) {
   file_.emplace(BuildPath(path_), FileWriterOptions{.sha256 = true});
-  file_->ExpectBytes(kHeaderBytes + expected * Info(format_).token_bytes);
+  file_->ExpectBytes(TokenFileBytes(format_, expected));
   WriteHeader(expected);
 }
 
@@ -216,20 +229,26 @@ void TokenFileWriter::FailOutOfRange(std::span<const int32_t> piece) const {
 
 std::string TokenFileWriter::Finish() {
   LS_CHECK(size_ > 0, path_, ": a token file needs at least one token");
-  const std::string built = BuildPath(path_);
-  if (Info(format_).magic != 0 && size_ != expected_) {
-    file_->Close();
-    const MappedFile before(built);
-    RemoveTree(built);  // its name; the bytes stay as long as they are mapped
-    file_.reset();
-    file_.emplace(built, FileWriterOptions{.sha256 = true});
-    WriteHeader(size_);
-    file_->Write(before.bytes().subspan(kHeaderBytes));
-  }
+  if (Info(format_).magic != 0 && size_ != expected_) CopyWithCount();
   file_->Sync();
   file_->Close();
-  RenameDurably(built, path_);
+  RenameDurably(file_->path(), path_);
   return file_->Sha256Hex();
+}
+
+void TokenFileWriter::CopyWithCount() {
+  file_->Close();
+  const std::string uncounted = file_->path();
+  file_.emplace(JoinPath(ParentPath(path_), StrCat(".counted.", BaseName(path_), ".tmp")),
+                FileWriterOptions{.sha256 = true});
+  WriteHeader(size_);
+  size_t skip = kHeaderBytes;
+  ReadFileInPieces(uncounted, [&](std::span<const std::byte> piece) {
+    const size_t header = std::min(skip, piece.size());
+    skip -= header;
+    file_->Write(piece.subspan(header));
+  });
+  RemoveTree(uncounted);
 }
 
 void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens) {

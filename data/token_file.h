@@ -23,6 +23,10 @@ enum class TokenFormat {
 };
 
 std::string_view Name(TokenFormat format);
+// The format of that name, or nothing.
+std::optional<TokenFormat> TokenFormatOf(std::string_view name);
+// The size of a file of so many tokens, in bytes.
+int64_t TokenFileBytes(TokenFormat format, int64_t tokens);
 
 // A memory-mapped token file. The file must not be truncated while it is in use. An index of
 // documents beside it (data/document_index.h) is used, if there is one.
@@ -74,6 +78,8 @@ class TokenFileWriter {
 
  private:
   void WriteHeader(int64_t count);
+  // Begins the file again, with the number of tokens that were written in its header.
+  void CopyWithCount();
   // `piece`: the next tokens.
   [[noreturn]] void FailOutOfRange(std::span<const int32_t> piece) const;
 

@@ -28,8 +28,8 @@ namespace {
 constexpr int64_t kBatchBytes = int64_t{1} << 18;
 constexpr size_t kBatchDocuments = 4096;
 // Beside four for each thread: work for the encoders while reader or writer wait for disk or a
-// core.
-constexpr int64_t kBatchesInFlight = 32;
+// core. More would not be in the processor's caches any longer when their turn comes.
+constexpr int64_t kBatchesInFlight = 8;
 
 struct NumberedDocument {
   RawDocument raw;
@@ -333,7 +333,7 @@ class Preparation {
     encoded.documents.reserve(batch.documents.size());
     size_t bytes = 0;
     for (const NumberedDocument& document : batch.documents) bytes += document.raw.bytes.size();
-    encoded.tokens.reserve(bytes / 3);
+    encoded.tokens.reserve(bytes / 2);
     for (NumberedDocument& document : batch.documents) {
       Encode(std::move(document), files_, options_, &encoded);
     }

@@ -50,8 +50,9 @@ struct PrepareResult {
 
 // Writes token files, an index of documents beside each (data/document_index.h),
 // tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
-// on threads. Memory does not grow with the sources: it is some tens of MiB, a few more for each
-// thread with its tokenizer's cache, or a few times the largest document.
+// on threads. Memory does not grow with the sources or shards: it is that of the tokenizer and some
+// tens of MiB, up to 60 more for each thread (its cache of words and its JSON parser), or a few
+// times the largest document.
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are

@@ -1,6 +1,7 @@
 #include "data/text/document_reader.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.h"
 #include "data/text/json_field.h"
@@ -67,14 +68,14 @@ bool DocumentReader::OpenNext() {
   json_ = options_.type == "auto" ? IsJsonLinesName(path) : options_.type == "jsonl";
   whole_ = !json_ && options_.unit == DocumentUnit::kFile;
   at_end_ = false;
-  while (buffer_.size() < kTextSampleBytes && ReadMore()) {
+  while (end_ < kTextSampleBytes && ReadMore()) {
   }
   if (json_ || !options_.any_bytes) {
-    RequireText(std::string_view(buffer_).substr(0, kTextSampleBytes), NameOf(path), json_);
-    if (buffer_.starts_with("\xef\xbb\xbf")) begin_ = 3;
+    RequireText(Unread().substr(0, kTextSampleBytes), NameOf(path), json_);
+    if (Unread().starts_with("\xef\xbb\xbf")) begin_ = 3;
   }
-  const size_t first = buffer_.find_first_not_of(" \t\r\n", begin_);
-  if (json_ && first != std::string::npos && buffer_[first] == '[') {
+  const size_t first = Unread().find_first_not_of(" \t\r\n");
+  if (json_ && first != std::string::npos && Unread()[first] == '[') {
     throw InputError(StrCat(NameOf(path), ": this is one JSON array, but each line must be an ",
                             "object of its own: write jq -c '.[]' ", NameOf(path),
                             " > rows.jsonl, and name rows.jsonl"));
@@ -85,13 +86,11 @@ bool DocumentReader::OpenNext() {
 // False at the end of the file.
 bool DocumentReader::ReadMore() {
   if (at_end_) return false;
-  const size_t size = buffer_.size();
-  if (buffer_.capacity() < size + kReadBytes) {
-    buffer_.reserve(std::max(buffer_.capacity() * 3 / 2, size + kReadBytes));
+  if (buffer_.size() < end_ + kReadBytes) {
+    buffer_.resize(std::max(buffer_.size() * 3 / 2, end_ + kReadBytes));
   }
-  buffer_.resize(size + kReadBytes);
-  const size_t got = text_->Read(std::span(buffer_).subspan(size));
-  buffer_.resize(size + got);
+  const size_t got = text_->Read(std::span(buffer_).subspan(end_, kReadBytes));
+  end_ += got;
   at_end_ = got == 0;
   return !at_end_;
 }
@@ -121,7 +120,7 @@ bool DocumentReader::NextRecord(std::string* bytes) {
   text_.reset();
   input_.reset();
   buffer_ = {};
-  begin_ = 0;
+  begin_ = end_ = 0;
   next_ = {next_.file + 1, 0};
   return false;
 }
@@ -129,25 +128,26 @@ bool DocumentReader::NextRecord(std::string* bytes) {
 // Reads a line, without its '\n', or, where the file is one record, all of it. It is valid until
 // the next call. False if nothing is left. `before`: bytes that the record has already.
 bool DocumentReader::NextLine(size_t before, std::string_view* line) {
-  size_t searched = begin_;
+  size_t searched = 0;  // of what is unread
   for (;;) {
-    const size_t end = whole_ ? std::string::npos : buffer_.find('\n', searched);
-    const size_t length = std::min(end, buffer_.size()) - begin_;
+    const std::string_view unread = Unread();
+    const size_t end = whole_ ? std::string::npos : unread.find('\n', searched);
+    const size_t length = std::min(end, unread.size());
     const bool fits = static_cast<int64_t>(before + length) <= options_.max_document_bytes;
     if (length > 0 && !fits) FailTooLarge();
     if (end != std::string::npos) {
-      *line = std::string_view(buffer_).substr(begin_, length);
-      begin_ = end + 1;
+      *line = unread.substr(0, end);
+      begin_ += end + 1;
       return true;
     }
     // What has been returned makes room.
-    buffer_.erase(0, begin_);
+    std::memmove(buffer_.data(), unread.data(), unread.size());
     begin_ = 0;
-    searched = buffer_.size();
+    searched = end_ = unread.size();
     if (!ReadMore()) break;
   }
-  *line = buffer_;
-  begin_ = buffer_.size();
+  *line = Unread();
+  begin_ = end_;
   return !line->empty();
 }
 

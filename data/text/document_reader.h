@@ -88,6 +88,7 @@ class DocumentReader {
  private:
   bool OpenNext();
   bool ReadMore();
+  std::string_view Unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
   bool NextRecord(std::string* bytes);
   bool NextLine(size_t before, std::string_view* line);
   [[noreturn]] void FailTooLarge() const;
@@ -99,8 +100,9 @@ class DocumentReader {
   std::unique_ptr<Decompressor> text_;
   bool json_ = false;
   bool whole_ = false;  // the file is one record
-  std::string buffer_;  // decompressed, from begin_ on not yet returned
-  size_t begin_ = 0;
+  // Decompressed: what is not yet returned lies in [begin_, end_).
+  std::vector<char> buffer_;
+  size_t begin_ = 0, end_ = 0;
   bool at_end_ = false;
   std::vector<SourceFile> finished_;
 };

@@ -53,7 +53,7 @@ int64_t RepairSurrogates(std::string* line) {
 // Replaces the line by the string, if the line is a JSON object that has the field once and as a
 // string, and if all of it is well-formed UTF-8 without lone surrogates; otherwise returns false.
 bool QuickField(std::string* line, std::string_view field) {
-  constexpr size_t kMaxBytes = size_t{1} << 20;  // of a line: the parser keeps 15 times as much
+  constexpr size_t kMaxBytes = size_t{2} << 20;  // of a line: the parser keeps 15 times as much
   if (line->size() > kMaxBytes) return false;
   thread_local simdjson::dom::parser parser(kMaxBytes);
   // Its own limit is 1024 levels. A line that is too deep goes on to FieldReader, which says so.

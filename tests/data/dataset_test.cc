@@ -301,13 +301,15 @@ TEST_F(TokenDatasetTest, FewTokensAndNoFiles) {
 }
 
 // Two documents, one of them cut between two files.
-std::string PreparedFolder(const std::string& folder, int64_t shard_tokens, double val_fraction) {
+std::string PreparedFolder(const std::string& folder, int64_t shard_tokens, double val_fraction,
+                           bool nanogpt = false) {
   WriteText(folder + "/source.jsonl",
             "{\"text\": \"first document\"}\n{\"text\": \"the second\"}\n{\"text\": \"third\"}\n");
   Prepare({.paths = {folder + "/source.jsonl"},
            .text = {},
            .tokenizer = std::make_shared<ByteTokenizer>(),
            .out_dir = folder + "/tokens",
+           .nanogpt = nanogpt,
            .shard_tokens = shard_tokens,
            .val_fraction = val_fraction,
            .threads = 1});
@@ -347,6 +349,39 @@ TEST_F(DatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   // A folder of token files that nothing describes.
   std::filesystem::remove(folder + "/manifest.json");
   EXPECT_EQ(OpenDataset({.path = folder}).fingerprint, dataset.fingerprint);
+}
+
+TEST_F(DatasetTest, ShardsThatAreNotThoseOfTheManifestAreRefused) {
+  for (const bool nanogpt : {false, true}) {
+    const std::string folder = PreparedFolder(folder_, 20, 0, nanogpt);
+    const Manifest manifest = *ReadManifest(folder);
+    ASSERT_EQ(manifest.shards.size(), 2u);
+    const std::string first = JoinPath(folder, manifest.shards[0].file);
+    const std::string second = JoinPath(folder, manifest.shards[1].file);
+    const auto refused = [&](const std::string& path, int64_t tokens) {
+      EXPECT_THAT(OpenError({.path = folder, .block_size = 4}),
+                  AllOf(HasSubstr(StrCat(path, " has ", FileSize(path), " bytes")),
+                        HasSubstr(StrCat("the ", tokens, " tokens that manifest.json lists")),
+                        HasSubstr("prepare the text again")));
+    };
+    // Cut short as nanoGPT's format does not show, and written again with fewer tokens.
+    const std::vector<int32_t> tokens = All(TokenFile(second));
+    WriteTokenFile(second, TokenFile(second).format(), std::span(tokens).first(tokens.size() - 1));
+    refused(second, std::ssize(tokens));
+    // In each other's place.
+    WriteTokenFile(second, TokenFile(second).format(), tokens);
+    EXPECT_NO_THROW(OpenDataset({.path = folder, .block_size = 4}));
+    std::filesystem::rename(first, folder + "/x");
+    std::filesystem::rename(second, first);
+    std::filesystem::rename(folder + "/x", second);
+    refused(first, 20);
+    Manifest unknown = manifest;
+    unknown.options["format"] = "x";
+    WriteText(JoinPath(folder, kManifestName), unknown.ToJson());
+    EXPECT_THAT(OpenError({.path = folder}),
+                AllOf(HasSubstr(kManifestName), HasSubstr("no format of token files")));
+    std::filesystem::remove_all(folder);
+  }
 }
 
 TEST_F(DatasetTest, UnfinishedFoldersAreRefused) {

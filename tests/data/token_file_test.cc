@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/sha256.h"
 #include "data/token_shards.h"
 #include "tests/data/data_test_util.h"
 
@@ -66,6 +67,26 @@ TEST_F(TokenFileTest, WhatIsWrittenIsRead) {
     }
   }
   EXPECT_THAT(ListDirectory(folder_), ElementsAre("tokens.bin"));
+}
+
+TEST_F(TokenFileTest, ShorterThanExpectedItIsWrittenInBoundedMemory) {
+  std::mt19937 random(2);
+  const std::vector<int32_t> tokens = RandomIds(&random, 1 << 20, 50257);
+  const int64_t growth = GrowthKib([&] {
+    TokenFileWriter writer(path_, TokenFormat::kLlmcGpt2, 1 << 30);
+    for (int i = 0; i < 16; ++i) writer.Write(tokens);  // 32 MiB
+    const std::string sha256 = writer.Finish();
+    LS_INVARIANT(sha256 == Sha256OfFile(path_));
+  });
+  EXPECT_THAT(growth, AllOf(testing::Ge(0), testing::Lt(8 << 10)));
+  EXPECT_THAT(ListDirectory(folder_), ElementsAre("tokens.bin"));
+  const TokenFile file(path_);
+  ASSERT_EQ(file.size(), 16 << 20);
+  std::vector<int32_t> read(tokens.size());
+  for (int i = 0; i < 16; ++i) {
+    file.Read(int64_t{i} << 20, read);
+    ASSERT_EQ(read, tokens) << i;
+  }
 }
 
 TEST_F(TokenFileTest, WriterRefusesWhatTheFormatCannotHold) {
