@@ -28,6 +28,7 @@ struct PrepareOptions {
   std::string out_dir;
   // llm.c's format, with 16 bits per token for vocabularies of up to 65,536 and else 32, and an
   // end-of-text token before each document; or nanoGPT's, always with 16 bits, and one after each.
+  // With a tokenizer that puts a bos before texts, documents have both (MarksOf).
   bool nanogpt = false;
   // llm.c: files are called NAME_train_000000.bin and NAME_val_000000.bin.
   std::string name = "tokens";
@@ -51,7 +52,8 @@ struct PrepareResult {
 // Writes token files, an index of documents beside each (data/document_index.h),
 // tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
 // on threads. Memory does not grow with the sources: it is some tens of MiB, a few more for each
-// thread with its tokenizer's cache, or a few times the largest document.
+// thread with its tokenizer's cache, or a few times the largest document; text files that are one
+// document are encoded in pieces, unless the tokenizer needs the whole (EncodesInParts).
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are

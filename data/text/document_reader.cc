@@ -1,12 +1,14 @@
 #include "data/text/document_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "data/text/json_field.h"
 #include "data/text/repair_utf8.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/text_parts.h"
 
 namespace lockstep::data {
 namespace {
@@ -40,10 +42,11 @@ DocumentReader::DocumentReader(std::vector<std::string> files, TextOptions optio
   if (options_.type != "auto" && options_.type != "text" && options_.type != "jsonl") {
     throw InputError(StrCat("data.type=", options_.type, ": expected auto, text or jsonl"));
   }
+  LS_CHECK(options_.piece_bytes >= 0, "piece_bytes must be at least 0, got ", options_.piece_bytes);
   LS_CHECK(options_.max_document_bytes >= 1, "max_document_bytes must be at least 1, got ",
            options_.max_document_bytes);
   std::string passed_over;
-  while (next_.record < start.record && NextRecord(&passed_over)) {
+  while (next_ < start && NextRecord(&passed_over)) {
   }
 }
 
@@ -55,6 +58,7 @@ bool DocumentReader::Next(RawDocument* document) {
     document->position = next_;
     document->json = json_;
     if (!NextRecord(&document->bytes)) continue;  // the file's end
+    document->last = last_;
     if (json_ ? !IsBlank(document->bytes) : !document->bytes.empty()) return true;
   }
 }
@@ -99,12 +103,12 @@ bool DocumentReader::NextRecord(std::string* bytes) {
   if (!input_ && !OpenNext()) return false;
   const bool paragraphs = !json_ && options_.unit == DocumentUnit::kParagraph;
   bytes->clear();
-  bool found = false;
-  for (std::string_view line; NextLine(found ? bytes->size() + 1 : 0, &line);) {
+  bool found = whole_ && NextPiece(bytes);
+  for (std::string_view line; !whole_ && NextLine(found ? bytes->size() + 1 : 0, &line);) {
     const bool blank = paragraphs && IsBlank(line);
     if (blank && found) break;
     if (blank) continue;
-    if (!json_ && !whole_ && line.ends_with('\r')) line.remove_suffix(1);
+    if (!json_ && line.ends_with('\r')) line.remove_suffix(1);
     if (found) *bytes += '\n';
     if (json_) bytes->reserve(line.size() + kJsonPadding);
     *bytes += line;
@@ -112,7 +116,8 @@ bool DocumentReader::NextRecord(std::string* bytes) {
     if (!paragraphs) break;
   }
   if (found) {
-    ++next_.record;
+    next_ = last_ ? TextPosition{next_.file, next_.record + 1}
+                  : TextPosition{next_.file, next_.record, next_.piece + 1};
     return true;
   }
   finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
@@ -124,12 +129,12 @@ bool DocumentReader::NextRecord(std::string* bytes) {
   return false;
 }
 
-// Reads a line, without its '\n', or, where the file is one record, all of it. It is valid until
-// the next call. False if nothing is left. `before`: bytes that the record has already.
+// Reads a line, without its '\n'. It is valid until the next call. False if nothing is left.
+// `before`: bytes that the record has already.
 bool DocumentReader::NextLine(size_t before, std::string_view* line) {
   size_t searched = begin_;
   for (;;) {
-    const size_t end = whole_ ? std::string::npos : buffer_.find('\n', searched);
+    const size_t end = buffer_.find('\n', searched);
     const size_t length = std::min(end, buffer_.size()) - begin_;
     const bool fits = static_cast<int64_t>(before + length) <= options_.max_document_bytes;
     if (length > 0 && !fits) FailTooLarge();
@@ -149,9 +154,34 @@ bool DocumentReader::NextLine(size_t before, std::string_view* line) {
   return !line->empty();
 }
 
+// Reads the next piece of a file that is one record. False if nothing is left.
+bool DocumentReader::NextPiece(std::string* piece) {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  constexpr size_t kNone = std::string::npos;
+  size_t from = options_.piece_bytes == 0 ? kNone : static_cast<size_t>(options_.piece_bytes);
+  size_t end = kNone;
+  for (;;) {
+    // A cut depends on what follows it, not on where reading stops.
+    const size_t to = at_end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), size_t{4});
+    if (from < to) end = FindTextCut(buffer_, std::exchange(from, to), to);
+    const auto length = static_cast<int64_t>(std::min(end, buffer_.size()));
+    if (length > options_.max_document_bytes) FailTooLarge();
+    if (end != kNone || at_end_) break;
+    ReadMore();
+  }
+  last_ = end == kNone;
+  piece->assign(buffer_, 0, end);
+  begin_ = piece->size();
+  return !piece->empty();
+}
+
 void DocumentReader::FailTooLarge() const {
   throw InputError(StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
-                          ": a document of more than ", options_.max_document_bytes,
+                          whole_ && options_.piece_bytes > 0
+                              ? ": there is no space after a letter or number within "
+                              : ": a document of more than ",
+                          options_.max_document_bytes,
                           " bytes (--data.max_document_bytes). Is the file what it should ",
                           "be? If so, raise the limit",
                           whole_ ? ", or let --data.document=paragraph or line cut the text" : ""));
