@@ -3,14 +3,18 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/io/sha256.h"
+#include "core/thread_pool.h"
 #include "data/dataset_parts.h"
 #include "data/text/document_reader.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/document_marks.h"
+#include "data/tokenizer/text_parts.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
@@ -34,13 +38,30 @@ void RequireUtf8(std::string_view text, const std::string& name) {
                           "--data.tokenizer=byte. The names of token files must end in .bin"));
 }
 
+// Encodes a large text in pieces, on all threads, so that beside its tokens there is little in
+// memory; unless the tokenizer needs the whole.
 std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
                                               size_t begin, size_t end, const std::string& name) {
-  try {
-    return std::make_shared<MemoryTokens>(tokenizer.Encode(text.substr(begin, end - begin)));
-  } catch (const InputError& error) {
-    throw InputError(StrCat(name, ", from byte ", begin, ": ", error.what()));
+  constexpr size_t kPieceBytes = size_t{1} << 23;
+  std::vector<size_t> cuts = {begin};
+  while (end - cuts.back() > kPieceBytes && (cuts.size() > 1 || EncodesInParts(tokenizer))) {
+    cuts.push_back(std::min(end, FindTextCut(text, cuts.back() + kPieceBytes, end)));
   }
+  if (cuts.size() == 1 || cuts.back() < end) cuts.push_back(end);
+  std::vector<std::shared_ptr<const TokenSource>> pieces(cuts.size() - 1);
+  ParallelFor(std::ssize(pieces), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      try {
+        const std::string_view piece = text.substr(cuts[i], cuts[i + 1] - cuts[i]);
+        std::vector<int32_t> ids;
+        i == 0 ? tokenizer.EncodeTo(piece, &ids) : tokenizer.EncodeRestTo(piece, &ids);
+        pieces[i] = std::make_shared<MemoryTokens>(ids);
+      } catch (const InputError& error) {
+        throw InputError(StrCat(name, ", from byte ", cuts[i], ": ", error.what()));
+      }
+    }
+  });
+  return pieces.size() == 1 ? pieces[0] : std::make_shared<TokenConcatenation>(std::move(pieces));
 }
 
 std::string TokenizerChoice(const DatasetOptions& options) {
@@ -104,20 +125,29 @@ class DocumentTokens : public TokenSource {
   const std::vector<uint64_t> starts_;
 };
 
-// Encodes documents, with an end-of-text token before each if there is one. Keeps their tokens in
-// blocks, so that none are copied to make room for more.
+// Encodes documents, with what stands around them in llm.c's format (MarksOf). Keeps their tokens
+// in blocks, so that none are copied to make room for more.
 class DocumentEncoder {
  public:
   explicit DocumentEncoder(std::shared_ptr<const Tokenizer> tokenizer)
-      : tokenizer_(std::move(tokenizer)) {}
+      : tokenizer_(std::move(tokenizer)) {
+    if (tokenizer_ != nullptr) marks_ = MarksOf(*tokenizer_, /*nanogpt=*/false);
+  }
 
-  void Add(std::string_view text) {
-    starts_.push_back(closed_tokens_ + open_.size());
-    if (const auto end = tokenizer_->end_of_text()) open_.push_back(*end);
-    tokenizer_->EncodeTo(text, &open_);
+  // `first`: it begins a document; else it goes on with the last one.
+  void Add(std::string_view text, bool first) {
+    if (first) {
+      EndDocument();
+      starts_.push_back(closed_tokens_ + open_.size());
+      open_.insert(open_.end(), marks_.before.begin(), marks_.before.end());
+      tokenizer_->EncodeTo(text, &open_);
+    } else {
+      tokenizer_->EncodeRestTo(text, &open_);
+    }
     if (open_.size() >= kBlockTokens) Close();
   }
   std::shared_ptr<const TokenSource> Finish() {
+    EndDocument();
     Close();
     return std::make_shared<DocumentTokens>(std::move(closed_), std::move(starts_));
   }
@@ -125,6 +155,9 @@ class DocumentEncoder {
  private:
   static constexpr size_t kBlockTokens = size_t{1} << 20;
 
+  void EndDocument() {
+    if (!starts_.empty()) open_.insert(open_.end(), marks_.after.begin(), marks_.after.end());
+  }
   void Close() {
     closed_.push_back(std::make_shared<MemoryTokens>(open_));
     closed_tokens_ += open_.size();
@@ -132,6 +165,7 @@ class DocumentEncoder {
   }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
+  DocumentMarks marks_;
   std::vector<int32_t> open_;
   std::vector<std::shared_ptr<const TokenSource>> closed_;
   uint64_t closed_tokens_ = 0;
@@ -163,14 +197,24 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 
 Dataset FromDocuments(const DatasetOptions& options) {
   const std::vector<std::string> files = ListTextFiles(std::vector{options.path});
-  const TextOptions text_options{.field = options.field,
-                                 .any_bytes = TakesBytes(options),
-                                 .large_document_advice = LargeDocumentAdvice(options)};
+  Dataset dataset;
+  dataset.name = options.path;
+  // A char tokenizer is made from all texts, which wait for it in memory.
+  const bool waits = !options.loaded_tokenizer && TokenizerChoice(options) == "char";
+  if (!waits) SetTokenizer("", options, &dataset);
+  TextOptions text_options{.field = options.field,
+                           .any_bytes = TakesBytes(options),
+                           .large_document_advice = LargeDocumentAdvice(options)};
+  // Only larger files come in pieces.
+  if (waits || EncodesInParts(*dataset.tokenizer)) {
+    text_options.piece_bytes = text_options.max_document_bytes / 8 * 7;
+  }
   DocumentReader reader(files, text_options);
   int64_t bad_utf8 = 0;
-  // Reads the next text that is not empty; false at the end.
-  const auto next = [&](std::string* text) {
+  // Reads the next text, or piece of one, that is not empty; false at the end.
+  const auto next = [&](std::string* text, bool* first) {
     for (RawDocument document; reader.Next(&document);) {
+      *first = document.first();
       DocumentText found = TextOf(std::move(document), files, text_options);
       bad_utf8 += found.bad_utf8;
       *text = std::move(found.text);
@@ -179,20 +223,18 @@ Dataset FromDocuments(const DatasetOptions& options) {
     return false;
   };
   std::string text, following;
-  if (!next(&text)) throw InputError(StrCat(options.path, ": there is no text in it"));
-  bool more = next(&following);
+  bool first = true, following_first = true;
+  if (!next(&text, &first)) throw InputError(StrCat(options.path, ": there is no text in it"));
+  bool more = next(&following, &following_first);
   if (files.size() == 1 && !more) {
-    Dataset dataset = FromText(text, options.path, options);
+    DatasetOptions with_tokenizer = options;
+    with_tokenizer.loaded_tokenizer = dataset.tokenizer;
+    dataset = FromText(text, options.path, with_tokenizer);
     dataset.note = NoteOnMalformed(options, bad_utf8);
     return dataset;
   }
-  Dataset dataset;
-  dataset.name = options.path;
-  // A char tokenizer is made from all texts, which wait for it in memory.
-  const bool waits = !options.loaded_tokenizer && TokenizerChoice(options) == "char";
   std::string all;
-  std::vector<size_t> sizes;
-  if (!waits) SetTokenizer("", options, &dataset);
+  std::vector<std::pair<size_t, bool>> sizes;  // of texts, and whether they begin a document
   DocumentEncoder encoder(dataset.tokenizer);
   Sha256 hash;
   for (bool at_end = false; !at_end;) {
@@ -201,13 +243,14 @@ Dataset FromDocuments(const DatasetOptions& options) {
     hash.Update(std::as_bytes(std::span(text)));
     if (waits) {
       all += text;
-      sizes.push_back(size);
+      sizes.emplace_back(size, first);
     } else {
-      encoder.Add(text);
+      encoder.Add(text, first);
     }
     at_end = !more;
     text.swap(following);
-    more = more && next(&following);
+    first = following_first;
+    more = more && next(&following, &following_first);
   }
   dataset.note = NoteOnMalformed(options, bad_utf8);
   dataset.fingerprint = hash.HexDigest();
@@ -215,8 +258,8 @@ Dataset FromDocuments(const DatasetOptions& options) {
     SetTokenizer(all, options, &dataset);
     encoder = DocumentEncoder(dataset.tokenizer);
     std::string_view rest = all;
-    for (const size_t size : sizes) {
-      encoder.Add(rest.substr(0, size));
+    for (const auto& [size, begins] : sizes) {
+      encoder.Add(rest.substr(0, size), begins);
       rest.remove_prefix(size);
     }
   }

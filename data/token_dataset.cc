@@ -11,6 +11,7 @@
 #include "core/io/sha256.h"
 #include "data/dataset_parts.h"
 #include "data/token_shards.h"
+#include "data/tokenizer/document_marks.h"
 #include "data/tokenizer/gpt2_files.h"
 #include "data/tokenizer/tokenizer_difference.h"
 
@@ -126,7 +127,7 @@ std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, b
   const bool is_llama3 = tokenizer ? tokenizer->special_ids().bos == kLlama3BeginOfText
                                    : dataset.vocab_size > kLlama3BeginOfText;
   if (format == TokenFormat::kLlmcLlama3 && is_llama3) return kLlama3BeginOfText;
-  if (tokenizer) return tokenizer->end_of_text();
+  if (tokenizer) return MarksOf(*tokenizer, format == TokenFormat::kNanoGpt).separator;
   if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
   return std::nullopt;
 }

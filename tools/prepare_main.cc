@@ -22,6 +22,8 @@ struct Config {
   int64_t max_document_bytes = data::TextOptions().max_document_bytes;
   std::string tokenizer = "gpt2";
   int64_t train_tokenizer = 0;
+  models::TextList special_tokens;
+  std::string split_pattern = "gpt2";
   std::string out_dir = "tokens", format = "llmc", name = "tokens";
   int64_t shard_tokens = 100'000'000;
   double val_fraction = 0.01;
@@ -39,18 +41,28 @@ void AddOptions(models::Options& options, Config& c) {
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
                       "is text"});
   options.Add("data.document", &c.document,
-              {.choices = {"file", "paragraph", "line"}, .doc = "text: what one document is"});
+              {.choices = {"file", "paragraph", "line"},
+               .doc = "text: what one document is; a file may have any size, since it is encoded "
+                      "in pieces"});
   options.Add("data.field", &c.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.max_document_bytes", &c.max_document_bytes,
               {.min = 1,
                .max = 1e10,
                .operational = true,
-               .doc = "a document or line of more bytes is an error; memory grows with it"});
+               .doc = "a line, paragraph or JSONL document of more bytes is an error, and so is a "
+                      "text file without a space for so long; memory grows with it"});
   options.Add("data.tokenizer", &c.tokenizer, {.doc = "byte, gpt2, or a tokenizer file or folder"});
   options.Add("train_tokenizer", &c.train_tokenizer,
               {.min = 0,
                .max = 1 << 24,
                .doc = "instead: train a tokenizer of so many tokens on this text; 0: none"});
+  options.Add("special_tokens", &c.special_tokens,
+              {.doc = "train_tokenizer: further special tokens beside <|endoftext|>, such as "
+                      "'<|im_start|>,<|im_end|>' for chats; no ordinary text becomes one"});
+  options.Add("split_pattern", &c.split_pattern,
+              {.choices = {"gpt2", "llama-3", "qwen2", "gpt-4o", "tekken"},
+               .doc = "train_tokenizer: whose pattern cuts text into the words that no token "
+                      "crosses"});
   options.Add("out_dir", &c.out_dir,
               {.aliases = {"output_dir", "output"},
                .operational = true,
@@ -71,6 +83,13 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
   options.OnResolve([&c](models::Options& o) {
+    for (const char* key : {"special_tokens", "split_pattern"}) {
+      if (c.train_tokenizer == 0 && o.IsWritten(key)) {
+        o.Fail({key}, StrCat(key,
+                             " is for a tokenizer that prepare trains; add "
+                             "--train_tokenizer=32000, or leave it out"));
+      }
+    }
     if (c.train_tokenizer == 0 || !o.IsWritten("data.tokenizer")) return;
     o.Fail({"train_tokenizer", "data.tokenizer"},
            "train_tokenizer takes the place of data.tokenizer; leave one of the two out");
@@ -79,7 +98,12 @@ void AddOptions(models::Options& options, Config& c) {
 
 // What this program's tokenizer is called in the manifest.
 std::string TokenizerOrigin(const Config& c) {
-  return c.train_tokenizer > 0 ? StrCat("train_tokenizer=", c.train_tokenizer) : c.tokenizer;
+  if (c.train_tokenizer == 0) return c.tokenizer;
+  std::string origin = StrCat("train_tokenizer=", c.train_tokenizer);
+  // As earlier versions wrote it where these are not given.
+  if (c.split_pattern != "gpt2") origin += StrCat(" split_pattern=", c.split_pattern);
+  for (const std::string& token : c.special_tokens) origin += StrCat(" special_token=", token);
+  return origin;
 }
 
 std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextOptions& text) {
@@ -104,7 +128,10 @@ std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextO
   }
   std::fprintf(stderr, "Training a tokenizer of %lld tokens ...\n",
                static_cast<long long>(c.train_tokenizer));
-  return data::TrainTokenizer(files, text, c.train_tokenizer);
+  return data::TrainTokenizer(files, text,
+                              {.vocab_size = c.train_tokenizer,
+                               .special_tokens = c.special_tokens,
+                               .split_pattern = c.split_pattern});
 }
 
 // One line on stderr, renewed each second, or a new line every ten where it is no terminal.
@@ -170,7 +197,7 @@ void Run(const Config& c) {
       static_cast<long long>(result.manifest.tokens()), result.manifest.shards.size(),
       static_cast<long long>(counts.documents), static_cast<long long>(counts.empty),
       static_cast<long long>(counts.bytes), static_cast<long long>(counts.bad_utf8));
-  if (!result.manifest.end_of_text) {
+  if (!result.manifest.end_of_text && !result.manifest.options.contains("begin_of_text")) {
     std::printf(
         "The %s tokenizer has no end-of-text token, so documents follow each other "
         "without one; the .idx files tell where they begin.\n",

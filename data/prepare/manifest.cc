@@ -120,7 +120,9 @@ Manifest FromParsed(const Json& json) {
   for (const Json& shard : List(json, "shards")) manifest.shards.push_back(ShardFrom(shard));
   if (const auto next = json.find("next"); next != json.end()) {
     for (const Json& start : List(json, "next")) {
-      manifest.next.push_back({{Count(start, "file"), Count(start, "record")},
+      // Only of a document in pieces.
+      const int64_t piece = start.contains("piece") ? Count(start, "piece") : 0;
+      manifest.next.push_back({{Count(start, "file"), Count(start, "record"), piece},
                                Count(start, "document"),
                                Count(start, "token")});
     }
@@ -177,10 +179,12 @@ std::string Manifest::ToJson() const {
   json["shards"] = OrderedJson::array();
   for (const ShardInfo& shard : shards) json["shards"].push_back(ToJsonObject(shard));
   for (const ShardStart& start : next) {
-    json["next"].push_back({{"file", start.at.file},
-                            {"record", start.at.record},
-                            {"document", start.document},
-                            {"token", start.token}});
+    OrderedJson& item = json["next"].emplace_back();
+    item["file"] = start.at.file;
+    item["record"] = start.at.record;
+    if (start.at.piece > 0) item["piece"] = start.at.piece;
+    item["document"] = start.document;
+    item["token"] = start.token;
   }
   return DumpJson(json, 2) + "\n";
 }

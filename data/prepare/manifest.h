@@ -30,12 +30,12 @@ struct ShardInfo {
   std::string file;  // its name in the folder
   Split split = Split::kTrain;
   int64_t tokens = 0;
-  DocumentCounts counts;  // of the documents that begin in it
+  DocumentCounts counts;  // of the documents that begin in it, bytes of the pieces
   std::string sha256, index_sha256;
 };
 
 // Where a stream of shards goes on after its last finished one: with token `token` of the document
-// that is number `document` of all and lies at `at`.
+// (or piece) that lies at `at`, in document number `document` of all.
 struct ShardStart {
   TextPosition at;
   int64_t document = 0, token = 0;

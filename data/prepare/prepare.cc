@@ -20,6 +20,8 @@
 #include "data/prepare/shard_stream.h"
 #include "data/text/raw_input.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/document_marks.h"
+#include "data/tokenizer/text_parts.h"
 
 namespace lockstep::data {
 namespace {
@@ -130,6 +132,11 @@ Manifest NewManifest(const PrepareOptions& options, const std::vector<std::strin
   // Folders of earlier versions, which cut text in other places, are not gone on with.
   if (options.text.type != "jsonl" && options.text.unit != DocumentUnit::kFile) {
     manifest.options["line_ends"] = "\\n or \\r\\n";
+  }
+  const DocumentMarks marks = MarksOf(*options.tokenizer, options.nanogpt);
+  // Earlier versions put no such token before a document.
+  if (!marks.before.empty() && marks.before.front() != options.tokenizer->end_of_text()) {
+    manifest.options["begin_of_text"] = StrCat(marks.before.front());
   }
   manifest.tokenizer = options.tokenizer->name();
   manifest.origin = options.tokenizer_origin;
@@ -266,21 +273,25 @@ bool Resume(const PrepareOptions& options, Manifest* manifest) {
 }
 
 void Encode(NumberedDocument document, const std::vector<std::string>& files,
-            const PrepareOptions& options, EncodedBatch* batch) {
-  EncodedDocument encoded{.at = document.raw.position, .document = document.number};
+            const PrepareOptions& options, const DocumentMarks& marks, EncodedBatch* batch) {
+  const bool first = document.raw.first(), last = document.raw.last;
+  EncodedDocument encoded{.at = document.raw.position, .document = document.number, .last = last};
   const DocumentText text = TextOf(std::move(document.raw), files, options.text);
   encoded.bytes = static_cast<int64_t>(text.text.size());
   encoded.bad_utf8 = text.bad_utf8;
   std::vector<int32_t>& tokens = batch->tokens;
   const size_t begin = tokens.size();
-  const std::optional<int32_t> end = options.tokenizer->end_of_text();
-  if (end && !options.nanogpt) tokens.push_back(*end);
-  const size_t first = tokens.size();
-  options.tokenizer->EncodeTo(text.text, &tokens);
-  if (tokens.size() == first) {
+  if (first) tokens.insert(tokens.end(), marks.before.begin(), marks.before.end());
+  const size_t text_begin = tokens.size();
+  if (first) {
+    options.tokenizer->EncodeTo(text.text, &tokens);
+  } else {
+    options.tokenizer->EncodeRestTo(text.text, &tokens);
+  }
+  if (tokens.size() == text_begin && first && last) {
     tokens.resize(begin);  // an empty document has no end, either
-  } else if (end && options.nanogpt) {
-    tokens.push_back(*end);
+  } else if (last) {
+    tokens.insert(tokens.end(), marks.after.begin(), marks.after.end());
   }
   encoded.tokens = static_cast<int64_t>(tokens.size() - begin);
   batch->documents.push_back(encoded);
@@ -306,7 +317,9 @@ class Preparation {
 
   void Run() {
     const ShardStart first = First();
-    DocumentReader reader(files_, options_.text, first.at);
+    TextOptions text = options_.text;
+    if (EncodesInParts(*options_.tokenizer)) text.piece_bytes = kBatchBytes;
+    DocumentReader reader(files_, text, first.at);
     first_file_ = first.at.file;
     Feed(&reader, first.document);
     const ShardStart end{reader.position(), number_};
@@ -335,7 +348,7 @@ class Preparation {
     for (const NumberedDocument& document : batch.documents) bytes += document.raw.bytes.size();
     encoded.tokens.reserve(bytes / 2);
     for (NumberedDocument& document : batch.documents) {
-      Encode(std::move(document), files_, options_, &encoded);
+      Encode(std::move(document), files_, options_, marks_, &encoded);
     }
     return encoded;
   }
@@ -371,7 +384,9 @@ class Preparation {
       encoders.Push(std::exchange(batch, {}));
       bytes = 0;
     };
-    for (NumberedDocument next; reader->Next(&next.raw); ++number) {
+    bool last = true;
+    for (NumberedDocument next; reader->Next(&next.raw); number += last) {
+      last = next.raw.last;
       if (number < begin_[StreamOf(options_, number)].document) continue;
       next.number = number;
       // What a document occupies besides its text counts too.
@@ -392,8 +407,9 @@ class Preparation {
       rest = rest.subspan(tokens.size());
       streams_[StreamOf(options_, document.document)].Add(document, tokens);
       new_tokens_ += document.tokens;
-      counts_ += {.documents = !tokens.empty(),
-                  .empty = tokens.empty(),
+      const bool first = document.at.piece == 0;
+      counts_ += {.documents = first && !tokens.empty(),
+                  .empty = first && tokens.empty(),
                   .bytes = document.bytes,
                   .bad_utf8 = document.bad_utf8};
     }
@@ -444,6 +460,7 @@ class Preparation {
   const PrepareOptions& options_;
   const std::vector<std::string>& files_;
   Manifest& manifest_;
+  const DocumentMarks marks_ = MarksOf(*options_.tokenizer, options_.nanogpt);
   std::deque<ShardStream> streams_;
   const std::vector<ShardStart> begin_ = manifest_.next;  // a stream each
   int64_t first_file_ = 0;                                // where the reader began

@@ -28,6 +28,7 @@ struct PrepareOptions {
   std::string out_dir;
   // llm.c's format, with 16 bits per token for vocabularies of up to 65,536 and else 32, and an
   // end-of-text token before each document; or nanoGPT's, always with 16 bits, and one after each.
+  // With a tokenizer that puts a bos before texts, documents have both (MarksOf).
   bool nanogpt = false;
   // llm.c: files are called NAME_train_000000.bin and NAME_val_000000.bin.
   std::string name = "tokens";
@@ -52,7 +53,8 @@ struct PrepareResult {
 // tokenizer.json and manifest.json into out_dir. All bytes depend on options and sources only, not
 // on threads. Memory does not grow with the sources or shards: it is that of the tokenizer and some
 // tens of MiB, up to 60 more for each thread (its cache of words and its JSON parser), or a few
-// times the largest document.
+// times the largest document; text files that are one document are encoded in pieces, unless the
+// tokenizer needs the whole (EncodesInParts).
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are

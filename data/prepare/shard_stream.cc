@@ -13,6 +13,13 @@ std::string BuildPath(const std::string& path) {
   return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
 }
 
+// What follows a document, or a piece.
+ShardStart Behind(const EncodedDocument& document, int64_t token) {
+  const auto& [file, record, piece] = document.at;
+  if (document.last) return {{file, record + 1}, document.document + 1, token};
+  return {{file, record, piece + 1}, document.document, token};
+}
+
 }  // namespace
 
 ShardStream::ShardStream(Options options, int64_t finished, ShardStart next)
@@ -25,20 +32,28 @@ void ShardStream::Begin() {
 }
 
 void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> tokens) {
-  if (document.document < next_.document) return;
+  if (document.at < next_.at) return;
   if (tokens.empty()) {
-    ++counts_.empty;
+    counts_.empty += document.at.piece == 0;
     return;
   }
   std::span<const int32_t> rest = tokens;
-  if (document.document == next_.document) rest = rest.subspan(next_.token);
+  if (document.at == next_.at) {
+    const auto passed = std::min(next_.token, document.tokens);
+    rest = rest.subspan(passed);
+    // Folders of earlier versions, which had no pieces, count from the document's start on.
+    if (rest.empty()) next_ = Behind(document, next_.token - passed);
+  }
   const bool begins = rest.size() == tokens.size();
   while (!rest.empty()) {
     if (!tokens_) Begin();
     if (begins && rest.size() == tokens.size()) {
-      const uint64_t start = tokens_->size();
-      index_->Write(std::as_bytes(std::span(&start, 1)));
-      counts_ += {.documents = 1, .bytes = document.bytes, .bad_utf8 = document.bad_utf8};
+      const bool starts = document.at.piece == 0;
+      if (starts) {
+        const uint64_t start = tokens_->size();
+        index_->Write(std::as_bytes(std::span(&start, 1)));
+      }
+      counts_ += {.documents = starts, .bytes = document.bytes, .bad_utf8 = document.bad_utf8};
     }
     const size_t space = options_.shard_tokens == 0
                              ? rest.size()
@@ -47,14 +62,9 @@ void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> 
     tokens_->Write(rest.first(n));
     rest = rest.subspan(n);
     if (tokens_->size() == options_.shard_tokens) {
-      ShardStart next{document.at, document.document};
-      if (rest.empty()) {
-        ++next.at.record;
-        ++next.document;
-      } else {
-        next.token = static_cast<int64_t>(tokens.size() - rest.size());
-      }
-      FinishShard(next);
+      const auto written = static_cast<int64_t>(tokens.size() - rest.size());
+      FinishShard(rest.empty() ? Behind(document, 0)
+                               : ShardStart{document.at, document.document, written});
     }
   }
 }

@@ -15,9 +15,11 @@
 
 namespace lockstep::data {
 
+// A document, or a piece of one.
 struct EncodedDocument {
   TextPosition at;
   int64_t document = 0;  // its number among all documents
+  bool last = true;      // no other piece of the document follows
   int64_t tokens = 0;    // with the end-of-text token where the format has it
   int64_t bytes = 0, bad_utf8 = 0;
 };
@@ -37,7 +39,8 @@ class ShardStream {
   // Goes on after `finished` shards, at `next`.
   ShardStream(Options options, int64_t finished, ShardStart next);
 
-  // Appends a document of the stream, in their order. What lies before next() is passed over.
+  // Appends a document of the stream, or a piece of one, in their order. What lies before next() is
+  // passed over.
   void Add(const EncodedDocument& document, std::span<const int32_t> tokens);
   // Finishes the last shard, if one has been begun.
   void Finish(const ShardStart& end);

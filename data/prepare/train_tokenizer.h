@@ -11,11 +11,20 @@
 
 namespace lockstep::data {
 
-// Byte-level BPE with GPT-2's split pattern (data/tokenizer/bpe_trainer.h) and <|endoftext|>, of
-// vocab_size tokens in all, over all documents of the files. Depends on the text only. Memory: the
-// distinct words, and a document per thread. InputError as TextOf, and where the text has too few
+struct TokenizerTraining {
+  int64_t vocab_size = 32000;  // special tokens, 256 bytes and merged tokens together
+  // After <|endoftext|>, which is always the first. They have the ids 1, 2 ..., and no ordinary
+  // text becomes one: <|im_start|> and <|im_end|> for chats in the ChatML format, for example.
+  std::vector<std::string> special_tokens = {};
+  std::string split_pattern = "gpt2";  // as for NamedSplitPattern
+};
+
+// Byte-level BPE (data/tokenizer/bpe_trainer.h) over all documents of the files. Depends on the
+// text and the options only. Memory: the distinct words, and a document or piece of one per thread.
+// InputError as TextOf, for an empty or repeated special token, and where the text has too few
 // words for vocab_size.
 std::unique_ptr<Tokenizer> TrainTokenizer(const std::vector<std::string>& files,
-                                          const TextOptions& options, int64_t vocab_size);
+                                          const TextOptions& options,
+                                          const TokenizerTraining& training);
 
 }  // namespace lockstep::data

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "data/text/json_field.h"
 #include "data/text/repair_utf8.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/text_parts.h"
 
 namespace lockstep::data {
 namespace {
@@ -41,10 +43,11 @@ DocumentReader::DocumentReader(std::vector<std::string> files, TextOptions optio
   if (options_.type != "auto" && options_.type != "text" && options_.type != "jsonl") {
     throw InputError(StrCat("data.type=", options_.type, ": expected auto, text or jsonl"));
   }
+  LS_CHECK(options_.piece_bytes >= 0, "piece_bytes must be at least 0, got ", options_.piece_bytes);
   LS_CHECK(options_.max_document_bytes >= 1, "max_document_bytes must be at least 1, got ",
            options_.max_document_bytes);
   std::string passed_over;
-  while (next_.record < start.record && NextRecord(&passed_over)) {
+  while (next_ < start && NextRecord(&passed_over)) {
   }
 }
 
@@ -56,6 +59,7 @@ bool DocumentReader::Next(RawDocument* document) {
     document->position = next_;
     document->json = json_;
     if (!NextRecord(&document->bytes)) continue;  // the file's end
+    document->last = last_;
     if (json_ ? !IsBlank(document->bytes) : !document->bytes.empty()) return true;
   }
 }
@@ -83,9 +87,13 @@ bool DocumentReader::OpenNext() {
   return true;
 }
 
-// False at the end of the file.
+// False at the end of the file. What has been returned makes room.
 bool DocumentReader::ReadMore() {
   if (at_end_) return false;
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= std::exchange(begin_, 0);
+  }
   if (buffer_.size() < end_ + kReadBytes) {
     buffer_.resize(std::max(buffer_.size() * 3 / 2, end_ + kReadBytes));
   }
@@ -100,12 +108,12 @@ bool DocumentReader::NextRecord(std::string* bytes) {
   if (!input_ && !OpenNext()) return false;
   const bool paragraphs = !json_ && options_.unit == DocumentUnit::kParagraph;
   bytes->clear();
-  bool found = false;
-  for (std::string_view line; NextLine(found ? bytes->size() + 1 : 0, &line);) {
+  bool found = whole_ && NextPiece(bytes);
+  for (std::string_view line; !whole_ && NextLine(found ? bytes->size() + 1 : 0, &line);) {
     const bool blank = paragraphs && IsBlank(line);
     if (blank && found) break;
     if (blank) continue;
-    if (!json_ && !whole_ && line.ends_with('\r')) line.remove_suffix(1);
+    if (!json_ && line.ends_with('\r')) line.remove_suffix(1);
     if (found) *bytes += '\n';
     if (json_) bytes->reserve(line.size() + kJsonPadding);
     *bytes += line;
@@ -113,7 +121,8 @@ bool DocumentReader::NextRecord(std::string* bytes) {
     if (!paragraphs) break;
   }
   if (found) {
-    ++next_.record;
+    next_ = last_ ? TextPosition{next_.file, next_.record + 1}
+                  : TextPosition{next_.file, next_.record, next_.piece + 1};
     return true;
   }
   finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
@@ -125,13 +134,13 @@ bool DocumentReader::NextRecord(std::string* bytes) {
   return false;
 }
 
-// Reads a line, without its '\n', or, where the file is one record, all of it. It is valid until
-// the next call. False if nothing is left. `before`: bytes that the record has already.
+// Reads a line, without its '\n'. It is valid until the next call. False if nothing is left.
+// `before`: bytes that the record has already.
 bool DocumentReader::NextLine(size_t before, std::string_view* line) {
   size_t searched = 0;  // of what is unread
   for (;;) {
     const std::string_view unread = Unread();
-    const size_t end = whole_ ? std::string::npos : unread.find('\n', searched);
+    const size_t end = unread.find('\n', searched);
     const size_t length = std::min(end, unread.size());
     const bool fits = static_cast<int64_t>(before + length) <= options_.max_document_bytes;
     if (length > 0 && !fits) FailTooLarge();
@@ -140,15 +149,33 @@ bool DocumentReader::NextLine(size_t before, std::string_view* line) {
       begin_ += end + 1;
       return true;
     }
-    // What has been returned makes room.
-    std::memmove(buffer_.data(), unread.data(), unread.size());
-    begin_ = 0;
-    searched = end_ = unread.size();
+    searched = unread.size();
     if (!ReadMore()) break;
   }
   *line = Unread();
   begin_ = end_;
   return !line->empty();
+}
+
+// Reads the next piece of a file that is one record. False if nothing is left.
+bool DocumentReader::NextPiece(std::string* piece) {
+  constexpr size_t kNone = std::string::npos;
+  size_t from = options_.piece_bytes == 0 ? kNone : static_cast<size_t>(options_.piece_bytes);
+  size_t end = kNone;
+  for (;;) {
+    const std::string_view unread = Unread();
+    // A cut depends on what follows it, not on where reading stops.
+    const size_t to = unread.size() - (at_end_ ? 0 : std::min(unread.size(), size_t{4}));
+    if (from < to) end = FindTextCut(unread, std::exchange(from, to), to);
+    const auto length = static_cast<int64_t>(std::min(end, unread.size()));
+    if (length > options_.max_document_bytes) FailTooLarge();
+    if (end != kNone || at_end_) break;
+    ReadMore();
+  }
+  last_ = end == kNone;
+  piece->assign(Unread().substr(0, end));
+  begin_ += piece->size();
+  return !piece->empty();
 }
 
 void DocumentReader::FailTooLarge() const {
@@ -157,9 +184,11 @@ void DocumentReader::FailTooLarge() const {
     advice = StrCat("raise the limit, --data.max_document_bytes",
                     whole_ ? ", or let --data.document=paragraph or line cut the text" : "");
   }
-  throw InputError(StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
-                          ": a document of more than ", options_.max_document_bytes,
-                          " bytes. Is the file what it should be? If so, ", advice));
+  throw InputError(StrCat(
+      PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
+      whole_ && options_.piece_bytes > 0 ? ": there is no space after a letter or number within "
+                                         : ": a document of more than ",
+      options_.max_document_bytes, " bytes. Is the file what it should be? If so, ", advice));
 }
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }

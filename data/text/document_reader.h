@@ -35,6 +35,10 @@ struct TextOptions {
   bool any_bytes = false;
   // A document, or a line of JSONL, of more bytes is an InputError.
   int64_t max_document_bytes = int64_t{128} << 20;
+  // A file that is one document comes in pieces of about so many bytes, cut at FindTextCut
+  // (data/tokenizer/text_parts.h). It may have any size; one that can't be cut within
+  // max_document_bytes is an InputError. 0: it comes as a whole.
+  int64_t piece_bytes = 0;
   // The end of that error: what the program's user can do. If empty, options of `prepare`.
   std::string large_document_advice = {};
   // Receives what is unusual but no error.
@@ -45,14 +49,18 @@ struct TextOptions {
 struct TextPosition {
   int64_t file = 0;    // its index in the list of files
   int64_t record = 0;  // in that file: lines of JSONL or text, paragraphs, or 0
-  bool operator==(const TextPosition&) const = default;
+  int64_t piece = 0;   // of that record
+  auto operator<=>(const TextPosition&) const = default;
 };
 
-// A document as it was read: TextOf decodes it.
+// A document, or a piece of one, as it was read: TextOf decodes it.
 struct RawDocument {
   std::string bytes;
   TextPosition position;
   bool json = false;
+  bool last = true;  // no other piece of the document follows
+
+  bool first() const { return position.piece == 0; }
 };
 
 // A file that has been read to its end.
@@ -71,11 +79,11 @@ class DocumentReader {
   DocumentReader(std::vector<std::string> files, TextOptions options, TextPosition start = {});
   ~DocumentReader();
 
-  // Reads the next document; false at the end. Blank lines of JSONL and empty documents of text are
-  // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
-  // that names file and line for a document above the limit and for damaged compressed data,
-  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText;
-  // malformed parts of what follows are only counted), and IoError.
+  // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty
+  // documents of text are passed over, but lines count; a byte-order mark at a file's start is
+  // dropped. Throws InputError that names file and line for a document above the limit and for
+  // damaged compressed data, for a JSON array in place of JSONL, for a file whose beginning is no
+  // UTF-8 text (RequireText; malformed parts of what follows are only counted), and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.
@@ -91,6 +99,7 @@ class DocumentReader {
   std::string_view Unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
   bool NextRecord(std::string* bytes);
   bool NextLine(size_t before, std::string_view* line);
+  bool NextPiece(std::string* piece);
   [[noreturn]] void FailTooLarge() const;
 
   const std::vector<std::string> files_;
@@ -100,6 +109,7 @@ class DocumentReader {
   std::unique_ptr<Decompressor> text_;
   bool json_ = false;
   bool whole_ = false;  // the file is one record
+  bool last_ = true;    // NextRecord has read a record to its end
   // Decompressed: what is not yet returned lies in [begin_, end_).
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;

@@ -176,28 +176,32 @@ std::optional<int32_t> BpeTokenizer::AddedId(std::string_view text) const {
 std::vector<int32_t> BpeTokenizer::Encode(std::string_view text) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
-  EncodeText(text, /*with_specials=*/false, &ids);
+  EncodeText(text, Place::kStart, /*with_specials=*/false, &ids);
   return ids;
 }
 
 void BpeTokenizer::EncodeTo(std::string_view text, std::vector<int32_t>* ids) const {
-  EncodeText(text, /*with_specials=*/false, ids);
+  EncodeText(text, Place::kStart, /*with_specials=*/false, ids);
+}
+
+void BpeTokenizer::EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const {
+  EncodeText(text, Place::kBehindText, /*with_specials=*/false, ids);
 }
 
 std::vector<int32_t> BpeTokenizer::EncodeWithSpecials(std::string_view text) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
-  EncodeText(text, /*with_specials=*/true, &ids);
+  EncodeText(text, Place::kStart, /*with_specials=*/true, &ids);
   return ids;
 }
 
-void BpeTokenizer::EncodeText(std::string_view text, bool with_specials,
+void BpeTokenizer::EncodeText(std::string_view text, Place place, bool with_specials,
                               std::vector<int32_t>* ids) const {
   const BpeModel::Lease lease(*model_);
   Target target{.scratch = lease.get(), .ids = ids};
-  for (bool at_start = true; !text.empty(); at_start = false) {
+  for (; !text.empty(); place = Place::kBehindToken) {
     const size_t valid = ValidUtf8Prefix(text);
-    EncodeValid(text.substr(0, valid), at_start, with_specials, &target);
+    EncodeValid(text.substr(0, valid), place, with_specials, &target);
     text.remove_prefix(valid);
     size_t malformed = 0;
     while (malformed < text.size() && DecodeUtf8(text, malformed).length == 0) ++malformed;
@@ -211,7 +215,7 @@ void BpeTokenizer::EncodeText(std::string_view text, bool with_specials,
   }
 }
 
-void BpeTokenizer::EncodeValid(std::string_view text, bool at_start, bool with_specials,
+void BpeTokenizer::EncodeValid(std::string_view text, Place place, bool with_specials,
                                Target* target) const {
   std::string buffer;
   const PreTokenizer::Sink encode_word = [&](std::string_view word) {
@@ -219,13 +223,14 @@ void BpeTokenizer::EncodeValid(std::string_view text, bool at_start, bool with_s
   };
   raw_finder_.Cut(text, with_specials, [&](std::string_view raw, std::optional<int32_t> id) {
     if (id) return target->ids->push_back(*id);
-    const std::string_view normalized = normalizer_.Apply(raw, &buffer);
+    const bool first_raw = raw.data() == text.data();
+    const std::string_view normalized =
+        normalizer_.Apply(raw, &buffer, !first_raw || place != Place::kBehindText);
     normalized_finder_.Cut(
         normalized, with_specials, [&](std::string_view piece, std::optional<int32_t> piece_id) {
           if (piece_id) return target->ids->push_back(*piece_id);
-          const bool first =
-              at_start && raw.data() == text.data() && piece.data() == normalized.data();
-          pre_tokenizer_.Cut(piece, first, encode_word);
+          const bool first = first_raw && piece.data() == normalized.data();
+          pre_tokenizer_.Cut(piece, first ? place : Place::kBehindToken, encode_word);
         });
   });
 }

@@ -39,6 +39,7 @@ class BpeTokenizer : public Tokenizer {
 
   std::vector<int32_t> Encode(std::string_view text) const override;
   void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const override;
+  void EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const override;
   std::vector<int32_t> EncodeWithSpecials(std::string_view text) const override;
   std::string Decode(std::span<const int32_t> ids) const override;
   std::string TokenText(int32_t id) const override;
@@ -58,8 +59,10 @@ class BpeTokenizer : public Tokenizer {
   void ReadPostProcessor(const JsonObject& json);
   void ReadTemplate(const JsonObject& json);
   void ReadConfig(const std::string& origin);
-  void EncodeText(std::string_view text, bool with_specials, std::vector<int32_t>* ids) const;
-  void EncodeValid(std::string_view text, bool at_start, bool with_specials, Target* target) const;
+  using Place = PreTokenizer::Place;
+  void EncodeText(std::string_view text, Place place, bool with_specials,
+                  std::vector<int32_t>* ids) const;
+  void EncodeValid(std::string_view text, Place place, bool with_specials, Target* target) const;
 
   std::string text_, config_;
   Normalizer normalizer_;

@@ -14,6 +14,7 @@
 #include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/pair_map.h"
+#include "data/tokenizer/split_pattern.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
@@ -232,6 +233,17 @@ TrainedBpe Trainer::Run() {
 
 TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options) {
   return Trainer(words, options).Run();
+}
+
+Json NamedPreTokenizer(std::string_view name) {
+  if (name == "gpt2") return Gpt2PreTokenizer();
+  Json bytes = Gpt2PreTokenizer();
+  bytes["use_regex"] = false;
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", NamedSplitPattern(name)}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
 }
 
 Json Gpt2PreTokenizer() { return ByteLevelJson<Json>(/*add_prefix_space=*/false); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/tokenizer/bpe.h"
@@ -41,6 +42,9 @@ TrainedBpe TrainBpe(const WordCounts& words, const BpeTrainerOptions& options);
 // LoadTokenizer read. The two fields are those by which MakeWordSplitter made the words.
 std::string ToHuggingFaceJson(const TrainedBpe& bpe, const nlohmann::ordered_json& pre_tokenizer,
                               const nlohmann::ordered_json& normalizer);
+
+// A pre-tokenizer with the pattern of that name (NamedSplitPattern).
+nlohmann::ordered_json NamedPreTokenizer(std::string_view name);
 
 // The pre-tokenizer of GPT-2.
 nlohmann::ordered_json Gpt2PreTokenizer();

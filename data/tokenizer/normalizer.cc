@@ -144,7 +144,7 @@ void Normalizer::Add(const JsonObject& json) {
   }
 }
 
-std::string_view Normalizer::Apply(std::string_view text, std::string* buffer) const {
+std::string_view Normalizer::Apply(std::string_view text, std::string* buffer, bool prepend) const {
   std::string next;
   for (const Step& step : steps_) {
     if (text.empty()) break;
@@ -153,6 +153,7 @@ std::string_view Normalizer::Apply(std::string_view text, std::string* buffer) c
         if (!ComposeNfc(text, &next)) continue;
         break;
       case Step::Kind::kPrepend:
+        if (!prepend) continue;
         next.assign(step.content).append(text);
         break;
       case Step::Kind::kReplace:

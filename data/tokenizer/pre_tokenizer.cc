@@ -99,11 +99,11 @@ void PreTokenizer::AddMetaspace(const JsonObject& json) {
   steps_.push_back(std::move(step));
 }
 
-void PreTokenizer::Cut(std::string_view text, bool at_start, const Sink& sink) const {
-  if (!text.empty()) Run(0, text, at_start, sink);
+void PreTokenizer::Cut(std::string_view text, Place place, const Sink& sink) const {
+  if (!text.empty()) Run(0, text, place, sink);
 }
 
-void PreTokenizer::Run(size_t index, std::string_view text, bool at_start, const Sink& sink) const {
+void PreTokenizer::Run(size_t index, std::string_view text, Place place, const Sink& sink) const {
   if (index == steps_.size()) return sink(text);
   const Step& step = steps_[index];
   std::string changed;
@@ -113,15 +113,15 @@ void PreTokenizer::Run(size_t index, std::string_view text, bool at_start, const
     text = changed;
   }
   const std::string_view space = step.space.empty() ? " " : std::string_view(step.space);
-  const bool wants_prefix =
-      step.prefix == Prefix::kAlways || (step.prefix == Prefix::kFirst && at_start);
+  const bool wants_prefix = (step.prefix == Prefix::kAlways && place != Place::kBehindText) ||
+                            (step.prefix == Prefix::kFirst && place == Place::kStart);
   if (wants_prefix && !text.starts_with(space)) {
     changed = StrCat(space, text);
     text = changed;
   }
   const char* const begin = text.data();
   const auto next = [&](std::string_view piece) {
-    Run(index + 1, piece, at_start && piece.data() == begin, sink);
+    Run(index + 1, piece, piece.data() == begin ? place : Place::kBehindToken, sink);
   };
   if (step.pattern == nullptr) return next(text);
   if (step.behavior == Behavior::kIsolated) {

@@ -23,9 +23,13 @@ class PreTokenizer {
 
   using Sink = std::function<void(std::string_view word)>;
 
+  // Where a text stands: at the start of all text, behind an added token, or right behind text that
+  // has been cut already.
+  enum class Place { kStart, kBehindToken, kBehindText };
+
   // Gives the words of `text`, which must be well-formed UTF-8. They need not be parts of it: some
-  // steps add or replace spaces. `at_start`: whether the text stands at the start of all text.
-  void Cut(std::string_view text, bool at_start, const Sink& sink) const;
+  // steps add or replace spaces.
+  void Cut(std::string_view text, Place place, const Sink& sink) const;
 
   // Whether words are bytes, for a byte-level vocabulary: there is a ByteLevel step.
   bool byte_level() const { return byte_level_; }
@@ -44,7 +48,7 @@ class PreTokenizer {
   void Add(const JsonObject& json);
   void AddSplit(const JsonObject& json);
   void AddMetaspace(const JsonObject& json);
-  void Run(size_t step, std::string_view text, bool at_start, const Sink& sink) const;
+  void Run(size_t step, std::string_view text, Place place, const Sink& sink) const;
 
   std::vector<Step> steps_;
   bool byte_level_ = false;

@@ -31,6 +31,13 @@ class Tokenizer {
   // Appends what Encode returns to `ids`. After an exception, `ids` may have some of it.
   virtual void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const;
 
+  // As EncodeTo, where `text` goes on with one that has been encoded already: nothing that a
+  // tokenizer puts before a text, such as Llama 2's space, comes before it. The ids are those of
+  // both texts at once if they meet where data/tokenizer/text_parts.h says so.
+  virtual void EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const {
+    EncodeTo(text, ids);
+  }
+
   // Like Encode, but the special tokens that `text` spells, such as <|im_end|>, become their ids.
   // Only for text whose author may write special tokens: a rendered chat template, a prompt.
   virtual std::vector<int32_t> EncodeWithSpecials(std::string_view text) const {

@@ -45,9 +45,10 @@ WordSplitter MakeWordSplitter(const nlohmann::ordered_json& pre_tokenizer,
   return [cutter, normalize](std::string_view text,
                              const std::function<void(std::string_view)>& sink) {
     std::string buffer;
-    for (bool at_start = true; !text.empty(); at_start = false) {
+    for (auto place = PreTokenizer::Place::kStart; !text.empty();
+         place = PreTokenizer::Place::kBehindToken) {
       const size_t valid = ValidUtf8Prefix(text);
-      cutter->Cut(normalize->Apply(text.substr(0, valid), &buffer), at_start, sink);
+      cutter->Cut(normalize->Apply(text.substr(0, valid), &buffer), place, sink);
       text.remove_prefix(valid);
       size_t malformed = 0;
       while (malformed < text.size() && DecodeUtf8(text, malformed).length == 0) ++malformed;

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/text_parts.h"
 #include "data/utf8.h"
 #include "tests/data/data_test_util.h"
 
@@ -86,6 +87,63 @@ TEST_P(GoldenTest, MalformedBytesDoNotTouchTheirNeighbours) {
   EXPECT_TRUE(std::equal(first.begin(), first.end(), ids.begin()));
   if (GetParam() == "unknown") return;  // has no tokens for bytes
   EXPECT_THAT(tokenizer_->Decode(ids), HasSubstr("cat\xff\xc3"));
+}
+
+// Encodes `text` in pieces, each cut at the first place from `piece` bytes on; counts the cuts.
+Ids EncodeInPieces(const Tokenizer& tokenizer, std::string_view text, size_t piece, int* cuts) {
+  Ids ids;
+  for (bool first = true; !text.empty(); first = false) {
+    const std::string_view part = text.substr(0, FindTextCut(text, piece, text.size()));
+    if (first) {
+      tokenizer.EncodeTo(part, &ids);
+    } else {
+      tokenizer.EncodeRestTo(part, &ids);
+    }
+    text.remove_prefix(part.size());
+    *cuts += !text.empty();
+  }
+  return ids;
+}
+
+TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
+  const bool known = GetParam() != "behaviors" && GetParam() != "flags" && GetParam() != "unknown";
+  const bool in_parts = EncodesInParts(*tokenizer_);
+  if (known) {
+    ASSERT_TRUE(in_parts);
+  }
+  if (!in_parts) return;
+  const std::vector<std::string> parts = {
+      " ",      "  ",     "\n",         "\n\n", "\r\n",        "\t",      "\u3000", "\u00a0",
+      "\u180e", "a",      "B",          "the",  "\u00e9",      "e\u0301", "\u4e2d", "\u05d0",
+      "7",      "123",    "\u0663",     "'s",   "'",           ".",       "/",      "(",
+      "\u3002", "\u0301", "\U0001F600", "<b>",  "\u1100\u1161"};
+  std::mt19937 random(3);
+  int cuts = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    const size_t count = 1 + random() % 40;
+    while (text.size() < 3 * count) text += parts[random() % parts.size()];
+    ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1 + random() % 20, &cuts), tokenizer_->Encode(text))
+        << json(text);
+  }
+  EXPECT_GT(cuts, 10000);
+  for (const json& golden : golden_["cases"]) {
+    const std::string text = golden["text"];
+    ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1, &cuts), golden["ordinary"].get<Ids>()) << text;
+  }
+}
+
+// A byte-level tokenizer with a pattern whose words end behind the white space.
+TEST(TextPartsTest, APatternThatJoinsWordsIsNoticed) {
+  const json golden = json::parse(ReadFile(TestData("tokenizers/llama3.json")));
+  json file = golden["tokenizer"];
+  ASSERT_TRUE(EncodesInParts(*Load(file)));
+  file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\S+\s*|\s+)";
+  file["model"]["ignore_merges"] = false;
+  const std::string space = BytesToPrintable(" ");
+  file["model"]["merges"].push_back(json{"e", space});
+  file["model"]["vocab"]["e" + space] = 500000;
+  EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
 
 std::vector<std::string> GoldenNames() {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "data/prepare/train_tokenizer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
@@ -111,6 +113,31 @@ void ExpectGolden(const Json& golden, const std::string& source) {
   SCOPED_TRACE(StrCat(name, ", ", golden["chat"], ": ", encoder.Render(conversation).text));
   EXPECT_EQ(encoded.ids, golden["ids"].get<std::vector<int32_t>>());
   EXPECT_EQ(MaskOf(encoded), golden["mask"].get<std::string>());
+}
+
+// A model from scratch can learn chats with a vocabulary of its own.
+TEST(ConversationEncoder, ATrainedVocabularyRoundTripsChatMl) {
+  const std::string file = TestFolder() + "/corpus.txt";
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "What is the sky? The sky is blue. <|im_end|>\n";
+  WriteText(file, text);
+  const std::shared_ptr<const Tokenizer> tokenizer = TrainTokenizer(
+      {file}, {}, {.vocab_size = 280, .special_tokens = {"<|im_start|>", "<|im_end|>"}});
+  const ConversationEncoder encoder(
+      std::make_shared<ChatTemplate>(SourceOf("chatml"), "chatml.jinja"), tokenizer);
+  const Conversation conversation = ConversationOf(Turns({"What is <|im_end|>?", "The sky."}));
+  const EncodedConversation encoded = encoder.Encode(conversation);
+  EXPECT_EQ(tokenizer->Decode(encoded.ids), encoder.Render(conversation).text);
+  const int32_t start = *tokenizer->AddedId("<|im_start|>"),
+                end = *tokenizer->AddedId("<|im_end|>");
+  EXPECT_EQ(std::ranges::count(encoded.ids, start), 2);
+  EXPECT_EQ(std::ranges::count(encoded.ids, end), 2);  // not what the user spells
+  EXPECT_EQ(encoder.EndOfAnswer(), end);
+  std::vector<int32_t> learnt;
+  for (size_t i = 0; i < encoded.ids.size(); ++i) {
+    if (encoded.learnt[i] != 0) learnt.push_back(encoded.ids[i]);
+  }
+  EXPECT_EQ(tokenizer->Decode(learnt), "The sky.<|im_end|>");
 }
 
 TEST(ConversationEncoder, MasksAreThoseOfTransformers) {

@@ -13,6 +13,7 @@
 #include "core/io/json.h"
 #include "core/io/sha256.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/text_parts.h"
 #include "tests/data/compressed_files.h"
 #include "tests/data/data_test_util.h"
 #include "tests/sanitized.h"
@@ -185,6 +186,60 @@ TEST(DocumentReader, ResumesAtAnyDocument) {
       ASSERT_EQ(rest.positions, std::vector(cut.positions.begin() + i, cut.positions.end())) << i;
     }
   }
+}
+
+// Pieces of a file that is one document, by the rule alone.
+std::vector<std::string> PiecesByTheRule(std::string_view text, size_t bytes) {
+  std::vector<std::string> pieces;
+  while (!text.empty()) {
+    pieces.emplace_back(text.substr(0, FindTextCut(text, bytes, text.size())));
+    text.remove_prefix(pieces.back().size());
+  }
+  return pieces;
+}
+
+TEST(DocumentReader, LargeFilesComeInPieces) {
+  const std::string folder = TestFolder();
+  std::string text;
+  for (const std::string& part : RandomTexts(40)) text += part;
+  WriteText(folder + "/1.txt", "\xef\xbb\xbf" + text);
+  WriteText(folder + "/2.txt", "short");
+  WriteText(folder + "/3.txt.zst", ZstdOf(text));
+  const std::vector<std::string> files = ListTextFiles(std::vector{folder});
+  for (const int64_t bytes : {1000, 262144, 400000}) {
+    TextOptions options{.max_document_bytes = 1 << 19, .piece_bytes = bytes};
+    const Found all = ReadAll(files, options);
+    const std::vector<std::string> want = PiecesByTheRule(text, bytes);
+    const size_t n = want.size();
+    ASSERT_GT(n, 3u);
+    ASSERT_EQ(all.texts.size(), 2 * n + 1);
+    EXPECT_EQ(std::vector(all.texts.begin(), all.texts.begin() + n), want);
+    EXPECT_EQ(all.texts[n], "short");
+    EXPECT_EQ(std::vector(all.texts.begin() + n + 1, all.texts.end()), want);
+    EXPECT_EQ(all.positions[n - 1], (TextPosition{0, 0, static_cast<int64_t>(n) - 1}));
+    EXPECT_EQ(all.positions[n], (TextPosition{1, 0, 0}));
+    for (size_t i = 0; i < all.texts.size(); i += 1 + i / 4) {
+      const Found rest = ReadAll(files, options, all.positions[i]);
+      ASSERT_EQ(rest.texts, std::vector(all.texts.begin() + i, all.texts.end())) << i;
+      ASSERT_EQ(rest.positions, std::vector(all.positions.begin() + i, all.positions.end())) << i;
+    }
+    DocumentReader reader({folder + "/1.txt"}, options);
+    std::vector<bool> last;
+    for (RawDocument document; reader.Next(&document);) last.push_back(document.last);
+    std::vector<bool> only_the_last(n);
+    only_the_last.back() = true;
+    EXPECT_EQ(last, only_the_last);
+    EXPECT_EQ(reader.position(), (TextPosition{1, 0, 0}));
+  }
+  // Nothing to cut at.
+  WriteText(folder + "/2.txt", std::string(700, '.') + "a b");
+  EXPECT_THAT(MessageOf<InputError>([&] {
+                ReadAll({folder + "/2.txt"}, {.max_document_bytes = 600, .piece_bytes = 100});
+              }),
+              AllOf(HasSubstr("2.txt: there is no space after a letter or number within 600"),
+                    HasSubstr("--data.max_document_bytes")));
+  EXPECT_EQ(ReadAll({folder + "/2.txt"}, {.max_document_bytes = 703, .piece_bytes = 100}).texts,
+            (std::vector<std::string>{std::string(700, '.') + "a", " b"}));
 }
 
 TEST(DocumentReader, StandardInput) {

@@ -18,13 +18,16 @@
 #include "core/io/file.h"
 #include "core/io/file_lock.h"
 #include "core/io/sha256.h"
+#include "data/dataset.h"
 #include "data/document_index.h"
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/text_files.h"
 #include "data/token_file.h"
 #include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/text_parts.h"
 #include "tests/data/compressed_files.h"
 #include "tests/data/data_test_util.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::data {
 namespace {
@@ -47,6 +50,13 @@ class TestTokenizer : public ByteTokenizer {
 
  private:
   int32_t first_;
+};
+
+// One that puts a bos before each text, as Llama's do.
+class BosTokenizer : public TestTokenizer {
+ public:
+  int64_t vocab_size() const override { return 258; }
+  SpecialIds special_ids() const override { return {.bos = 257, .eos = 256, .before = {257}}; }
 };
 
 std::string Bytes(const std::string& path) { return ReadFile(path); }
@@ -275,6 +285,148 @@ TEST_F(PrepareTest, KilledAnywhereItGivesTheSameBytes) {
   EXPECT_EQ(Contents(options.out_dir), want);
 }
 
+// Two large files with a short one between them, each one document.
+void WriteLargeTexts(const std::string& first, const std::string& second,
+                     const std::string& third) {
+  std::mt19937 random(5);
+  std::string text;
+  while (text.size() < 1'500'000) text += std::array{"é", " ", "word ", ".\n", "the"}[random() % 5];
+  WriteText(first, text);
+  WriteText(second, "short");
+  for (size_t i = 1 << 18; i < text.size(); i += 1000) text[i] = '\xff';
+  WriteText(third, text);
+}
+
+TEST_F(PrepareTest, LargeFilesAreEncodedInPieces) {
+  RemoveTree(folder_ + "/sources");
+  WriteLargeTexts(Source("1.txt"), Source("2.txt"), Source("3.txt"));
+  for (const bool nanogpt : {false, true}) {
+    for (const double val_fraction : {0.0, 0.4}) {  // 0.4: the third is for validation
+      SCOPED_TRACE(StrCat(nanogpt, " ", val_fraction));
+      PrepareOptions options = To(StrCat("whole", nanogpt, val_fraction > 0));
+      options.nanogpt = nanogpt;
+      options.val_fraction = val_fraction;
+      options.shard_tokens = 200'000;
+      const Manifest manifest = Prepare(options).manifest;
+      const auto want = Contents(options.out_dir);
+      const std::vector<Stream> streams = PlainLoop(options);
+      for (const Split split : {Split::kTrain, Split::kVal}) {
+        const Stream& plain = streams[split == Split::kVal];
+        const Stream found = Together(options.out_dir, manifest, split, options.shard_tokens);
+        EXPECT_EQ(found.tokens, plain.tokens);
+        EXPECT_EQ(found.starts, plain.starts);
+      }
+      EXPECT_EQ(manifest.counts().documents, 3);
+      EXPECT_EQ(manifest.counts().empty, 0);
+      EXPECT_GT(manifest.counts().bad_utf8, 1000);
+      const PrepareOptions killed = [&] {
+        PrepareOptions o = options;
+        o.out_dir = Out("killed");
+        return o;
+      }();
+      bool done = false;
+      for (int at = 20; !done; at += 29) {
+        RemoveTree(killed.out_dir);
+        done = Survives(StrCat("kill@", at), killed);
+        Prepare(killed);
+        ASSERT_EQ(Contents(killed.out_dir), want) << at;
+      }
+    }
+  }
+}
+
+TEST_F(PrepareTest, FoldersBegunWithWholeFilesAreGoneOnWith) {
+  RemoveTree(folder_ + "/sources");
+  WriteLargeTexts(Source("1.txt"), Source("2.txt"), Source("3.txt"));
+  PrepareOptions options = To("begun");
+  options.val_fraction = 0;
+  options.shard_tokens = 1'200'000;
+  const Manifest whole = Prepare(options).manifest;
+  const auto want = Contents(options.out_dir);
+  ASSERT_GE(whole.shards.size(), 3u);
+  // What a version without pieces has written after its first shard, in the first document.
+  Manifest begun = whole;
+  begun.shards.resize(1);
+  begun.next = {{.at = {0, 0}, .document = 0, .token = 1'200'000}};
+  for (size_t i = 1; i < whole.shards.size(); ++i) {
+    RemoveTree(JoinPath(options.out_dir, whole.shards[i].file));
+    RemoveTree(JoinPath(options.out_dir, IndexPathOf(whole.shards[i].file)));
+  }
+  EXPECT_THAT(begun.ToJson(), Not(HasSubstr("piece")));
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.ToJson());
+  EXPECT_FALSE(Prepare(options).was_complete);
+  EXPECT_EQ(Contents(options.out_dir), want);
+}
+
+TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
+  RemoveTree(folder_ + "/sources");
+  const std::string folder = TestFolder();  // on disk: this one is large
+  const std::string file = folder + "/large.txt";
+  {
+    FileWriter writer(file, {});
+    std::string block;
+    while (block.size() < (1 << 20)) block += "A line of some words.\n";
+    for (int i = 0; i < 192; ++i) writer.Write(std::as_bytes(std::span(block)));
+    writer.Close();
+  }
+  PrepareOptions options = To("large");
+  options.paths = {file};
+  options.out_dir = folder + "/out";
+  options.val_fraction = 0;
+  ASSERT_GT(FileSize(file), options.text.max_document_bytes);
+  const int64_t growth = GrowthKib([&] { Prepare(options); });
+  EXPECT_GT(growth, 0);
+  if (!test::kSanitized) EXPECT_LT(growth, 80 << 10);
+  const Manifest manifest = *ReadManifest(options.out_dir);
+  EXPECT_EQ(manifest.tokens(), FileSize(file) + 1);
+  EXPECT_EQ(manifest.counts().documents, 1);
+}
+
+TEST_F(PrepareTest, DocumentsOfModelsWithBosBeginWithIt) {
+  RemoveTree(folder_ + "/sources");
+  WriteText(Source("1.jsonl"), "{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": \"c\"}\n");
+  WriteLargeTexts(Source("2.txt"), Source("3.txt"), Source("4.txt"));
+  for (const bool nanogpt : {false, true}) {
+    PrepareOptions options = To(StrCat("bos", nanogpt));
+    options.tokenizer = std::make_shared<BosTokenizer>();
+    options.nanogpt = nanogpt;
+    options.val_fraction = 0;
+    options.shard_tokens = 1'000'000;
+    const Manifest manifest = Prepare(options).manifest;
+    EXPECT_EQ(manifest.options.at("begin_of_text"), "257");
+    const Stream found = Together(options.out_dir, manifest, Split::kTrain, options.shard_tokens);
+    EXPECT_THAT(std::vector(found.tokens.begin(), found.tokens.begin() + 7),
+                ::testing::ElementsAre(257, 'a', 'b', 256, 257, 'c', 256));
+    ASSERT_EQ(found.starts.size(), 5u);
+    for (const uint64_t start : found.starts) {
+      EXPECT_EQ(found.tokens[start], 257);
+      EXPECT_TRUE(start == 0 || found.tokens[start - 1] == 256);
+    }
+    EXPECT_EQ(std::ranges::count(found.tokens, 256), 5);
+    EXPECT_EQ(std::ranges::count(found.tokens, 257), 5);
+    EXPECT_EQ(found.tokens.back(), 256);
+    // Without the index the documents are the same.
+    for (const ShardInfo& shard : manifest.shards) {
+      RemoveTree(JoinPath(options.out_dir, IndexPathOf(shard.file)));
+    }
+    const Dataset dataset = OpenDataset({.path = options.out_dir + "/*.bin",
+                                         .loaded_tokenizer = options.tokenizer,
+                                         .val_fraction = 0,
+                                         .document_mask = true});
+    std::vector<int32_t> starts(dataset.train->size());
+    dataset.train->ReadDocumentStarts(0, starts);
+    std::vector<int32_t> want(found.tokens.size());
+    for (const uint64_t start : found.starts) want[start] = 1;
+    EXPECT_EQ(starts, want);
+    // Of earlier versions, which put an end of text there alone.
+    Manifest earlier = manifest;
+    earlier.options.erase("begin_of_text");
+    WriteText(JoinPath(options.out_dir, kManifestName), earlier.ToJson());
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                HasSubstr("begin_of_text: (absent) -> 257"));
+  }
+}
+
 TEST_F(PrepareTest, OtherConfigurationsInTheSameFolderAreRefused) {
   const PrepareOptions options = To("out");
   Prepare(options);
@@ -459,9 +611,10 @@ TEST_F(PrepareTest, UnusableInputIsRefused) {
 TEST_F(PrepareTest, TrainsATokenizer) {
   const std::vector<std::string> files = ListTextFiles(options_.paths);
   PrepareOptions options = To("trained");
-  options.tokenizer = TrainTokenizer(files, options.text, 300);
+  options.tokenizer = TrainTokenizer(files, options.text, {.vocab_size = 300});
   EXPECT_EQ(options.tokenizer->vocab_size(), 300);
-  EXPECT_EQ(options.tokenizer->ToJson(), TrainTokenizer(files, options.text, 300)->ToJson());
+  EXPECT_EQ(options.tokenizer->ToJson(),
+            TrainTokenizer(files, options.text, {.vocab_size = 300})->ToJson());
   const PrepareResult result = Prepare(options);
   const auto loaded = LoadTokenizer(options.out_dir);
   const Stream train = Together(options.out_dir, result.manifest, Split::kTrain, 7000);
@@ -469,6 +622,47 @@ TEST_F(PrepareTest, TrainsATokenizer) {
   EXPECT_EQ(train.tokens, want[0].tokens);
   const auto first = std::span(train.tokens).subspan(1, train.starts[1] - 1);
   EXPECT_EQ(loaded->Decode(first), texts_[0]);
+}
+
+TEST_F(PrepareTest, TrainedTokenizersHaveSpecialTokensAndAPatternAsAsked) {
+  RemoveTree(folder_ + "/sources");
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += "It'S <|im_start|>user 12345<|im_end|>\n";
+  WriteText(Source("1.txt"), text);
+  const std::vector<std::string> files = ListTextFiles(options_.paths);
+  const std::vector<std::string> special = {"<|im_start|>", "<|im_end|>"};
+  const auto train = [&](const std::string& pattern) {
+    return TrainTokenizer(files, {},
+                          {.vocab_size = 275, .special_tokens = special, .split_pattern = pattern});
+  };
+  std::map<std::string, int32_t> digits;  // tokens of 12345
+  for (const char* pattern : {"gpt2", "llama-3", "qwen2", "gpt-4o", "tekken"}) {
+    SCOPED_TRACE(pattern);
+    const auto tokenizer = train(pattern);
+    EXPECT_EQ(tokenizer->vocab_size(), 275);
+    EXPECT_EQ(tokenizer->end_of_text(), 0);
+    EXPECT_EQ(tokenizer->AddedId("<|im_start|>"), 1);
+    EXPECT_EQ(tokenizer->AddedId("<|im_end|>"), 2);
+    const std::vector<int32_t> ids = tokenizer->Encode(text);
+    EXPECT_GT(std::ranges::min(ids), 2);
+    EXPECT_EQ(tokenizer->Decode(ids), text);
+    const std::vector<int32_t> all = tokenizer->EncodeWithSpecials(text);
+    EXPECT_EQ(std::ranges::count(all, 1), 500);
+    EXPECT_EQ(std::ranges::count(all, 2), 500);
+    EXPECT_EQ(tokenizer->Decode(all), text);
+    digits[pattern] = static_cast<int32_t>(tokenizer->Encode("12345").size());
+    EXPECT_TRUE(EncodesInParts(*tokenizer));
+  }
+  EXPECT_EQ(digits, (std::map<std::string, int32_t>{
+                        {"gpt2", 1}, {"llama-3", 2}, {"qwen2", 5}, {"gpt-4o", 2}, {"tekken", 5}}));
+  EXPECT_THAT(MessageOf<InputError>([&] { train("gpt3"); }),
+              AllOf(HasSubstr("split_pattern=gpt3"), HasSubstr("llama-3")));
+  for (const char* again : {"<|endoftext|>", ""}) {
+    EXPECT_THAT(MessageOf<InputError>([&] {
+                  TrainTokenizer(files, {}, {.vocab_size = 300, .special_tokens = {again}});
+                }),
+                HasSubstr("special_tokens: "));
+  }
 }
 
 }  // namespace

@@ -92,6 +92,21 @@ TEST_F(PrepareProgram, RefusesWithAReason) {
               AllOf(HasSubstr("a.jsonl:1"), HasSubstr("no field \"body\"")));
 }
 
+TEST_F(PrepareProgram, ATrainedTokenizerHasTheTokensOfChats) {
+  const std::vector<std::string> chats = {"--special_tokens=<|im_start|>,<|im_end|>",
+                                          "--split_pattern=llama-3"};
+  const Result run = RunProgram(Command("chats", chats, "--train_tokenizer=400"));
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const std::string json = ReadFile(root_.Path("chats/tokenizer.json"));
+  EXPECT_THAT(json, AllOf(HasSubstr("\"content\": \"<|im_end|>\""), HasSubstr("{1,3}")));
+  EXPECT_THAT(ReadFile(root_.Path("chats/manifest.json")), HasSubstr("special_token=<|im_end|>"));
+  const Result other = RunProgram(Command("chats", {}, "--train_tokenizer=400"));
+  EXPECT_THAT(other.err, HasSubstr("tokenizer: bpe"));
+  for (const std::string& option : chats) {
+    EXPECT_THAT(RunProgram(Command("new", {option})).err, HasSubstr("--train_tokenizer=32000"));
+  }
+}
+
 TEST_F(PrepareProgram, ATrainedTokenizerSurvivesACrash) {
   const std::string trained = "--train_tokenizer=400";
   ASSERT_EQ(RunProgram(Command("whole", {}, trained)).exit_code, 0);
