@@ -8,8 +8,8 @@ namespace lockstep::optim {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;  // of parameters with decay(); the others have none
-  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
-  // stochastically.
+  // Whether 16-bit parameters have f32 originals, which are what is updated. Without them, bf16
+  // parameters are rounded stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host

@@ -1,4 +1,4 @@
-// Updates of parameters of which something is in the host's memory.
+// Updates of parameters whose values or optimizer state are in the host's memory.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct UpdateCall {
   // Whether an element's update depends on nothing but that element: then parts of a tensor may be
   // updated by themselves.
   bool elementwise = true;
-  // What of the tensors is in page-locked memory of the host (HostTensor): the values; the states
+  // Which of the tensors are in page-locked memory of the host (HostTensor): the values; the states
   // and masters.
   bool values_on_host = false, states_on_host = false;
   std::vector<UpdateTensors> tensors{};
@@ -26,15 +26,15 @@ struct UpdateCall {
   bool needs_host() const;
 };
 
-// Brings what is on the host to one of two buffers on the device, a piece of the call after the
+// Brings what is on the host to one of two buffers on the device, one piece of the call after the
 // other; updates it there, by the same kernels and hence to the same bits; and brings it back. The
 // copies are on streams of their own: while a piece is updated, the next one arrives, and the one
 // before returns. All of it is submitted to the device, and can be part of a CUDA graph. Events and
 // buffers live as long as a call of Run.
 class HostUpdates {
  public:
-  // A buffer has at most `buffer_bytes`, and an eighth of what is moved if that is more than 1 MiB;
-  // but as much as the largest tensors need that an update wants whole.
+  // A buffer has at most `buffer_bytes`, and at most an eighth of what is moved if that is more
+  // than 1 MiB, but always enough for the largest tensors that an update needs whole.
   HostUpdates(Device device, int64_t buffer_bytes) : buffer_bytes_(buffer_bytes), copies_(device) {}
 
   // The current stream's work from then on comes after the updates and the copies back.

@@ -8,8 +8,8 @@ namespace lockstep::optim {
 struct LionOptions {
   double beta1 = 0.9, beta2 = 0.99;
   double weight_decay = 0;  // of parameters with decay(); decoupled
-  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
-  // stochastically.
+  // Whether 16-bit parameters have f32 originals, which are what is updated. Without them, bf16
+  // parameters are rounded stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host

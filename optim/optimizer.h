@@ -45,9 +45,10 @@ struct UpdateRule {
 // of the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
 struct StateOffload {
   bool to_host = false;
-  // Of each of two buffers on the device, only within Step, at most: an update is made in pieces of
-  // so many bytes, while the next piece arrives and the one before returns. Matrices of Muon's are
-  // not cut. Also used, with to_host or without, for weights on the host (nn/offload_weights.h).
+  // The most bytes that each of two buffers on the device takes, only within Step: an update is
+  // made in pieces of that size, while the next piece arrives and the one before returns. Muon's
+  // matrices are not cut. Also used, with to_host or without, for weights on the host
+  // (nn/offload_weights.h).
   int64_t buffer_bytes = int64_t{32} << 20;
 };
 
@@ -73,7 +74,7 @@ class [[nodiscard]] TrainingStep {
   // The gradient of the loss with respect to itself, times the loss scale where the state has one:
   // a scalar of f32 on its device, for one Backward.
   //   Backward(loss, training.Root());
-  // By ops::ScaleRoot of kernels/loss_scale also for other tensors.
+  // For other tensors there is ops::ScaleRoot (kernels/loss_scale).
   Tensor Root(double gradient = 1) const;
 
  private:
@@ -147,8 +148,8 @@ class Optimizer : public StepUpdater {
   // Groups are no part of it. With StateOffload they are tensors on the CPU, and asking waits for
   // the updates that the current stream got: ask again after a Step.
   NamedTensors NamedState() const;
-  // The same, with the parameter that each tensor belongs to, and of which it is shaped like this
-  // rank's part.
+  // The same, with the parameter that each tensor belongs to. A tensor has the shape of this rank's
+  // part of its parameter.
   void ForEachState(
       const std::function<void(const std::string& name, const Parameter&, const Tensor&)>& f) const;
   // Overwrites the state by tensors of the same names, shapes and dtypes, in any order and on any

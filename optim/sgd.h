@@ -9,8 +9,8 @@ struct SgdOptions {
   double momentum = 0;
   bool nesterov = false;    // needs momentum
   double weight_decay = 0;  // of parameters with decay(); added to the gradient
-  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
-  // stochastically.
+  // Whether 16-bit parameters have f32 originals, which are what is updated. Without them, bf16
+  // parameters are rounded stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host

@@ -24,7 +24,7 @@ class TiedGradients {
   TiedGradients& operator=(const TiedGradients&) = delete;
 
   const std::vector<std::shared_ptr<nn::TiedWeight>>& uses() const { return uses_; }
-  // The last addition: to each weight's gradient those of its uses, which are then empty.
+  // The last addition: adds the gradients of a weight's uses to its own, and empties them.
   void Add() const;
   void Clear() const;  // forgets the gradients of the uses
 

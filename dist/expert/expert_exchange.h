@@ -11,8 +11,8 @@
 
 namespace lockstep::dist {
 
-// Whether data-parallel ranks share out the experts of which it is a weight (ShareExperts); not
-// where only ranks do that compute the same sequences.
+// Whether it is a weight of experts that data-parallel ranks share out (ShareExperts), rather than
+// only ranks that compute the same sequences.
 bool IsOfDistributedExperts(const Parameter& parameter);
 
 // The axis along which each rank has an equal part of the experts of parameters [E, ...]: of all of
@@ -24,11 +24,11 @@ class ExpertExchange : public PartsAxis {
                           std::shared_ptr<ProcessGroup> sequence = nullptr)
       : ranks_(std::move(ranks)), sequence_(std::move(sequence)) {}
 
-  // Cuts the parameter, whose exchange is then `parts`. Of a parameter that this rank does not hold
-  // it is only known. Throws ArgumentError unless the ranks divide its experts.
+  // Cuts the parameter, whose exchange is then `parts`. One that this rank does not hold is only
+  // noted. Throws ArgumentError unless the ranks divide its experts.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter);
-  // From now on the ranks, but for those of a sequence, are some of those of another axis, which
-  // shares out all parameters: that one knows of copies, and sums.
+  // From now on the ranks, except those of a sequence, belong to another axis, which shares out all
+  // parameters: that axis knows of copies, and makes the sums.
   void JoinRanges() { joins_ranges_ = true; }
 
   ProcessGroup* group() const override { return ranks_.get(); }

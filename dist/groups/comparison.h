@@ -18,7 +18,7 @@ struct Party {
   std::vector<int> ranks;
 };
 
-// Of two runs of ranks, the first before the second: who says what, on its way up the tree.
+// Merges who says what in two runs of ranks, the first before the second, on the way up the tree.
 std::string MergeTexts(const std::string& first, const std::string& second);
 
 // While all ranks say the same, each sends and receives one short message for each neighbour in the

@@ -23,10 +23,10 @@ class Patience {
   // Uses the timeout of the options, and their `say` to report pauses.
   Patience(std::shared_ptr<ControlPlane> control, const GroupOptions& options);
 
-  // This rank waits from now on, or no longer.
+  // This rank begins to wait, or has ended its wait.
   void Begin();
   void End();
-  // Since when; the latest renewal counts as the beginning.
+  // When the wait began, or was last renewed; none if this rank does not wait.
   std::optional<Clock::time_point> since() const;
 
   // Call it at small intervals compared with the timeout. If half of it has passed and a rank

@@ -32,7 +32,7 @@ class Pause {
   Pause& operator=(const Pause&) = delete;
 
  private:
-  // A thread that a hung disk never lets end its pause must not keep the run's connections.
+  // Weak: a pause that never ends, because a disk hangs, must not keep the run's connections open.
   std::weak_ptr<ControlPlane> control_;
   uint64_t topic_ = 0;
 };

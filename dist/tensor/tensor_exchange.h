@@ -14,8 +14,8 @@ class TensorExchange : public PartsAxis {
   explicit TensorExchange(TensorRanksPtr ranks) : ranks_(std::move(ranks)) {}
 
   // Cuts the parameter along a dimension, whose `segments` (empty: all of it) are each cut. The
-  // second time, for a tied weight, it must be the same cut. `parts` has this axis. Of a parameter
-  // that this rank does not hold it is only known. Throws ArgumentError unless the parts of the
+  // second time, for a tied weight, it must be the same cut. `parts` has this axis. A parameter
+  // that this rank does not hold is only noted. Throws ArgumentError unless the parts of the
   // sums, TensorRanks::parts(), divide the segments.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter, int dim,
            const std::vector<int64_t>& segments);

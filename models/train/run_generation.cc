@@ -56,7 +56,7 @@ std::string GenerationConfigOf(const RunSetup& setup) {
   const std::string file = JoinPath(from, kGenerationConfig);
   const std::string given = !from.empty() && PathExists(file) ? ReadFile(file) : "";
   std::vector<int32_t> ends;
-  if (const auto encoder = EncoderOf(setup)) ends = encoder->EndsOfAnswers();
+  if (setup.conversations) ends = EncoderOf(setup)->EndsOfAnswers();
   const bool known = tokenizer.special_ids().eos || tokenizer.end_of_text() || !ends.empty();
   return known || !given.empty() ? GenerationConfig(&tokenizer, ends, given, file) : "";
 }

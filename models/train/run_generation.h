@@ -24,9 +24,9 @@ struct SamplePrompt {
 SamplePrompt MakeSamplePrompt(const RunSetup& setup, const data::Tokenizer& tokenizer);
 
 // generation_config.json of the checkpoints: that of the weights that the run started from, with
-// the tokens that end an answer in a run on conversations or pairs of answers. "" if nothing is
-// known of either, and for adapters, whose base has its own file. Throws InputError if that file is
-// not JSON, and as the template does.
+// the tokens that end an answer in a run on conversations. "" if nothing is known of either, and
+// for adapters, whose base has its own file. Throws InputError if that file is not JSON, and as the
+// template does.
 std::string GenerationConfigOf(const RunSetup& setup);
 
 }  // namespace lockstep::models
