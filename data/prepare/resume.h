@@ -1,0 +1,22 @@
+// What a call of Prepare finds in its folder: nothing, its own work, or something else.
+#pragma once
+
+#include <string>
+
+#include "data/prepare/manifest.h"
+
+namespace lockstep::data {
+
+// `manifest` is what a call would begin the folder with. If the folder has been begun with the same
+// options, sources and tokenizer, takes over its manifest, with the shards that are finished, and
+// returns true. False if there are no shards yet: then the folder is begun with this call's
+// options, whatever those of an earlier one were. InputError, which says what differs, for a folder
+// that was made from something else, lacks files that its manifest lists, or holds token files
+// without a manifest. Reads standard input to its end, if a finished folder was made from it.
+bool Resume(const std::string& folder, Manifest* manifest);
+
+// Compares the files of a finished folder with the hashes of their bytes in its manifest.
+// InputError if one has changed.
+void VerifyHashes(const std::string& folder, const Manifest& manifest);
+
+}  // namespace lockstep::data
