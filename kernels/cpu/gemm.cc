@@ -146,11 +146,15 @@ bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                                   int64_t k, int64_t batch, int64_t element, int threads) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
-  constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
+  constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024, 4096};
   constexpr int64_t kNearElements = 128 << 10;
   const int64_t depth = std::min(k, kMultiplyDepth), kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || k > kMultiplyDepth;
+  // The gradient of a bf16 weight by packed kernels (only their number of threads is known): its
+  // products take so little time that whole rows, which need no copy, are worth tiles of any width.
+  const bool prefer_whole_rows = transpose_a && element == 2 && threads > 0;
+  const int64_t copy_cost = prefer_whole_rows ? 48 : 12;
   const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
   // Per element: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
@@ -175,10 +179,10 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
-      if (tn * depth > 2 * kept) continue;
+      if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
       // Each row of B goes through the registers once per few rows of A, and at least once.
       int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
-      if (tn < n) tile += 12 * tm * tn;
+      if (tn < n) tile += copy_cost * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
       int64_t cost = 0;
       for (const auto& [workers, weight] : loads) {
