@@ -151,9 +151,9 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   const int64_t depth = std::min(k, kMultiplyDepth), kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || k > kMultiplyDepth;
-  // The gradient of a bf16 weight: its products take so little time that whole rows, which need no
-  // copy, are worth tiles of any width.
-  const bool prefer_whole_rows = transpose_a && element == 2;
+  // The gradient of a bf16 weight by packed kernels (only their number of threads is known): its
+  // products take so little time that whole rows, which need no copy, are worth tiles of any width.
+  const bool prefer_whole_rows = transpose_a && element == 2 && threads > 0;
   const int64_t copy_cost = prefer_whole_rows ? 48 : 12;
   const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
   // Per element: read from beyond all caches, or not.

@@ -27,9 +27,6 @@ void SquareSumsCpu(Stream, std::span<const Tensor> grads, const Tensor& sums) {
       DispatchFloat("grad_norm", grad.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::type;
         const T* g = grad.data<T>() + chunks[i].begin;
-        // Into the second-level cache, which asks memory for more lines at a time than loads do.
-        constexpr int64_t kLine = 64 / sizeof(T);
-        for (int64_t k = 0; k < n; k += kLine) __builtin_prefetch(g + k, 0, 2);
         out[i] = SumOver<double>(n, [=](int64_t k) {
           const double x = Convert<double>(g[k]);
           return x * x;
