@@ -62,6 +62,15 @@ bool HoldsConversations(const DataOptions& data, const std::string& path) {
   return data.format == "chat" && (data.mix.empty() || data::IsJsonLinesName(path));
 }
 
+// Whether the tokenizer of a preset gives way to that of the data.
+bool KeepTheirTokenizer(const DataOptions& data) {
+  const auto keep = [&](const std::string& path) {
+    return data.tokenizer == "char" ? data::HoldsTokenFiles(path) : data::HoldsPreparedFiles(path);
+  };
+  if (data.mix.empty()) return keep(data.path);
+  return std::ranges::all_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
+}
+
 }  // namespace
 
 bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
@@ -75,13 +84,12 @@ bool HoldsConversations(const RunConfig& config) {
   });
 }
 
-bool KeepTheirTokenizer(const DataOptions& data) {
-  const auto keep = [&](const std::string& path) {
-    if (data.tokenizer == "char") return data::HoldsTokenFiles(path);
-    return IsDirectory(path) && data::HoldsPreparedFiles(path);
-  };
-  if (data.mix.empty()) return keep(data.path);
-  return std::ranges::all_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
+RunConfig SettleTokenizer(const Options& options, const RunConfig& config) {
+  RunConfig settled = config;
+  if (!options.IsWritten("data.tokenizer") && KeepTheirTokenizer(config.data)) {
+    settled.data.tokenizer = "auto";
+  }
+  return settled;
 }
 
 bool MasksDocuments(const RunConfig& config, bool conversations) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/options/config.h"
+#include "models/options/options.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
@@ -15,9 +16,11 @@ bool HoldsConversations(const RunConfig& config);
 // Whether tokens see only those of their own document.
 bool MasksDocuments(const RunConfig& config, bool conversations);
 
-// Whether a tokenizer that a preset names, and not the user, gives way to that of the data: of
-// token files no char tokenizer can be made, and those of `prepare` have their own.
-bool KeepTheirTokenizer(const DataOptions& data);
+// The configuration, with the tokenizer that a preset names, and not the user, given up for that of
+// the data, data.tokenizer = "auto": of token files no char tokenizer can be made, and those of
+// `prepare` have their own. Written down, it opens the same data again. InputError for a malformed
+// manifest.
+RunConfig SettleTokenizer(const Options& options, const RunConfig& config);
 
 // Opens the data into `setup`, with the tokenizer and the chat template of the folder `weights`,
 // unless the configuration names others; "": the run starts from no weights. InputError.

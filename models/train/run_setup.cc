@@ -26,9 +26,6 @@ RunConfig BeginSettling(const Options& options, const RunConfig& config, bool ha
   if (conversations && has_weights && !options.IsWritten("model.block_size")) {
     settled.model.block_size = kConversationWindow;
   }
-  if (!options.IsWritten("data.tokenizer") && KeepTheirTokenizer(config.data)) {
-    settled.data.tokenizer = "auto";
-  }
   return settled;
 }
 
@@ -73,9 +70,10 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
 
 }  // namespace
 
-RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
+RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
                     Device device, int64_t processes) {
-  RunSetup setup = BeginSetup(config, device, processes);
+  RunSetup setup = BeginSetup(SettleTokenizer(options, given), device, processes);
+  const RunConfig& config = setup.config;
   setup.start = start;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!config.lora.init_from.empty() && !start.checkpoint &&
@@ -117,9 +115,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   return setup;
 }
 
-RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
+RunSetup PrepareShape(const Options& options, const RunConfig& given, Device device,
                       int64_t processes) {
-  RunSetup setup = BeginSetup(config, device, processes);
+  RunSetup setup = BeginSetup(SettleTokenizer(options, given), device, processes);
+  const RunConfig& config = setup.config;
   const bool conversations = HoldsConversations(config);
   setup.document_mask = MasksDocuments(config, conversations);
   RunConfig settled = BeginSettling(options, config, !config.init_from.empty(), conversations);

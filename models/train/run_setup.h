@@ -14,7 +14,9 @@
 namespace lockstep::models {
 
 struct RunSetup {
-  RunConfig config;  // as given; the fields below settle what it leaves open
+  // As given, but for a preset's tokenizer that gives way to the data's (SettleTokenizer); the
+  // fields below settle what it leaves open.
+  RunConfig config;
   RunStart start;
   GptConfig model;     // its block_size exceeds the window if the weights have more positions
   int64_t window = 0;  // tokens of a row

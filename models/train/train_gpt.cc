@@ -19,6 +19,7 @@
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
 #include "models/train/run_checks.h"
+#include "models/train/run_data.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/training_loop.h"
@@ -132,7 +133,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (!only_evaluate) {
     start = ranks.FromMain([&] {
       lock = LockRunFolder(config.out_dir, Warn);
-      return PrepareRunFolder(config, Warn);
+      return PrepareRunFolder(SettleTokenizer(options, config), Warn);
     });
     // The folder is locked now, so this run may write its flight records there.
     if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));

@@ -465,10 +465,19 @@ TEST(ConfigChecks, PreparedFoldersKeepTheirTokenizerUnlessTheUserNamesOne) {
     const ParsedRun run(arguments);
     return PrepareRun(run.options, run.config, {}, kCpu, 1);
   };
-  for (const std::string& data : {"--data.path=" + tokens, "--data.mix=" + tokens + ":1"}) {
+  for (const std::string& data :
+       {"--data.path=" + tokens, "--data.path=" + tokens + "/*.bin", "--data.mix=" + tokens + ":1",
+        "--data.mix=" + tokens + "/tokens_train_000000.bin:1"}) {
     for (const std::string preset : {"llama-tiny", "shakespeare-char-cpu", "gpt2"}) {
+      SCOPED_TRACE(preset + " " + data);
       const RunSetup setup = prepare({"--model.preset=" + preset, data, "--model.block_size=32"});
-      EXPECT_EQ(setup.dataset.vocab_size, 256) << preset << " " << data;
+      EXPECT_EQ(setup.dataset.vocab_size, 256);
+      // What the run's folder records opens the same data.
+      WriteFileAtomically(folder.Path("config.toml"), ToToml(setup.config));
+      const RunSetup again = prepare({folder.Path("config.toml")});
+      EXPECT_EQ(again.config.data.tokenizer, "auto");
+      EXPECT_EQ(again.dataset.fingerprint, setup.dataset.fingerprint);
+      EXPECT_EQ(again.dataset.tokenizer->ToJson(), setup.dataset.tokenizer->ToJson());
     }
     EXPECT_THAT(test::MessageOf<InputError>([&] {
                   prepare({"--model.preset=llama-tiny", data, "--data.tokenizer=char"});

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <regex>
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "data/prepare/prepare.h"
+#include "data/tokenizer/byte_tokenizer.h"
 #include "tests/options/option_runs.h"
 
 namespace lockstep {
@@ -70,6 +73,32 @@ TEST_F(TrainGptRunOptions, DataMixIsWhatItTrainsOn) {
       run(mix, {"--checkpoint.resume=" + whole.folder + "/checkpoints/step-00000004"});
   EXPECT_EQ(resumed.Lines("metrics.jsonl").back()["loss"],
             whole.Lines("metrics.jsonl").back()["loss"]);
+}
+
+// Presets name a tokenizer for text, which gives way to that of prepared data. The run's folder
+// records what was used, so that its config.toml alone continues it.
+TEST_F(TrainGptRunOptions, PresetsRecordTheTokenizerOfPreparedData) {
+  const std::string tokens = Path("prepared");
+  data::Prepare({.paths = {Path("other.txt")},
+                 .text = {},
+                 .tokenizer = std::make_shared<data::ByteTokenizer>(),
+                 .out_dir = tokens,
+                 .val_fraction = 0,
+                 .threads = 1});
+  for (const std::string& data : {"--data.path=" + tokens, "--data.mix=" + tokens + ":1"}) {
+    const TrainingRun first = Train({"--model.preset=llama-tiny", data});
+    const std::string again = first.folder + "-again";
+    const Result resumed =
+        RunProgram({"models/train_gpt", first.folder + "/config.toml", "--out_dir=" + again,
+                    "--checkpoint.resume=" + first.folder + "/checkpoints/step-00000004"});
+    ASSERT_EQ(resumed.exit_code, 0) << resumed;
+    EXPECT_THAT(resumed.out, Not(HasSubstr("with a different configuration")));
+    EXPECT_EQ((TrainingRun{resumed, again}.Lines("metrics.jsonl").back()["loss"]),
+              first.Lines("metrics.jsonl").back()["loss"]);
+    const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + again, "--prompt=abc",
+                                      "--tokens=5", "--threads=1"});
+    EXPECT_EQ(sample.exit_code, 0) << sample;
+  }
 }
 
 TEST_F(TrainGptRunOptions, DataFieldIsTheText) {
