@@ -58,7 +58,16 @@ void AddedTokenFinder::Add(const AddedToken& token, std::string_view pattern) {
   }
   token_at_[node] = static_cast<int32_t>(tokens_.size());
   tokens_.push_back(token);
-  first_byte_[static_cast<uint8_t>(pattern[0])] = true;
+  bool& is_first = is_first_byte_[static_cast<uint8_t>(pattern[0])];
+  if (!is_first) first_bytes_ += pattern[0];
+  is_first = true;
+}
+
+size_t AddedTokenFinder::NextStart(std::string_view text, size_t begin) const {
+  // In most vocabularies all of them start with '<'.
+  if (first_bytes_.size() == 1) return std::min(text.find(first_bytes_[0], begin), text.size());
+  while (begin < text.size() && !is_first_byte_[static_cast<uint8_t>(text[begin])]) ++begin;
+  return begin;
 }
 
 const AddedToken* AddedTokenFinder::Longest(std::string_view text, size_t* length) const {
@@ -81,10 +90,9 @@ void AddedTokenFinder::Cut(std::string_view text, bool with_specials, const Sink
     return;
   }
   size_t done = 0;  // everything before has been given to the sink
-  for (size_t i = 0; i < text.size();) {
+  for (size_t i = NextStart(text, 0); i < text.size(); i = NextStart(text, i)) {
     size_t length = 0;
-    const AddedToken* token =
-        first_byte_[static_cast<uint8_t>(text[i])] ? Longest(text.substr(i), &length) : nullptr;
+    const AddedToken* token = Longest(text.substr(i), &length);
     if (token == nullptr) {
       ++i;
       continue;

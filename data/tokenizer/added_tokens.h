@@ -38,6 +38,8 @@ class AddedTokenFinder {
   void Cut(std::string_view text, bool with_specials, const Sink& sink) const;
 
  private:
+  // Where the first pattern from `begin` on may start, or the end of the text.
+  size_t NextStart(std::string_view text, size_t begin) const;
   // The token at the start of `text` with the longest pattern, or null; its length in bytes.
   const AddedToken* Longest(std::string_view text, size_t* length) const;
 
@@ -45,7 +47,8 @@ class AddedTokenFinder {
   std::unordered_map<uint64_t, uint32_t> edges_;
   std::vector<int32_t> token_at_{-1};  // by node: index into tokens_, or -1
   std::vector<AddedToken> tokens_;
-  std::array<bool, 256> first_byte_{};
+  std::array<bool, 256> is_first_byte_{};
+  std::string first_bytes_;  // the same ones
 };
 
 }  // namespace lockstep::data
