@@ -18,8 +18,8 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 // JSONL, several files, or compressed ones: their tokens are kept in memory (2 bytes each, or 4 if
 // there are ids above 65,535), while their text passes through; only a char tokenizer, which is
 // made from all of it, holds it as long as it encodes. With the tokens around each document with
-// which `prepare` writes it in llm.c's format (MarksOf).  A larger text than a document may be comes in
-// pieces.
+// which `prepare` writes it in llm.c's format (MarksOf).  A larger text than a document may be
+// comes in pieces.
 Dataset FromDocuments(const DatasetOptions& options);
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);
 // A folder that `prepare` made.

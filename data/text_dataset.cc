@@ -98,8 +98,8 @@ class DocumentTokens : public TokenSource {
   const std::vector<uint64_t> starts_;
 };
 
-// Encodes documents, with what stands around them in llm.c's format (MarksOf). Keeps their tokens in
-// blocks, so that none are copied to make room for more.
+// Encodes documents, with what stands around them in llm.c's format (MarksOf). Keeps their tokens
+// in blocks, so that none are copied to make room for more.
 class DocumentEncoder {
  public:
   explicit DocumentEncoder(std::shared_ptr<const Tokenizer> tokenizer)

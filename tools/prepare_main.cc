@@ -85,8 +85,9 @@ void AddOptions(models::Options& options, Config& c) {
   options.OnResolve([&c](models::Options& o) {
     for (const char* key : {"special_tokens", "split_pattern"}) {
       if (c.train_tokenizer == 0 && o.IsWritten(key)) {
-        o.Fail({key}, StrCat(key, " is for a tokenizer that prepare trains; add "
-                                  "--train_tokenizer=32000, or leave it out"));
+        o.Fail({key}, StrCat(key,
+                             " is for a tokenizer that prepare trains; add "
+                             "--train_tokenizer=32000, or leave it out"));
       }
     }
     if (c.train_tokenizer == 0 || !o.IsWritten("data.tokenizer")) return;

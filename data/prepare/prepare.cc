@@ -275,8 +275,7 @@ bool Resume(const PrepareOptions& options, Manifest* manifest) {
 void Encode(NumberedDocument document, const std::vector<std::string>& files,
             const PrepareOptions& options, const DocumentMarks& marks, EncodedBatch* batch) {
   const bool first = document.raw.first(), last = document.raw.last;
-  EncodedDocument encoded{
-      .at = document.raw.position, .document = document.number, .last = last};
+  EncodedDocument encoded{.at = document.raw.position, .document = document.number, .last = last};
   const DocumentText text = TextOf(std::move(document.raw), files, options.text);
   encoded.bytes = static_cast<int64_t>(text.text.size());
   encoded.bad_utf8 = text.bad_utf8;

@@ -39,7 +39,8 @@ class ShardStream {
   // Goes on after `finished` shards, at `next`.
   ShardStream(Options options, int64_t finished, ShardStart next);
 
-  // Appends a document of the stream, or a piece of one, in their order. What lies before next() is passed over.
+  // Appends a document of the stream, or a piece of one, in their order. What lies before next() is
+  // passed over.
   void Add(const EncodedDocument& document, std::span<const int32_t> tokens);
   // Finishes the last shard, if one has been begun.
   void Finish(const ShardStart& end);

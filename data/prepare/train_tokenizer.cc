@@ -21,8 +21,8 @@ std::unique_ptr<Tokenizer> TrainTokenizer(const std::vector<std::string>& files,
                                           const TokenizerTraining& training) {
   BpeTrainerOptions bpe_options{.vocab_size = training.vocab_size};
   for (const std::string& token : training.special_tokens) {
-    if (token.empty() || std::ranges::find(bpe_options.special_tokens, token) !=
-                             bpe_options.special_tokens.end()) {
+    if (token.empty() ||
+        std::ranges::find(bpe_options.special_tokens, token) != bpe_options.special_tokens.end()) {
       throw InputError(StrCat("special_tokens: ", Quoted(token),
                               " is empty, or a special token already; name each only once, and "
                               "leave <|endoftext|>, which is always there, out"));

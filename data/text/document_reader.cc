@@ -163,7 +163,8 @@ bool DocumentReader::NextPiece(std::string* piece) {
   size_t end = kNone;
   for (;;) {
     // A cut depends on what follows it, not on where reading stops.
-    const size_t to = at_end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), size_t{4});
+    const size_t to =
+        at_end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), size_t{4});
     if (from < to) end = FindTextCut(buffer_, std::exchange(from, to), to);
     const auto length = static_cast<int64_t>(std::min(end, buffer_.size()));
     if (length > options_.max_document_bytes) FailTooLarge();

@@ -74,11 +74,11 @@ class DocumentReader {
   DocumentReader(std::vector<std::string> files, TextOptions options, TextPosition start = {});
   ~DocumentReader();
 
-  // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty documents of text are
-  // passed over, but lines count; a byte-order mark at a file's start is dropped. Throws InputError
-  // that names file and line for a document above the limit and for damaged compressed data,
-  // for a JSON array in place of JSONL, for a file whose beginning is no UTF-8 text (RequireText),
-  // and IoError.
+  // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty
+  // documents of text are passed over, but lines count; a byte-order mark at a file's start is
+  // dropped. Throws InputError that names file and line for a document above the limit and for
+  // damaged compressed data, for a JSON array in place of JSONL, for a file whose beginning is no
+  // UTF-8 text (RequireText), and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.

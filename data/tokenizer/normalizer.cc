@@ -144,8 +144,7 @@ void Normalizer::Add(const JsonObject& json) {
   }
 }
 
-std::string_view Normalizer::Apply(std::string_view text, std::string* buffer,
-                                   bool prepend) const {
+std::string_view Normalizer::Apply(std::string_view text, std::string* buffer, bool prepend) const {
   std::string next;
   for (const Step& step : steps_) {
     if (text.empty()) break;

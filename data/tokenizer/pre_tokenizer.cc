@@ -113,9 +113,8 @@ void PreTokenizer::Run(size_t index, std::string_view text, Place place, const S
     text = changed;
   }
   const std::string_view space = step.space.empty() ? " " : std::string_view(step.space);
-  const bool wants_prefix =
-      (step.prefix == Prefix::kAlways && place != Place::kBehindText) ||
-      (step.prefix == Prefix::kFirst && place == Place::kStart);
+  const bool wants_prefix = (step.prefix == Prefix::kAlways && place != Place::kBehindText) ||
+                            (step.prefix == Prefix::kFirst && place == Place::kStart);
   if (wants_prefix && !text.starts_with(space)) {
     changed = StrCat(space, text);
     text = changed;

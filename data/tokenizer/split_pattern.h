@@ -31,8 +31,8 @@ class SplitPattern {
   static std::unique_ptr<SplitPattern> Literal(std::string_view text);
 };
 
-// The pattern of a well-known tokenizer: "gpt2", "llama-3", "qwen2", "gpt-4o" or "tekken". Any other
-// name is an InputError that lists them.
+// The pattern of a well-known tokenizer: "gpt2", "llama-3", "qwen2", "gpt-4o" or "tekken". Any
+// other name is an InputError that lists them.
 std::string NamedSplitPattern(std::string_view name);
 
 // The hand-written matcher of a well-known pattern; null for all others.

@@ -113,9 +113,10 @@ TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
   }
   if (!in_parts) return;
   const std::vector<std::string> parts = {
-      " ",  "  ",  "\n",     "\n\n",   "\r\n",   "\t",     "\u3000", "\u00a0", "\u180e", "a",
-      "B",  "the", "\u00e9", "e\u0301", "\u4e2d", "\u05d0", "7",      "123",    "\u0663", "'s",
-      "'",  ".",  "/",      "(",      "\u3002", "\u0301", "\U0001F600", "<b>",  "\u1100\u1161"};
+      " ",      "  ",     "\n",         "\n\n", "\r\n",        "\t",      "\u3000", "\u00a0",
+      "\u180e", "a",      "B",          "the",  "\u00e9",      "e\u0301", "\u4e2d", "\u05d0",
+      "7",      "123",    "\u0663",     "'s",   "'",           ".",       "/",      "(",
+      "\u3002", "\u0301", "\U0001F600", "<b>",  "\u1100\u1161"};
   std::mt19937 random(3);
   int cuts = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -125,7 +126,7 @@ TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1 + random() % 20, &cuts), tokenizer_->Encode(text))
         << json(text);
   }
-  EXPECT_GT(cuts, 10000);
+  EXPECT_GT(cuts, 3000);
   for (const json& golden : golden_["cases"]) {
     const std::string text = golden["text"];
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1, &cuts), golden["ordinary"].get<Ids>()) << text;
@@ -140,8 +141,10 @@ TEST(TextPartsTest, APatternThatJoinsWordsIsNoticed) {
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\S+\s*|\s+)";
   file["model"]["ignore_merges"] = false;
   const std::string space = BytesToPrintable(" ");
-  file["model"]["merges"].push_back(json{"e", space});
-  file["model"]["vocab"]["e" + space] = 500000;
+  json& merges = file["model"]["merges"];
+  merges.insert(merges.begin(), json::array({"e", space}));
+  json& vocab = file["model"]["vocab"];
+  vocab["e" + space] = vocab.size();
   EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
 

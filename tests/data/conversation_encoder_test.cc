@@ -128,7 +128,8 @@ TEST(ConversationEncoder, ATrainedVocabularyRoundTripsChatMl) {
   const Conversation conversation = ConversationOf(Turns({"What is <|im_end|>?", "The sky."}));
   const EncodedConversation encoded = encoder.Encode(conversation);
   EXPECT_EQ(tokenizer->Decode(encoded.ids), encoder.Render(conversation).text);
-  const int32_t start = *tokenizer->AddedId("<|im_start|>"), end = *tokenizer->AddedId("<|im_end|>");
+  const int32_t start = *tokenizer->AddedId("<|im_start|>"),
+                end = *tokenizer->AddedId("<|im_end|>");
   EXPECT_EQ(std::ranges::count(encoded.ids, start), 2);
   EXPECT_EQ(std::ranges::count(encoded.ids, end), 2);  // not what the user spells
   EXPECT_EQ(encoder.EndOfAnswer(), end);

@@ -56,7 +56,9 @@ class TestTokenizer : public ByteTokenizer {
 class BosTokenizer : public TestTokenizer {
  public:
   int64_t vocab_size() const override { return 258; }
-  SpecialIds special_ids() const override { return {.bos = 257, .eos = 256, .before = {257}}; }
+  SpecialIds special_ids() const override {
+    return {.bos = 257, .eos = 256, .pad = {}, .unk = {}, .before = {257}, .after = {}};
+  }
 };
 
 std::string Bytes(const std::string& path) { return ReadFile(path); }
@@ -376,7 +378,9 @@ TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
   ASSERT_GT(FileSize(file), options.text.max_document_bytes);
   const int64_t growth = GrowthKib([&] { Prepare(options); });
   EXPECT_GT(growth, 0);
-  if (!test::kSanitized) EXPECT_LT(growth, 80 << 10);
+  if (!test::kSanitized) {
+    EXPECT_LT(growth, 80 << 10);
+  }
   const Manifest manifest = *ReadManifest(options.out_dir);
   EXPECT_EQ(manifest.tokens(), FileSize(file) + 1);
   EXPECT_EQ(manifest.counts().documents, 1);
@@ -394,8 +398,7 @@ TEST_F(PrepareTest, DocumentsOfModelsWithBosBeginWithIt) {
     options.shard_tokens = 1'000'000;
     const Manifest manifest = Prepare(options).manifest;
     EXPECT_EQ(manifest.options.at("begin_of_text"), "257");
-    const Stream found =
-        Together(options.out_dir, manifest, Split::kTrain, options.shard_tokens);
+    const Stream found = Together(options.out_dir, manifest, Split::kTrain, options.shard_tokens);
     EXPECT_THAT(std::vector(found.tokens.begin(), found.tokens.begin() + 7),
                 ::testing::ElementsAre(257, 'a', 'b', 256, 257, 'c', 256));
     ASSERT_EQ(found.starts.size(), 5u);
@@ -411,6 +414,7 @@ TEST_F(PrepareTest, DocumentsOfModelsWithBosBeginWithIt) {
       RemoveTree(JoinPath(options.out_dir, IndexPathOf(shard.file)));
     }
     const Dataset dataset = OpenDataset({.path = options.out_dir + "/*.bin",
+                                         .tokenizer = "",
                                          .loaded_tokenizer = options.tokenizer,
                                          .val_fraction = 0,
                                          .document_mask = true});
@@ -614,7 +618,8 @@ TEST_F(PrepareTest, TrainsATokenizer) {
   PrepareOptions options = To("trained");
   options.tokenizer = TrainTokenizer(files, options.text, {.vocab_size = 300});
   EXPECT_EQ(options.tokenizer->vocab_size(), 300);
-  EXPECT_EQ(options.tokenizer->ToJson(), TrainTokenizer(files, options.text, {.vocab_size = 300})->ToJson());
+  EXPECT_EQ(options.tokenizer->ToJson(),
+            TrainTokenizer(files, options.text, {.vocab_size = 300})->ToJson());
   const PrepareResult result = Prepare(options);
   const auto loaded = LoadTokenizer(options.out_dir);
   const Stream train = Together(options.out_dir, result.manifest, Split::kTrain, 7000);
@@ -632,8 +637,8 @@ TEST_F(PrepareTest, TrainedTokenizersHaveSpecialTokensAndAPatternAsAsked) {
   const std::vector<std::string> files = ListTextFiles(options_.paths);
   const std::vector<std::string> special = {"<|im_start|>", "<|im_end|>"};
   const auto train = [&](const std::string& pattern) {
-    return TrainTokenizer(
-        files, {}, {.vocab_size = 275, .special_tokens = special, .split_pattern = pattern});
+    return TrainTokenizer(files, {},
+                          {.vocab_size = 275, .special_tokens = special, .split_pattern = pattern});
   };
   std::map<std::string, int32_t> digits;  // tokens of 12345
   for (const char* pattern : {"gpt2", "llama-3", "qwen2", "gpt-4o", "tekken"}) {
