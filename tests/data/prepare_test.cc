@@ -374,6 +374,7 @@ TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
   PrepareOptions options = To("large");
   options.paths = {file};
   options.out_dir = folder + "/out";
+  options.shard_tokens = 100'000'000;
   options.val_fraction = 0;
   ASSERT_GT(FileSize(file), options.text.max_document_bytes);
   const int64_t growth = GrowthKib([&] { Prepare(options); });
