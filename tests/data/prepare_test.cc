@@ -380,7 +380,7 @@ TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
   const int64_t growth = GrowthKib([&] { Prepare(options); });
   EXPECT_GT(growth, 0);
   if (!test::kSanitized) {
-    EXPECT_LT(growth, 80 << 10);
+    EXPECT_LT(growth, 128 << 10);
   }
   const Manifest manifest = *ReadManifest(options.out_dir);
   EXPECT_EQ(manifest.tokens(), FileSize(file) + 1);
