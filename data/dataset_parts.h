@@ -17,9 +17,9 @@ namespace lockstep::data {
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options);
 // JSONL, several files, or compressed ones: their tokens are kept in memory (2 bytes each, or 4 if
 // there are ids above 65,535), while their text passes through; only a char tokenizer, which is
-// made from all of it, holds it as long as it encodes. With the tokens around each document with
-// which `prepare` writes it in llm.c's format (MarksOf).  A larger text than a document may be
-// comes in pieces.
+// made from all of it, holds it as long as it encodes. With the tokens around each
+// document with which `prepare` writes it in llm.c's format (MarksOf). A larger file of text than a
+// document may be is read in pieces.
 Dataset FromDocuments(const DatasetOptions& options);
 // Files that `prepare` made, of a finished folder, have that folder's tokenizer.
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -42,8 +44,7 @@ void AddOptions(models::Options& options, Config& c) {
                       "is text"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
-               .doc = "text: what one document is; a file may have any size, since it is encoded "
-                      "in pieces"});
+               .doc = "a file of text may have any size; what one document of text is"});
   options.Add("data.field", &c.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.max_document_bytes", &c.max_document_bytes,
               {.min = 1,
@@ -96,13 +97,23 @@ void AddOptions(models::Options& options, Config& c) {
   });
 }
 
+// Each value may be several, with commas between them.
+std::vector<std::string> SpecialTokens(const Config& c) {
+  std::vector<std::string> tokens;
+  for (const std::string& value : c.special_tokens) {
+    std::istringstream list(value);
+    for (std::string token; std::getline(list, token, ',');) tokens.push_back(token);
+  }
+  return tokens;
+}
+
 // What this program's tokenizer is called in the manifest.
 std::string TokenizerOrigin(const Config& c) {
   if (c.train_tokenizer == 0) return c.tokenizer;
   std::string origin = StrCat("train_tokenizer=", c.train_tokenizer);
   // As earlier versions wrote it where these are not given.
   if (c.split_pattern != "gpt2") origin += StrCat(" split_pattern=", c.split_pattern);
-  for (const std::string& token : c.special_tokens) origin += StrCat(" special_token=", token);
+  for (const std::string& token : SpecialTokens(c)) origin += StrCat(" special_token=", token);
   return origin;
 }
 
@@ -130,7 +141,7 @@ std::unique_ptr<data::Tokenizer> GetTokenizer(const Config& c, const data::TextO
                static_cast<long long>(c.train_tokenizer));
   return data::TrainTokenizer(files, text,
                               {.vocab_size = c.train_tokenizer,
-                               .special_tokens = c.special_tokens,
+                               .special_tokens = SpecialTokens(c),
                                .split_pattern = c.split_pattern});
 }
 

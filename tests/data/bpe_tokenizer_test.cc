@@ -126,7 +126,7 @@ TEST_P(GoldenTest, PiecesHaveTheIdsOfTheWhole) {
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1 + random() % 20, &cuts), tokenizer_->Encode(text))
         << json(text);
   }
-  EXPECT_GT(cuts, 10000);
+  EXPECT_GT(cuts, 3000);
   for (const json& golden : golden_["cases"]) {
     const std::string text = golden["text"];
     ASSERT_EQ(EncodeInPieces(*tokenizer_, text, 1, &cuts), golden["ordinary"].get<Ids>()) << text;
@@ -141,8 +141,10 @@ TEST(TextPartsTest, APatternThatJoinsWordsIsNoticed) {
   file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\S+\s*|\s+)";
   file["model"]["ignore_merges"] = false;
   const std::string space = BytesToPrintable(" ");
-  file["model"]["merges"].push_back(json{"e", space});
-  file["model"]["vocab"]["e" + space] = 500000;
+  json& merges = file["model"]["merges"];
+  merges.insert(merges.begin(), json::array({"e", space}));
+  json& vocab = file["model"]["vocab"];
+  vocab["e" + space] = vocab.size();
   EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
 
