@@ -164,7 +164,9 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
            [&](LanguageModel& model) {
              return ShareOut(setup, groups, plan, dynamic_cast<Gpt&>(model));
            },
-       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
+       .optimizer = setup.evaluates_only
+                        ? std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)>()
+                        : [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
        .grad_accum = setup.micro_batches,
@@ -219,23 +221,26 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   const std::unique_ptr<dist::DataRanks> parallel = o.parallel ? o.parallel(*model) : nullptr;
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
-  const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
+  const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer ? o.optimizer(*model) : nullptr;
   log.NoteKeptOnHost();
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
   StepState state(kMeta, 1);
   if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
   log.Begin();
-  // The second step sees the optimizer state that the first one made.
-  for (int i = 0; i < 2; ++i) {
-    if (o.graphs && i == 1) log.BeginGraph();
-    Step(o, i, *model, parallel.get(), *optimizer, state, log);
+  if (optimizer) {
+    // The second step sees the optimizer state that the first one made.
+    for (int i = 0; i < 2; ++i) {
+      if (o.graphs && i == 1) log.BeginGraph();
+      Step(o, i, *model, parallel.get(), *optimizer, state, log);
+    }
+    log.EndSteps();
   }
-  log.EndSteps();
   if (o.evaluates) {
     const NoGrad no_grad;
     LossOf(o, *model);
   }
   MemoryPlan plan = log.Plan();
+  plan.evaluates_only = optimizer == nullptr;
   const auto parts = dist::MeshParts::Of(model->Parameters());
   const bool adapters = !nn::LoraParameters(*model).empty();
   for (const auto& [path, layer] : nn::QuantizedLayers(*model)) {
@@ -298,7 +303,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   plan.host = most_on_host;
   plan.evaluating = most_evaluating;
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
-  if (setup.config.checkpoint.async) {
+  if (setup.config.checkpoint.async && !setup.evaluates_only) {
     plan.all_copy = SavesParts(setup);
     plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
   }
@@ -307,7 +312,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
 
 std::string Summary(const MemoryPlan& plan, ByteFormat format) {
   std::string s = format(static_cast<double>(plan.peak.total()));
-  s += " at the peak of a step";
+  s += plan.evaluates_only ? " at the peak of an evaluation" : " at the peak of a step";
   if (plan.pipeline_rank >= 0) s += fmt::format(" on rank {} of the pipeline", plan.pipeline_rank);
   const char* separator = ": ";
   for (const auto& [name, kind] : kMemoryKinds) {

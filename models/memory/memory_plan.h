@@ -64,6 +64,8 @@ struct MemoryPlan {
   // Steps are CUDA graphs, which keep everything that is reserved; and what the allocator takes
   // beside it for an evaluation, which is no graph.
   bool graphs = false;
+  // There are no steps: `peak` and `largest` are those of an evaluation.
+  bool evaluates_only = false;
   int64_t evaluation = 0;
   // Bytes of tensors, with weights and optimizer state, at the peak of an evaluation, for which
   // ranks that compute a sequence together each have all of it. Of the rank that takes most.
@@ -90,7 +92,8 @@ struct MemoryPlanOptions {
   // The ranks of a step, in planned groups (dist/groups/planned_group.h); they may also materialise
   // the model. Empty or null: a single process.
   std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel{};
-  std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)> optimizer;
+  // Empty: the run only evaluates.
+  std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)> optimizer{};
   int64_t batch_size = 1;
   int64_t window = 1;      // tokens of a sample
   int64_t grad_accum = 1;  // of a single process
@@ -102,7 +105,8 @@ struct MemoryPlanOptions {
   bool graphs = false;     // of a GPU: steps are CUDA graphs, with pools of their own
 };
 
-// Makes the model and the optimizer, and two updates, as Trainer does. Allocates next to nothing.
+// Makes the model and the optimizer, two updates as Trainer does, and an evaluation, as far as the
+// run makes them. Allocates next to nothing.
 MemoryPlan PlanMemory(const MemoryPlanOptions& options);
 MemoryPlan PlanMemory(const RunSetup& setup);
 
@@ -113,9 +117,9 @@ using MemoryFits = std::function<bool(const MemoryPlan&)>;
 // FormatBytes, or another unit.
 using ByteFormat = std::string (*)(double bytes);
 
-// On one line: "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..."; what the
-// process takes for it on the CPU, or "" if that is not planned. Then a table of several lines; of
-// a GPU with what a rank takes of its host's memory.
+// On one line: "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ...", or of an
+// evaluation where there are no steps; what the process takes for it on the CPU, or "" if that is
+// not planned. Then a table of several lines; of a GPU with what a rank takes of its host's memory.
 std::string Summary(const MemoryPlan& plan, ByteFormat format = FormatBytes);
 std::string ProcessSummary(const MemoryPlan& plan);
 std::string Table(const MemoryPlan& plan, Device device, ByteFormat format = FormatBytes);

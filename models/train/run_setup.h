@@ -29,7 +29,8 @@ struct RunSetup {
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   std::optional<data::ConversationCounts> conversations{};  // that the data set consists of
-  bool document_mask = false;  // data.document_mask, and always for conversations
+  bool document_mask = false;   // data.document_mask, and always for conversations
+  bool evaluates_only = false;  // --eval_only: there are no steps and no optimizer
   Device device;
   int64_t sample_tokens() const { return rows_per_sample * window; }
   bool prefers() const { return rows_per_sample == 2; }

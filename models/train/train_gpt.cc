@@ -143,6 +143,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   uint64_t start_hash = 0;
   ranks.OnEveryRank([&] {
     setup = PrepareRun(options, config, start, device, ranks.size());
+    setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     if (ranks.control()) start_hash = HashOfStart(setup);
     memory = SettleMemory(setup, rendezvous);

@@ -56,7 +56,7 @@ std::vector<double> AddUp(const std::vector<double>& values, int64_t n) {
 
 }  // namespace
 
-Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSchedule schedule,
                  data::Loader& loader, const TrainerOptions& options)
     : model_(model),
       optimizer_(optimizer),
@@ -74,6 +74,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
   }
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
+  if (optimizer == nullptr) return;
   if (options.preference) return;  // pairs differ in length
   graphs_.emplace(
       state_, parameters_,
@@ -91,6 +92,7 @@ StepMetrics Trainer::Step() {
 }
 
 std::optional<StepMetrics> Trainer::Submit() {
+  LS_CHECK(optimizer_ != nullptr, "a trainer without an optimizer only evaluates: give it one");
   if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
   std::optional<TraceCopies> copies;  // until the GPU has made them
   const TraceSpan span(options_.trace, "step", "step");
@@ -108,7 +110,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   Pending next;
   next.metrics.lr = schedule_(step_);
   const optim::TrainingStep training =
-      optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
+      optimizer_->BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
   AccumulateGradients(next, clock);
   if (!experts_.empty()) next.expert_reads = experts_.Take();
   // The previous update must have been good before this one is submitted. Meanwhile the device is
@@ -154,7 +156,7 @@ Tensor Trainer::MicroStepOfPairs(const data::Batch& rows, const Tensor& root) {
 
 void Trainer::Update() {
   optim::ClipGradNorm(parameters_, options_.clip, state_);
-  optimizer_.Step(state_);
+  optimizer_->Step(state_);
 }
 
 void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {

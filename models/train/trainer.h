@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/autograd/engine.h"
@@ -65,9 +66,13 @@ struct TrainerOptions {
 // caller. The next step depends only on the model, the optimizer's state and step().
 class Trainer {
  public:
-  // Everything outlives the trainer. The loader must start at first_step.
-  Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+  // Everything outlives the trainer. The loader must start at first_step. A trainer without an
+  // optimizer (null) only evaluates.
+  Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
+  Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+          data::Loader& loader, const TrainerOptions& options)
+      : Trainer(model, &optimizer, std::move(schedule), loader, options) {}
 
   // Makes one update: the mean loss over the targets of micro_batches micro-batches, its gradient,
   // clipping, the optimizer. Throws, on all ranks and with nothing changed, a NonFiniteError that
@@ -124,7 +129,7 @@ class Trainer {
   std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped);
 
   LanguageModel& model_;
-  optim::Optimizer& optimizer_;
+  optim::Optimizer* optimizer_;
   optim::LrSchedule schedule_;
   data::Loader& loader_;
   TrainerOptions options_;

@@ -33,7 +33,7 @@ class TrainingLoop {
   int Train();
 
   // Collective. Prints the validation loss before the first step; returns 0. Throws InputError if
-  // there is no validation data.
+  // there is no validation data. Where setup.evaluates_only, this is all that can be called.
   int EvaluateOnly();
 
  private:
@@ -67,8 +67,8 @@ class TrainingLoop {
   const std::optional<StepRange> traced_;
   const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
   std::unique_ptr<Gpt> model_;
-  std::unique_ptr<dist::DataRanks> parallel_;  // null if not SumsGradients
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<dist::DataRanks> parallel_;    // null if not SumsGradients
+  std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.evaluates_only
   const std::optional<PreferenceObjective> preference_;
   const CheckpointShare share_;
   data::Sampler sampler_;

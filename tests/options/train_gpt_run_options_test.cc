@@ -187,14 +187,16 @@ TEST_F(TrainGptRunOptions, RecomputeLowersMemory) {
 // It trains where it would not otherwise.
 TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
   if (!cuda::kSimulated || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
-  const auto run = [](const std::string& recompute) {
-    return RunProgram(
-        {"models/train_gpt", "--device=sim", "--model.n_layer=6", "--model.n_head=2",
-         "--model.n_embd=64", "--model.block_size=32", "--train.batch_size=16", "--train.steps=2",
-         "--optim.warmup=1", "--train.eval_batches=1", "--train.eval_every=0",
-         "--train.sample_tokens=0", "--train.cuda_graphs=false", "--train.recompute=" + recompute,
-         "--out_dir=" + Path("fits_" + recompute)},
-        {{"CUDASIM_MEMORY", "12M"}});
+  const auto run = [](const std::string& recompute, const Arguments& more = {}) {
+    Arguments all = {"models/train_gpt",         "--device=sim",         "--model.n_layer=6",
+                     "--model.n_head=2",         "--model.n_embd=64",    "--model.block_size=32",
+                     "--train.batch_size=16",    "--train.steps=2",      "--optim.warmup=1",
+                     "--train.eval_batches=1",   "--train.eval_every=0", "--train.sample_tokens=0",
+                     "--train.cuda_graphs=false"};
+    all.push_back("--train.recompute=" + recompute);
+    all.push_back("--out_dir=" + Path("fits_" + recompute));
+    all.insert(all.end(), more.begin(), more.end());
+    return RunProgram(all, {{"CUDASIM_MEMORY", "12M"}});
   };
   const Result none = run("none"), automatic = run("auto");
   EXPECT_EQ(none.exit_code, 1);
@@ -206,6 +208,13 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
   EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
   EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
                                        "by the memory plan"));
+  // An evaluation takes less than a step, even without recomputation.
+  const Result evaluation = run("none", {"--eval_only", "--init_from=" + Path("fits_auto/latest")});
+  EXPECT_EQ(evaluation.exit_code, 0) << evaluation.err;
+  EXPECT_THAT(evaluation.out, HasSubstr("validation loss"));
+  EXPECT_THAT(evaluation.out,
+              testing::ContainsRegex("at the peak of an evaluation: parameters [0-9.]+ MiB, "
+                                     "workspace [0-9.]+ MiB\n"));
 }
 
 TEST_F(TrainGptRunOptions, OffloadLowersAGpusMemory) {

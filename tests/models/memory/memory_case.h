@@ -53,6 +53,14 @@ inline std::shared_ptr<const data::TokenSource> MemoryTokens() {
   return std::make_shared<data::MemoryTokens>(ids);
 }
 
+// Of a run of a single process that only evaluates.
+inline MemoryPlan PlanEvaluation(const MemoryCase& c) {
+  return PlanMemory({.model = [&] { return Make(c, kMeta); },
+                     .batch_size = c.batch_size,
+                     .window = c.window,
+                     .evaluates = true});
+}
+
 // `parallel`: the ranks, in planned groups; empty: a single process.
 inline MemoryPlan Plan(
     const MemoryCase& c,

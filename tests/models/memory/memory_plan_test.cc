@@ -229,6 +229,27 @@ TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
   EXPECT_EQ(large.largest.gradients, small.largest.gradients);
 }
 
+TEST(MemoryPlanTest, AnEvaluationTakesNeitherGradientsNorOptimizerState) {
+  const Case c{"", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128)};
+  const MemoryPlan plan = PlanEvaluation(c);
+  EXPECT_EQ(plan.largest.parameters, Plan(c).largest.parameters);
+  EXPECT_EQ(plan.largest.gradients + plan.largest.optimizer + plan.largest.activations, 0);
+  EXPECT_THAT(Summary(plan), testing::HasSubstr("at the peak of an evaluation: parameters "));
+  Allocator& allocator = GetAllocator(kCpu);
+  const int64_t before = allocator.stats().live_bytes;
+  const auto tokens = MemoryTokens();
+  const auto model = Make(c, kCpu);
+  data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
+                      {.batch_size = c.batch_size});
+  Trainer trainer(*model, nullptr, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader, {});
+  allocator.ResetPeak();
+  trainer.Evaluate(data::EvalBatches(tokens, c.window, c.batch_size, /*max_batches=*/2));
+  const auto measured = static_cast<double>(allocator.stats().peak_bytes - before);
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, kPlanTolerance * measured)
+      << Summary(plan) << ", measured " << measured;
+  EXPECT_THROW(trainer.Step(), ArgumentError);
+}
+
 // For a model that is too large for this machine.
 TEST(MemoryPlanTest, TakesNoMemoryItself) {
   Allocator& allocator = GetAllocator(kCpu);
