@@ -14,6 +14,9 @@
 
 #include "core/allocator.h"
 #include "data/tokenizer/bpe_trainer.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/sample/sampled_model.h"
+#include "tests/models/dequantize.h"
 #include "tests/models/temp_folder.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
@@ -150,6 +153,26 @@ TEST_F(ChatTest, OnlyWhatIsNewIsComputed) {
   const int64_t around = std::ssize(std::string("[user:]<assistant:"));
   EXPECT_LE(computed[1] - computed[0], around + std::ssize(Short(5)) + options.tokens + 1);
   EXPECT_GE(computed[1] - computed[0], around + std::ssize(Short(5)));
+}
+
+// As the base of adapters: quantised as it is read.
+TEST_F(ChatTest, ABaseOf4BitsAnswersAsItsDequantisedWeights) {
+  const std::unique_ptr<Gpt> source = MakeModel(160, DType::kF32);
+  const std::string folder = folder_.Path("model");
+  WriteHfFolder(folder, ToHfConfig(source->config()), ToHfTensors(*source), int64_t{1} << 40);
+  const auto load = [&](const std::string& base) {
+    return LoadSampledModel(folder, base, nullptr, std::make_shared<dist::TensorRanks>(nullptr, 1),
+                            kCpu);
+  };
+  const auto quantized = load("nf4"), plain = load("model");
+  ASSERT_FALSE(nn::QuantizedLayers(*quantized).empty());
+  const auto answers = [&](Gpt& model) {
+    return Play(model, 6, {.tokens = 8, .temperature = 0}, Short).answers;
+  };
+  EXPECT_EQ(answers(*plain), answers(*source));
+  CopyDequantized(*quantized, *plain);
+  EXPECT_EQ(answers(*quantized), answers(*plain));
+  EXPECT_NE(answers(*quantized), answers(*source)) << "the weights are not those of 4 bits";
 }
 
 TEST_F(ChatTest, SaysWhatItForgetsAndWhereTheContextEnds) {

@@ -18,6 +18,7 @@
 #include "nn/lora/lora.h"
 #include "nn/lora/quantized_linear.h"
 #include "tests/message_of.h"
+#include "tests/models/dequantize.h"
 #include "tests/models/temp_folder.h"
 
 namespace lockstep::models {
@@ -315,17 +316,7 @@ TEST_P(QuantizedBase, EachMatrixOfTheFileIsQuantisedByItself) {
 TEST_P(QuantizedBase, StepsAreThoseOfTheDequantisedWeights) {
   Write(config(), DType::kF32, folder_.path());
   const auto quantized = Load(folder_.path(), "nf4"), plain = Load(folder_.path(), "model");
-  for (const auto& [path, layer] : nn::QuantizedLayers(*quantized)) {
-    for (const auto& [name, p] : plain->NamedParameters()) {
-      if (name != path + ".weight") continue;
-      int64_t begin = 0;
-      for (const Nf4Matrix& m : layer->matrices()) {
-        const Tensor rows = p->value().Detach().Slice(0, begin, begin + m.rows());
-        rows.CopyFrom(ops::Nf4Dequantize(m, DType::kF32));
-        begin += m.rows();
-      }
-    }
-  }
+  CopyDequantized(*quantized, *plain);
   const auto adapters = nn::LoraParameters(*quantized), others = nn::LoraParameters(*plain);
   ASSERT_EQ(adapters.size(), others.size());
   ASSERT_FALSE(adapters.empty());
