@@ -20,8 +20,8 @@
 #include "data/prepare/shard_stream.h"
 #include "data/text/raw_input.h"
 #include "data/text/text_files.h"
+#include "data/text/text_parts.h"
 #include "data/tokenizer/document_marks.h"
-#include "data/tokenizer/text_parts.h"
 
 namespace lockstep::data {
 namespace {
