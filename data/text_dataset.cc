@@ -13,8 +13,8 @@
 #include "data/text/document_reader.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "data/text/text_parts.h"
 #include "data/tokenizer/document_marks.h"
-#include "data/tokenizer/text_parts.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {

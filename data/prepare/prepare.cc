@@ -19,8 +19,8 @@
 #include "data/prepare/resume.h"
 #include "data/prepare/shard_stream.h"
 #include "data/text/text_files.h"
+#include "data/text/text_parts.h"
 #include "data/tokenizer/document_marks.h"
-#include "data/tokenizer/text_parts.h"
 
 namespace lockstep::data {
 namespace {

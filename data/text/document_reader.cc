@@ -9,7 +9,7 @@
 #include "data/text/repair_utf8.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
-#include "data/tokenizer/text_parts.h"
+#include "data/text/text_parts.h"
 
 namespace lockstep::data {
 namespace {

@@ -36,7 +36,7 @@ struct TextOptions {
   // A document, or a line of JSONL, of more bytes is an InputError.
   int64_t max_document_bytes = int64_t{128} << 20;
   // A file that is one document comes in pieces of about so many bytes, cut at FindTextCut
-  // (data/tokenizer/text_parts.h). It may have any size; one that can't be cut within
+  // (data/text/text_parts.h). It may have any size; one that can't be cut within
   // max_document_bytes is an InputError. 0: it comes as a whole.
   int64_t piece_bytes = 0;
   // The end of that error: what the program's user can do. If empty, options of `prepare`.

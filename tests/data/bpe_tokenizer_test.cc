@@ -11,8 +11,8 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "data/text/text_parts.h"
 #include "data/tokenizer/byte_alphabet.h"
-#include "data/tokenizer/text_parts.h"
 #include "data/utf8.h"
 #include "tests/data/data_test_util.h"
 

@@ -13,7 +13,7 @@
 #include "core/io/json.h"
 #include "core/io/sha256.h"
 #include "data/text/text_files.h"
-#include "data/tokenizer/text_parts.h"
+#include "data/text/text_parts.h"
 #include "tests/data/compressed_files.h"
 #include "tests/data/data_test_util.h"
 #include "tests/sanitized.h"

@@ -1,4 +1,4 @@
-#include "data/tokenizer/text_parts.h"
+#include "data/text/text_parts.h"
 
 #include <cstdint>
 #include <vector>
