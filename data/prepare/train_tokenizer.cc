@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "data/tokenizer/bpe_trainer.h"
-#include "data/tokenizer/word_counts.h"
+#include "data/tokenizer/training/bpe_trainer.h"
+#include "data/tokenizer/training/word_counts.h"
 
 namespace lockstep::data {
 namespace {

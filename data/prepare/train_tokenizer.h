@@ -19,10 +19,10 @@ struct TokenizerTraining {
   std::string split_pattern = "gpt2";  // as for NamedSplitPattern
 };
 
-// Byte-level BPE (data/tokenizer/bpe_trainer.h) over all documents of the files. Depends on the
-// text and the options only. Memory: the distinct words, and a document or piece of one per thread.
-// InputError as TextOf, for an empty or repeated special token, and where the text has too few
-// words for vocab_size.
+// Byte-level BPE (data/tokenizer/training/bpe_trainer.h) over all documents of the files. Depends
+// on the text and the options only. Memory: the distinct words, and a document or piece of one per
+// thread. InputError as TextOf, for an empty or repeated special token, and where the text has too
+// few words for vocab_size.
 std::unique_ptr<Tokenizer> TrainTokenizer(const std::vector<std::string>& files,
                                           const TextOptions& options,
                                           const TokenizerTraining& training);

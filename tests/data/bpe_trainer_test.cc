@@ -1,4 +1,4 @@
-#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer/pair_map.h"
+#include "data/tokenizer/training/pair_map.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 
 namespace lockstep::data {
 namespace {

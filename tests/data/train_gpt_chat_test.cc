@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "core/io/file.h"
-#include "data/tokenizer/bpe_trainer.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "data/tokenizer/word_counts.h"
+#include "data/tokenizer/training/word_counts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "core/thread_pool.h"
 #include "data/corpus.h"
-#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {

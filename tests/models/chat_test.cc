@@ -13,7 +13,7 @@
 #include <random>
 
 #include "core/allocator.h"
-#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/sample/sampled_model.h"
 #include "tests/models/dequantize.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer/bpe.h"
-#include "data/tokenizer/word_counts.h"
+#include "data/tokenizer/training/word_counts.h"
 
 namespace lockstep::data {
 

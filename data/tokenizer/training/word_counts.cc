@@ -1,4 +1,4 @@
-#include "data/tokenizer/word_counts.h"
+#include "data/tokenizer/training/word_counts.h"
 
 #include <atomic>
 #include <memory>

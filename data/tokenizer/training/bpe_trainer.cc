@@ -1,4 +1,4 @@
-#include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/training/bpe_trainer.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 #include "core/io/json.h"
 #include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/byte_alphabet.h"
-#include "data/tokenizer/pair_map.h"
 #include "data/tokenizer/split_pattern.h"
+#include "data/tokenizer/training/pair_map.h"
 #include "data/utf8.h"
 
 namespace lockstep::data {
