@@ -68,20 +68,19 @@ std::string TokenizerChoice(const DatasetOptions& options) {
   return options.tokenizer.empty() ? "char" : options.tokenizer;
 }
 
-// Whether every byte is a token, so that the text is any bytes.
-bool TakesBytes(const DatasetOptions& options) {
-  return (options.loaded_tokenizer ? options.loaded_tokenizer->name() : TokenizerChoice(options)) ==
-         "byte";
+// A char tokenizer is made from the text; others are there before it.
+bool MakesCharTokenizer(const DatasetOptions& options) {
+  return !options.loaded_tokenizer && TokenizerChoice(options) == "char";
 }
 
 // For a document that is too large to be read here.
 std::string LargeDocumentAdvice(const DatasetOptions& options) {
   std::string tokenizer = StrCat("--data.tokenizer=", TokenizerChoice(options));
-  if (TakesBytes(options)) {
-    tokenizer = "--data.tokenizer=byte";
-  } else if (options.loaded_tokenizer) {
-    tokenizer = "--data.tokenizer=FOLDER_OF_THE_WEIGHTS";
-  } else if (TokenizerChoice(options) == "char") {
+  if (options.loaded_tokenizer) {
+    tokenizer = options.loaded_tokenizer->name() == "byte"
+                    ? "--data.tokenizer=byte"
+                    : "--data.tokenizer=FOLDER_OF_THE_WEIGHTS";
+  } else if (MakesCharTokenizer(options)) {
     tokenizer = "--train_tokenizer=4096";  // a char tokenizer is made of text that is in memory
   }
   return StrCat(
@@ -176,11 +175,13 @@ class DocumentEncoder {
 
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
   if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
-  if (!TakesBytes(options)) RequireUtf8(text, name);
   Dataset dataset;
   dataset.name = name;
   dataset.fingerprint = Sha256Of(text);
-  SetTokenizer(text, options, &dataset);
+  const bool is_char = MakesCharTokenizer(options);
+  if (!is_char) SetTokenizer("", options, &dataset);
+  if (is_char || dataset.tokenizer->name() != "byte") RequireUtf8(text, name);
+  if (is_char) SetTokenizer(text, options, &dataset);
   const size_t split = SplitPosition(text, *dataset.tokenizer, options.val_fraction);
   dataset.train = EncodePart(*dataset.tokenizer, text, 0, split, name);
   if (options.val_fraction > 0) {
@@ -200,10 +201,10 @@ Dataset FromDocuments(const DatasetOptions& options) {
   Dataset dataset;
   dataset.name = options.path;
   // A char tokenizer is made from all texts, which wait for it in memory.
-  const bool waits = !options.loaded_tokenizer && TokenizerChoice(options) == "char";
+  const bool waits = MakesCharTokenizer(options);
   if (!waits) SetTokenizer("", options, &dataset);
   TextOptions text_options{.field = options.field,
-                           .any_bytes = TakesBytes(options),
+                           .any_bytes = !waits && dataset.tokenizer->name() == "byte",
                            .large_document_advice = LargeDocumentAdvice(options)};
   // Only larger files come in pieces.
   if (waits || EncodesInParts(*dataset.tokenizer)) {
@@ -253,7 +254,6 @@ Dataset FromDocuments(const DatasetOptions& options) {
     more = more && next(&following, &following_first);
   }
   dataset.note = NoteOnMalformed(options, bad_utf8);
-  dataset.fingerprint = hash.HexDigest();
   if (waits) {
     SetTokenizer(all, options, &dataset);
     encoder = DocumentEncoder(dataset.tokenizer);
@@ -263,6 +263,10 @@ Dataset FromDocuments(const DatasetOptions& options) {
       rest.remove_prefix(size);
     }
   }
+  // Documents with a bos have other tokens than those of earlier versions, whose runs can't go on.
+  const DocumentMarks marks = MarksOf(*dataset.tokenizer, /*nanogpt=*/false);
+  if (!marks.after.empty()) hash.Update(std::as_bytes(std::span(marks.before)));
+  dataset.fingerprint = hash.HexDigest();
   dataset.train = encoder.Finish();
   HoldOut(options.val_fraction, &dataset);
   return dataset;

@@ -68,11 +68,11 @@ void ForManifests(const std::vector<std::string>& paths, const F& f) {
   std::map<std::string, std::set<std::string>> names_in;
   for (const std::string& path : paths) names_in[ParentPath(path)].insert(BaseName(path));
   for (const auto& [folder, names] : names_in) {
-    if (const auto manifest = ReadManifest(folder)) {
-      f(folder, *manifest, std::ranges::any_of(manifest->shards, [&](const ShardInfo& shard) {
-          return names.contains(shard.file);
-        }));
-    }
+    if (!HasManifest(folder)) continue;
+    const Manifest manifest = *ReadManifest(folder);
+    f(folder, manifest, std::ranges::any_of(manifest.shards, [&](const ShardInfo& shard) {
+        return names.contains(shard.file);
+      }));
   }
 }
 

@@ -44,7 +44,7 @@ void AddOptions(models::Options& options, Config& c) {
                       "is text"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
-               .doc = "a file of text may have any size; what one document of text is"});
+               .doc = "what one document of text is; a file may have any size"});
   options.Add("data.field", &c.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.max_document_bytes", &c.max_document_bytes,
               {.min = 1,

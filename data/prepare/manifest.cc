@@ -199,6 +199,13 @@ Manifest Manifest::FromJson(std::string_view text, const std::string& origin) {
   }
 }
 
+bool HasManifest(const std::string& folder) {
+  const std::string path = JoinPath(folder, kManifestName);
+  if (!PathExists(path)) return false;
+  const Json json = Json::parse(ReadFile(path, int64_t{1} << 30), nullptr, false);
+  return json.is_object() && json.value("format", Json()) == kFormat;
+}
+
 std::optional<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = JoinPath(folder, kManifestName);
   if (!PathExists(path)) return std::nullopt;

@@ -63,6 +63,8 @@ struct Manifest {
   static Manifest FromJson(std::string_view json, const std::string& origin);
 };
 
+// Whether a folder has a manifest of `prepare`; others have files of that name, too.
+bool HasManifest(const std::string& folder);
 // The manifest of a folder, or nothing if it has none. InputError as FromJson.
 std::optional<Manifest> ReadManifest(const std::string& folder);
 

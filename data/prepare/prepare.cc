@@ -132,6 +132,10 @@ Manifest NewManifest(const PrepareOptions& options, const std::vector<std::strin
   if (options.text.type != "jsonl" && options.text.unit != DocumentUnit::kFile) {
     manifest.options["line_ends"] = "\\n or \\r\\n";
   }
+  // They repaired these, and dropped a byte-order mark.
+  if (options.text.type != "jsonl" && options.text.any_bytes) {
+    manifest.options["malformed_utf8"] = "as it is";
+  }
   const DocumentMarks marks = MarksOf(*options.tokenizer, options.nanogpt);
   // Earlier versions put no such token before a document.
   if (!marks.before.empty() && marks.before.front() != options.tokenizer->end_of_text()) {

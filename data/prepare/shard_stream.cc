@@ -42,7 +42,11 @@ void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> 
     const auto passed = std::min(next_.token, document.tokens);
     rest = rest.subspan(passed);
     // Folders of earlier versions, which had no pieces, count from the document's start on.
-    if (rest.empty()) next_ = Behind(document, next_.token - passed);
+    // They counted its bytes where it starts.
+    if (rest.empty()) {
+      next_ = Behind(document, next_.token - passed);
+      counted_ = document.document;
+    }
   }
   const bool begins = rest.size() == tokens.size();
   while (!rest.empty()) {
@@ -53,7 +57,10 @@ void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> 
         const uint64_t start = tokens_->size();
         index_->Write(std::as_bytes(std::span(&start, 1)));
       }
-      counts_ += {.documents = starts, .bytes = document.bytes, .bad_utf8 = document.bad_utf8};
+      counts_.documents += starts;
+      if (document.document != counted_) {
+        counts_ += {.bytes = document.bytes, .bad_utf8 = document.bad_utf8};
+      }
     }
     const size_t space = options_.shard_tokens == 0
                              ? rest.size()

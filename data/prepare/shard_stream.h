@@ -59,6 +59,7 @@ class ShardStream {
   std::optional<TokenFileWriter> tokens_;  // none between shards
   std::optional<FileWriter> index_;
   DocumentCounts counts_;
+  int64_t counted_ = -1;  // the document whose bytes an earlier shard has counted as a whole
 };
 
 }  // namespace lockstep::data

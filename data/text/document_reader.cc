@@ -58,6 +58,7 @@ bool DocumentReader::Next(RawDocument* document) {
     if (!input_ && !OpenNext()) return false;
     document->position = next_;
     document->json = json_;
+    document->offset = offset_;
     if (!NextRecord(&document->bytes)) continue;  // the file's end
     document->last = last_;
     if (json_ ? !IsBlank(document->bytes) : !document->bytes.empty()) return true;
@@ -143,7 +144,7 @@ bool DocumentReader::NextLine(size_t before, std::string_view* line) {
     const size_t end = unread.find('\n', searched);
     const size_t length = std::min(end, unread.size());
     const bool fits = static_cast<int64_t>(before + length) <= options_.max_document_bytes;
-    if (length > 0 && !fits) FailTooLarge();
+    if (length > 0 && !fits) FailTooLarge(options_.max_document_bytes);
     if (end != std::string::npos) {
       *line = unread.substr(0, end);
       begin_ += end + 1;
@@ -162,33 +163,36 @@ bool DocumentReader::NextPiece(std::string* piece) {
   constexpr size_t kNone = std::string::npos;
   size_t from = options_.piece_bytes == 0 ? kNone : static_cast<size_t>(options_.piece_bytes);
   size_t end = kNone;
+  int64_t most = options_.max_document_bytes;
+  if (most <= options_.piece_bytes) most += options_.piece_bytes;
   for (;;) {
     const std::string_view unread = Unread();
     // A cut depends on what follows it, not on where reading stops.
     const size_t to = unread.size() - (at_end_ ? 0 : std::min(unread.size(), size_t{4}));
     if (from < to) end = FindTextCut(unread, std::exchange(from, to), to);
     const auto length = static_cast<int64_t>(std::min(end, unread.size()));
-    if (length > options_.max_document_bytes) FailTooLarge();
+    if (length > most) FailTooLarge(most);
     if (end != kNone || at_end_) break;
     ReadMore();
   }
   last_ = end == kNone;
   piece->assign(Unread().substr(0, end));
   begin_ += piece->size();
+  offset_ = last_ ? 0 : offset_ + std::ssize(*piece);
   return !piece->empty();
 }
 
-void DocumentReader::FailTooLarge() const {
+void DocumentReader::FailTooLarge(int64_t most) const {
   std::string advice = options_.large_document_advice;
   if (advice.empty()) {
     advice = StrCat("raise the limit, --data.max_document_bytes",
                     whole_ ? ", or let --data.document=paragraph or line cut the text" : "");
   }
-  throw InputError(StrCat(
-      PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
-      whole_ && options_.piece_bytes > 0 ? ": there is no space after a letter or number within "
-                                         : ": a document of more than ",
-      options_.max_document_bytes, " bytes. Is the file what it should be? If so, ", advice));
+  throw InputError(StrCat(PlaceOf(files_[next_.file], next_.record, json_, options_.unit),
+                          whole_ && options_.piece_bytes > 0
+                              ? ": no place to cut it, such as a space after a word, within "
+                              : ": a document of more than ",
+                          most, " bytes. Is the file what it should be? If so, ", advice));
 }
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
@@ -199,7 +203,8 @@ DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
   if (!document.json && options.any_bytes) return {.text = std::move(document.bytes)};
   if (!document.json) {
     if (document.bytes.find('\0') != std::string::npos) {
-      RequireNoNul(document.bytes, PlaceOf(files[at.file], at.record, false, options.unit));
+      RequireNoNul(document.bytes, PlaceOf(files[at.file], at.record, false, options.unit),
+                   document.offset);
     }
     const int64_t bad = RepairUtf8(&document.bytes);
     return {std::move(document.bytes), bad};

@@ -37,7 +37,8 @@ struct TextOptions {
   int64_t max_document_bytes = int64_t{128} << 20;
   // A file that is one document comes in pieces of about so many bytes, cut at FindTextCut
   // (data/text/text_parts.h). It may have any size; one that can't be cut within
-  // max_document_bytes is an InputError. 0: it comes as a whole.
+  // max_document_bytes, or, if these are fewer, within so many behind piece_bytes, is an
+  // InputError. 0: it comes as a whole.
   int64_t piece_bytes = 0;
   // The end of that error: what the program's user can do. If empty, options of `prepare`.
   std::string large_document_advice = {};
@@ -58,7 +59,8 @@ struct RawDocument {
   std::string bytes;
   TextPosition position;
   bool json = false;
-  bool last = true;  // no other piece of the document follows
+  bool last = true;    // no other piece of the document follows
+  int64_t offset = 0;  // bytes of its earlier pieces
 
   bool first() const { return position.piece == 0; }
 };
@@ -100,7 +102,7 @@ class DocumentReader {
   bool NextRecord(std::string* bytes);
   bool NextLine(size_t before, std::string_view* line);
   bool NextPiece(std::string* piece);
-  [[noreturn]] void FailTooLarge() const;
+  [[noreturn]] void FailTooLarge(int64_t most) const;
 
   const std::vector<std::string> files_;
   const TextOptions options_;
@@ -110,6 +112,7 @@ class DocumentReader {
   bool json_ = false;
   bool whole_ = false;  // the file is one record
   bool last_ = true;    // NextRecord has read a record to its end
+  int64_t offset_ = 0;  // bytes of the open record's pieces so far
   // Decompressed: what is not yet returned lies in [begin_, end_).
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;

@@ -44,10 +44,10 @@ std::string WideEncodingOf(std::string_view text) {
 
 }  // namespace
 
-void RequireNoNul(std::string_view text, const std::string& place) {
+void RequireNoNul(std::string_view text, const std::string& place, int64_t offset) {
   const size_t nul = text.find('\0');
   if (nul == std::string_view::npos) return;
-  throw InputError(StrCat(place, ": byte ", nul,
+  throw InputError(StrCat(place, ": byte ", offset + static_cast<int64_t>(nul),
                           " is NUL, so this is a binary file, or damaged text. Remove the zeros "
                           "(tr -d '\\0'), or leave it out, with a pattern such as 'folder/*.txt'"));
 }

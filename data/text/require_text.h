@@ -1,6 +1,7 @@
 // Tells text from files that only have a text's name.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,8 @@ void RequireNoBinary(std::string_view beginning, const std::string& name);
 // it is. `lines`: the error names the line, too.
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
-// Throws InputError that begins with `place` if there is a NUL byte.
-void RequireNoNul(std::string_view text, const std::string& place);
+// Throws InputError that begins with `place` if there is a NUL byte. `offset`: of `text` in the
+// whole.
+void RequireNoNul(std::string_view text, const std::string& place, int64_t offset = 0);
 
 }  // namespace lockstep::data

@@ -59,6 +59,10 @@ size_t FindTextCut(std::string_view text, size_t from, size_t to) {
 }
 
 bool EncodesInParts(const Tokenizer& tokenizer) {
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {  // some tokens are several words
+    const std::string token = tokenizer.TokenText(id);
+    if (FindTextCut(token, 1, token.size()) != std::string_view::npos) return false;
+  }
   for (const char* left : {"the", "In THE", "don't", "\u00e9t\u00e9", "12345", "7", "\u4e2d\u6587",
                            "end.", "\u3002", ")", "x\u0301y", "\U0001F600"}) {
     for (const char* space : {" ", "\n", "\r\n", "\t", "  ", "\n\n", " \n ", "\n\n\n", "\n  "}) {

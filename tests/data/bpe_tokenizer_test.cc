@@ -148,6 +148,20 @@ TEST(TextPartsTest, APatternThatJoinsWordsIsNoticed) {
   EXPECT_FALSE(EncodesInParts(*Load(file)));
 }
 
+// One without words, of whose tokens one crosses a place to cut.
+TEST(TextPartsTest, ATokenOfSeveralWordsIsNoticed) {
+  json file = json::parse(ReadFile(TestData("tokenizers/llama3.json")))["tokenizer"];
+  file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"([\s\S]+)";
+  file["model"]["ignore_merges"] = false;
+  EXPECT_TRUE(EncodesInParts(*Load(file)));
+  const std::string space = BytesToPrintable(" ");
+  json& merges = file["model"]["merges"];
+  merges.insert(merges.begin(), {json::array({"n", space}), json::array({"n" + space, "t"})});
+  json& vocab = file["model"]["vocab"];
+  for (const char* end : {"", "t"}) vocab["n" + space + end] = vocab.size();
+  EXPECT_FALSE(EncodesInParts(*Load(file)));
+}
+
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(TestData("tokenizers"))) {

@@ -459,6 +459,12 @@ TEST_F(DatasetTest, ByteTokenizersKeepEveryByte) {
            .threads = 1});
   const Dataset prepared = OpenDataset({.path = folder_ + "/tokens", .val_fraction = 0});
   EXPECT_EQ(Text(prepared, *prepared.train), bytes + bytes);
+  // By the folder's name, too.
+  for (const std::string& path : {path_, folder_ + "/one.txt.gz"}) {
+    const Dataset named =
+        OpenDataset({.path = path, .tokenizer = folder_ + "/tokens", .val_fraction = 0});
+    EXPECT_EQ(Text(named, *named.train), bytes);
+  }
 }
 
 // The advice is for the user of train_gpt, who has no options for documents.
@@ -470,7 +476,8 @@ TEST_F(DatasetTest, TooLargeDocumentsAreToldToPrepare) {
   for (const auto& [tokenizer, advised] :
        {std::pair("", "--train_tokenizer=4096"), std::pair("byte", "--data.tokenizer=byte")}) {
     EXPECT_THAT(OpenError({.path = folder_ + "/large.txt.zst", .tokenizer = tokenizer}),
-                AllOf(HasSubstr("large.txt.zst: a document of more than 134217728 bytes."),
+                AllOf(HasSubstr("large.txt.zst: no place to cut it, such as a space after a word, "
+                                "within 134217728 bytes."),
                       HasSubstr("prepare it: prepare --data.path='" + folder_ +
                                 "/large.txt.zst' --data.field=text --data.document=paragraph "
                                 "--data.max_document_bytes=1073741824 " +
@@ -566,6 +573,10 @@ TEST_F(DatasetTest, StrangersInPreparedFoldersHaveNoTokenizer) {
   EXPECT_EQ(OpenDataset({.path = folder + "/stranger.bin"}).tokenizer, nullptr);
   EXPECT_FALSE(HoldsPreparedFiles(folder + "/stranger.bin"));
   EXPECT_TRUE(HoldsPreparedFiles(folder + "/*.bin"));
+  // A manifest may be anybody's.
+  WriteText(folder + "/manifest.json", "{\"format\": 3}");
+  EXPECT_EQ(OpenDataset({.path = folder + "/*.bin"}).tokenizer, nullptr);
+  EXPECT_FALSE(HoldsPreparedFiles(folder + "/*.bin"));
 }
 
 TEST_F(DatasetTest, FilesOfSeveralPreparedFoldersShareOneTokenizer) {

@@ -233,11 +233,11 @@ TEST(DocumentReader, LargeFilesComeInPieces) {
   }
   // Nothing to cut at.
   WriteText(folder + "/2.txt", std::string(700, '.') + "a b");
-  EXPECT_THAT(MessageOf<InputError>([&] {
-                ReadAll({folder + "/2.txt"}, {.max_document_bytes = 600, .piece_bytes = 100});
-              }),
-              AllOf(HasSubstr("2.txt: there is no space after a letter or number within 600"),
-                    HasSubstr("--data.max_document_bytes")));
+  EXPECT_THAT(
+      MessageOf<InputError>(
+          [&] { ReadAll({folder + "/2.txt"}, {.max_document_bytes = 600, .piece_bytes = 100}); }),
+      AllOf(HasSubstr("2.txt: no place to cut it, such as a space after a word, within 600"),
+            HasSubstr("--data.max_document_bytes")));
   EXPECT_EQ(ReadAll({folder + "/2.txt"}, {.max_document_bytes = 703, .piece_bytes = 100}).texts,
             (std::vector<std::string>{std::string(700, '.') + "a", " b"}));
 }
@@ -306,6 +306,9 @@ TEST(DocumentReader, WhatIsNotUtf8TextIsRefused) {
   // Beyond the beginning, too.
   const std::string lines(2'000'000, '\n');
   EXPECT_THAT(message("a.txt", lines + "a\0"s), HasSubstr("a.txt: byte 2000001 is NUL"));
+  WriteText(folder + "/a.txt", std::string(70'000, 'a') + " " + std::string(1000, 'b') + "\0"s);
+  EXPECT_THAT(MessageOf<InputError>([&] { ReadAll({folder + "/a.txt"}, {.piece_bytes = 500}); }),
+              HasSubstr("a.txt: byte 71001 is NUL"));
   EXPECT_THAT(message("a.txt", lines + "a\0"s, {.unit = DocumentUnit::kLine}),
               HasSubstr("a.txt:2000001: byte 1 is NUL"));
   std::string latin1;

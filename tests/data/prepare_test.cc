@@ -36,10 +36,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Bytes from `first` on, and an end-of-text token.
+// Bytes from `first` on, and an end-of-text token. Not by name a byte tokenizer: its text is UTF-8.
 class TestTokenizer : public ByteTokenizer {
  public:
   explicit TestTokenizer(int32_t first = 0) : first_(first) {}
+  std::string_view name() const override { return "test"; }
   std::vector<int32_t> Encode(std::string_view text) const override {
     std::vector<int32_t> ids = ByteTokenizer::Encode(text);
     for (int32_t& id : ids) id += first_;
@@ -349,6 +350,7 @@ TEST_F(PrepareTest, FoldersBegunWithWholeFilesAreGoneOnWith) {
   // What a version without pieces has written after its first shard, in the first document.
   Manifest begun = whole;
   begun.shards.resize(1);
+  begun.shards[0].counts.bytes = FileSize(Source("1.txt"));  // all of the document
   begun.next = {{.at = {0, 0}, .document = 0, .token = 1'200'000}};
   for (size_t i = 1; i < whole.shards.size(); ++i) {
     RemoveTree(JoinPath(options.out_dir, whole.shards[i].file));
@@ -356,8 +358,14 @@ TEST_F(PrepareTest, FoldersBegunWithWholeFilesAreGoneOnWith) {
   }
   EXPECT_THAT(begun.ToJson(), Not(HasSubstr("piece")));
   WriteText(JoinPath(options.out_dir, kManifestName), begun.ToJson());
-  EXPECT_FALSE(Prepare(options).was_complete);
-  EXPECT_EQ(Contents(options.out_dir), want);
+  const PrepareResult result = Prepare(options);
+  EXPECT_FALSE(result.was_complete);
+  auto contents = Contents(options.out_dir);
+  contents[kManifestName] = want.at(kManifestName);  // its shards have other counts
+  EXPECT_EQ(contents, want);
+  EXPECT_EQ(result.manifest.counts().bytes, whole.counts().bytes);
+  EXPECT_EQ(result.manifest.counts().bad_utf8, whole.counts().bad_utf8);
+  EXPECT_EQ(result.manifest.counts().documents, 3);
 }
 
 TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
@@ -555,17 +563,25 @@ TEST_F(PrepareTest, WithoutShardsItStartsAgainWithOtherOptions) {
   PrepareOptions options = To("again");
   options.paths = {Source("1a.txt")};
   options.val_fraction = 0;
-  WriteText(Source("1a.txt"), std::string(200, 'a') + "\n\n" + std::string(200, 'b'));
-  options.text.max_document_bytes = 300;
-  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  const std::string text = std::string(200'000, 'a') + "\n\n" + std::string(200'000, 'b');
+  WriteText(Source("1a.txt"), text);
+  options.text.max_document_bytes = 250'000;  // fewer than those of a piece, and these suffice
+  EXPECT_EQ(Prepare(options).manifest.tokens(), std::ssize(text) + 1);
+  RemoveTree(options.out_dir);
+  WriteText(Source("1a.txt"), std::string(300'000, 'a') + "\n\n" + std::string(200'000, 'b'));
+  options.text.max_document_bytes = 20'000;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr("no place to cut it"), HasSubstr("paragraph")));
   ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
   options.text.unit = DocumentUnit::kParagraph;
+  options.text.max_document_bytes = 300'000;
   options.tokenizer = std::make_shared<ByteTokenizer>();
   EXPECT_EQ(Prepare(options).manifest.counts().documents, 2);
   EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
   // A token file that the manifest does not list may be anybody's.
   options.out_dir = Out("strange");
   options.text.unit = DocumentUnit::kFile;
+  options.text.max_document_bytes = 20'000;
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
   WriteText(JoinPath(options.out_dir, "other.bin"), "");
   options.text.unit = DocumentUnit::kParagraph;
