@@ -46,7 +46,7 @@ save_file(weights, OUT / "model.safetensors", metadata={"format": "pt"})
 (OUT / "config.json").write_text(json.dumps(
     {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_positions": P,
      "n_embd": C, "n_layer": L, "n_head": H, "activation_function": "gelu_new",
-     "layer_norm_epsilon": 1e-5}, indent=1) + "\n")
+     "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, indent=1) + "\n")
 # A noisy walk over the vocabulary, so that there is something to learn.
 tokens = (np.cumsum(rng.integers(1, 4, 1500)) % V).astype("<u2")
 tokens.tofile(OUT / "tokens.bin")
