@@ -265,6 +265,10 @@ TEST(FlightTest, ADiskThatHangsHoldsUpNobody) {
       options);
   EXPECT_LT(Clock::now() - thrown, seconds(8));
   EXPECT_THAT(errors[0], HasSubstr("rank 1 gave up"));
+  // The thread that writes may begin late.
+  while (hung.operations() == 0 && Clock::now() - thrown < seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_GT(hung.operations(), 0);
   // As train_gpt does at its end.
   testing::internal::CaptureStderr();
