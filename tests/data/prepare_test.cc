@@ -41,6 +41,7 @@ class TestTokenizer : public ByteTokenizer {
  public:
   explicit TestTokenizer(int32_t first = 0) : first_(first) {}
   std::string_view name() const override { return "test"; }
+  std::string ToJson() const override { return ByteTokenizer().ToJson(); }
   std::vector<int32_t> Encode(std::string_view text) const override {
     std::vector<int32_t> ids = ByteTokenizer::Encode(text);
     for (int32_t& id : ids) id += first_;
