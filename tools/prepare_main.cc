@@ -1,6 +1,7 @@
 // bazel run -c opt //tools:prepare -- --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 ...
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <sstream>
@@ -213,6 +214,13 @@ void Run(const Config& c) {
         "The %s tokenizer has no end-of-text token, so documents follow each other "
         "without one; the .idx files tell where they begin.\n",
         result.manifest.tokenizer.c_str());
+  }
+  if (std::ranges::find(result.manifest.shards, data::Split::kVal, &data::ShardInfo::split) ==
+      result.manifest.shards.end()) {
+    std::printf(
+        "There is no validation file: val_fraction of the documents is less than one. train_gpt "
+        "then "
+        "holds out the last tokens (--data.val_fraction).\n");
   }
   std::printf("Train on it: train_gpt --data.path=%s\n", c.out_dir.c_str());
 }

@@ -25,7 +25,9 @@ std::string FindTemplate(const std::string& path, const std::vector<std::string>
     searched += (searched.empty() ? " in " : ", ") + folder;
   }
   throw InputError(StrCat("conversations need the model's chat template, and there is none",
-                          searched, ": name one with --data.chat_template=FILE, or a folder with ",
+                          searched,
+                          ": name one with --data.chat_template=FILE (sample_gpt: "
+                          "--chat_template=FILE), or a folder with ",
                           kJinja, " or ", kConfig));
 }
 

@@ -60,7 +60,11 @@ std::string DifferenceOf(const Tokenizer& a, const Tokenizer& b) {
       return StrCat("token ", id, " is ", Quoted(text), " in the former and ", Quoted(other),
                     " in the latter");
     }
-    if (Ids(a, text) != Ids(b, text)) return Encodes(text);
+  }
+  for (int32_t id = 0; id < a.vocab_size(); ++id) {
+    if (const std::string text = a.TokenText(id); Ids(a, text) != Ids(b, text)) {
+      return Encodes(text);
+    }
   }
   return Ids(a, kProbe) == Ids(b, kProbe) ? "" : Encodes(kProbe);
 }
