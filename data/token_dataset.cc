@@ -70,7 +70,8 @@ void ForManifests(const std::vector<std::string>& paths, const F& f) {
   for (const auto& [folder, names] : names_in) {
     if (!HasManifest(folder)) continue;
     const Manifest manifest = *ReadManifest(folder);
-    f(folder, manifest, std::ranges::any_of(manifest.shards, [&](const ShardInfo& shard) {
+    f(folder, manifest,
+      std::ranges::any_of(manifest.shards, [&names = names](const ShardInfo& shard) {
         return names.contains(shard.file);
       }));
   }
