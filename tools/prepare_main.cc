@@ -218,9 +218,8 @@ void Run(const Config& c) {
   if (std::ranges::find(result.manifest.shards, data::Split::kVal, &data::ShardInfo::split) ==
       result.manifest.shards.end()) {
     std::printf(
-        "There is no validation file: val_fraction of the documents is less than one. train_gpt "
-        "then "
-        "holds out the last tokens (--data.val_fraction).\n");
+        "No document is held out for validation (val_fraction), so train_gpt holds out the last "
+        "tokens (data.val_fraction).\n");
   }
   std::printf("Train on it: train_gpt --data.path=%s\n", c.out_dir.c_str());
 }

@@ -41,8 +41,8 @@ void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> 
   if (document.at == next_.at) {
     const auto passed = std::min(next_.token, document.tokens);
     rest = rest.subspan(passed);
-    // Folders of earlier versions, which had no pieces, count from the document's start on.
-    // They counted its bytes where it starts.
+    // Earlier versions had no pieces: in their folders tokens are counted from the document's start
+    // on, and its bytes have been counted there.
     if (rest.empty()) {
       next_ = Behind(document, next_.token - passed);
       counted_ = document.document;

@@ -18,7 +18,8 @@ size_t FindTextCut(std::string_view text, size_t from, size_t to);
 
 // Whether EncodeTo of a text up to such a place and EncodeRestTo of what follows give the ids of
 // the whole, as far as texts with all kinds of characters around such places tell. False for
-// tokenizers with a split pattern of their own whose words go on behind them.
+// tokenizers with a split pattern of their own whose words go on behind them, or with a token that
+// is several words.
 bool EncodesInParts(const Tokenizer& tokenizer);
 
 }  // namespace lockstep::data

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -594,6 +595,11 @@ TEST_F(DatasetTest, FilesOfSeveralPreparedFoldersShareOneTokenizer) {
   EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
               AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens"),
                     HasSubstr("is outside the vocabulary of 3")));
+  const auto golden = nlohmann::json::parse(ReadFile(TestData("tokenizers/llama3.json")));
+  WriteText(folder_ + "/b/tokens/tokenizer.json", golden["tokenizer"].dump());
+  EXPECT_THAT(OpenError({.mix = folder_ + "/a/tokens:1," + folder_ + "/b/tokens:1"}),
+              AllOf(HasSubstr("data.mix: "), HasSubstr("b/tokens has another tokenizer than "),
+                    HasSubstr(" tokens, the latter (byte) 256")));
 }
 
 }  // namespace
