@@ -93,6 +93,32 @@ TEST_F(Interrupt, TwoRanks) {
          "--dist.reduction=ordered"});
 }
 
+// An evaluation of minutes does not keep a run from ending.
+TEST_F(Interrupt, Evaluation) {
+  const std::string text = Path("text");
+  std::string words;
+  while (words.size() < (16 << 20)) words += "some words of a long text\n";
+  WriteFileAtomically(text, words);
+  for (const Arguments& ranks : {Arguments{}, {"--nproc=2", "--train.global_batch_size=8"}}) {
+    RemoveTree(Path("run"));
+    Arguments more = {"--threads=1", "--data.path=" + text, "--train.eval_every=250",
+                      "--train.eval_batches=0"};
+    more.insert(more.end(), ranks.begin(), ranks.end());
+    Subprocess program(Command("run", more));
+    // The folder is there shortly before the first evaluation.
+    while (!PathExists(Path("run") + "/config.toml")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    const auto begin = std::chrono::steady_clock::now();
+    program.Signal(SIGTERM);
+    const Result r = program.Wait();
+    EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << r;
+    EXPECT_TRUE(PathExists(Path("run") + "/latest/DONE")) << r;
+  }
+}
+
 // With a foreign signal handler that runs in every thread.
 TEST_F(Interrupt, UnderAProfiler) {
   Check({"--threads=2"}, {{"LD_PRELOAD", "tests/libprofiler.so"}});

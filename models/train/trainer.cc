@@ -340,6 +340,13 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics) {
+  return *EvaluateUnless([] { return false; }, batches, metrics);
+}
+
+std::optional<double> Trainer::EvaluateUnless(const std::function<bool()>& stop,
+                                              const data::EvalBatches& batches,
+                                              PreferenceMetrics* metrics) {
+  constexpr int64_t kRoundsBetweenQuestions = 8;  // since ranks wait for each other to answer
   const NoGrad no_grad;
   std::vector<HostRead> reads;
   // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
@@ -349,6 +356,7 @@ double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* me
   const int64_t own = rank() * dist::SizeOf(context) + dist::RankIn(context);
   const int64_t rounds = (batches.size() + all - 1) / all;
   for (int64_t round = 0; round < rounds; ++round) {
+    if (round % kRoundsBetweenQuestions == 0 && stop()) return std::nullopt;
     batches.Read((round * all + own) % batches.size(), &eval_batch_);
     if (options_.preference) {
       const data::Batch rows = SplitPairs(eval_batch_);

@@ -94,6 +94,11 @@ class Trainer {
   // With `preference` it is the mean over the pairs of the batches, of which this also measures the
   // rewards, if asked.
   double Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics = nullptr);
+  // The same; or nothing, if `stop` says so. It is asked between batches, at the same ones on all
+  // ranks, where it must say the same.
+  std::optional<double> EvaluateUnless(const std::function<bool()>& stop,
+                                       const data::EvalBatches& batches,
+                                       PreferenceMetrics* metrics = nullptr);
 
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // After the last step that was returned; none without loss scaling.

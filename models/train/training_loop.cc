@@ -241,11 +241,11 @@ void TrainingLoop::End(double seconds) {
 
 // What ranks learn of each other: the signal that any received, and the memory of the one that took
 // most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
-// it is asked only after steps where something is due.
-int TrainingLoop::Interrupt() {
+// it is asked only after steps where something is due, or if `ask` says so.
+int TrainingLoop::Interrupt(bool ask) {
   if (!ranks_.control()) {
     interrupt_ = InterruptGuard::signal();
-  } else if (setup_.device.is_cpu() || Due(trainer_.step())) {
+  } else if (ask || setup_.device.is_cpu() || Due(trainer_.step())) {
     const int64_t mine[] = {InterruptGuard::signal(), memory_bytes_};
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
@@ -292,12 +292,14 @@ std::optional<double> TrainingLoop::Evaluate() {
   if (!validation_) return {};
   const Clock::time_point start = Clock::now();
   PreferenceMetrics preference;
-  const double loss = trainer_.Evaluate(*validation_, &preference);
+  const std::optional<double> loss = trainer_.EvaluateUnless(
+      [this] { return Interrupt(/*ask=*/true) != 0; }, *validation_, &preference);
+  if (!loss) return {};
   if (preference_) val_preference_ = preference;
-  const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
-  if (best) best_val_loss_ = loss;
+  const bool best = best_val_loss_ == 0 || *loss < best_val_loss_;
+  if (best) best_val_loss_ = *loss;
   ranks_.OnMain("printing", [&] {
-    progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(),
+    progress_.PrintEvaluation(trainer_.step(), *loss, best, validation_->num_targets(),
                               SecondsSince(start), val_preference_);
   });
   return loss;

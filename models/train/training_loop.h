@@ -50,7 +50,7 @@ class TrainingLoop {
   int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;
   void FinishTrace();
-  int Interrupt();
+  int Interrupt(bool ask = false);
   bool Due(int64_t step) const;
 
   // Runs f() on all ranks, and records its time as `what`.
