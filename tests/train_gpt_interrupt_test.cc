@@ -99,14 +99,14 @@ TEST_F(Interrupt, Evaluation) {
   std::string words;
   while (words.size() < (16 << 20)) words += "some words of a long text\n";
   WriteFileAtomically(text, words);
-  for (const Arguments& ranks : {Arguments{}, {"--nproc=2", "--train.global_batch_size=8"}}) {
+  for (const Arguments& ranks : {Arguments{}, {"--nproc=2", "--train.batch_size=4"}}) {
     RemoveTree(Path("run"));
     Arguments more = {"--threads=1", "--data.path=" + text, "--train.eval_every=250",
                       "--train.eval_batches=0"};
     more.insert(more.end(), ranks.begin(), ranks.end());
     Subprocess program(Command("run", more));
     // The folder is there shortly before the first evaluation.
-    while (!PathExists(Path("run") + "/config.toml")) {
+    for (int i = 0; i < 1000 && !PathExists(Path("run") + "/config.toml"); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     std::this_thread::sleep_for(std::chrono::seconds(1));
