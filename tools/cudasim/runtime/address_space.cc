@@ -170,9 +170,9 @@ struct Freed {
 
 bool MapBlock(Block* block) {
 #if CUDASIM_ASAN
+  // Whatever CUDASIM_ALIGNMENT says: this sanitizer knows the end of a block to the byte.
+  const size_t alignment = block->kind == BlockKind::kDevice ? Settings().alignment : kPage;
   void* memory = nullptr;
-  const size_t alignment =
-      block->kind == BlockKind::kDevice ? std::max(GetSettings().alignment, sizeof(void*)) : kPage;
   if (posix_memalign(&memory, alignment, block->size == 0 ? 1 : block->size) != 0) return false;
   std::memset(memory, kFresh, block->size);
   block->begin = reinterpret_cast<uintptr_t>(memory);

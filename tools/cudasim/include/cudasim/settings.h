@@ -24,7 +24,8 @@ struct Settings {
   // redzones need the memory on the heap.
   bool protect = true;
   // CUDASIM_ALIGNMENT: device memory begins at a multiple of this many bytes, a power of two from 1
-  // to 256, and ends fewer than that many bytes before an unmapped page.
+  // to 256, and ends fewer than that many bytes before an unmapped page. AddressSanitizer, which
+  // knows a block's end to the byte, keeps to 256.
   size_t alignment = 256;
   // CUDASIM_LEAKS=off|warn|error: how to treat device memory that is not freed at the end of the
   // process.
