@@ -42,7 +42,7 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
-                      "is text"});
+                      "is text, unless it begins as JSONL does, which is an error"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
                .doc = "what one document of text is; a file may have any size"});
