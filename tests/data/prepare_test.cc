@@ -396,6 +396,17 @@ TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
   EXPECT_EQ(manifest.counts().documents, 1);
 }
 
+TEST_F(PrepareTest, NullTextsAreEmptyDocuments) {
+  PrepareOptions options = To("null");
+  options.paths = {Source("0.jsonl")};
+  options.val_fraction = 0;
+  WriteText(Source("0.jsonl"),
+            "{\"body\": null}\n{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": null}\n");
+  const Manifest manifest = Prepare(options).manifest;
+  EXPECT_EQ(manifest.counts(), (DocumentCounts{.documents = 1, .empty = 3, .bytes = 2}));
+  EXPECT_EQ(manifest.tokens(), 3);
+}
+
 TEST_F(PrepareTest, DocumentsOfModelsWithBosBeginWithIt) {
   RemoveTree(folder_ + "/sources");
   WriteText(Source("1.jsonl"), "{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": \"c\"}\n");
