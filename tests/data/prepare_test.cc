@@ -506,7 +506,7 @@ TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
   for (const PrepareOptions& options : {whole, begun}) {
     const auto before = Contents(options.out_dir);
     EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
-                AllOf(HasSubstr("modification time of " + source), HasSubstr("touch -d @"),
+                AllOf(HasSubstr("SHA-256 of " + source), Not(HasSubstr("touch")),
                       HasSubstr("another --out_dir")));
     EXPECT_EQ(Contents(options.out_dir), before);
   }
@@ -523,6 +523,35 @@ TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
   WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
   WriteText(source, text);
   EXPECT_TRUE(Prepare(whole).was_complete);
+}
+
+TEST_F(PrepareTest, ASourceThatWasOnlyTouchedIsTheSame) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(4, begun);
+  Manifest manifest = *ReadManifest(begun.out_dir);
+  ASSERT_FALSE(manifest.complete());
+  std::vector<SourceFile>& sources = manifest.sources;
+  ASSERT_FALSE(sources.front().sha256.empty());
+  // As if the last one had not been read to its end.
+  sources.back().sha256.clear();
+  WriteText(JoinPath(begun.out_dir, kManifestName), manifest.ToJson());
+  const auto touch = [](const std::string& path) {
+    const auto time = std::filesystem::last_write_time(path);
+    std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
+    return time;
+  };
+  const auto last_time = touch(sources.back().path);
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(begun); }),
+              AllOf(HasSubstr("modification time of " + sources.back().path),
+                    HasSubstr("touch -d @"), Not(HasSubstr(sources.front().path))));
+  std::filesystem::last_write_time(sources.back().path, last_time);
+  touch(sources.front().path);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  const PrepareOptions again = To("again");
+  Prepare(again);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
 }
 
 // Prepare with the text as standard input.
