@@ -159,12 +159,15 @@ JsonText JsonField(std::string line, std::string_view field,
   Json::sax_parse(line.begin(), line.end(), &reader);
   if (!reader.error.empty()) throw InputError(StrCat(place(), ": ", reader.error));
   if (!reader.text) {
-    throw InputError(
-        StrCat(place(), ": there is no field ", Quoted(field), " (found ", ListNames(reader.names),
-               "): name the one that holds the text with --data.field=, or, to train ",
-               "on conversations, write them as \"messages\", \"conversations\" ",
-               "(ShareGPT), \"instruction\" and \"output\" (Alpaca), or \"prompt\" and ",
-               "\"completion\"", AdviceOnPairs(reader.names)));
+    std::string advice = AdviceOnConversations(reader.names);
+    if (advice.empty()) {
+      advice = StrCat("name the one that holds the text with --data.field=, or, to train ",
+                      "on conversations, write them as \"messages\", \"conversations\" ",
+                      "(ShareGPT), \"instruction\" and \"output\" (Alpaca), or \"prompt\" and ",
+                      "\"completion\"", AdviceOnPairs(reader.names));
+    }
+    throw InputError(StrCat(place(), ": there is no field ", Quoted(field), " (found ",
+                            ListNames(reader.names), "): ", advice));
   }
   return {std::move(*reader.text), repaired};
 }

@@ -49,6 +49,14 @@ TEST(JsonField, ErrorsSayWhere) {
             Not(HasSubstr("dpo"))));
   EXPECT_THAT(message(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
               HasSubstr("pairs of answers are trained with --train.objective=dpo"));
+  for (const char* row : {R"({"messages": [{"role": "user", "content": "a"}], "id": null})",
+                          R"({"conversations": []})", R"({"instruction": "a", "output": "b"})",
+                          R"({"prompt": "a", "completion": "b"})"}) {
+    EXPECT_THAT(message(row),
+                AllOf(HasSubstr("no field \"text\""), HasSubstr("needs no prepare"),
+                      HasSubstr("train_gpt --init_from=MODEL_FOLDER --data.path=FILE"),
+                      Not(HasSubstr("write them as"))));
+  }
   EXPECT_THAT(message("null"), HasSubstr("found null"));
   EXPECT_THAT(message("{\"text\": {\"text\": \"a\"}}"), HasSubstr("an object"));
   EXPECT_THAT(message("{\"text\": [\"a\"]}"), HasSubstr("an array"));
