@@ -554,6 +554,13 @@ TEST_F(PrepareTest, ASourceThatWasOnlyTouchedIsTheSame) {
   EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
 }
 
+TEST_F(PrepareTest, AFolderAmongItsSourcesIsNoSource) {
+  PrepareOptions options = options_;
+  options.out_dir = Source("tokens");
+  EXPECT_EQ(Prepare(options).manifest.sources.size(), 5u);
+  EXPECT_TRUE(Prepare(options).was_complete);
+}
+
 // Prepare with the text as standard input.
 PrepareResult PrepareInput(const PrepareOptions& options, const std::string& text) {
   const std::string file = options.out_dir + ".input";
