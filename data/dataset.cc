@@ -11,6 +11,7 @@
 #include "data/mixture_dataset.h"
 #include "data/prepare/manifest.h"
 #include "data/text/decompressor.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 #include "data/token_shards.h"
 
@@ -37,7 +38,11 @@ Dataset FromPath(const DatasetOptions& options) {
   const std::string file_path = ExpandPattern(path).front();
   const MappedFile file(file_path);
   const std::span<const std::byte> bytes = file.bytes();
-  return FromText({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_path, options);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!IsTextName(path)) {
+    RequireNoJsonLines(text.substr(0, kTextSampleBytes), file_path, kTypeAdvice);
+  }
+  return FromText(text, file_path, options);
 }
 
 }  // namespace

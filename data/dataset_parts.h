@@ -13,6 +13,11 @@
 
 namespace lockstep::data {
 
+// What to do with JSONL that is not called so (TextOptions::type_advice).
+inline constexpr char kTypeAdvice[] =
+    "let the name of its file end in .jsonl to take the texts of its rows, or in .txt to take it "
+    "as it is";
+
 // `name`: the text's, for messages.
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options);
 // JSONL, several files, or compressed ones: their tokens are kept in memory (2 bytes each, or 4 if

@@ -203,7 +203,8 @@ Dataset FromDocuments(const DatasetOptions& options) {
   // A char tokenizer is made from all texts, which wait for it in memory.
   const bool waits = MakesCharTokenizer(options);
   if (!waits) SetTokenizer("", options, &dataset);
-  TextOptions text_options{.field = options.field,
+  TextOptions text_options{.type_advice = kTypeAdvice,
+                           .field = options.field,
                            .any_bytes = !waits && dataset.tokenizer->name() == "byte",
                            .large_document_advice = LargeDocumentAdvice(options)};
   // Only larger files come in pieces.

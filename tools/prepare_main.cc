@@ -1,16 +1,20 @@
 // bazel run -c opt //tools:prepare -- --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 ...
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/thread_pool.h"
+#include "data/prepare/manifest.h"
 #include "data/prepare/prepare.h"
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/text_files.h"
@@ -42,7 +46,7 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
-                      "is text"});
+                      "is text, unless it begins as JSONL does, which is an error"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
                .doc = "what one document of text is; a file may have any size"});
@@ -173,8 +177,42 @@ class ProgressLine {
   std::chrono::steady_clock::time_point next_ = begin_ + std::chrono::seconds(1);
 };
 
+// `prepare a.txt` and `prepare --data.path a.txt b.txt`, as a shell expands *.txt.
+void RequireOptions(std::span<const char* const> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i], before = i == 0 ? "" : arguments[i - 1];
+    const bool is_value = before.starts_with("--") && before.find('=') == std::string_view::npos;
+    if (is_value || (argument.starts_with('-') && argument != "-")) continue;
+    throw InputError(StrCat("unexpected argument '", argument, "': what to prepare is named as ",
+                            "--data.path='", argument, "', several files by a pattern in quotes, ",
+                            "--data.path='folder/*.txt', or each by a --data.path of its own"));
+  }
+}
+
+// Nothing that was finished is lost, so there is nothing to do but to say so.
+void SayHowToGoOn(int signal) {
+  constexpr std::string_view kText =
+      "\nprepare: interrupted; the same command goes on behind the last finished token file\n";
+  if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(2);
+  raise(signal);  // ends the program as usual, on return: the handler is for one signal
+}
+
 void Run(const Config& c) {
   if (c.path.empty()) throw InputError("nothing to prepare: give --data.path=FILE");
+  for (const std::string& path : c.path) {
+    if (IsDirectory(path) ? !data::HasManifest(path) : !path.ends_with(".bin")) continue;
+    throw InputError(StrCat(path, ": this is prepared already: train on it, train_gpt ",
+                            "--data.path=", path, ", or name the texts it was made from"));
+  }
+  if (c.path.front() != "-") {  // standard input can't be read again
+    struct sigaction action = {}, before = {};
+    action.sa_handler = SayHowToGoOn;
+    action.sa_flags = SA_RESETHAND;
+    for (const int signal : {SIGINT, SIGTERM}) {
+      sigaction(signal, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+    }
+  }
   if (c.threads > 0) SetNumThreads(static_cast<int>(c.threads));
   data::TextOptions text{.type = c.type,
                          .unit = data::ParseDocumentUnit(c.document),
@@ -239,6 +277,7 @@ int main(int argc, char** argv) {
                     "--out_dir=tokens"});
     Config config;
     AddOptions(options, config);
+    RequireOptions({argv + std::min(argc, 1), argv + argc});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     Run(config);
     return 0;

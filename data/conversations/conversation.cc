@@ -245,9 +245,7 @@ std::string FieldsOf(const Json& row) {
 }
 
 bool LooksLikeConversation(const Json& row) {
-  return row.contains("messages") || row.contains("conversations") ||
-         (row.contains("instruction") && row.contains("output")) ||
-         (row.contains("prompt") && row.contains("completion"));
+  return IsConversation([&](const char* key) { return row.contains(key); });
 }
 
 void AppendMessages(const Json& text_or_list, const std::string& role, const std::string& field,

@@ -204,7 +204,7 @@ class Preparation {
     const ShardStart end{reader.position(), number_};
     for (ShardStream& stream : streams_) stream.Finish(end);
     for (size_t i = 0; i < streams_.size(); ++i) AddEmpty(static_cast<int>(i));
-    NoteSources(static_cast<int64_t>(files_.size()));
+    NoteSources();
   }
 
  private:
@@ -312,16 +312,14 @@ class Preparation {
   void OnFinished(ShardInfo shard) {
     manifest_.shards.push_back(std::move(shard));
     for (size_t i = 0; i < streams_.size(); ++i) manifest_.next[i] = streams_[i].next();
-    NoteSources(First().at.file);
+    NoteSources();
     WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
   }
 
-  // Adds what is known of the first `count` sources.
-  void NoteSources(int64_t count) {
+  // Adds what is known of the sources that have been read to their ends.
+  void NoteSources() {
     for (size_t i = 0; i < finished_.size(); ++i) {
-      const auto file = first_file_ + static_cast<int64_t>(i);
-      if (file >= count) continue;
-      SourceFile& source = manifest_.sources[file];
+      SourceFile& source = manifest_.sources[first_file_ + static_cast<int64_t>(i)];
       source.bytes = finished_[i].bytes;
       source.sha256 = finished_[i].sha256;
     }

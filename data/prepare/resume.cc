@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -23,13 +24,20 @@ std::string TimeOf(const SourceFile& source) {
 }
 
 // How a source differs from the one in the manifest, a line, or "". Manifests of earlier versions
-// have no times.
+// have no times. A file of another time may have the same bytes; what they were is known of those
+// that have been read to their ends.
 std::string Difference(const SourceFile& was, const SourceFile& now) {
   if (was.path == "-") return "";
   if (was.bytes != now.bytes) {
     return StrCat("\n  bytes of ", now.path, ": ", was.bytes, " -> ", now.bytes);
   }
   if (was.modified_ns == 0 || was.modified_ns == now.modified_ns) return "";
+  if (!was.sha256.empty()) {
+    const std::string sha256 = Sha256OfFile(now.path);
+    if (sha256 == was.sha256) return "";
+    return StrCat("\n  SHA-256 of ", now.path, ": ", was.sha256.substr(0, 12), " -> ",
+                  sha256.substr(0, 12));
+  }
   return StrCat("\n  modification time of ", now.path, ": ", TimeOf(was), " -> ", TimeOf(now),
                 " (if you know that its text is the same: touch -d ", TimeOf(was), " '", now.path,
                 "')");
@@ -119,7 +127,11 @@ bool Resume(const std::string& folder, Manifest* manifest) {
     throw InputError(
         StrCat(JoinPath(folder, kManifestName), ": \"next\" does not fit the options"));
   }
-  *manifest = *found;
+  const std::vector<SourceFile> sources = std::exchange(*manifest, *found).sources;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    SourceFile& source = manifest->sources[i];
+    if (source.modified_ns != 0) source.modified_ns = sources[i].modified_ns;
+  }
   return true;
 }
 

@@ -75,6 +75,13 @@ bool DocumentReader::OpenNext() {
   at_end_ = false;
   while (end_ < kTextSampleBytes && ReadMore()) {
   }
+  if (options_.type == "auto" && !IsTextName(path)) {
+    RequireNoJsonLines(Unread().substr(0, kTextSampleBytes), NameOf(path),
+                       options_.type_advice.empty()
+                           ? "pass --data.type=jsonl to take the texts of its rows, or "
+                             "--data.type=text to take it as it is"
+                           : options_.type_advice);
+  }
   if (json_ || !options_.any_bytes) {
     RequireText(Unread().substr(0, kTextSampleBytes), NameOf(path), json_);
     if (Unread().starts_with("\xef\xbb\xbf")) begin_ = 3;

@@ -25,8 +25,12 @@ enum class DocumentUnit {
 DocumentUnit ParseDocumentUnit(const std::string& name);
 
 struct TextOptions {
-  // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); standard input is text.
+  // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); all else is text, but what
+  // begins as JSONL without the name of a text (IsTextName), as of standard input, is an
+  // InputError.
   std::string type = "auto";
+  // The end of that error: what the program's user can do. If empty, options of `prepare`.
+  std::string type_advice = {};
   DocumentUnit unit = DocumentUnit::kFile;
   // JSONL: the field whose string is the document.
   std::string field = "text";

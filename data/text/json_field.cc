@@ -51,7 +51,8 @@ int64_t RepairSurrogates(std::string* line) {
 }
 
 // Replaces the line by the string, if the line is a JSON object that has the field once and as a
-// string, and if all of it is well-formed UTF-8 without lone surrogates; otherwise returns false.
+// string or null, and if all of it is well-formed UTF-8 without lone surrogates; otherwise returns
+// false.
 bool QuickField(std::string* line, std::string_view field) {
   constexpr size_t kMaxBytes = size_t{2} << 20;  // of a line: the parser keeps 15 times as much
   if (line->size() > kMaxBytes) return false;
@@ -66,7 +67,7 @@ bool QuickField(std::string* line, std::string_view field) {
   for (const auto& [key, value] : object) {
     if (key != field) continue;
     std::string_view found;
-    if (text || value.get(found)) return false;
+    if (text || (!value.is_null() && value.get(found))) return false;
     text = found;
   }
   if (text) line->assign(*text);
@@ -78,7 +79,11 @@ class FieldReader : public nlohmann::json_sax<Json> {
  public:
   explicit FieldReader(std::string_view field) : field_(field) {}
 
-  bool null() override { return Other("null"); }
+  bool null() override {
+    if (!wanted_) return Other("null");
+    std::string none;
+    return string(none);
+  }
   bool boolean(bool) override { return Other("a boolean"); }
   bool number_integer(number_integer_t) override { return Other("a number"); }
   bool number_unsigned(number_unsigned_t) override { return Other("a number"); }
@@ -154,12 +159,15 @@ JsonText JsonField(std::string line, std::string_view field,
   Json::sax_parse(line.begin(), line.end(), &reader);
   if (!reader.error.empty()) throw InputError(StrCat(place(), ": ", reader.error));
   if (!reader.text) {
-    throw InputError(
-        StrCat(place(), ": there is no field ", Quoted(field), " (found ", ListNames(reader.names),
-               "): name the one that holds the text with --data.field=, or, to train ",
-               "on conversations, write them as \"messages\", \"conversations\" ",
-               "(ShareGPT), \"instruction\" and \"output\" (Alpaca), or \"prompt\" and ",
-               "\"completion\"", AdviceOnPairs(reader.names)));
+    std::string advice = AdviceOnConversations(reader.names);
+    if (advice.empty()) {
+      advice = StrCat("name the one that holds the text with --data.field=, or, to train ",
+                      "on conversations, write them as \"messages\", \"conversations\" ",
+                      "(ShareGPT), \"instruction\" and \"output\" (Alpaca), or \"prompt\" and ",
+                      "\"completion\"", AdviceOnPairs(reader.names));
+    }
+    throw InputError(StrCat(place(), ": there is no field ", Quoted(field), " (found ",
+                            ListNames(reader.names), "): ", advice));
   }
   return {std::move(*reader.text), repaired};
 }

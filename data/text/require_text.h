@@ -20,6 +20,12 @@ void RequireNoBinary(std::string_view beginning, const std::string& name);
 // it is. `lines`: the error names the line, too.
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
+// Throws InputError that ends with `advice` if the first line that is not blank begins and ends as
+// a JSON object with a key, or goes on behind `beginning`: so JSONL is not taken as text by
+// mistake.
+void RequireNoJsonLines(std::string_view beginning, const std::string& name,
+                        const std::string& advice);
+
 // Throws InputError that begins with `place` if there is a NUL byte. `offset`: of `text` in the
 // whole.
 void RequireNoNul(std::string_view text, const std::string& place, int64_t offset = 0);

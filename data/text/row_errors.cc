@@ -17,6 +17,19 @@ std::string ListNames(std::span<const std::string> names) {
   return names.size() > kMost ? text + ", ..." : text;
 }
 
+bool IsConversation(const std::function<bool(const char*)>& has) {
+  return has("messages") || has("conversations") || (has("instruction") && has("output")) ||
+         (has("prompt") && has("completion"));
+}
+
+std::string AdviceOnConversations(std::span<const std::string> names) {
+  const auto has = [&](const char* key) { return std::ranges::find(names, key) != names.end(); };
+  if (!IsConversation(has)) return "";
+  return "this is a conversation, which needs no prepare: train on its answers with train_gpt "
+         "--init_from=MODEL_FOLDER --data.path=FILE --data.format=chat, or name a field that holds "
+         "plain text with --data.field=";
+}
+
 std::string AdviceOnPairs(std::span<const std::string> names) {
   for (const char* key : {"chosen", "rejected"}) {
     if (std::ranges::find(names, key) == names.end()) return "";

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "data/prepare/manifest.h"
 #include "data/text/decompressor.h"
 #include "data/token_shards.h"
 
@@ -21,7 +22,8 @@ std::vector<std::string> TextFilesBelow(const std::string& folder) {
     const std::string path = JoinPath(folder, name);
     if (!IsDirectory(path)) {
       if (IsTextName(name)) files.push_back(path);
-    } else if (!std::filesystem::is_symlink(path)) {  // a link could lead back up
+    } else if (!std::filesystem::is_symlink(path) && !HasManifest(path)) {
+      // A link could lead back up, and what prepare has made is no source.
       const std::vector<std::string> below = TextFilesBelow(path);
       files.insert(files.end(), below.begin(), below.end());
     }

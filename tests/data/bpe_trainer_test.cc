@@ -214,8 +214,8 @@ TEST(BpeTrainerTest, SaysWhatIsWrong) {
               TrainBpe({{"word", 2}, {"is", 1}}, {});
             }),
             "TrainBpe: the text is too small for a vocabulary of 32000: after 260 tokens, no two "
-            "adjacent tokens occur together 2 times or more. Ask for at most 260 tokens, give more "
-            "text, or lower min_frequency");
+            "adjacent tokens occur together 2 times or more. Ask for at most 260 tokens (prepare "
+            "--train_tokenizer=260), or give more text");
   EXPECT_EQ(MessageOf<InputError>([] {
               TrainBpe({{"PAD", 2}}, {.vocab_size = 260, .special_tokens = {"PAD"}});
             }),

@@ -92,6 +92,19 @@ TEST_F(DatasetTest, ALoadedTokenizerIsUsedInsteadOfANewOne) {
               AllOf(HasSubstr(path_ + ", from byte 18"), HasSubstr("'z' (U+007A) at byte 1")));
 }
 
+TEST_F(DatasetTest, JsonLinesWithoutTheirNameAreRefused) {
+  const std::string rows = "{\"text\": \"abcdefgh\"}\n{\"text\": \"ijklmnop\"}\n";
+  for (const char* name : {"/rows", "/rows.gz"}) {
+    options_.path = folder_ + name;
+    WriteText(options_.path, options_.path.ends_with(".gz") ? GzipOf(rows) : rows);
+    EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(name), HasSubstr("looks like a JSON object"),
+                                           HasSubstr("end in .jsonl"), HasSubstr("in .txt")));
+  }
+  options_.path = folder_ + "/rows.txt";
+  WriteText(options_.path, rows);
+  EXPECT_EQ(OpenError(options_), "no error");
+}
+
 TEST_F(DatasetTest, TextErrors) {
   EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(path_ + ": no such file"),
                                          HasSubstr(std::filesystem::current_path().string())));

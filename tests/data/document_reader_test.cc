@@ -24,6 +24,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Found {
   std::vector<std::string> texts;
@@ -69,6 +70,39 @@ TEST(DocumentReader, AJsonArrayIsNoJsonLines) {
                 AllOf(HasSubstr("/a.json: this is one JSON array"), HasSubstr("jq -c '.[]'")));
     WriteText(folder + "/a.txt", text);
     EXPECT_THAT(ReadAll({folder + "/a.txt"}).texts, ElementsAre(text));
+  }
+}
+
+// Whoever forgets data.type must not train on braces and keys.
+TEST(DocumentReader, JsonLinesWithoutTheirNameAreRefused) {
+  const std::string folder = TestFolder();
+  const std::string row = "{\"text\": \"a\", \"n\": {\"m\": [1]}}";
+  const std::string long_row = "{ \"text\": \"" + std::string(100'000, 'a') + "\"}\n";
+  const auto message = [&](const std::string& name, const std::string& contents,
+                           const TextOptions& options = {}) {
+    WriteText(folder + "/" + name, contents);
+    return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+  };
+  const std::string malformed = "{\"t\": \"\xff\\ud800\"}";
+  for (const std::string& text : {row, row + "\n" + row, malformed, "\n \r\n" + row + "\r\nx",
+                                  "\xef\xbb\xbf" + row, long_row}) {
+    for (const bool any_bytes : {false, true}) {
+      EXPECT_THAT(message("rows", text, {.any_bytes = any_bytes}),
+                  AllOf(HasSubstr("/rows: its first line looks like a JSON object"),
+                        HasSubstr("--data.type=jsonl"), HasSubstr("--data.type=text")));
+    }
+    EXPECT_THAT(message("rows.data.gz", GzipOf(text)), HasSubstr("--data.type=jsonl"));
+    EXPECT_THAT(message("rows", text, {.type_advice = "ask its author"}),
+                AllOf(HasSubstr("ask its author"), Not(HasSubstr("--data."))));
+    // As the name or the option says.
+    EXPECT_EQ(message("rows.txt", text), "no error");
+    EXPECT_EQ(message("rows", text, {.type = "text"}), "no error");
+  }
+  EXPECT_EQ(message("rows", row + "\n" + row, {.type = "jsonl"}), "no error");
+  for (const std::string& text :
+       {"text\n" + row, row + " and more", std::string("{\n  \"text\": 1\n}"), std::string("[1]"),
+        std::string("{}"), std::string("{"), std::string(), "{" + std::string(100'000, 'a')}) {
+    EXPECT_EQ(message("prose", text), "no error") << Quoted(text.substr(0, 80));
   }
 }
 
@@ -248,6 +282,10 @@ TEST(DocumentReader, StandardInput) {
   const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
   dup2(fd, STDIN_FILENO);
   const Found found = ReadAll({"-"}, {.type = "jsonl"});
+  lseek(fd, 0, SEEK_SET);
+  EXPECT_THAT(MessageOf<InputError>([] { ReadAll({"-"}); }),
+              AllOf(HasSubstr("standard input: its first line looks like a JSON object"),
+                    HasSubstr("--data.type=jsonl")));
   dup2(saved, STDIN_FILENO);
   close(saved);
   close(fd);

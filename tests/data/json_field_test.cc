@@ -24,6 +24,9 @@ TEST(JsonField, TakesTheFieldOfTheOuterObject) {
   EXPECT_EQ(Text(R"({"text": "a\n\"é\u00e9\\"})"), "a\n\"éé\\");
   EXPECT_EQ(Text(R"({"x": {"text": "no"}, "y": [{"text": 1}], "text": "yes", "z": null})"), "yes");
   EXPECT_EQ(Text(R"( {"text":""} )"), "");
+  EXPECT_EQ(Text(R"({"text": null})"), "");
+  EXPECT_EQ(Found("{\"text\": null, \"x\": \"\xff\"}").repaired, 1);
+  EXPECT_EQ(Text("{\"text\": null, \"x\": \"" + std::string(3 << 20, 'a') + "\"}"), "");
   EXPECT_EQ(Found(R"({"a.b": "x", "text": 1})", "a.b").text, "x");
   const std::string deep = std::string(500, '[') + std::string(500, ']');
   EXPECT_EQ(Text("{\"x\": " + deep + ", \"text\": \"t\"}"), "t");
@@ -46,10 +49,20 @@ TEST(JsonField, ErrorsSayWhere) {
             Not(HasSubstr("dpo"))));
   EXPECT_THAT(message(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
               HasSubstr("pairs of answers are trained with --train.objective=dpo"));
-  EXPECT_THAT(message("{\"text\": null}"), HasSubstr("null"));
+  for (const char* row : {R"({"messages": [{"role": "user", "content": "a"}], "id": null})",
+                          R"({"conversations": []})", R"({"instruction": "a", "output": "b"})",
+                          R"({"prompt": "a", "completion": "b"})"}) {
+    EXPECT_THAT(message(row),
+                AllOf(HasSubstr("no field \"text\""), HasSubstr("needs no prepare"),
+                      HasSubstr("train_gpt --init_from=MODEL_FOLDER --data.path=FILE"),
+                      Not(HasSubstr("write them as"))));
+  }
+  EXPECT_THAT(message("null"), HasSubstr("found null"));
   EXPECT_THAT(message("{\"text\": {\"text\": \"a\"}}"), HasSubstr("an object"));
   EXPECT_THAT(message("{\"text\": [\"a\"]}"), HasSubstr("an array"));
   EXPECT_THAT(message("{\"text\": \"a\", \"text\": \"b\"}"), HasSubstr("twice"));
+  EXPECT_THAT(message("{\"text\": null, \"text\": \"b\"}"), HasSubstr("twice"));
+  EXPECT_THAT(message("{\"text\": \"a\", \"text\": null}"), HasSubstr("twice"));
   EXPECT_THAT(message("{\"text\": \"a\", \"x\": " + std::string(600, '[')), HasSubstr("512"));
   EXPECT_THAT(
       message("{\"text\": \"a\", \"x\": " + std::string(600, '[') + std::string(600, ']') + "}"),

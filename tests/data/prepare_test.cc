@@ -396,6 +396,17 @@ TEST_F(PrepareTest, ALargeFileTakesBoundedMemory) {
   EXPECT_EQ(manifest.counts().documents, 1);
 }
 
+TEST_F(PrepareTest, NullTextsAreEmptyDocuments) {
+  PrepareOptions options = To("null");
+  options.paths = {Source("0.jsonl")};
+  options.val_fraction = 0;
+  WriteText(Source("0.jsonl"),
+            "{\"body\": null}\n{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": null}\n");
+  const Manifest manifest = Prepare(options).manifest;
+  EXPECT_EQ(manifest.counts(), (DocumentCounts{.documents = 1, .empty = 3, .bytes = 2}));
+  EXPECT_EQ(manifest.tokens(), 3);
+}
+
 TEST_F(PrepareTest, DocumentsOfModelsWithBosBeginWithIt) {
   RemoveTree(folder_ + "/sources");
   WriteText(Source("1.jsonl"), "{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": \"c\"}\n");
@@ -495,7 +506,7 @@ TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
   for (const PrepareOptions& options : {whole, begun}) {
     const auto before = Contents(options.out_dir);
     EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
-                AllOf(HasSubstr("modification time of " + source), HasSubstr("touch -d @"),
+                AllOf(HasSubstr("SHA-256 of " + source), Not(HasSubstr("touch")),
                       HasSubstr("another --out_dir")));
     EXPECT_EQ(Contents(options.out_dir), before);
   }
@@ -512,6 +523,42 @@ TEST_F(PrepareTest, AnEditedSourceOfTheSameSizeIsRefused) {
   WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
   WriteText(source, text);
   EXPECT_TRUE(Prepare(whole).was_complete);
+}
+
+TEST_F(PrepareTest, ASourceThatWasOnlyTouchedIsTheSame) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(4, begun);
+  Manifest manifest = *ReadManifest(begun.out_dir);
+  ASSERT_FALSE(manifest.complete());
+  std::vector<SourceFile>& sources = manifest.sources;
+  ASSERT_FALSE(sources.front().sha256.empty());
+  // As if the last one had not been read to its end.
+  sources.back().sha256.clear();
+  WriteText(JoinPath(begun.out_dir, kManifestName), manifest.ToJson());
+  const auto touch = [](const std::string& path) {
+    const auto time = std::filesystem::last_write_time(path);
+    std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
+    return time;
+  };
+  const auto last_time = touch(sources.back().path);
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(begun); }),
+              AllOf(HasSubstr("modification time of " + sources.back().path),
+                    HasSubstr("touch -d @"), Not(HasSubstr(sources.front().path))));
+  std::filesystem::last_write_time(sources.back().path, last_time);
+  touch(sources.front().path);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  const PrepareOptions again = To("again");
+  Prepare(again);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
+}
+
+TEST_F(PrepareTest, AFolderAmongItsSourcesIsNoSource) {
+  PrepareOptions options = options_;
+  options.out_dir = Source("tokens");
+  EXPECT_EQ(Prepare(options).manifest.sources.size(), 5u);
+  EXPECT_TRUE(Prepare(options).was_complete);
 }
 
 // Prepare with the text as standard input.

@@ -92,6 +92,47 @@ TEST_F(PrepareProgram, RefusesWithAReason) {
               AllOf(HasSubstr("a.jsonl:1"), HasSubstr("no field \"body\"")));
 }
 
+TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
+  const std::string file = root_.Path("a.jsonl");
+  const auto error = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {"tools/prepare"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Result result = RunProgram(command);
+    EXPECT_EQ(result.exit_code, 2) << result;
+    return result.err;
+  };
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {file}, {"--data.path", "b.txt", file}, {"--out_dir=x", file}}) {
+    EXPECT_THAT(error(arguments), HasSubstr("--data.path='" + file + "'"));
+  }
+  EXPECT_THAT(error({"-"}), HasSubstr("--data.path='-'"));
+  const std::string out = root_.Path("out");
+  ASSERT_EQ(RunProgram(Command("out")).exit_code, 0);
+  for (const std::string& prepared : {out, out + "/tokens_train_000000.bin"}) {
+    EXPECT_THAT(error({"--data.path=" + prepared, "--out_dir=" + root_.Path("more")}),
+                HasSubstr("train_gpt --data.path=" + prepared));
+  }
+  EXPECT_THAT(RunProgram(Command("new", {}, "--train_tokenizer=60000")).err,
+              AllOf(HasSubstr("Ask for at most "), HasSubstr("prepare --train_tokenizer="),
+                    Not(HasSubstr("min_frequency"))));
+}
+
+TEST_F(PrepareProgram, AnInterruptionSaysHowToGoOn) {
+  ASSERT_EQ(RunProgram(Command("whole")).exit_code, 0);
+  // Its files take long from then on.
+  Subprocess program(Command("interrupted"), {{"LOCKSTEP_FAULT", "slow@10+"}});
+  const std::string first = root_.Path("interrupted/tokens_train_000000.bin");
+  for (int i = 0; i < 6000 && !PathExists(first); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  program.Signal(SIGINT);
+  const Result result = program.Wait();
+  EXPECT_EQ(result.signal, SIGINT) << result;
+  EXPECT_THAT(result.err, HasSubstr("prepare: interrupted; the same command goes on"));
+  ASSERT_EQ(RunProgram(Command("interrupted")).exit_code, 0);
+  EXPECT_EQ(Contents("interrupted"), Contents("whole"));
+}
+
 TEST_F(PrepareProgram, ATrainedTokenizerHasTheTokensOfChats) {
   const std::vector<std::string> chats = {"--special_tokens=<|im_start|>,<|im_end|>",
                                           "--split_pattern=llama-3"};

@@ -224,7 +224,7 @@ TrainedBpe Trainer::Run() {
                             options_.vocab_size, ": after ", size(),
                             " tokens, no two adjacent tokens occur together ", min_count_,
                             " times or more. Ask for at most ", size(),
-                            " tokens, give more text, or lower min_frequency"));
+                            " tokens (prepare --train_tokenizer=", size(), "), or give more text"));
   }
   return std::move(bpe_);
 }
