@@ -48,6 +48,9 @@ struct Dataset {
   std::vector<MixtureStream> mixture = {};
   std::vector<std::string> mixture_paths = {};
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
+  // Whether there are files for validation, so that val_fraction says nothing; of a mixture, in all
+  // of its sources.
+  bool val_has_files = false;
   // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
   // What the user should know: if samples cannot be shown as text, how they will look and how to

@@ -87,6 +87,7 @@ Dataset OpenMixture(const DatasetOptions& options,
                     const std::function<Dataset(const DatasetOptions& source)>& open) {
   Dataset all;
   all.name = StrCat("the mixture ", options.mix);
+  all.val_has_files = true;
   Sources train, val;
   Sha256 hash;
   for (const MixtureItem& item : ParseMixture(options.mix)) {
@@ -114,6 +115,7 @@ Dataset OpenMixture(const DatasetOptions& options,
     all.mixture_paths.push_back(item.path);
     train.push_back(part.train);
     if (part.val) val.push_back(part.val);
+    all.val_has_files = all.val_has_files && part.val_has_files;
     const std::string identity = StrCat(part.fingerprint, ":", item.weight, "\n");
     hash.Update(std::as_bytes(std::span(identity)));
   }

@@ -94,6 +94,16 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
   }
 }
 
+void CheckHeldOut(const Options& options, const RunSetup& setup) {
+  constexpr std::string_view kKey = "data.val_fraction";
+  const bool given =
+      options.IsWritten(kKey) && setup.config.data.val_fraction != DataOptions().val_fraction;
+  if (!given || !setup.dataset.val_has_files) return;
+  options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
+                              " has files for validation: leave ", kKey, " out, or name only the ",
+                              "files for training, as with --data.path='FOLDER/*train*.bin'"));
+}
+
 namespace {
 
 // The reference is the model without any adapters: those that something else has trained would be

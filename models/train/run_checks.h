@@ -22,6 +22,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup);
 void CheckOffload(const Options& options, const RunSetup& setup);
 // for adapters whose targets or rank do not fit the model;
 void CheckAdapters(const Options& options, const RunSetup& setup);
+// for a fraction to hold out of data that have files for validation;
+void CheckHeldOut(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);

@@ -88,6 +88,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
   OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
+  CheckHeldOut(options, setup);
   if (conversations && !config.init_from.empty() && !options.IsWritten("optim.lr")) {
     setup.dataset.note +=
         StrCat("\n", options.Describe("optim.lr"), " is meant for random weights; ",
