@@ -73,8 +73,10 @@ void AddGeneralOptions(Options& options, RunConfig& config) {
                .aliases = {"output_dir", "log_dir"},
                .operational = true,
                .doc = "the run's folder: metrics, report, checkpoints"});
-  options.Add("init_from", &config.init_from,
-              {.doc = "checkpoint or Hugging Face folder to start from; empty: random weights"});
+  options.Add(
+      "init_from", &config.init_from,
+      {.doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a Hugging "
+              "Face folder to start from; empty: random weights"});
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {

@@ -117,13 +117,12 @@ void CheckReference(const Options& options, const RunSetup& setup) {
                ": merge them first (export_gpt --checkpoint=", folder,
                " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
   };
-  const std::string& from = setup.config.init_from;
   if (const auto& checkpoint = setup.start.checkpoint) {
     const std::string toml = ReadTrainerState(*checkpoint).config_toml;
     const bool preferred = RunConfigFromToml(toml, *checkpoint).train.objective == "dpo";
     if (!preferred) fail("checkpoint.resume", *checkpoint);
-  } else if (PeftAdapter::Exists(from)) {
-    fail("init_from", from);
+  } else if (PeftAdapter::Exists(setup.weights)) {
+    fail("init_from", setup.weights);
   }
 }
 

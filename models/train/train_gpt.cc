@@ -90,8 +90,7 @@ void PrintRow(const RunSetup& setup) {
 
 // Every rank reads what it starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
-  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
-  uint64_t hash = from.empty() ? 0 : HashOfContent(from);
+  uint64_t hash = setup.weights.empty() ? 0 : HashOfContent(setup.weights);
   const std::string& adapter = setup.config.lora.init_from;
   if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
   return hash;

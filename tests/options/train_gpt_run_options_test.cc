@@ -50,6 +50,23 @@ TEST_F(TrainGptRunOptions, InitFromStartsWithTheseWeights) {
             first.Lines("metrics.jsonl").back()["val_loss"]);
 }
 
+// As other programs take it: its best checkpoint, else the latest. The run can be continued.
+TEST_F(TrainGptRunOptions, InitFromTakesAFolderOfARun) {
+  const TrainingRun& first = Train({});
+  ASSERT_TRUE(PathExists(first.folder + "/best"));
+  const TrainingRun& from_best = Train({"--init_from=" + first.folder + "/best"});
+  const TrainingRun& from_run = Train({"--init_from=" + first.folder});
+  EXPECT_EQ(from_run.Numbers(), from_best.Numbers());
+  const TrainingRun& none_best = Train({"--checkpoint.keep_best=false"});
+  ASSERT_FALSE(PathExists(none_best.folder + "/best"));
+  EXPECT_EQ(Train({"--init_from=" + none_best.folder}).Numbers(),
+            Train({"--init_from=" + first.folder + "/latest"}).Numbers());
+  const TrainingRun& longer =
+      Train({"--init_from=" + first.folder, "--train.steps=8",
+             "--checkpoint.resume=" + from_run.folder + "/checkpoints/step-00000004"});
+  EXPECT_THAT(longer.result.out, Not(HasSubstr("init_from:")));
+}
+
 TEST_F(TrainGptRunOptions, DataPathIsWhatItTrainsOn) {
   EXPECT_THAT(Train({"--data.path=" + Path("other.txt")}).result.out, HasSubstr("other.txt: 360"));
 }
