@@ -273,6 +273,24 @@ TEST_F(TrainGptRunOptions, EvalEverySetsTheStepsBetweenValidations) {
   EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
 }
 
+// Before the first of them, so that a long one does not look hung.
+TEST_F(TrainGptRunOptions, TheHeaderTellsHowMuchIsEvaluated) {
+  const auto header = [](Arguments more) {
+    more.insert(more.begin(), {"models/train_gpt", "--dry_run", "--data.path=" + Path("other.txt"),
+                               "--train.batch_size=1", "--model.block_size=2"});
+    return RunProgram(more).out;
+  };
+  EXPECT_THAT(header({}), HasSubstr("evaluates  all 40 validation tokens, every 250 steps\n"));
+  const std::string many = "--data.val_fraction=0.6";
+  EXPECT_THAT(
+      header({many}),
+      HasSubstr("evaluates  all 240 validation tokens, as many as 120 steps train on, every "
+                "250 steps; --train.eval_batches=N takes N batches of 2\n"));
+  EXPECT_THAT(header({many, "--train.eval_batches=5", "--train.eval_every=0"}),
+              HasSubstr("evaluates  5 batches of 240 validation tokens, after the last step\n"));
+  EXPECT_THAT(header({"--data.val_fraction=0"}), Not(HasSubstr("evaluates")));
+}
+
 TEST_F(TrainGptRunOptions, Samples) {
   EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
   EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);
