@@ -328,4 +328,11 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
                 "its learning rate has risen: leave it out for a tenth of them, or train longer");
 }
 
+std::string NoteOnRate(const Options& options, const RunSetup& setup) {
+  const bool tunes = setup.conversations || setup.prefers();
+  if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
+  return StrCat(options.Describe("optim.lr"), " is meant for random weights; ",
+                "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
+}
+
 }  // namespace lockstep::models

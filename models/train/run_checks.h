@@ -44,5 +44,7 @@ void CheckPipeline(const RunSetup& setup);
 std::string NoteOnPlan(const RunSetup& setup);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
+// The same of a default learning rate, where weights are tuned on conversations or pairs.
+std::string NoteOnRate(const Options& options, const RunSetup& setup);
 
 }  // namespace lockstep::models

@@ -95,11 +95,6 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
   CheckHeldOut(options, setup);
-  if (conversations && !config.init_from.empty() && !options.IsWritten("optim.lr")) {
-    setup.dataset.note +=
-        StrCat("\n", options.Describe("optim.lr"), " is meant for random weights; ",
-               "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
-  }
   if (weights.empty()) {
     const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
     if (config.lora.rank > 0 || !config.lora.init_from.empty()) {

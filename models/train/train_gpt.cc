@@ -68,7 +68,8 @@ void PrintMixture(const RunSetup& setup) {
 
 // What is valid, but hardly intended.
 void WarnOf(const Options& options, const RunSetup& setup) {
-  for (const std::string& note : {NoteOnPlan(setup), NoteOnWarmup(options, setup)}) {
+  for (const std::string& note :
+       {NoteOnPlan(setup), NoteOnWarmup(options, setup), NoteOnRate(options, setup)}) {
     if (!note.empty()) Warn(note);
   }
 }
@@ -165,9 +166,10 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
-      WarnOf(options, setup);
+      if (!only_evaluate) WarnOf(options, setup);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      if (only_evaluate) return;
       PrintMixture(setup);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
                                        utilization.flops_per_token);

@@ -291,6 +291,22 @@ TEST_F(TrainGptRunOptions, TheHeaderTellsHowMuchIsEvaluated) {
   EXPECT_THAT(header({"--data.val_fraction=0"}), Not(HasSubstr("evaluates")));
 }
 
+TEST_F(TrainGptRunOptions, EvalOnlySaysNothingOfTraining) {
+  const TrainingRun& first = Train({});
+  const Result run = RunProgram({"models/train_gpt", "--eval_only", "--init_from=" + first.folder,
+                                 "--data.path=" + Path("other.txt"), "--train.steps=10",
+                                 "--optim.warmup=9", "--threads=1"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("  data       " + Path("other.txt") + "\n"),
+                             HasSubstr("  evaluates  all 40 validation tokens\n"),
+                             HasSubstr("step 0 | validation loss ")));
+  for (const char* of_training :
+       {"batch ", "length", "optimizer", "learning rate", "epochs", "writes", "training tokens"}) {
+    EXPECT_THAT(run.out, Not(HasSubstr(of_training)));
+  }
+}
+
 TEST_F(TrainGptRunOptions, Samples) {
   EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
   EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);
