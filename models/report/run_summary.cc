@@ -102,6 +102,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                  FormatCount(SamplesOf(s, s.dataset.train)),
                                  FormatCount(SamplesOf(s, s.dataset.val)),
                                  s.prefers() ? "pairs of answers" : "tokens", c.data.order)}};
+  if (!s.weights.empty()) facts.insert(facts.begin() + 1, {"weights", s.weights});
   if (!s.evaluates_only) {
     for (auto& fact : DescribeTraining(s)) facts.push_back(std::move(fact));
   }

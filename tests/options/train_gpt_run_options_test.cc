@@ -57,6 +57,7 @@ TEST_F(TrainGptRunOptions, InitFromTakesAFolderOfARun) {
   const TrainingRun& from_best = Train({"--init_from=" + first.folder + "/best"});
   const TrainingRun& from_run = Train({"--init_from=" + first.folder});
   EXPECT_EQ(from_run.Numbers(), from_best.Numbers());
+  EXPECT_THAT(from_run.result.out, HasSubstr("  weights    " + first.folder + "/best\n"));
   const TrainingRun& none_best = Train({"--checkpoint.keep_best=false"});
   ASSERT_FALSE(PathExists(none_best.folder + "/best"));
   EXPECT_EQ(Train({"--init_from=" + none_best.folder}).Numbers(),
