@@ -21,8 +21,8 @@ struct DatasetOptions {
   std::string mix = {};
   // JSONL: the field with the text.
   std::string field = "text";
-  // As for MakeTokenizer. If empty, char for text, and for token files none but that of the
-  // `prepare` that made them.
+  // As for MakeTokenizer. If empty, for token files none but that of the `prepare` that made them;
+  // for text char, or in a mixture with such files theirs.
   std::string tokenizer;
   // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
