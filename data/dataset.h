@@ -21,8 +21,8 @@ struct DatasetOptions {
   std::string mix = {};
   // JSONL: the field with the text.
   std::string field = "text";
-  // As for MakeTokenizer. If empty, char for text, and for token files none but that of the
-  // `prepare` that made them.
+  // As for MakeTokenizer. If empty, for token files none but that of the `prepare` that made them;
+  // for text char, or in a mixture with such files theirs.
   std::string tokenizer;
   // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
@@ -48,6 +48,9 @@ struct Dataset {
   std::vector<MixtureStream> mixture = {};
   std::vector<std::string> mixture_paths = {};
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
+  // Whether there are files for validation, so that val_fraction says nothing; of a mixture, in all
+  // of its sources.
+  bool val_has_files = false;
   // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
   // What the user should know: if samples cannot be shown as text, how they will look and how to

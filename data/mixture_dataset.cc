@@ -81,24 +81,47 @@ Dataset OpenSource(const DatasetOptions& source,
   }
 }
 
+// Token files first: unless the options name a tokenizer, that of theirs is that of texts, too.
+std::vector<Dataset> OpenSources(const DatasetOptions& options,
+                                 const std::vector<MixtureItem>& items,
+                                 const std::function<Dataset(const DatasetOptions& source)>& open) {
+  std::vector<Dataset> parts(items.size());
+  DatasetOptions source = options;
+  source.mix.clear();
+  for (const bool tokens : {true, false}) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (HoldsTokenFiles(items[i].path) != tokens) continue;
+      source.path = items[i].path;
+      parts[i] = OpenSource(source, open);
+      const Tokenizer* tokenizer = parts[i].tokenizer.get();
+      if (!tokens && !source.loaded_tokenizer && tokenizer && tokenizer->name() == "char") {
+        throw InputError(StrCat("data.mix: ", items[i].path, " would have a vocabulary of its own ",
+                                "(data.tokenizer=char); name one for all sources, such as "
+                                "--data.tokenizer=byte"));
+      }
+    }
+    const auto known =
+        std::ranges::find_if(parts, [](const Dataset& part) { return part.tokenizer != nullptr; });
+    if (options.tokenizer.empty() && !source.loaded_tokenizer && known != parts.end())
+      source.loaded_tokenizer = known->tokenizer;
+  }
+  return parts;
+}
+
 }  // namespace
 
 Dataset OpenMixture(const DatasetOptions& options,
                     const std::function<Dataset(const DatasetOptions& source)>& open) {
   Dataset all;
   all.name = StrCat("the mixture ", options.mix);
+  all.val_has_files = true;
   Sources train, val;
   Sha256 hash;
-  for (const MixtureItem& item : ParseMixture(options.mix)) {
-    DatasetOptions source = options;
-    source.path = item.path;
-    source.mix.clear();
-    const Dataset part = OpenSource(source, open);
-    if (!options.loaded_tokenizer && part.tokenizer && part.tokenizer->name() == "char") {
-      throw InputError(StrCat("data.mix: ", item.path, " would have a vocabulary of its own ",
-                              "(data.tokenizer=char); name one for all sources, such as "
-                              "--data.tokenizer=byte"));
-    }
+  const std::vector<MixtureItem> items = ParseMixture(options.mix);
+  const std::vector<Dataset> parts = OpenSources(options, items, open);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const MixtureItem& item = items[i];
+    const Dataset& part = parts[i];
     if (all.tokenizer && part.tokenizer) {
       if (const auto other = DifferenceOf(*part.tokenizer, *all.tokenizer); !other.empty()) {
         throw InputError(StrCat("data.mix: ", item.path, " has another tokenizer than ",
@@ -114,6 +137,7 @@ Dataset OpenMixture(const DatasetOptions& options,
     all.mixture_paths.push_back(item.path);
     train.push_back(part.train);
     if (part.val) val.push_back(part.val);
+    all.val_has_files = all.val_has_files && part.val_has_files;
     const std::string identity = StrCat(part.fingerprint, ":", item.weight, "\n");
     hash.Update(std::as_bytes(std::span(identity)));
   }

@@ -223,6 +223,7 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
   dataset.train = Concatenate(shards.train);
   if (!shards.val.empty()) {
     dataset.val = Concatenate(shards.val);
+    dataset.val_has_files = true;
   } else {
     HoldOut(options.val_fraction, &dataset);
   }

@@ -73,8 +73,10 @@ void AddGeneralOptions(Options& options, RunConfig& config) {
                .aliases = {"output_dir", "log_dir"},
                .operational = true,
                .doc = "the run's folder: metrics, report, checkpoints"});
-  options.Add("init_from", &config.init_from,
-              {.doc = "checkpoint or Hugging Face folder to start from; empty: random weights"});
+  options.Add(
+      "init_from", &config.init_from,
+      {.doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a Hugging "
+              "Face folder to start from; empty: random weights"});
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {
@@ -88,12 +90,10 @@ void AddDataOptions(Options& options, DataOptions& data) {
               {.doc = "instead of data.path, several of them with the proportions in which samples "
                       "are taken: \"web.bin:0.7,code.bin:0.3\""});
   options.Add("data.field", &data.field, {.doc = "JSONL: the field with the text"});
-  options.Add(
-      "data.tokenizer", &data.tokenizer,
-      {.check = CheckTokenizer,
-       .doc =
-           "char, byte, gpt2, or a tokenizer file or folder; auto: char for text, the matching one "
-           "for token files"});
+  options.Add("data.tokenizer", &data.tokenizer,
+              {.check = CheckTokenizer,
+               .doc = "char, byte, gpt2, or a tokenizer file or folder; auto: the matching one for "
+                      "token files, and for text beside them in data.mix; else char"});
   options.Add("data.val_fraction", &data.val_fraction,
               {.min = 0,
                .below = 1,

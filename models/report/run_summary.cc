@@ -34,13 +34,53 @@ std::string ScheduleTitle(const OptimOptions& o, int64_t warmup) {
   return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
 }
 
+// What is said only of a run that trains.
+std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup& s) {
+  const RunConfig& c = s.config;
+  const auto tokens = static_cast<double>(s.steps * s.tokens_per_step);
+  return {{"batch", fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step",
+                                c.train.batch_size, s.prefers() ? " pairs of 2" : "", s.window,
+                                s.micro_batches,
+                                s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
+                                FormatCount(static_cast<double>(s.tokens_per_step)))},
+          {"length", fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps, FormatCount(tokens),
+                                 tokens / static_cast<double>(TokensOf(s.dataset.train)))},
+          {"optimizer",
+           fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
+                       ScheduleTitle(c.optim, s.warmup), c.optim.weight_decay, c.optim.clip,
+                       c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
+                       c.optim.master_weights ? "" : ", no fp32 weights")}};
+}
+
+// How much an evaluation takes, and how to bound one of many steps' tokens.
+std::string DescribeEvaluation(const RunSetup& s) {
+  constexpr int64_t kManySteps = 100;
+  const TrainOptions& train = s.config.train;
+  const int64_t all = TokensOf(s.dataset.val), batch = train.batch_size * s.sample_tokens();
+  const int64_t steps = all / s.tokens_per_step;
+  const bool whole = train.eval_batches == 0 || train.eval_batches >= (all + batch - 1) / batch;
+  const std::string tokens =
+      fmt::format("{} validation tokens", FormatCount(static_cast<double>(all)));
+  std::string text = whole ? "all " + tokens : StrCat(train.eval_batches, " batches of ", tokens);
+  if (!s.evaluates_only) {
+    if (whole && steps >= kManySteps) text += fmt::format(", as many as {} steps train on", steps);
+    text += train.eval_every > 0 ? fmt::format(", every {} steps", train.eval_every)
+                                 : ", after the last step";
+  }
+  if (whole && steps >= kManySteps) {
+    text += fmt::format("; --train.eval_batches=N takes N batches of {}",
+                        FormatCount(static_cast<double>(batch)));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, const Gpt& model,
                                                              const MemoryPlan& memory) {
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
-  const int64_t tokens = s.steps * s.tokens_per_step, tp = c.parallel.tp;
+  const int64_t tp = c.parallel.tp;
   int64_t trained = 0;
   for (const auto& p : model.Parameters()) {
     if (p->trainable()) trained += p->logical_shape().numel();
@@ -56,37 +96,31 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters{}",
                    HfTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
                    FormatCount(static_cast<double>(model.NumWeights())), adapters)},
-      {"data", fmt::format("{}: {} training and {} validation {}, {}", s.dataset.name,
-                           FormatCount(SamplesOf(s, s.dataset.train)),
-                           FormatCount(SamplesOf(s, s.dataset.val)),
-                           s.prefers() ? "pairs of answers" : "tokens", c.data.order)},
-      {"batch",
-       fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step", c.train.batch_size,
-                   s.prefers() ? " pairs of 2" : "", s.window, s.micro_batches,
-                   s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
-                   FormatCount(static_cast<double>(s.tokens_per_step)))},
-      {"length",
-       fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
-                   FormatCount(static_cast<double>(tokens)),
-                   static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer",
-       fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
-                   ScheduleTitle(c.optim, s.warmup), c.optim.weight_decay, c.optim.clip,
-                   c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
-                   c.optim.master_weights ? "" : ", no fp32 weights")},
-      {"computes",
-       fmt::format(
-           "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-           s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
-           !s.device.is_cuda() || !c.train.cuda_graphs ? ""
-           : SumsGradients(s)
-               ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"
-               : ", CUDA graphs",
-           c.seed,
-           s.data_ranks > 1 || c.dist.reduction != "fast"
-               ? fmt::format(", {} sum of gradients", c.dist.reduction)
-               : "")},
-      {"memory", Summary(memory)}};
+      {"data", s.evaluates_only
+                   ? s.dataset.name
+                   : fmt::format("{}: {} training and {} validation {}, {}", s.dataset.name,
+                                 FormatCount(SamplesOf(s, s.dataset.train)),
+                                 FormatCount(SamplesOf(s, s.dataset.val)),
+                                 s.prefers() ? "pairs of answers" : "tokens", c.data.order)}};
+  if (!s.weights.empty()) facts.insert(facts.begin() + 1, {"weights", s.weights});
+  if (!s.evaluates_only) {
+    for (auto& fact : DescribeTraining(s)) facts.push_back(std::move(fact));
+  }
+  if (s.dataset.val) facts.emplace_back("evaluates", DescribeEvaluation(s));
+  facts.emplace_back(
+      "computes",
+      fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
+                  s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "",
+                  c.train.precision,
+                  !s.device.is_cuda() || !c.train.cuda_graphs || s.evaluates_only ? ""
+                  : SumsGradients(s)
+                      ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"
+                      : ", CUDA graphs",
+                  c.seed,
+                  (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.evaluates_only
+                      ? fmt::format(", {} sum of gradients", c.dist.reduction)
+                      : ""));
+  facts.emplace_back("memory", Summary(memory));
   if (const nn::MixtureOptions& x = m.mixture; x.n_expert > 0) {
     facts.insert(
         facts.begin() + 1,
@@ -100,7 +134,8 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
              m.n_dense > 0 ? fmt::format(", first {} layers dense", m.n_dense) : "",
              FormatCount(static_cast<double>(model.NumActiveParameters())))});
   }
-  if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
+  const bool recomputes = m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone;
+  if (recomputes && !s.evaluates_only) {
     facts.insert(facts.end() - 1,
                  {"recomputes", Describe(m.recompute, m.n_layer) +
                                     (m.recompute.automatic ? ", chosen by the memory plan" : "")});
@@ -141,7 +176,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    ranks, s.data_ranks));
   }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
-  facts.emplace_back("writes", c.out_dir);
+  if (!s.evaluates_only) facts.emplace_back("writes", c.out_dir);
   return facts;
 }
 

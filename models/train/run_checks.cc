@@ -94,6 +94,16 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
   }
 }
 
+void CheckHeldOut(const Options& options, const RunSetup& setup) {
+  constexpr std::string_view kKey = "data.val_fraction";
+  const bool given =
+      options.IsWritten(kKey) && setup.config.data.val_fraction != DataOptions().val_fraction;
+  if (!given || !setup.dataset.val_has_files) return;
+  options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
+                              " has files for validation: leave ", kKey, " out, or name only the ",
+                              "files for training, as with --data.path='FOLDER/*train*.bin'"));
+}
+
 namespace {
 
 // The reference is the model without any adapters: those that something else has trained would be
@@ -107,13 +117,12 @@ void CheckReference(const Options& options, const RunSetup& setup) {
                ": merge them first (export_gpt --checkpoint=", folder,
                " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
   };
-  const std::string& from = setup.config.init_from;
   if (const auto& checkpoint = setup.start.checkpoint) {
     const std::string toml = ReadTrainerState(*checkpoint).config_toml;
     const bool preferred = RunConfigFromToml(toml, *checkpoint).train.objective == "dpo";
     if (!preferred) fail("checkpoint.resume", *checkpoint);
-  } else if (PeftAdapter::Exists(from)) {
-    fail("init_from", from);
+  } else if (PeftAdapter::Exists(setup.weights)) {
+    fail("init_from", setup.weights);
   }
 }
 
@@ -317,6 +326,13 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
   return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps,
                 setup.steps == 1 ? " step" : " steps", " of this run, which hardly learns before ",
                 "its learning rate has risen: leave it out for a tenth of them, or train longer");
+}
+
+std::string NoteOnRate(const Options& options, const RunSetup& setup) {
+  const bool tunes = setup.conversations || setup.prefers();
+  if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
+  return StrCat(options.Describe("optim.lr"), " is meant for random weights; ",
+                "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
 }
 
 }  // namespace lockstep::models

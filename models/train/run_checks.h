@@ -22,6 +22,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup);
 void CheckOffload(const Options& options, const RunSetup& setup);
 // for adapters whose targets or rank do not fit the model;
 void CheckAdapters(const Options& options, const RunSetup& setup);
+// for a fraction to hold out of data that have files for validation;
+void CheckHeldOut(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
@@ -42,5 +44,7 @@ void CheckPipeline(const RunSetup& setup);
 std::string NoteOnPlan(const RunSetup& setup);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
+// The same of a default learning rate, where weights are tuned on conversations or pairs.
+std::string NoteOnRate(const Options& options, const RunSetup& setup);
 
 }  // namespace lockstep::models

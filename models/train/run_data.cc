@@ -68,7 +68,10 @@ bool KeepTheirTokenizer(const DataOptions& data) {
     return data.tokenizer == "char" ? data::HoldsTokenFiles(path) : data::HoldsPreparedFiles(path);
   };
   if (data.mix.empty()) return keep(data.path);
-  return std::ranges::all_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
+  // Texts take the tokenizer of token files beside them, and none can be made for these.
+  const std::vector<data::MixtureItem> items = data::ParseMixture(data.mix);
+  return data.tokenizer == "char" ? std::ranges::any_of(items, keep, &data::MixtureItem::path)
+                                  : std::ranges::all_of(items, keep, &data::MixtureItem::path);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ SamplePrompt MakeSamplePrompt(const RunSetup& setup, const data::Tokenizer& toke
 std::string GenerationConfigOf(const RunSetup& setup) {
   if (setup.model.lora.rank > 0 || !setup.dataset.tokenizer) return "";
   const data::Tokenizer& tokenizer = *setup.dataset.tokenizer;
-  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
+  const std::string& from = setup.weights;
   const std::string file = JoinPath(from, kGenerationConfig);
   const std::string given = !from.empty() && PathExists(file) ? ReadFile(file) : "";
   std::vector<int32_t> ends;

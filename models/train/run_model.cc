@@ -25,7 +25,7 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
 void FillModel(const RunSetup& setup, Gpt& model) {
   cuda::AllowTf32(setup.config.train.precision == "tf32");
   MaterializeFor(setup, setup.device, model);
-  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  const std::string& weights = setup.weights;
   if (!weights.empty()) LoadWeights(weights, model);
   const std::string& from = setup.model.lora.init_from;
   if (from.empty() || setup.start.checkpoint) return;

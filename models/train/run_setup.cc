@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_recompute.h"
 #include "models/train/adopt_weights.h"
@@ -29,7 +30,8 @@ RunConfig BeginSettling(const Options& options, const RunConfig& config, bool ha
   return settled;
 }
 
-RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
+RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device device,
+                    int64_t processes) {
   const int64_t ranks = DataRanksOf(config, processes);
   if (config.train.grad_dtype != "fp32" && processes > 1) {
     throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
@@ -38,6 +40,12 @@ RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
   }
   RunSetup setup;
   setup.config = config;
+  setup.start = start;
+  if (start.checkpoint) {
+    setup.weights = *start.checkpoint;
+  } else if (!config.init_from.empty()) {
+    setup.weights = CheckpointOf(config.init_from);
+  }
   setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
@@ -72,12 +80,10 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
 
 RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
                     Device device, int64_t processes) {
-  RunSetup setup = BeginSetup(SettleTokenizer(options, given), device, processes);
+  RunSetup setup = BeginSetup(SettleTokenizer(options, given), start, device, processes);
   const RunConfig& config = setup.config;
-  setup.start = start;
-  const std::string weights = start.checkpoint.value_or(config.init_from);
-  if (!config.lora.init_from.empty() && !start.checkpoint &&
-      PeftAdapter::Exists(config.init_from)) {
+  const std::string& weights = setup.weights;
+  if (!config.lora.init_from.empty() && !start.checkpoint && PeftAdapter::Exists(weights)) {
     options.Fail(
         {"lora.init_from", "init_from"},
         StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
@@ -88,11 +94,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
   OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
-  if (conversations && !config.init_from.empty() && !options.IsWritten("optim.lr")) {
-    setup.dataset.note +=
-        StrCat("\n", options.Describe("optim.lr"), " is meant for random weights; ",
-               "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
-  }
+  CheckHeldOut(options, setup);
   if (weights.empty()) {
     const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
     if (config.lora.rank > 0 || !config.lora.init_from.empty()) {
@@ -117,13 +119,13 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
 
 RunSetup PrepareShape(const Options& options, const RunConfig& given, Device device,
                       int64_t processes) {
-  RunSetup setup = BeginSetup(SettleTokenizer(options, given), device, processes);
+  RunSetup setup = BeginSetup(SettleTokenizer(options, given), {}, device, processes);
   const RunConfig& config = setup.config;
   const bool conversations = HoldsConversations(config);
   setup.document_mask = MasksDocuments(config, conversations);
-  RunConfig settled = BeginSettling(options, config, !config.init_from.empty(), conversations);
-  if (!config.init_from.empty()) {
-    setup.model = ShapeFromWeights(options, config.init_from, &settled);
+  RunConfig settled = BeginSettling(options, config, !setup.weights.empty(), conversations);
+  if (!setup.weights.empty()) {
+    setup.model = ShapeFromWeights(options, setup.weights, &settled);
   } else {
     if (settled.model.vocab_size == 0) {
       RunSetup with_data;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "data/conversations/conversation_dataset.h"
 #include "data/dataset.h"
@@ -18,6 +19,9 @@ struct RunSetup {
   // fields below settle what it leaves open.
   RunConfig config;
   RunStart start;
+  // The folder of the weights that it starts from: a checkpoint to resume from, or init_from, of a
+  // run's folder its best checkpoint, else the latest (CheckpointOf). Empty: random weights.
+  std::string weights;
   GptConfig model;     // its block_size exceeds the window if the weights have more positions
   int64_t window = 0;  // tokens of a row
   int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers

@@ -68,7 +68,8 @@ void PrintMixture(const RunSetup& setup) {
 
 // What is valid, but hardly intended.
 void WarnOf(const Options& options, const RunSetup& setup) {
-  for (const std::string& note : {NoteOnPlan(setup), NoteOnWarmup(options, setup)}) {
+  for (const std::string& note :
+       {NoteOnPlan(setup), NoteOnWarmup(options, setup), NoteOnRate(options, setup)}) {
     if (!note.empty()) Warn(note);
   }
 }
@@ -90,8 +91,7 @@ void PrintRow(const RunSetup& setup) {
 
 // Every rank reads what it starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
-  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
-  uint64_t hash = from.empty() ? 0 : HashOfContent(from);
+  uint64_t hash = setup.weights.empty() ? 0 : HashOfContent(setup.weights);
   const std::string& adapter = setup.config.lora.init_from;
   if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
   return hash;
@@ -166,9 +166,10 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
-      WarnOf(options, setup);
+      if (!only_evaluate) WarnOf(options, setup);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      if (only_evaluate) return;
       PrintMixture(setup);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
                                        utilization.flops_per_token);

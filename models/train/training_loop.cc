@@ -131,8 +131,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                         config_.train.eval_batches, setup.document_mask);
   }
   if (setup.model.lora.rank > 0) {
-    const std::string from = setup.start.checkpoint.value_or(config_.init_from);
-    base_ = std::filesystem::canonical(WeightsOf(from));
+    base_ = std::filesystem::canonical(WeightsOf(setup.weights));
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);

@@ -580,6 +580,24 @@ TEST_F(DatasetTest, MixturesConcatenateTheirSources) {
   EXPECT_THAT(OpenError({.path = path_, .mix = mix}), HasSubstr("exclude each other"));
 }
 
+TEST_F(DatasetTest, TextsOfAMixtureTakeTheTokenizerOfItsTokenFiles) {
+  const std::string folder = PreparedFolder(folder_, 100, 0);
+  WriteText(path_, "some text that is not prepared");
+  for (const std::string& mix : {path_ + ":1," + folder + ":1", folder + ":1," + path_ + ":1"}) {
+    const Dataset dataset = OpenDataset({.mix = mix});
+    EXPECT_EQ(dataset.tokenizer->name(), "byte");
+    EXPECT_EQ(dataset.vocab_size, 256);
+    const Dataset named = OpenDataset({.mix = mix, .tokenizer = "byte"});
+    EXPECT_EQ(dataset.fingerprint, named.fingerprint);
+    EXPECT_EQ(All(*dataset.train), All(*named.train));
+    EXPECT_EQ(All(*dataset.val), All(*named.val));
+  }
+  // There is none to take.
+  WriteTokenFile(folder_ + "/ids.bin", TokenFormat::kNanoGpt, std::vector<int32_t>(20, 7));
+  EXPECT_THAT(OpenError({.mix = folder_ + "/ids.bin:1," + path_ + ":1"}),
+              HasSubstr("text.txt would have a vocabulary of its own"));
+}
+
 // Token files that lie in a prepared folder, but that no manifest lists.
 TEST_F(DatasetTest, StrangersInPreparedFoldersHaveNoTokenizer) {
   const std::string folder = PreparedFolder(folder_, 20, 0);

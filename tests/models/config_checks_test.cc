@@ -484,6 +484,13 @@ TEST(ConfigChecks, PreparedFoldersKeepTheirTokenizerUnlessTheUserNamesOne) {
                 }),
                 HasSubstr("a char tokenizer is made from a text"));
   }
+  // Texts beside them take it, too, where the preset's would be made from a text.
+  const std::string mix = "--data.mix=" + tokens + ":1," + folder.Path("a.txt") + ":1";
+  for (const std::string preset : {"llama-tiny", "shakespeare-char-cpu"}) {
+    const RunSetup setup = prepare({"--model.preset=" + preset, mix, "--model.block_size=32"});
+    EXPECT_EQ(setup.config.data.tokenizer, "auto");
+    EXPECT_EQ(setup.dataset.vocab_size, 256);
+  }
 }
 
 }  // namespace

@@ -137,6 +137,34 @@ TEST_F(TrainGptOptions, DocumentMaskNeedsDocuments) {
   EXPECT_THAT(run.err, HasSubstr("the char tokenizer has no token for their ends"));
 }
 
+// What the option asks for is not what the run would do.
+TEST_F(TrainGptOptions, ValFractionIsRefusedBesideFilesForValidation) {
+  const std::string folder = Path("split"), whole = Path("documents.bin");
+  MakeDirectories(folder);
+  for (const char* name : {"/train.bin", "/val.bin"}) {
+    WriteFileAtomically(folder + name, ReadFile(whole));
+  }
+  const auto run = [](const std::string& data, const Arguments& more) {
+    Arguments all = {"models/train_gpt", "--dry_run", data, "--model.block_size=16"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunProgram(all);
+  };
+  const std::string half = "--data.val_fraction=0.5";
+  for (const std::string& data : {"--data.path=" + folder, "--data.path=" + folder + "/*.bin",
+                                  "--data.mix=" + folder + ":1"}) {
+    const Result refused = run(data, {half});
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("data.val_fraction = 0.5 (command line)"),
+                                   HasSubstr(folder), HasSubstr("has files for validation")));
+    EXPECT_THAT(run(data, {}).out, HasSubstr("400 training and 400 validation tokens"));
+  }
+  EXPECT_THAT(run("--data.path=" + folder + "/*train*.bin", {half}).out,
+              HasSubstr("200 training and 200 validation tokens"));
+  // It still has an effect on a source of the mixture.
+  EXPECT_THAT(run("--data.mix=" + folder + ":1," + whole + ":1", {half}).out,
+              HasSubstr("600 training and 600 validation tokens"));
+}
+
 // ---- Options that change something else: a test each, in train_gpt_run_options_test or as noted
 
 const std::set<std::string> kOthers = {

@@ -50,6 +50,24 @@ TEST_F(TrainGptRunOptions, InitFromStartsWithTheseWeights) {
             first.Lines("metrics.jsonl").back()["val_loss"]);
 }
 
+// As other programs take it: its best checkpoint, else the latest. The run can be continued.
+TEST_F(TrainGptRunOptions, InitFromTakesAFolderOfARun) {
+  const TrainingRun& first = Train({});
+  ASSERT_TRUE(PathExists(first.folder + "/best"));
+  const TrainingRun& from_best = Train({"--init_from=" + first.folder + "/best"});
+  const TrainingRun& from_run = Train({"--init_from=" + first.folder});
+  EXPECT_EQ(from_run.Numbers(), from_best.Numbers());
+  EXPECT_THAT(from_run.result.out, HasSubstr("  weights    " + first.folder + "/best\n"));
+  const TrainingRun& none_best = Train({"--checkpoint.keep_best=false"});
+  ASSERT_FALSE(PathExists(none_best.folder + "/best"));
+  EXPECT_EQ(Train({"--init_from=" + none_best.folder}).Numbers(),
+            Train({"--init_from=" + first.folder + "/latest"}).Numbers());
+  const TrainingRun& longer =
+      Train({"--init_from=" + first.folder, "--train.steps=8",
+             "--checkpoint.resume=" + from_run.folder + "/checkpoints/step-00000004"});
+  EXPECT_THAT(longer.result.out, Not(HasSubstr("init_from:")));
+}
+
 TEST_F(TrainGptRunOptions, DataPathIsWhatItTrainsOn) {
   EXPECT_THAT(Train({"--data.path=" + Path("other.txt")}).result.out, HasSubstr("other.txt: 360"));
 }
@@ -254,6 +272,40 @@ TEST_F(TrainGptRunOptions, LogEverySetsTheLinesOnTheTerminal) {
 TEST_F(TrainGptRunOptions, EvalEverySetsTheStepsBetweenValidations) {
   EXPECT_EQ(Train({"--train.eval_every=3"}).Validations(), 3u);  // before the first, 3, 6
   EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
+}
+
+// Before the first of them, so that a long one does not look hung.
+TEST_F(TrainGptRunOptions, TheHeaderTellsHowMuchIsEvaluated) {
+  const auto header = [](Arguments more) {
+    more.insert(more.begin(), {"models/train_gpt", "--dry_run", "--data.path=" + Path("other.txt"),
+                               "--train.batch_size=1", "--model.block_size=2"});
+    return RunProgram(more).out;
+  };
+  EXPECT_THAT(header({}), HasSubstr("evaluates  all 40 validation tokens, every 250 steps\n"));
+  const std::string many = "--data.val_fraction=0.6";
+  EXPECT_THAT(
+      header({many}),
+      HasSubstr("evaluates  all 240 validation tokens, as many as 120 steps train on, every "
+                "250 steps; --train.eval_batches=N takes N batches of 2\n"));
+  EXPECT_THAT(header({many, "--train.eval_batches=5", "--train.eval_every=0"}),
+              HasSubstr("evaluates  5 batches of 240 validation tokens, after the last step\n"));
+  EXPECT_THAT(header({"--data.val_fraction=0"}), Not(HasSubstr("evaluates")));
+}
+
+TEST_F(TrainGptRunOptions, EvalOnlySaysNothingOfTraining) {
+  const TrainingRun& first = Train({});
+  const Result run = RunProgram({"models/train_gpt", "--eval_only", "--init_from=" + first.folder,
+                                 "--data.path=" + Path("other.txt"), "--train.steps=10",
+                                 "--optim.warmup=9", "--threads=1"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("  data       " + Path("other.txt") + "\n"),
+                             HasSubstr("  evaluates  all 40 validation tokens\n"),
+                             HasSubstr("step 0 | validation loss ")));
+  for (const char* of_training :
+       {"batch ", "length", "optimizer", "learning rate", "epochs", "writes", "training tokens"}) {
+    EXPECT_THAT(run.out, Not(HasSubstr(of_training)));
+  }
 }
 
 TEST_F(TrainGptRunOptions, Samples) {
