@@ -102,8 +102,9 @@ std::vector<Dataset> OpenSources(const DatasetOptions& options,
     }
     const auto known =
         std::ranges::find_if(parts, [](const Dataset& part) { return part.tokenizer != nullptr; });
-    if (options.tokenizer.empty() && !source.loaded_tokenizer && known != parts.end())
+    if (options.tokenizer.empty() && !source.loaded_tokenizer && known != parts.end()) {
       source.loaded_tokenizer = known->tokenizer;
+    }
   }
   return parts;
 }
