@@ -1,0 +1,248 @@
+// `prepare` that was killed, and folders that it finds.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/file_lock.h"
+#include "data/document_index.h"
+#include "tests/data/prepare/prepare_fixture.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using PrepareResumeTest = PrepareTest;
+
+TEST_F(PrepareResumeTest, KilledAnywhereItGivesTheSameBytes) {
+  const PrepareOptions whole = To("whole");
+  ASSERT_GE(Prepare(whole).manifest.shards.size(), 5u);
+  const auto want = Contents(whole.out_dir);
+  const PrepareOptions options = To("killed");
+  int operations = 0;
+  for (const char* action : {"kill@", "tear@"}) {
+    bool done = false;
+    for (int at = 1; !done; ++at, ++operations) {
+      RemoveTree(options.out_dir);
+      done = Survives(StrCat(action, at), options);
+      Prepare(options);
+      ASSERT_EQ(Contents(options.out_dir), want) << action << at;
+    }
+  }
+  EXPECT_GT(operations, 100);
+  // Again and again: each attempt must get a little further.
+  RemoveTree(options.out_dir);
+  int attempts = 0;
+  while (!Survives("kill@25", options)) ASSERT_LT(++attempts, 50);
+  EXPECT_GT(attempts, 2);
+  EXPECT_EQ(Contents(options.out_dir), want);
+}
+
+TEST_F(PrepareResumeTest, OtherConfigurationsInTheSameFolderAreRefused) {
+  const PrepareOptions options = To("out");
+  Prepare(options);
+  const auto before = Contents(options.out_dir);
+  const auto message = [&](const std::function<void(PrepareOptions&)>& change) {
+    PrepareOptions changed = options;
+    change(changed);
+    return MessageOf<InputError>([&] { Prepare(changed); });
+  };
+  EXPECT_THAT(message([](auto& o) { o.shard_tokens = 8000; }),
+              HasSubstr("shard_tokens: 7000 -> 8000"));
+  EXPECT_THAT(message([](auto& o) { o.val_fraction = 0.2; }),
+              HasSubstr("val_fraction: 0.15 -> 0.2"));
+  EXPECT_THAT(message([](auto& o) { o.nanogpt = true; }),
+              HasSubstr("format: llm.c (GPT-2) -> nanoGPT"));
+  EXPECT_THAT(message([](auto& o) { o.tokenizer = std::make_shared<ByteTokenizer>(); }),
+              AllOf(HasSubstr("vocabulary: 257 -> 256"), HasSubstr("another --out_dir")));
+  EXPECT_THAT(message([&](auto& o) { o.paths = {Source("1.jsonl")}; }),
+              HasSubstr("number of source files: 5 -> 1"));
+  WriteText(Source("1a.txt"), "changed");
+  EXPECT_THAT(message([](auto&) {}), HasSubstr("bytes of "));
+  EXPECT_EQ(Contents(options.out_dir), before);
+  RemoveTree(JoinPath(options.out_dir, kManifestName));
+  EXPECT_THAT(message([](auto&) {}), HasSubstr("but no manifest.json"));
+  const PrepareOptions locked = To("locked");
+  MakeDirectories(locked.out_dir);
+  const FileLock lock(JoinPath(locked.out_dir, ".lock"), "", std::chrono::milliseconds(0));
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
+}
+
+// Kills Prepare as soon as the folder has `count` finished shards.
+void KillAfterShards(size_t count, const PrepareOptions& options) {
+  for (int at = 5;; at += 5) {
+    RemoveTree(options.out_dir);
+    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
+    const auto manifest = ReadManifest(options.out_dir);
+    if (manifest && manifest->shards.size() == count) return;
+  }
+}
+
+TEST_F(PrepareResumeTest, AnEditedSourceOfTheSameSizeIsRefused) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(2, begun);
+  const std::string source = Source("1.jsonl"), text = ReadFile(source);
+  const auto modified = std::filesystem::last_write_time(source);
+  std::string edited = text;
+  std::ranges::replace(edited, 'x', 'y');
+  ASSERT_NE(edited, text);
+  WriteText(source, edited);
+  for (const PrepareOptions& options : {whole, begun}) {
+    const auto before = Contents(options.out_dir);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr("SHA-256 of " + source), Not(HasSubstr("touch")),
+                      HasSubstr("another --out_dir")));
+    EXPECT_EQ(Contents(options.out_dir), before);
+  }
+  // As it was.
+  WriteText(source, text);
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(whole.out_dir));
+  // Manifests of earlier versions have no times.
+  Manifest earlier = *ReadManifest(whole.out_dir);
+  for (SourceFile& file : earlier.sources) file.modified_ns = 0;
+  EXPECT_THAT(earlier.ToJson(), Not(HasSubstr("modified")));
+  WriteText(JoinPath(whole.out_dir, kManifestName), earlier.ToJson());
+  WriteText(source, text);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+}
+
+TEST_F(PrepareResumeTest, ASourceThatWasOnlyTouchedIsTheSame) {
+  const PrepareOptions whole = To("whole"), begun = To("begun");
+  Prepare(whole);
+  KillAfterShards(4, begun);
+  Manifest manifest = *ReadManifest(begun.out_dir);
+  ASSERT_FALSE(manifest.complete());
+  std::vector<SourceFile>& sources = manifest.sources;
+  ASSERT_FALSE(sources.front().sha256.empty());
+  // As if the last one had not been read to its end.
+  sources.back().sha256.clear();
+  WriteText(JoinPath(begun.out_dir, kManifestName), manifest.ToJson());
+  const auto touch = [](const std::string& path) {
+    const auto time = std::filesystem::last_write_time(path);
+    std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
+    return time;
+  };
+  const auto last_time = touch(sources.back().path);
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(begun); }),
+              AllOf(HasSubstr("modification time of " + sources.back().path),
+                    HasSubstr("touch -d @"), Not(HasSubstr(sources.front().path))));
+  std::filesystem::last_write_time(sources.back().path, last_time);
+  touch(sources.front().path);
+  EXPECT_TRUE(Prepare(whole).was_complete);
+  Prepare(begun);
+  const PrepareOptions again = To("again");
+  Prepare(again);
+  EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
+}
+
+TEST_F(PrepareResumeTest, AFolderAmongItsSourcesIsNoSource) {
+  PrepareOptions options = options_;
+  options.out_dir = Source("tokens");
+  EXPECT_EQ(Prepare(options).manifest.sources.size(), 5u);
+  EXPECT_TRUE(Prepare(options).was_complete);
+}
+
+// Prepare with the text as standard input.
+PrepareResult PrepareInput(const PrepareOptions& options, const std::string& text) {
+  const std::string file = options.out_dir + ".input";
+  WriteText(file, text);
+  const int saved = dup(STDIN_FILENO), fd = open(file.c_str(), O_RDONLY);
+  dup2(fd, STDIN_FILENO);
+  close(fd);
+  const auto restore = [&] {
+    dup2(saved, STDIN_FILENO);
+    close(saved);
+  };
+  try {
+    PrepareResult result = Prepare(options);
+    restore();
+    return result;
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+TEST_F(PrepareResumeTest, StandardInputIsCompared) {
+  PrepareOptions options = To("input");
+  options.paths = {"-"};
+  options.text.unit = DocumentUnit::kLine;
+  options.shard_tokens = 30;
+  options.val_fraction = 0;
+  const std::string text = "one line\nanother line\na third line, which is longer\n";
+  EXPECT_FALSE(PrepareInput(options, text).was_complete);
+  EXPECT_TRUE(PrepareInput(options, text).was_complete);
+  const auto before = Contents(options.out_dir);
+  for (const std::string& other : {"0" + text.substr(1), text + "more\n", std::string()}) {
+    EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, other); }),
+                AllOf(HasSubstr("standard input"), HasSubstr("another --out_dir")));
+  }
+  EXPECT_EQ(Contents(options.out_dir), before);
+  // What a killed call has read can't be compared with what comes now.
+  Manifest begun = *ReadManifest(options.out_dir);
+  begun.sources = {{"-", 0, ""}};
+  begun.shards.resize(1);
+  begun.next = {{.at = {0, 2}, .document = 2, .token = 8}};
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.ToJson());
+  EXPECT_THAT(MessageOf<InputError>([&] { PrepareInput(options, text); }),
+              AllOf(HasSubstr("standard input"), HasSubstr("file")));
+}
+
+TEST_F(PrepareResumeTest, WithoutShardsItStartsAgainWithOtherOptions) {
+  PrepareOptions options = To("again");
+  options.paths = {Source("1a.txt")};
+  options.val_fraction = 0;
+  const std::string text = std::string(200'000, 'a') + "\n\n" + std::string(200'000, 'b');
+  WriteText(Source("1a.txt"), text);
+  options.text.max_document_bytes = 250'000;  // fewer than those of a piece, and these suffice
+  EXPECT_EQ(Prepare(options).manifest.tokens(), std::ssize(text) + 1);
+  RemoveTree(options.out_dir);
+  WriteText(Source("1a.txt"), std::string(300'000, 'a') + "\n\n" + std::string(200'000, 'b'));
+  options.text.max_document_bytes = 20'000;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr("no place to cut it"), HasSubstr("paragraph")));
+  ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
+  options.text.unit = DocumentUnit::kParagraph;
+  options.text.max_document_bytes = 300'000;
+  options.tokenizer = std::make_shared<ByteTokenizer>();
+  EXPECT_EQ(Prepare(options).manifest.counts().documents, 2);
+  EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
+  // A token file that the manifest does not list may be anybody's.
+  options.out_dir = Out("strange");
+  options.text.unit = DocumentUnit::kFile;
+  options.text.max_document_bytes = 20'000;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  WriteText(JoinPath(options.out_dir, "other.bin"), "");
+  options.text.unit = DocumentUnit::kParagraph;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
+}
+
+TEST_F(PrepareResumeTest, AFinishedFolderIsVerified) {
+  const PrepareOptions options = To("verified");
+  const Manifest manifest = Prepare(options).manifest;
+  const std::string shard = JoinPath(options.out_dir, manifest.shards[1].file);
+  for (const std::string& file : {shard, IndexPathOf(shard)}) {
+    const std::string bytes = ReadFile(file);
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    WriteText(file, damaged);
+    EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+                AllOf(HasSubstr(file + " has changed"), HasSubstr("prepare again")));
+    WriteText(file, bytes);
+  }
+  EXPECT_TRUE(Prepare(options).was_complete);
+}
+
+}  // namespace
+}  // namespace lockstep::data
