@@ -24,7 +24,7 @@ struct DatasetOptions {
   // As for MakeTokenizer. If empty, for token files none but that of the `prepare` that made them;
   // for text char, or in a mixture with such files theirs.
   std::string tokenizer;
-  // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
+  // Replaces `tokenizer`, if set: that of a checkpoint, or of token files beside texts.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
   // In [0, 1): the fraction of the data, in characters (bytes for the byte tokenizer, tokens for
   // token files), held out at its end for validation. Ignored for files whose names tell their

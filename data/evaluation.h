@@ -22,6 +22,8 @@ class EvalBatches {
               int64_t max_batches = 0, bool document_mask = false);
 
   int64_t size() const { return size_; }
+  // Whether these are all that the stream has.
+  bool has_all() const { return size_ == all_batches_; }
   // The number of targets in all batches together.
   int64_t num_targets() const { return num_targets_; }
 

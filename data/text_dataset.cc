@@ -79,7 +79,7 @@ std::string LargeDocumentAdvice(const DatasetOptions& options) {
   if (options.loaded_tokenizer) {
     tokenizer = options.loaded_tokenizer->name() == "byte"
                     ? "--data.tokenizer=byte"
-                    : "--data.tokenizer=FOLDER_OF_THE_WEIGHTS";
+                    : "--data.tokenizer=FOLDER_WITH_ITS_TOKENIZER";
   } else if (MakesCharTokenizer(options)) {
     tokenizer = "--train_tokenizer=4096";  // a char tokenizer is made of text that is in memory
   }

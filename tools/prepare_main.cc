@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <memory>
 #include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "core/error.h"
@@ -177,12 +180,14 @@ class ProgressLine {
   std::chrono::steady_clock::time_point next_ = begin_ + std::chrono::seconds(1);
 };
 
-// `prepare a.txt` and `prepare --data.path a.txt b.txt`, as a shell expands *.txt.
+// `prepare a.txt` and `prepare --data.path a.txt b.txt`, as a shell expands *.txt. A file of
+// options is one that is called so.
 void RequireOptions(std::span<const char* const> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i], before = i == 0 ? "" : arguments[i - 1];
     const bool is_value = before.starts_with("--") && before.find('=') == std::string_view::npos;
     if (is_value || (argument.starts_with('-') && argument != "-")) continue;
+    if (argument.ends_with(".toml")) continue;
     throw InputError(StrCat("unexpected argument '", argument, "': what to prepare is named as ",
                             "--data.path='", argument, "', several files by a pattern in quotes, ",
                             "--data.path='folder/*.txt', or each by a --data.path of its own"));
@@ -192,26 +197,37 @@ void RequireOptions(std::span<const char* const> arguments) {
 // Nothing that was finished is lost, so there is nothing to do but to say so.
 void SayHowToGoOn(int signal) {
   constexpr std::string_view kText =
-      "\nprepare: interrupted; the same command goes on behind the last finished token file\n";
+      "\nprepare: interrupted; the same command goes on behind the last finished token file, if "
+      "there is one\n";
   if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(2);
   raise(signal);  // ends the program as usual, on return: the handler is for one signal
+}
+
+void HandleInterruptions() {
+  struct sigaction action = {}, before = {};
+  action.sa_handler = SayHowToGoOn;
+  action.sa_flags = SA_RESETHAND;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
+}
+
+void RequireNotPrepared(const std::string& path) {
+  if (!IsDirectory(path) || !data::HasManifest(path)) return;
+  throw InputError(
+      data::ReadManifest(path)->complete()
+          ? StrCat(path, ": this is prepared already: train on it, train_gpt --data.path=", path,
+                   ", or name the texts it was made from")
+          : StrCat(path, ": prepare has not finished this folder: repeat the command that began ",
+                   "it, or name the texts it is made from"));
 }
 
 void Run(const Config& c) {
   if (c.path.empty()) throw InputError("nothing to prepare: give --data.path=FILE");
   for (const std::string& path : c.path) {
-    if (IsDirectory(path) ? !data::HasManifest(path) : !path.ends_with(".bin")) continue;
-    throw InputError(StrCat(path, ": this is prepared already: train on it, train_gpt ",
-                            "--data.path=", path, ", or name the texts it was made from"));
-  }
-  if (c.path.front() != "-") {  // standard input can't be read again
-    struct sigaction action = {}, before = {};
-    action.sa_handler = SayHowToGoOn;
-    action.sa_flags = SA_RESETHAND;
-    for (const int signal : {SIGINT, SIGTERM}) {
-      sigaction(signal, nullptr, &before);
-      if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
-    }
+    std::error_code unequal;  // of texts that lie in out_dir
+    if (!std::filesystem::equivalent(path, c.out_dir, unequal)) RequireNotPrepared(path);
   }
   if (c.threads > 0) SetNumThreads(static_cast<int>(c.threads));
   data::TextOptions text{.type = c.type,
@@ -221,12 +237,14 @@ void Run(const Config& c) {
                          .warn = [](const std::string& message) {
                            std::fprintf(stderr, "prepare: %s\n", message.c_str());
                          }};
+  std::shared_ptr<const data::Tokenizer> tokenizer = GetTokenizer(c, text);
+  if (c.path.front() != "-") HandleInterruptions();  // standard input can't be read again
   ProgressLine line;
   data::PrepareProgress last;
   const data::PrepareResult result =
       data::Prepare({.paths = c.path,
                      .text = text,
-                     .tokenizer = GetTokenizer(c, text),
+                     .tokenizer = tokenizer,
                      .tokenizer_origin = TokenizerOrigin(c),
                      .out_dir = c.out_dir,
                      .nanogpt = c.format == "nanogpt",

@@ -60,9 +60,10 @@ std::string Differences(const Manifest& was, const Manifest& now) {
   if (was.sources.size() != now.sources.size()) return text;
   for (size_t i = 0; i < now.sources.size(); ++i) {
     compare(StrCat("source file ", i), was.sources[i].path, now.sources[i].path);
-    if (was.sources[i].path == now.sources[i].path) {
-      text += Difference(was.sources[i], now.sources[i]);
-    }
+  }
+  if (!text.empty()) return text;  // before sources are read
+  for (size_t i = 0; i < now.sources.size(); ++i) {
+    text += Difference(was.sources[i], now.sources[i]);
   }
   return text;
 }

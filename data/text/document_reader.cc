@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <span>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -28,6 +31,19 @@ std::string PlaceOf(const std::string& file, int64_t record, bool json, Document
   return StrCat(NameOf(file), lines ? ":" : ", paragraph ", record + 1);
 }
 
+std::string BeginningOf(const std::string& path) {
+  RawInput input(path);
+  const auto text = Decompress(&input, [](const std::string&) {});
+  std::string beginning(kTextSampleBytes, '\0');
+  size_t size = 0;
+  while (const size_t got =
+             size < kTextSampleBytes ? text->Read(std::span(beginning).subspan(size)) : 0) {
+    size += got;
+  }
+  beginning.resize(size);
+  return beginning;
+}
+
 }  // namespace
 
 DocumentUnit ParseDocumentUnit(const std::string& name) {
@@ -46,6 +62,12 @@ DocumentReader::DocumentReader(std::vector<std::string> files, TextOptions optio
   LS_CHECK(options_.piece_bytes >= 0, "piece_bytes must be at least 0, got ", options_.piece_bytes);
   LS_CHECK(options_.max_document_bytes >= 1, "max_document_bytes must be at least 1, got ",
            options_.max_document_bytes);
+  // Before much has been read; what cannot be read twice waits for its turn.
+  for (const std::string& path : files_) {
+    std::error_code error;  // opening it will tell
+    const bool is_regular = std::filesystem::is_regular_file(path, error);
+    if (MustBeDeclared(path) && is_regular) RequireDeclared(path, BeginningOf(path));
+  }
   std::string passed_over;
   while (next_ < start && NextRecord(&passed_over)) {
   }
@@ -65,6 +87,20 @@ bool DocumentReader::Next(RawDocument* document) {
   }
 }
 
+bool DocumentReader::MustBeDeclared(const std::string& path) const {
+  return options_.type == "auto" && !IsTextName(path);
+}
+
+// JSONL that is not called so must be meant as text.
+void DocumentReader::RequireDeclared(const std::string& path, std::string_view beginning) const {
+  if (!MustBeDeclared(path)) return;
+  RequireNoJsonLines(beginning, NameOf(path),
+                     options_.type_advice.empty()
+                         ? "pass --data.type=jsonl to take the texts of its rows, or "
+                           "--data.type=text to take it as it is"
+                         : options_.type_advice);
+}
+
 bool DocumentReader::OpenNext() {
   if (next_.file >= static_cast<int64_t>(files_.size())) return false;
   const std::string& path = files_[next_.file];
@@ -75,13 +111,7 @@ bool DocumentReader::OpenNext() {
   at_end_ = false;
   while (end_ < kTextSampleBytes && ReadMore()) {
   }
-  if (options_.type == "auto" && !IsTextName(path)) {
-    RequireNoJsonLines(Unread().substr(0, kTextSampleBytes), NameOf(path),
-                       options_.type_advice.empty()
-                           ? "pass --data.type=jsonl to take the texts of its rows, or "
-                             "--data.type=text to take it as it is"
-                           : options_.type_advice);
-  }
+  RequireDeclared(path, Unread().substr(0, kTextSampleBytes));
   if (json_ || !options_.any_bytes) {
     RequireText(Unread().substr(0, kTextSampleBytes), NameOf(path), json_);
     if (Unread().starts_with("\xef\xbb\xbf")) begin_ = 3;

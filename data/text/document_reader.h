@@ -81,7 +81,8 @@ struct SourceFile {
 class DocumentReader {
  public:
   // `files` as ListTextFiles returns them. Reading from the middle of a file reads its beginning,
-  // too, but does not decode it. InputError for an unknown type.
+  // too, but does not decode it. InputError for an unknown type, and for a file that type="auto"
+  // does not cover.
   DocumentReader(std::vector<std::string> files, TextOptions options, TextPosition start = {});
   ~DocumentReader();
 
@@ -100,6 +101,8 @@ class DocumentReader {
   const std::vector<SourceFile>& finished() const { return finished_; }
 
  private:
+  bool MustBeDeclared(const std::string& path) const;
+  void RequireDeclared(const std::string& path, std::string_view beginning) const;
   bool OpenNext();
   bool ReadMore();
   std::string_view Unread() const { return {buffer_.data() + begin_, end_ - begin_}; }

@@ -89,7 +89,9 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
   RequireDistinct(files);
   for (const std::string& file : files) {
     if (file.ends_with(".bin")) {
-      throw InputError(StrCat(file, ": this is a token file by its name, and text is wanted here"));
+      throw InputError(StrCat(file,
+                              ": this is a token file by its name, and text is wanted here; to ",
+                              "train on it: train_gpt --data.path=", file));
     }
   }
   if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {

@@ -231,6 +231,7 @@ void LoadParameters(const std::string& path, Gpt& model) {
 }  // namespace
 
 std::string CheckpointOf(const std::string& path) {
+  if (PathExists(JoinPath(path, "config.json"))) return path;  // a checkpoint itself
   for (const char* name : {"best", "latest"}) {
     if (std::string link = JoinPath(path, name); PathExists(link)) return link;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/thread_pool.h"
+#include "data/evaluation.h"
 #include "dist/pipeline/schedule_check.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/report/format.h"
@@ -56,20 +57,24 @@ std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup
 std::string DescribeEvaluation(const RunSetup& s) {
   constexpr int64_t kManySteps = 100;
   const TrainOptions& train = s.config.train;
-  const int64_t all = TokensOf(s.dataset.val), batch = train.batch_size * s.sample_tokens();
-  const int64_t steps = all / s.tokens_per_step;
-  const bool whole = train.eval_batches == 0 || train.eval_batches >= (all + batch - 1) / batch;
-  const std::string tokens =
-      fmt::format("{} validation tokens", FormatCount(static_cast<double>(all)));
-  std::string text = whole ? "all " + tokens : StrCat(train.eval_batches, " batches of ", tokens);
+  const data::EvalBatches batches(s.dataset.val, s.sample_tokens(), train.batch_size,
+                                  train.eval_batches, s.document_mask);
+  const char* const unit = s.prefers() ? "pairs" : "tokens";
+  const int64_t rows = train.batch_size * (s.prefers() ? 1 : s.sample_tokens());
+  const std::string batch = StrCat(FormatCount(static_cast<double>(rows)), " ", unit);
+  const int64_t steps = TokensOf(s.dataset.val) / s.tokens_per_step;
+  const bool whole = batches.has_all();
+  std::string text =
+      fmt::format("{} {} validation {}",
+                  whole ? "all" : StrCat(batches.size(), " batches of ", batch, ", of the"),
+                  FormatCount(SamplesOf(s, s.dataset.val)), unit);
   if (!s.evaluates_only) {
     if (whole && steps >= kManySteps) text += fmt::format(", as many as {} steps train on", steps);
     text += train.eval_every > 0 ? fmt::format(", every {} steps", train.eval_every)
                                  : ", after the last step";
   }
   if (whole && steps >= kManySteps) {
-    text += fmt::format("; --train.eval_batches=N takes N batches of {}",
-                        FormatCount(static_cast<double>(batch)));
+    text += "; --train.eval_batches=N takes N batches of " + batch;
   }
   return text;
 }
@@ -106,7 +111,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   if (!s.evaluates_only) {
     for (auto& fact : DescribeTraining(s)) facts.push_back(std::move(fact));
   }
-  if (s.dataset.val) facts.emplace_back("evaluates", DescribeEvaluation(s));
+  if (s.dataset.val && s.dataset.val->size() >= 2) {
+    facts.emplace_back("evaluates", DescribeEvaluation(s));
+  }
   facts.emplace_back(
       "computes",
       fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
@@ -140,8 +147,10 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                  {"recomputes", Describe(m.recompute, m.n_layer) +
                                     (m.recompute.automatic ? ", chosen by the memory plan" : "")});
   }
-  if (s.offload.any()) {
-    facts.insert(facts.end() - 1, {"offloads", Describe(s.offload) + " to the host's memory"});
+  OffloadChoice offload = s.offload;
+  if (s.evaluates_only) offload.activations = offload.optimizer = false;
+  if (offload.any()) {
+    facts.insert(facts.end() - 1, {"offloads", Describe(offload) + " to the host's memory"});
   }
   if (c.parallel.pp > 1) {
     const dist::PipelineSchedule schedule =
@@ -149,11 +158,14 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                    static_cast<int>(c.parallel.pp), static_cast<int>(s.data_ranks));
     facts.emplace_back(
         "pipeline",
-        fmt::format("{} ranks by {}, {} {}; with {} micro-batches through each, and stages that "
-                    "take equally long, idle for {:.0f}% of a step",
-                    c.parallel.pp, c.parallel.schedule, s.data_ranks,
-                    s.data_ranks == 1 ? "copy" : "copies", schedule.micro_batches,
-                    100 * dist::Simulate(schedule).IdleShare()));
+        fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule, s.data_ranks,
+                    s.data_ranks == 1 ? "copy" : "copies") +
+            (s.evaluates_only
+                 ? ""
+                 : fmt::format("; with {} micro-batches through each, and stages that take equally "
+                               "long, idle for {:.0f}% of a step",
+                               schedule.micro_batches,
+                               100 * dist::Simulate(schedule).IdleShare())));
   }
   if (c.parallel.context_pairs() > 1) {
     facts.emplace_back(
@@ -166,11 +178,13 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                        fmt::format("shared out among {} {}, sums in {} parts", tp,
                                    tp == 1 ? "rank" : "ranks", c.parallel.tensor_parts()));
   }
-  if (IsSharded(s)) {
+  const bool shards_weights = c.parallel.shard == "full";
+  if (IsSharded(s) && (shards_weights || !s.evaluates_only)) {
     const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.data_ranks;
     facts.emplace_back("sharding",
                        fmt::format("{}, {} ranks to a copy of the model, {} in all",
-                                   c.parallel.shard == "full"        ? "weights, gradients, state"
+                                   s.evaluates_only                  ? "weights"
+                                   : shards_weights                  ? "weights, gradients, state"
                                    : c.parallel.shard == "gradients" ? "gradients and state"
                                                                      : "optimizer state",
                                    ranks, s.data_ranks));

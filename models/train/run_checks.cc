@@ -98,7 +98,8 @@ void CheckHeldOut(const Options& options, const RunSetup& setup) {
   constexpr std::string_view kKey = "data.val_fraction";
   const bool given =
       options.IsWritten(kKey) && setup.config.data.val_fraction != DataOptions().val_fraction;
-  if (!given || !setup.dataset.val_has_files) return;
+  // What an earlier version began goes on.
+  if (!given || !setup.dataset.val_has_files || setup.start.checkpoint) return;
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
                               " has files for validation: leave ", kKey, " out, or name only the ",
                               "files for training, as with --data.path='FOLDER/*train*.bin'"));

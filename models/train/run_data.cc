@@ -9,6 +9,7 @@
 #include "data/mixture.h"
 #include "data/sampler.h"
 #include "data/text/text_files.h"
+#include "models/checkpoint/checkpoint.h"
 
 namespace lockstep::models {
 namespace {
@@ -50,7 +51,8 @@ std::vector<std::string> TemplateFolders(const RunConfig& config, const std::str
   if (const std::string& tokenizer = config.data.tokenizer; PathExists(tokenizer)) {
     folders.push_back(IsDirectory(tokenizer) ? tokenizer : ParentPath(tokenizer));
   }
-  for (const std::string& folder : {weights, config.init_from}) {
+  const std::string& from = config.init_from;
+  for (const std::string& folder : {weights, from.empty() ? from : CheckpointOf(from)}) {
     if (!folder.empty() && (folders.empty() || folders.back() != folder)) folders.push_back(folder);
   }
   return folders;
@@ -68,10 +70,8 @@ bool KeepTheirTokenizer(const DataOptions& data) {
     return data.tokenizer == "char" ? data::HoldsTokenFiles(path) : data::HoldsPreparedFiles(path);
   };
   if (data.mix.empty()) return keep(data.path);
-  // Texts take the tokenizer of token files beside them, and none can be made for these.
-  const std::vector<data::MixtureItem> items = data::ParseMixture(data.mix);
-  return data.tokenizer == "char" ? std::ranges::any_of(items, keep, &data::MixtureItem::path)
-                                  : std::ranges::all_of(items, keep, &data::MixtureItem::path);
+  // Texts take the tokenizer of token files beside them.
+  return std::ranges::any_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ int TrainingLoop::Train() {
     }
     if (saver_.Ended()) FinishSave(/*required=*/false);
     const bool last = trainer_.step() == setup_.steps;
-    const bool stop = Interrupt() != 0;
+    bool stop = Interrupt() != 0;
     // On a GPU, its metrics are read once the next step is under way.
     if (!setup_.device.is_cpu() && !stop && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
@@ -177,8 +177,8 @@ int TrainingLoop::Train() {
     }
     const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
     if (evaluate) {
-      m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
-      m.val_preference = val_preference_;
+      Evaluate(/*may_stop=*/!last, &m);
+      stop = stop || interrupt_ != 0;
     }
     if (last || (!stop && Every(config_.train.sample_every, m.step))) {
       Timed(&PauseTimes::sample_ms, [&] { Sample(); });
@@ -201,7 +201,9 @@ int TrainingLoop::Train() {
 }
 
 int TrainingLoop::EvaluateOnly() {
-  if (!Evaluate()) {
+  StepMetrics m;
+  Evaluate(/*may_stop=*/false, &m);
+  if (!m.val_loss) {
     throw InputError(
         "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
         "files");
@@ -214,9 +216,8 @@ void TrainingLoop::Begin() {
   if (config_.checkpoint.save_initial) Save(/*required=*/true, {});
   if (config_.train.eval_every == 0) return;
   StepMetrics m;
-  m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
-  m.val_preference = val_preference_;
-  if (log_) log_->Step(m);
+  Evaluate(/*may_stop=*/true, &m);
+  if (log_ && m.val_loss) log_->Step(m);
 }
 
 // Only on the main rank.
@@ -287,21 +288,23 @@ void TrainingLoop::Add(StepMetrics& m) {
   progress_.Add(m);
 }
 
-std::optional<double> TrainingLoop::Evaluate() {
-  if (!validation_) return {};
+// If it `may_stop`, a signal ends it, and it measures nothing.
+void TrainingLoop::Evaluate(bool may_stop, StepMetrics* m) {
+  if (!validation_) return;
   const Clock::time_point start = Clock::now();
   PreferenceMetrics preference;
-  const std::optional<double> loss = trainer_.EvaluateUnless(
-      [this] { return Interrupt(/*ask=*/true) != 0; }, *validation_, &preference);
-  if (!loss) return {};
-  if (preference_) val_preference_ = preference;
-  const bool best = best_val_loss_ == 0 || *loss < best_val_loss_;
-  if (best) best_val_loss_ = *loss;
-  ranks_.OnMain("printing", [&] {
-    progress_.PrintEvaluation(trainer_.step(), *loss, best, validation_->num_targets(),
-                              SecondsSince(start), val_preference_);
+  m->val_loss = Timed(&PauseTimes::eval_ms, [&] {
+    return trainer_.EvaluateUnless([&] { return may_stop && Interrupt(/*ask=*/true) != 0; },
+                                   *validation_, &preference);
   });
-  return loss;
+  if (!m->val_loss) return;
+  if (preference_) m->val_preference = preference;
+  const bool best = best_val_loss_ == 0 || *m->val_loss < best_val_loss_;
+  if (best) best_val_loss_ = *m->val_loss;
+  ranks_.OnMain("printing", [&] {
+    progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
+                              SecondsSince(start), m->val_preference);
+  });
 }
 
 // All ranks generate the same text.

@@ -41,7 +41,7 @@ class TrainingLoop {
   void Begin();
   std::optional<StepMetrics> TrainStep();
   void Add(StepMetrics& m);
-  std::optional<double> Evaluate();
+  void Evaluate(bool may_stop, StepMetrics* m);
   void Sample();
   void Save(bool required, std::optional<double> val_loss);
   void FinishSave(bool required);
@@ -87,7 +87,6 @@ class TrainingLoop {
   std::string base_hash_;                      // of these, on the main rank
   std::string generation_config_;              // of checkpoints, on the main rank; may be empty
   double best_val_loss_ = 0, last_loss_ = 0;
-  std::optional<PreferenceMetrics> val_preference_;  // of the last evaluation
 };
 
 }  // namespace lockstep::models

@@ -98,6 +98,12 @@ TEST(DocumentReader, JsonLinesWithoutTheirNameAreRefused) {
     EXPECT_EQ(message("rows.txt", text), "no error");
     EXPECT_EQ(message("rows", text, {.type = "text"}), "no error");
   }
+  // Before anything is read.
+  WriteText(folder + "/a.txt", "text");
+  EXPECT_THAT(MessageOf<InputError>([&] {
+                DocumentReader({folder + "/a.txt", folder + "/rows"}, {});
+              }),
+              HasSubstr("looks like a JSON object"));
   EXPECT_EQ(message("rows", row + "\n" + row, {.type = "jsonl"}), "no error");
   for (const std::string& text :
        {"text\n" + row, row + " and more", std::string("{\n  \"text\": 1\n}"), std::string("[1]"),

@@ -53,7 +53,7 @@ TEST(JsonField, ErrorsSayWhere) {
                           R"({"conversations": []})", R"({"instruction": "a", "output": "b"})",
                           R"({"prompt": "a", "completion": "b"})"}) {
     EXPECT_THAT(message(row),
-                AllOf(HasSubstr("no field \"text\""), HasSubstr("needs no prepare"),
+                AllOf(HasSubstr("no field \"text\""), HasSubstr("without prepare"),
                       HasSubstr("train_gpt --init_from=MODEL_FOLDER --data.path=FILE"),
                       Not(HasSubstr("write them as"))));
   }

@@ -286,9 +286,10 @@ TEST_F(TrainGptRunOptions, TheHeaderTellsHowMuchIsEvaluated) {
   EXPECT_THAT(
       header({many}),
       HasSubstr("evaluates  all 240 validation tokens, as many as 120 steps train on, every "
-                "250 steps; --train.eval_batches=N takes N batches of 2\n"));
+                "250 steps; --train.eval_batches=N takes N batches of 2 tokens\n"));
   EXPECT_THAT(header({many, "--train.eval_batches=5", "--train.eval_every=0"}),
-              HasSubstr("evaluates  5 batches of 240 validation tokens, after the last step\n"));
+              HasSubstr("evaluates  5 batches of 2 tokens, of the 240 validation tokens, after the "
+                        "last step\n"));
   EXPECT_THAT(header({"--data.val_fraction=0"}), Not(HasSubstr("evaluates")));
 }
 

@@ -124,8 +124,8 @@ Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* fr
 // All of the task's steps by one process.
 Outcome TrainAlone(const Task& task, bool on_gpu = false);
 // Fails for each plan that differs in a bit from one process. Clipping must have an effect, so that
-// the norm of a part of the gradients would show. CI sets PLAN_SEED: then each second plan is
-// played, the odd or the even ones as the seed is.
+// the norm of a part of the gradients would show. CI sets PLAN_HALF, to 0 or 1: then each
+// second plan is played, from the first or the second on.
 void ExpectSameBits(const Task& task, const std::vector<Plan>& plans, bool on_gpus = false);
 
 }  // namespace lockstep::models

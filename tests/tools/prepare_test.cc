@@ -106,12 +106,24 @@ TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
     EXPECT_THAT(error(arguments), HasSubstr("--data.path='" + file + "'"));
   }
   EXPECT_THAT(error({"-"}), HasSubstr("--data.path='-'"));
+  WriteFileAtomically(root_.Path("p.toml"), "[data]\npath = \"missing.txt\"\n");
+  EXPECT_THAT(error({root_.Path("p.toml"), "--out_dir=x"}), HasSubstr("missing.txt"));
   const std::string out = root_.Path("out");
   ASSERT_EQ(RunProgram(Command("out")).exit_code, 0);
   for (const std::string& prepared : {out, out + "/tokens_train_000000.bin"}) {
     EXPECT_THAT(error({"--data.path=" + prepared, "--out_dir=" + root_.Path("more")}),
                 HasSubstr("train_gpt --data.path=" + prepared));
   }
+  // Texts among the token files: the same command goes on.
+  const std::string texts = root_.Path("texts");
+  MakeDirectories(texts);
+  WriteFileAtomically(texts + "/a.txt", "some text");
+  const std::vector<std::string> beside = {"tools/prepare", "--data.path=" + texts,
+                                           "--data.tokenizer=byte", "--out_dir=" + texts};
+  for (int call = 0; call < 2; ++call) EXPECT_EQ(RunProgram(beside).exit_code, 0);
+  Subprocess(Command("begun", {}, "--train_tokenizer=400"), {{"LOCKSTEP_FAULT", "kill@30"}}).Wait();
+  EXPECT_THAT(error({"--data.path=" + root_.Path("begun"), "--out_dir=x"}),
+              HasSubstr("prepare has not finished this folder"));
   EXPECT_THAT(RunProgram(Command("new", {}, "--train_tokenizer=60000")).err,
               AllOf(HasSubstr("Ask for at most "), HasSubstr("prepare --train_tokenizer="),
                     Not(HasSubstr("min_frequency"))));

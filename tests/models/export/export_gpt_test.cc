@@ -247,6 +247,9 @@ TEST_F(ExportGptTest, TakesTheLatestCheckpointOfARunWithoutABest) {
   ReplaceSymlink("../model", folder_.Path("run/latest"));
   EXPECT_EQ(CheckpointOf(folder_.Path("run")), folder_.Path("run/latest"));
   EXPECT_EQ(CheckpointOf(folder_.Path("model")), folder_.Path("model"));
+  // Weights are what was named, whatever lies below them.
+  MakeDirectories(folder_.Path("model/best"));
+  EXPECT_EQ(CheckpointOf(folder_.Path("model")), folder_.Path("model"));
   config_.checkpoint = folder_.Path("run/best");
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("the run has no best checkpoint"),
                                HasSubstr(StrCat("use ", folder_.Path("run/latest")))));
