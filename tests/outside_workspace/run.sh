@@ -8,9 +8,11 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/workspace"
 clone=$(readlink -f ../../..)
 scratch=$(mktemp -d)
-# The disk cache is below HOME; Bazel gives a test another one.
+# The disk cache is below HOME, and what it has was compiled by /usr/bin/gcc. Bazel gives a test another HOME,
+# and a PATH in which /bin comes first.
 HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
-export HOME
+PATH=/usr/local/bin:/usr/bin:$PATH
+export HOME PATH
 bazel_() { bazel "--output_user_root=$scratch/bazel" --max_idle_secs=60 "$@"; }
 finish() {
   for folder in "$clone/tests/outside_workspace/workspace" "$scratch/workspace"; do
