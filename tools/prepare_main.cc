@@ -92,14 +92,16 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
   options.OnResolve([&c](models::Options& o) {
-    for (const char* key : {"special_tokens", "split_pattern"}) {
-      if (c.train_tokenizer == 0 && o.IsWritten(key)) {
-        o.Fail({key}, StrCat(key,
-                             " is for a tokenizer that prepare trains; add "
-                             "--train_tokenizer=32000, or leave it out"));
-      }
+    // A file from --print_config has all options, with their defaults.
+    for (const auto& [key, asked] :
+         {std::pair("special_tokens", !c.special_tokens.empty()),
+          std::pair("split_pattern", c.split_pattern != Config().split_pattern)}) {
+      if (c.train_tokenizer > 0 || !asked) continue;
+      o.Fail({key}, StrCat(key,
+                           " is for a tokenizer that prepare trains; add "
+                           "--train_tokenizer=32000, or leave it out"));
     }
-    if (c.train_tokenizer == 0 || !o.IsWritten("data.tokenizer")) return;
+    if (c.train_tokenizer == 0 || c.tokenizer == Config().tokenizer) return;
     o.Fail({"train_tokenizer", "data.tokenizer"},
            "train_tokenizer takes the place of data.tokenizer; leave one of the two out");
   });

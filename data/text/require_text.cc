@@ -50,15 +50,21 @@ void RequireNoJsonLines(std::string_view beginning, const std::string& name,
   if (beginning.starts_with("\xef\xbb\xbf")) beginning.remove_prefix(3);
   constexpr std::string_view kSpace = " \t\r\n";
   beginning.remove_prefix(std::min(beginning.find_first_not_of(kSpace), beginning.size()));
+  const bool array = beginning.starts_with('[');
+  if (array) {
+    beginning.remove_prefix(std::min(beginning.find_first_not_of(kSpace, 1), beginning.size()));
+  }
   const size_t end = beginning.find('\n');
   const std::string_view line = beginning.substr(0, end);
   if (!line.starts_with('{')) return;
-  const size_t key = line.find_first_not_of(kSpace, 1);
-  if (key == std::string_view::npos || line[key] != '"') return;
+  const size_t key = (array ? beginning : line).find_first_not_of(kSpace, 1);
+  if (key == std::string_view::npos || beginning[key] != '"') return;
   const bool cut = end == std::string_view::npos && !whole;
-  if (!cut && line[line.find_last_not_of(kSpace)] != '}') return;
-  throw InputError(StrCat(name, ": its first line looks like a JSON object, as in JSONL, but it ",
-                          "would be taken as plain text: ", advice));
+  if (!array && !cut && line[line.find_last_not_of(kSpace)] != '}') return;
+  throw InputError(StrCat(name,
+                          array ? ": it begins like a JSON array of objects"
+                                : ": its first line looks like a JSON object, as in JSONL",
+                          ", but it would be taken as plain text: ", advice));
 }
 
 void RequireNoNul(std::string_view text, const std::string& place, int64_t offset) {

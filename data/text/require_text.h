@@ -21,8 +21,8 @@ void RequireNoBinary(std::string_view beginning, const std::string& name);
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
 // Throws InputError that ends with `advice` if the first line that is not blank begins and ends as
-// a JSON object with a key, or goes on behind `beginning`: so JSONL is not taken as text by
-// mistake.
+// a JSON object with a key, or goes on behind `beginning`, or if an array of such objects begins
+// there: so JSON is not taken as text by mistake.
 void RequireNoJsonLines(std::string_view beginning, const std::string& name,
                         const std::string& advice);
 

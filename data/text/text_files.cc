@@ -17,8 +17,10 @@ namespace {
 
 std::vector<std::string> TextFilesBelow(const std::string& folder) {
   std::vector<std::string> files;
+  const bool is_prepared = HasManifest(folder);  // among its sources
   for (const std::string& name : ListDirectory(folder)) {
     if (name.starts_with('.')) continue;
+    if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
     const std::string path = JoinPath(folder, name);
     if (!IsDirectory(path)) {
       if (IsTextName(name)) files.push_back(path);
@@ -89,9 +91,9 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
   RequireDistinct(files);
   for (const std::string& file : files) {
     if (file.ends_with(".bin")) {
-      throw InputError(StrCat(file,
-                              ": this is a token file by its name, and text is wanted here; to ",
-                              "train on it: train_gpt --data.path=", file));
+      throw InputError(
+          StrCat(file, ": this is a token file by its name, and text is wanted here; to ",
+                 "train on it, name no other kinds of files: train_gpt --data.path=", file));
     }
   }
   if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {

@@ -235,6 +235,11 @@ std::string CheckpointOf(const std::string& path) {
   for (const char* name : {"best", "latest"}) {
     if (std::string link = JoinPath(path, name); PathExists(link)) return link;
   }
+  if (PathExists(JoinPath(path, "config.toml"))) {
+    throw InputError(StrCat(path,
+                            ": this run has no checkpoint yet: its first one comes at its end, ",
+                            "or after checkpoint.every steps"));
+  }
   const std::string latest = JoinPath(ParentPath(path), "latest");
   if (BaseName(path) == "best" && !PathExists(path) && PathExists(latest)) {
     throw InputError(StrCat(path, ": the run has no best checkpoint, which takes validation data ",

@@ -177,10 +177,10 @@ int TrainingLoop::Train() {
     }
     const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
     if (evaluate) {
-      Evaluate(/*may_stop=*/!last, &m);
+      Evaluate(/*may_stop=*/true, &m);
       stop = stop || interrupt_ != 0;
     }
-    if (last || (!stop && Every(config_.train.sample_every, m.step))) {
+    if (!stop && (last || Every(config_.train.sample_every, m.step))) {
       Timed(&PauseTimes::sample_ms, [&] { Sample(); });
     }
     const bool save = last || stop || Every(config_.checkpoint.every, m.step);
@@ -297,7 +297,14 @@ void TrainingLoop::Evaluate(bool may_stop, StepMetrics* m) {
     return trainer_.EvaluateUnless([&] { return may_stop && Interrupt(/*ask=*/true) != 0; },
                                    *validation_, &preference);
   });
-  if (!m->val_loss) return;
+  if (!m->val_loss) {
+    ranks_.OnMain("printing", [&] {
+      Warn(StrCat("a signal ended the evaluation after step ", trainer_.step(),
+                  ", which is not made up for: train_gpt --eval_only --init_from=CHECKPOINT "
+                  "evaluates what is saved"));
+    });
+    return;
+  }
   if (preference_) m->val_preference = preference;
   const bool best = best_val_loss_ == 0 || *m->val_loss < best_val_loss_;
   if (best) best_val_loss_ = *m->val_loss;

@@ -98,6 +98,11 @@ TEST(DocumentReader, JsonLinesWithoutTheirNameAreRefused) {
     EXPECT_EQ(message("rows.txt", text), "no error");
     EXPECT_EQ(message("rows", text, {.type = "text"}), "no error");
   }
+  for (const std::string array : {"[{\"text\": \"a\"},\n{}]", "[\n  {\n \"text\": 1}]"}) {
+    EXPECT_THAT(message("array", array),
+                AllOf(HasSubstr("like a JSON array"), HasSubstr("--data.type=jsonl")));
+  }
+  EXPECT_EQ(message("notes", "[1] A text.\n{x}"), "no error");
   // Before anything is read.
   WriteText(folder + "/a.txt", "text");
   EXPECT_THAT(MessageOf<InputError>([&] {

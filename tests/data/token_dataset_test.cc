@@ -25,6 +25,7 @@ class TokenDatasetTest : public DatasetTest {
 
 TEST_F(TokenDatasetTest, DocumentMasksNeedAKnownSeparator) {
   options_.document_mask = true;
+  options_.path = path_;
   WriteText(path_, "0123456789");
   EXPECT_THAT(OpenError(options_),
               AllOf(HasSubstr(path_ + ": data.document_mask needs to know where documents begin"),

@@ -106,12 +106,15 @@ TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
     EXPECT_THAT(error(arguments), HasSubstr("--data.path='" + file + "'"));
   }
   EXPECT_THAT(error({"-"}), HasSubstr("--data.path='-'"));
-  WriteFileAtomically(root_.Path("p.toml"), "[data]\npath = \"missing.txt\"\n");
+  const Result config = RunProgram(
+      {"tools/prepare", "--data.path=missing.txt", "--data.tokenizer=byte", "--print_config"});
+  WriteFileAtomically(root_.Path("p.toml"), config.out);
   EXPECT_THAT(error({root_.Path("p.toml"), "--out_dir=x"}), HasSubstr("missing.txt"));
   const std::string out = root_.Path("out");
   ASSERT_EQ(RunProgram(Command("out")).exit_code, 0);
   for (const std::string& prepared : {out, out + "/tokens_train_000000.bin"}) {
-    EXPECT_THAT(error({"--data.path=" + prepared, "--out_dir=" + root_.Path("more")}),
+    EXPECT_THAT(error({"--data.path=" + prepared, "--data.tokenizer=byte",
+                       "--out_dir=" + root_.Path("more")}),
                 HasSubstr("train_gpt --data.path=" + prepared));
   }
   // Texts among the token files: the same command goes on.

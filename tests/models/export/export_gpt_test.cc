@@ -247,6 +247,10 @@ TEST_F(ExportGptTest, TakesTheLatestCheckpointOfARunWithoutABest) {
   ReplaceSymlink("../model", folder_.Path("run/latest"));
   EXPECT_EQ(CheckpointOf(folder_.Path("run")), folder_.Path("run/latest"));
   EXPECT_EQ(CheckpointOf(folder_.Path("model")), folder_.Path("model"));
+  MakeDirectories(folder_.Path("begun"));
+  WriteFileAtomically(folder_.Path("begun/config.toml"), "");
+  EXPECT_THAT(test::MessageOf<InputError>([&] { CheckpointOf(folder_.Path("begun")); }),
+              HasSubstr("no checkpoint yet"));
   // Weights are what was named, whatever lies below them.
   MakeDirectories(folder_.Path("model/best"));
   EXPECT_EQ(CheckpointOf(folder_.Path("model")), folder_.Path("model"));
