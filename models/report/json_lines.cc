@@ -17,14 +17,22 @@ std::string KeptLines(const std::string& path, int64_t first_step) {
   if (!PathExists(path)) return kept;
   std::istringstream in(ReadFile(path));
   for (std::string line; std::getline(in, line);) {
-    const auto j = TryParseJson(line);
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
-    if (j["step"].get<int64_t>() < first_step) kept += line + "\n";
+    const auto step = StepOf(TryParseJson(line));
+    if (step && *step < first_step) kept += line + "\n";
   }
   return kept;
 }
 
 }  // namespace
+
+std::optional<int64_t> StepOf(const nlohmann::json& line) {
+  if (!line.is_object() || !line.contains("step")) return {};
+  try {
+    return IntegerOf(line["step"], 0);
+  } catch (const InputError&) {
+    return {};
+  }
+}
 
 JsonLinesWriter::JsonLinesWriter(std::string path, std::string what, int64_t first_step,
                                  std::function<void(const std::string&)> warn)
