@@ -182,6 +182,18 @@ OptionValue ParseValue(const std::string& text, const OptionValue& like, const s
   throw InputError(StrCat(where, ": expected true or false"));
 }
 
+std::vector<std::string> WordsOf(std::string_view list) {
+  std::vector<std::string> words(1);
+  for (const char c : list) {
+    if (c == ',') {
+      words.emplace_back();
+    } else if (c != ' ') {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
 bool IsText(std::string_view text) {
   return text.find('\0') == std::string_view::npos && data::ValidUtf8Prefix(text) == text.size();
 }
