@@ -95,10 +95,6 @@ void RunHistory::AddValLoss(const Point& point) {
 }
 
 void RunHistory::Add(const StepMetrics& m) {
-  if (m.unix_time > 0) {
-    if (first_time_ == 0) first_time_ = m.unix_time - (m.ms + m.pauses.total()) * 1e-3;
-    last_time_ = m.unix_time;
-  }
   pauses.eval_ms += m.pauses.eval_ms;
   pauses.sample_ms += m.pauses.sample_ms;
   pauses.checkpoint_ms += m.pauses.checkpoint_ms;
