@@ -4,7 +4,7 @@
 
 #include "core/io/file.h"
 #include "dist/flight/flight_verdict.h"
-#include "models/options/options.h"
+#include "models/options/invocation.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

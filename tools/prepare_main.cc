@@ -21,6 +21,7 @@
 #include "data/prepare/prepare.h"
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/text_files.h"
+#include "models/options/invocation.h"
 #include "models/options/options.h"
 
 namespace lockstep {
