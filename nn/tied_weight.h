@@ -18,16 +18,17 @@ class TiedWeight {
   // What forward reads: the weight's value, as it is shown at the moment.
   Tensor value() const;
 
-  // From now on the gradients of this use are those of apart(): a parameter of this name, shaped as
-  // this rank's part of the weight, that is none of the module's; dist::FullyShard cuts it as the
-  // weight. Whoever asks for this adds them to the weight's before the update
+  // From now on the gradients of this use are those of gradient_holder(): a parameter of this name,
+  // shaped as this rank's part of the weight, that is none of the module's; dist::FullyShard cuts
+  // it as the weight. Whoever asks for this adds them to the weight's before the update
   // (dist/data_parallel/tied_gradients.h).
   void KeepApart(const std::string& name);
-  void Join() { apart_ = nullptr; }
-  const std::shared_ptr<Parameter>& apart() const { return apart_; }  // null: not kept apart
+  void Join() { gradient_holder_ = nullptr; }
+  // Null: they are not kept apart.
+  const std::shared_ptr<Parameter>& gradient_holder() const { return gradient_holder_; }
 
  private:
-  std::shared_ptr<Parameter> weight_, apart_;
+  std::shared_ptr<Parameter> weight_, gradient_holder_;
 };
 
 // Modules that read a weight of another module by a TiedWeight derive from this as well.

@@ -192,7 +192,7 @@ class ContextMixture {
     }
     if (offsets_.empty()) return;
     std::vector<Tensor> counted = offsets_;
-    if (!ranks_->apart()) {
+    if (!ranks_->leaves_gradients_to_reducer()) {
       counted = ranks_->GatherChunks(offsets_, "loads of experts").Chunk(chunks, 1);
     }
     for (const Tensor& offsets : counted) {
@@ -235,9 +235,9 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
 }
 
 TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const DistributedExperts& experts) {
-  LS_CHECK(!ranks.apart(),
+  LS_CHECK(!ranks.leaves_gradients_to_reducer(),
            "context parallelism: the gradients of experts that ranks share out cannot be left to "
-           "the sum over data-parallel ranks: use ContextRanks that are not apart");
+           "the sum over data-parallel ranks: use ContextRanks that sum them");
   struct Same {
     Same(std::shared_ptr<ProcessGroup> with, int64_t parts)
         : group(std::move(with)), ranks(group.get(), parts) {}

@@ -8,15 +8,16 @@
 namespace lockstep::dist {
 namespace {
 
-int64_t CheckedPairs(const ProcessGroup* group, int64_t pairs, bool apart) {
+int64_t CheckedPairs(const ProcessGroup* group, int64_t pairs, bool leaves_gradients_to_reducer) {
   const int64_t size = SizeOf(group);
   LS_CHECK(pairs >= 1 && pairs % size == 0 &&
                (size == 1 || std::has_single_bit(static_cast<uint64_t>(pairs / size))),
            "context parallelism: the ", pairs,
            " pairs of chunks into which a sequence is cut (virtual.cp) must be the ", size,
            " ranks (parallel.cp) times a power of two: use ", 2 * size);
-  LS_CHECK(!apart || pairs == size, "context parallelism: where sums are left to the reducer, ",
-           size, " ranks have ", size, " pairs of chunks (virtual.cp), got ", pairs);
+  LS_CHECK(!leaves_gradients_to_reducer || pairs == size,
+           "context parallelism: where sums are left to the reducer, ", size, " ranks have ", size,
+           " pairs of chunks (virtual.cp), got ", pairs);
   return pairs;
 }
 
@@ -30,11 +31,15 @@ Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
 
 }  // namespace
 
-ContextRanks::ContextRanks(ProcessGroup* group, int64_t pairs, bool apart, TensorRanksPtr within)
-    : TensorRanks(apart ? nullptr : group, 2 * (apart ? 1 : CheckedPairs(group, pairs, apart))),
+ContextRanks::ContextRanks(ProcessGroup* group, int64_t pairs, bool leaves_gradients_to_reducer,
+                           TensorRanksPtr within)
+    : TensorRanks(leaves_gradients_to_reducer ? nullptr : group,
+                  2 * (leaves_gradients_to_reducer
+                           ? 1
+                           : CheckedPairs(group, pairs, leaves_gradients_to_reducer))),
       context_(group),
-      chunks_(2 * CheckedPairs(group, pairs, apart)),
-      apart_(apart),
+      chunks_(2 * CheckedPairs(group, pairs, leaves_gradients_to_reducer)),
+      leaves_gradients_to_reducer_(leaves_gradients_to_reducer),
       within_(std::move(within)) {}
 
 int64_t ContextRanks::ChunkOf(int rank, int64_t j) const {
@@ -44,12 +49,12 @@ int64_t ContextRanks::ChunkOf(int rank, int64_t j) const {
 
 // What tensor parallelism cuts is the same cut on all of these ranks. Experts are shared out by
 // runs of neighbours (ShareExperts).
-int64_t ContextRanks::CopiesApart(const Parameter& parameter) const {
-  int64_t apart = 1;
+int64_t ContextRanks::CopyStride(const Parameter& parameter) const {
+  int64_t stride = 1;
   for (const ShardCut& cut : parameter.layout().cuts) {
-    if (cut.axis != "tp") apart *= cut.parts;
+    if (cut.axis != "tp") stride *= cut.parts;
   }
-  return std::min(apart, size());
+  return std::min(stride, size());
 }
 
 std::vector<Tensor> ContextRanks::Cut(const Tensor& whole) const {

@@ -20,9 +20,9 @@ namespace lockstep::dist {
 //
 // A sum over tokens (for a weight's gradient, for the loss) is that of the sums over the chunks,
 // added in adjacent pairs in the order of the pairs' chunks. As TensorRanks with 2 P parts this
-// makes the sums of all ranks, so that the bits depend on P only. Where ranks are `apart` it makes
-// the sums of this rank's chunks, which whoever sums the gradients of data-parallel ranks adds to
-// those of the others.
+// makes the sums of all ranks, so that the bits depend on P only. Where they leave gradients to the
+// reducer it makes the sums of this rank's chunks, which whoever sums the gradients of
+// data-parallel ranks adds to those of the others.
 //
 // With tensor parallelism, the ranks `within` compute the layers of each chunk together: sums over
 // their parts are made within the chunk. Activations of the residual stream are then [own() B, T /
@@ -30,14 +30,15 @@ namespace lockstep::dist {
 class ContextRanks : public TensorRanks {
  public:
   // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
-  // unless pairs / ranks is a power of two, or there is one rank; and where ranks are apart, one.
-  ContextRanks(ProcessGroup* group, int64_t pairs, bool apart = false,
+  // unless pairs / ranks is a power of two, or there is one rank; and pairs = ranks where they
+  // leave gradients to the reducer.
+  ContextRanks(ProcessGroup* group, int64_t pairs, bool leaves_gradients_to_reducer = false,
                TensorRanksPtr within = nullptr);
 
   int context_size() const { return SizeOf(context_); }
   int context_rank() const { return RankIn(context_); }
   int64_t chunks() const { return chunks_; }
-  bool apart() const { return apart_; }
+  bool leaves_gradients_to_reducer() const { return leaves_gradients_to_reducer_; }
   // Which chunk of the sequence is the j-th of a rank's.
   int64_t ChunkOf(int rank, int64_t j) const;
 
@@ -45,7 +46,7 @@ class ContextRanks : public TensorRanks {
   int64_t PartAt(int64_t j) const override { return ChunkOf(context_rank(), j); }
   int64_t sequence_parts() const override { return chunks_; }
   TensorRanksPtr within() const override { return within_; }
-  int64_t CopiesApart(const Parameter& parameter) const override;
+  int64_t CopyStride(const Parameter& parameter) const override;
 
   // This rank's chunks of what all ranks have whole, [B, T, ...]: own() of [B, T / chunks, ...].
   // Throws ArgumentError if the chunks, and the parts within them, do not divide T.
@@ -60,7 +61,7 @@ class ContextRanks : public TensorRanks {
  private:
   ProcessGroup* const context_;
   const int64_t chunks_;
-  const bool apart_;
+  const bool leaves_gradients_to_reducer_;
   const TensorRanksPtr within_;
 };
 

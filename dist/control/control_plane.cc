@@ -52,7 +52,7 @@ ControlPlane::~ControlPlane() {
   Leave();
   Cut();
   // What still runs elsewhere, and what that posts.
-  loop_->WaitApart();
+  loop_->WaitBlocking();
   loop_->Run([] {});
 }
 

@@ -159,7 +159,7 @@ class ControlPlane {
   // Runs `f` on the loop's thread.
   void Post(EventLoop::Function f) { loop_->Post(std::move(f)); }
   // Runs `f`, which may block for a while, on another thread. The end of the plane waits for it.
-  void PostApart(EventLoop::Function f) { loop_->PostApart(std::move(f)); }
+  void PostBlocking(EventLoop::Function f) { loop_->PostBlocking(std::move(f)); }
 
   // Makes `failure` the run's failure, unless there is one; returns the one that counts.
   Failure Fail(const Failure& failure);

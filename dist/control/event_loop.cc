@@ -30,8 +30,8 @@ EventLoop::EventLoop()
 EventLoop::~EventLoop() {
   Post([this] { stop_ = true; });
   thread_.join();
-  WaitApart();
-  if (apart_thread_.joinable()) apart_thread_.join();
+  WaitBlocking();
+  if (blocking_thread_.joinable()) blocking_thread_.join();
   // What these own may cancel timers of its own.
   std::exchange(timers_, {}).clear();
   std::exchange(posted_, {}).clear();
@@ -58,36 +58,36 @@ void EventLoop::Run(const Function& f) {
   done.get_future().wait();
 }
 
-void EventLoop::PostApart(Function f) {
-  std::unique_lock<std::mutex> lock(apart_mutex_);
-  apart_.push_back(std::move(f));
-  if (std::exchange(runs_apart_, true)) return;
-  if (apart_thread_.joinable()) apart_thread_.join();  // it only has to return
+void EventLoop::PostBlocking(Function f) {
+  std::unique_lock<std::mutex> lock(blocking_mutex_);
+  blocking_.push_back(std::move(f));
+  if (std::exchange(runs_blocking_, true)) return;
+  if (blocking_thread_.joinable()) blocking_thread_.join();  // it only has to return
   try {
-    apart_thread_ = std::thread([this] { RunApart(); });
+    blocking_thread_ = std::thread([this] { RunBlocking(); });
   } catch (const std::system_error&) {  // there can be no thread: rather late than never
     lock.unlock();
-    RunApart();
+    RunBlocking();
   }
 }
 
-void EventLoop::RunApart() {
-  std::unique_lock<std::mutex> lock(apart_mutex_);
-  while (!apart_.empty()) {
-    Function f = std::move(apart_.front());
-    apart_.pop_front();
+void EventLoop::RunBlocking() {
+  std::unique_lock<std::mutex> lock(blocking_mutex_);
+  while (!blocking_.empty()) {
+    Function f = std::move(blocking_.front());
+    blocking_.pop_front();
     lock.unlock();
     f();
     f = nullptr;
     lock.lock();
   }
-  runs_apart_ = false;
-  apart_done_.notify_all();
+  runs_blocking_ = false;
+  blocking_done_.notify_all();
 }
 
-void EventLoop::WaitApart() {
-  std::unique_lock<std::mutex> lock(apart_mutex_);
-  apart_done_.wait(lock, [this] { return !runs_apart_; });
+void EventLoop::WaitBlocking() {
+  std::unique_lock<std::mutex> lock(blocking_mutex_);
+  blocking_done_.wait(lock, [this] { return !runs_blocking_; });
 }
 
 void EventLoop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> on_events) {

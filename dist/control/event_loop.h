@@ -40,9 +40,9 @@ class EventLoop {
   void Run(const Function& f);
   // Runs `f`, which may block, on another thread, after everything that was posted so earlier; that
   // thread lives only while there is something to do. From any thread.
-  void PostApart(Function f);
+  void PostBlocking(Function f);
   // Returns when what was posted so has run.
-  void WaitApart();
+  void WaitBlocking();
 
   // Calls on_events(EPOLLIN, EPOLLOUT, ... as they are) whenever there are any of `events`; an
   // error or the end of a connection always counts. Watching a descriptor again changes `events`.
@@ -62,7 +62,7 @@ class EventLoop {
   void Loop();
   void RunPosted();
   void RunTimers();
-  void RunApart();
+  void RunBlocking();
   int TimeToNextTimer() const;
 
   FileDescriptor epoll_, wake_;
@@ -76,11 +76,11 @@ class EventLoop {
   bool stop_ = false;
   std::thread thread_;
 
-  std::mutex apart_mutex_;
-  std::condition_variable apart_done_;
-  std::deque<Function> apart_;
-  bool runs_apart_ = false;
-  std::thread apart_thread_;
+  std::mutex blocking_mutex_;
+  std::condition_variable blocking_done_;
+  std::deque<Function> blocking_;
+  bool runs_blocking_ = false;
+  std::thread blocking_thread_;
 };
 
 }  // namespace lockstep::dist

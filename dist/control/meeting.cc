@@ -194,7 +194,7 @@ std::string ControlPlane::RootName() const {
 
 void ControlPlane::DialRoot() {
   ++attempts_;
-  loop_->PostApart([this] {
+  loop_->PostBlocking([this] {
     std::optional<RootAddress> root;
     std::string error;
     try {

@@ -27,7 +27,7 @@ TiedGradients::TiedGradients(Module& module) {
   const auto modules = module.NamedModules();
   for (const auto& [path, m] : modules) {
     const auto tied = TiedIn(m);
-    if (!tied || tied->apart() || !tied->weight()->trainable()) continue;
+    if (!tied || tied->gradient_holder() || !tied->weight()->trainable()) continue;
     const bool has_owner = std::ranges::any_of(modules, [&](const auto& other) {
       return !TiedIn(other.second) && HasItself(*other.second, *tied->weight());
     });
@@ -43,7 +43,7 @@ TiedGradients::~TiedGradients() {
 
 void TiedGradients::Add() const {
   for (const auto& use : uses_) {
-    const Tensor grad = use->apart()->grad();
+    const Tensor grad = use->gradient_holder()->grad();
     if (!grad.defined()) continue;
     Leaf& leaf = use->weight()->leaf();
     if (leaf.grad().defined()) {
@@ -51,12 +51,12 @@ void TiedGradients::Add() const {
     } else {
       leaf.SetGrad(grad);
     }
-    use->apart()->leaf().ZeroGrad();
+    use->gradient_holder()->leaf().ZeroGrad();
   }
 }
 
 void TiedGradients::Clear() const {
-  for (const auto& use : uses_) use->apart()->leaf().ZeroGrad();
+  for (const auto& use : uses_) use->gradient_holder()->leaf().ZeroGrad();
 }
 
 std::vector<std::shared_ptr<Parameter>> GradientParameters(Module& module) {
@@ -64,11 +64,13 @@ std::vector<std::shared_ptr<Parameter>> GradientParameters(Module& module) {
   const auto modules = module.NamedModules();
   for (const auto& [path, m] : modules) {
     const auto tied = TiedIn(m);
-    if (!tied || !tied->apart() || std::ranges::count(apart, tied->apart()) > 0) continue;
-    apart.push_back(tied->apart());
+    if (!tied || !tied->gradient_holder() || std::ranges::count(apart, tied->gradient_holder()) > 0)
+      continue;
+    apart.push_back(tied->gradient_holder());
     const bool read_elsewhere = std::ranges::any_of(modules, [&](const auto& other) {
       const auto of_other = TiedIn(other.second);
-      return !(of_other && of_other->apart()) && HasItself(*other.second, *tied->weight());
+      return !(of_other && of_other->gradient_holder()) &&
+             HasItself(*other.second, *tied->weight());
     });
     if (!read_elsewhere) std::erase(all, tied->weight());
   }

@@ -33,7 +33,8 @@ class TiedGradients {
 };
 
 // The parameters to which a backward through the module writes gradients: its own, without weights
-// that it reads only where they are kept apart, and then TiedWeight::apart() of these uses.
+// that it reads only where they are kept apart, and then TiedWeight::gradient_holder() of these
+// uses.
 std::vector<std::shared_ptr<Parameter>> GradientParameters(Module& module);
 
 }  // namespace lockstep::dist

@@ -96,7 +96,7 @@ void NcclWatchdog::End(const Failure& failure) {
     }
   }
   if (comms.empty()) return;
-  control_->PostApart([comms = std::move(comms)] { NcclComm::Abort(comms); });
+  control_->PostBlocking([comms = std::move(comms)] { NcclComm::Abort(comms); });
 }
 
 std::string NcclWatchdog::WaitsIn() {

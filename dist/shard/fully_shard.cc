@@ -197,8 +197,8 @@ void FullyShard::MakeUnits() {
   std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
   std::unordered_map<const Parameter*, size_t> alone;
   std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
-  for (const auto& tied : UsesApart()) {
-    Parameter& use = *tied->apart();
+  for (const auto& tied : SeparateUses()) {
+    Parameter& use = *tied->gradient_holder();
     // It must not keep the weight, which is about to be cut.
     use.SetValue(WithoutMemory(use.part().shape(), use.part().dtype()));
     alone.emplace(tied->weight().get(), alone.size() + 1);
@@ -207,7 +207,7 @@ void FullyShard::MakeUnits() {
     if (makers == makers_of.end()) continue;  // the use is in another module
     apart[&use] = tied;
     by_kind[{makers->second, alone.at(&use), true, tied->weight()->part().dtype(), false}] = {
-        tied->apart()};
+        tied->gradient_holder()};
   }
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
@@ -236,9 +236,9 @@ void FullyShard::MakeUnits() {
 }
 
 // Of tied weights, whoever keeps them apart.
-std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::UsesApart() const {
+std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::SeparateUses() const {
   std::vector<std::shared_ptr<nn::TiedWeight>> uses;
-  for (const TiedGradients* tied : {options_.apart, tied_.get()}) {
+  for (const TiedGradients* tied : {options_.separate_uses, tied_.get()}) {
     if (tied != nullptr) uses.insert(uses.end(), tied->uses().begin(), tied->uses().end());
   }
   return uses;

@@ -59,8 +59,9 @@ struct ShardOptions {
   // Uses of tied weights that are apart already, in this module or in others of the model, such as
   // other stages; they outlive it. Each of these weights, and each use, is then a unit of its own,
   // cut alike wherever it is. This rank's part of a use's summed gradient becomes that of
-  // nn::TiedWeight::apart(), which whoever keeps them apart adds to the weight's. Null: none are.
-  const TiedGradients* apart = nullptr;
+  // nn::TiedWeight::gradient_holder(), which whoever keeps them apart adds to the weight's. Null:
+  // none are.
+  const TiedGradients* separate_uses = nullptr;
 };
 
 // The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
@@ -170,7 +171,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void FindUses(Module& module, bool is_model);
   void CheckUses(Module& model) const;
   void MakeUnits();
-  std::vector<std::shared_ptr<nn::TiedWeight>> UsesApart() const;
+  std::vector<std::shared_ptr<nn::TiedWeight>> SeparateUses() const;
   std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(
       const std::function<std::vector<std::shared_ptr<Parameter>>(Module&)>& list) const;
   void AddHooks(size_t use);

@@ -57,7 +57,7 @@ ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, Process
           before->axis == range.axis && before->begin == range.begin && before->end == range.end,
           "the parameter '", parameters_[p]->name(),
           "' is used by two modules that are sharded by themselves, which would cut it "
-          "differently: keep its uses apart (ShardOptions::apart)");
+          "differently: keep its uses apart (ShardOptions::separate_uses)");
       continue;
     }
     exchange.Add(*parameters_[p], layout_, p, group);
@@ -66,17 +66,18 @@ ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, Process
 }
 
 ShardUnit::ShardUnit(const std::shared_ptr<Parameter>& weight,
-                     const std::shared_ptr<Parameter>& apart, int64_t ranks, int64_t rank,
+                     const std::shared_ptr<Parameter>& gradient_holder, int64_t ranks, int64_t rank,
                      int64_t multiple, BackwardObserver* observer)
     : parameters_{weight},
-      shapes_{apart->part().shape()},
+      shapes_{gradient_holder->part().shape()},
       rank_(rank),
       trainable_(true),
-      apart_(apart),
+      gradient_holder_(gradient_holder),
       observer_(observer),
       layout_(Plan(shapes_, ranks, multiple)) {
-  apart_->SetLayout({.range = RangeOf(0)});
-  apart_->SetValue(WithoutMemory(apart_->part().shape(), apart_->part().dtype()));
+  gradient_holder_->SetLayout({.range = RangeOf(0)});
+  gradient_holder_->SetValue(
+      WithoutMemory(gradient_holder_->part().shape(), gradient_holder_->part().dtype()));
 }
 
 ShardUnit::~ShardUnit() {
@@ -85,7 +86,8 @@ ShardUnit::~ShardUnit() {
 
 std::string ShardUnit::Describe(const char* what) const {
   const size_t others = parameters_.size() - 1;
-  return StrCat("the ", what, " of '", (apart_ ? apart_ : parameters_[0])->name(), "'",
+  return StrCat("the ", what, " of '",
+                (gradient_holder_ ? gradient_holder_ : parameters_[0])->name(), "'",
                 others > 0 ? StrCat(" and ", others, " more") : "");
 }
 
@@ -93,12 +95,12 @@ std::string ShardUnit::Describe(const char* what) const {
 
 void ShardUnit::BuildApart() {
   const DType dtype = parameters_[0]->part().dtype();
-  if (!leaves_.empty() && apart_->part().dtype() == dtype) return;
-  apart_->SetValue(WithoutMemory(apart_->part().shape(), dtype));
+  if (!leaves_.empty() && gradient_holder_->part().dtype() == dtype) return;
+  gradient_holder_->SetValue(WithoutMemory(gradient_holder_->part().shape(), dtype));
   wholes_.clear();
   shards_.clear();
   slices_ = {WithoutMemory(shapes_[0], dtype)};
-  leaves_ = {LeafOf(slices_[0], apart_->name())};
+  leaves_ = {LeafOf(slices_[0], gradient_holder_->name())};
 }
 
 // The leaf of a whole weight, in whose graph it then is.
@@ -161,7 +163,7 @@ Tensor ShardUnit::Mine(size_t p) const {
 }
 
 WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
-  if (apart_) {
+  if (gradient_holder_) {
     BuildApart();
     return nullptr;
   }
@@ -237,7 +239,7 @@ void ShardUnit::Release() {
 }
 
 void ShardUnit::KeepWritten() {
-  if (apart_) return;
+  if (gradient_holder_) return;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const uint64_t version = slices_[p].storage().version();
     if (version == written_[p].version) continue;
@@ -286,7 +288,7 @@ void ShardUnit::FillAbsent(const Leaf& leaf) const {
 
 const Parameter* ShardUnit::WithGradient() const {
   for (const auto& p : parameters_) {
-    if (!apart_ && p->grad().defined()) return p.get();
+    if (!gradient_holder_ && p->grad().defined()) return p.get();
   }
   return nullptr;
 }

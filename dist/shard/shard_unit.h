@@ -30,11 +30,12 @@ class ShardUnit {
   ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
-  // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape and is cut
-  // as the weight is: that is gathered, and its part kept, by the unit whose only parameter it is,
-  // with the same ranks and multiple.
-  ShardUnit(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& apart,
-            int64_t ranks, int64_t rank, int64_t multiple, BackwardObserver* observer);
+  // Of the gradients of one use of a tied weight, `gradient_holder`, which is of the whole's shape
+  // and is cut as the weight is: that is gathered, and its part kept, by the unit whose only
+  // parameter it is, with the same ranks and multiple.
+  ShardUnit(const std::shared_ptr<Parameter>& weight,
+            const std::shared_ptr<Parameter>& gradient_holder, int64_t ranks, int64_t rank,
+            int64_t multiple, BackwardObserver* observer);
   ~ShardUnit();
   ShardUnit(const ShardUnit&) = delete;
   ShardUnit& operator=(const ShardUnit&) = delete;
@@ -95,11 +96,11 @@ class ShardUnit {
   const std::vector<Shape> shapes_;  // of what is "whole" here: all that the cuts give
   const int64_t rank_;
   const bool trainable_;
-  const std::shared_ptr<Parameter> apart_;  // null: not of one use
+  const std::shared_ptr<Parameter> gradient_holder_;  // null: not of one use
   BackwardObserver* const observer_;
   std::shared_ptr<const FlatLayout> layout_;
   // Parameter p, or the one use of it.
-  Parameter& Used(size_t p) const { return apart_ ? *apart_ : *parameters_[p]; }
+  Parameter& Used(size_t p) const { return gradient_holder_ ? *gradient_holder_ : *parameters_[p]; }
 
   // The whole weights; undefined before the first gather. The slices are the parameters; of one use
   // without their memory.

@@ -233,12 +233,12 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   if (ranks.size() == 1) return;
   std::map<int64_t, NamedTensors> alike;  // by how far copies are apart
   for (const auto& [name, p] : model.NamedParameters()) {
-    alike[ranks.CopiesApart(*p)].emplace_back(name, p->value().Detach());
+    alike[ranks.CopyStride(*p)].emplace_back(name, p->value().Detach());
   }
   for (const auto& [name, buffer] : model.NamedBuffers()) alike[1].emplace_back(name, buffer);
-  for (const auto& [apart, tensors] : alike) {
-    if (apart == ranks.size()) continue;
-    CheckSameBits(*ranks.group(), "the weights that ranks share " + when, tensors, apart);
+  for (const auto& [stride, tensors] : alike) {
+    if (stride == ranks.size()) continue;
+    CheckSameBits(*ranks.group(), "the weights that ranks share " + when, tensors, stride);
   }
 }
 

@@ -48,7 +48,7 @@ Shape TensorRanks::PartShape(Shape stream) const {
   return stream;
 }
 
-int64_t TensorRanks::CopiesApart(const Parameter& parameter) const {
+int64_t TensorRanks::CopyStride(const Parameter& parameter) const {
   return parameter.layout().cuts.empty() ? 1 : size();
 }
 

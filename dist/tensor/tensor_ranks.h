@@ -56,7 +56,7 @@ class TensorRanks {
   Shape PartShape(Shape stream) const;
   // Those of these ranks that have the same of the parameter are so many ranks apart. 1: all have
   // the same; size(): each has another part.
-  virtual int64_t CopiesApart(const Parameter& parameter) const;
+  virtual int64_t CopyStride(const Parameter& parameter) const;
 
   // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh
   // tensors of one shape and dtype.

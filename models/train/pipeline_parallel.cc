@@ -134,7 +134,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   if (of_stage.reducer) of_stage.reducer->is_part = true;
   if (of_stage.shard) {
     of_stage.shard->observes = false;
-    of_stage.shard->apart = &tied_;
+    of_stage.shard->separate_uses = &tied_;
   }
   std::vector<dist::PipelineStage> functions;
   for (const int s : schedule.StagesOf(RankIn(groups.pipeline.get()))) {
@@ -179,7 +179,7 @@ void PipelineParallel::AddTied() {
   for (const auto& use : tied_.uses()) {
     Leaf& leaf = use->weight()->leaf();
     const bool embeds = leaf.grad().defined();
-    const Tensor sum = embeds ? leaf.grad() : use->apart()->grad();
+    const Tensor sum = embeds ? leaf.grad() : use->gradient_holder()->grad();
     // Both ranks have the same part of it, perhaps none.
     if (sum.numel() > 0) {
       tie_->AllReduce(sum, dist::ReduceOp::kSum, StrCat("the gradient of ", use->weight()->name()))

@@ -465,7 +465,7 @@ TEST(ControlPlane, WhatAListenerHasRunApartHoldsUpNobodyElse) {
   for (const auto& plane : planes) plane->WaitUntilOpen();
   std::promise<void> goes_on, heard, later;
   planes[1]->AddListener(
-      [&](const Failure&) { planes[1]->PostApart([&] { goes_on.get_future().wait(); }); });
+      [&](const Failure&) { planes[1]->PostBlocking([&] { goes_on.get_future().wait(); }); });
   planes[1]->AddListener([&](const Failure&) { heard.set_value(); });
   const int removed = planes[1]->AddListener([&](const Failure&) { ADD_FAILURE(); });
   planes[1]->RemoveListener(removed);

@@ -264,7 +264,7 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
         const auto layers = all.Split(mesh.GroupName({"tp"}), mesh.RanksAlong({"tp"})),
                    parts = all.Split(mesh.GroupName({"cp"}), mesh.RanksAlong({"cp"}));
         const auto context = std::make_shared<dist::ContextRanks>(
-            parts.get(), task.virtual_cp, /*apart=*/false,
+            parts.get(), task.virtual_cp, /*leaves_gradients_to_reducer=*/false,
             std::make_shared<dist::TensorRanks>(layers.get(), 2));
         ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
       });
@@ -432,9 +432,10 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
     Gpt model(Mixture(DType::kF32).model);
     const auto experts = all.Duplicate("experts");
     dist::ShareExperts(model, experts, experts);
-    const auto apart = std::make_shared<dist::ContextRanks>(&all, 2, /*apart=*/true);
+    const auto apart =
+        std::make_shared<dist::ContextRanks>(&all, 2, /*leaves_gradients_to_reducer=*/true);
     EXPECT_THAT(error([&] { dist::ParallelizeContext(model, apart); }),
-                testing::HasSubstr("use ContextRanks that are not apart"));
+                testing::HasSubstr("use ContextRanks that sum them"));
     // Ranks of a sequence that have other experts must not be taken for copies.
     Gpt untold(Mixture(DType::kF32).model);
     dist::ShareExperts(untold, experts);
@@ -447,7 +448,7 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
     EXPECT_THAT(error([&] { dist::ShareExperts(late, experts, experts); }),
                 testing::HasSubstr("call ShareExperts before ParallelizeContext"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 6); }), testing::HasSubstr("use 4"));
-    EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*apart=*/true); }),
+    EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*leaves_gradients_to_reducer=*/true); }),
                 testing::HasSubstr("2 ranks have 2 pairs"));
   });
 }

@@ -82,7 +82,8 @@ TEST(MemoryOfRanks, ContextParallelRanksShareOutLongSequences) {
   };
   for (const int ranks : {2, 8}) {
     const auto group = dist::MakePlannedGroup(ranks);
-    c.context = std::make_shared<dist::ContextRanks>(group.get(), ranks, /*apart=*/true);
+    c.context = std::make_shared<dist::ContextRanks>(group.get(), ranks,
+                                                     /*leaves_gradients_to_reducer=*/true);
     const MemoryPlan plan = Plan(c);
     EXPECT_NEAR(activations(plan) * ranks, activations(alone), 0.03 * activations(alone));
     // With what a layer gathers; weights and state are whole on each rank.

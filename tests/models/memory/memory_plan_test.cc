@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
              Shape(64, 64, 4, 4, 128, {.bias = false, .n_kv_head = 1}),
              DType::kF32,
              {},
-             std::make_shared<dist::ContextRanks>(nullptr, 2, /*apart=*/false,
+             std::make_shared<dist::ContextRanks>(nullptr, 2, /*leaves_gradients_to_reducer=*/false,
                                                   std::make_shared<dist::TensorRanks>(nullptr, 2))},
         Case{"llama_block", 12, 64, 1, 1,
              Shape(65, 64, 4, 4, 128,
