@@ -21,7 +21,7 @@ int64_t Mask(const TokenSource& source, int64_t first, std::span<int32_t> target
   int64_t count = 0;
   for (size_t at = 0; at < targets.size(); at += learnt.size()) {
     const auto some = targets.subspan(at, std::min(learnt.size(), targets.size() - at));
-    source.ReadLearnt(first + static_cast<int64_t>(at), std::span(learnt).first(some.size()));
+    source.ReadLossMask(first + static_cast<int64_t>(at), std::span(learnt).first(some.size()));
     for (size_t i = 0; i < some.size(); ++i) {
       if (learnt[i] == 0) some[i] = kIgnoreIndex;
       count += learnt[i];
@@ -51,7 +51,8 @@ void ReadBatch(const TokenSource& source, std::span<const int64_t> starts, int64
     }
     std::ranges::fill(inputs.subspan(n), 0);
     std::ranges::fill(targets.subspan(n), kIgnoreIndex);
-    batch->num_targets += source.learns_all() ? n : Mask(source, starts[row] + 1, targets.first(n));
+    batch->num_targets +=
+        source.has_loss_mask() ? Mask(source, starts[row] + 1, targets.first(n)) : n;
     if (!document_mask) continue;
     const auto first_key = std::span(batch->first_key).subspan(row * block_size, block_size);
     source.ReadDocumentStarts(n == 0 ? 0 : starts[row], first_key.first(n));

@@ -55,7 +55,7 @@ const Batch& Loader::Next() {
 // Of all micro-batches, also those of other ranks: from their masks, without their tokens.
 int64_t Loader::TargetsOf(int64_t step, std::vector<int64_t>* starts) const {
   const int64_t window = sampler_.block_size();
-  if (source_->learns_all()) return layout_.SamplesPerStep() * window;
+  if (!source_->has_loss_mask()) return layout_.SamplesPerStep() * window;
   int64_t targets = 0;
   for (int64_t m = 0; m < layout_.micro_batches; ++m) {
     sampler_.WindowStarts(layout_.FirstSample(step, m), *starts);

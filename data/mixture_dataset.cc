@@ -29,7 +29,7 @@ class WindowAligned : public TokenSource {
   }
 
   int64_t size() const override { return size_; }
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
   bool has_documents() const override {
     return std::ranges::all_of(parts_, [](const auto& part) { return part->has_documents(); });
   }
@@ -60,9 +60,9 @@ class WindowAligned : public TokenSource {
       part.ReadDocumentStarts(at, to);
     });
   }
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     ForParts(offset, out, [](const TokenSource& part, int64_t at, std::span<int32_t> to) {
-      part.ReadLearnt(at, to);
+      part.ReadLossMask(at, to);
       if (at == 0) to[0] = 0;
     });
   }
@@ -145,10 +145,10 @@ Dataset OpenMixture(const DatasetOptions& options,
   all.fingerprint = hash.HexDigest();
   all.train = std::make_shared<TokenConcatenation>(std::move(train));
   if (val.empty()) return all;
-  if (all.train->learns_all()) {
-    all.val = std::make_shared<TokenConcatenation>(std::move(val));
-  } else {
+  if (all.train->has_loss_mask()) {
     all.val = std::make_shared<WindowAligned>(std::move(val), options.block_size);
+  } else {
+    all.val = std::make_shared<TokenConcatenation>(std::move(val));
   }
   return all;
 }

@@ -29,30 +29,32 @@ void TokenSource::ReadDocumentStarts(int64_t offset, std::span<int32_t> out) con
   DoReadDocumentStarts(offset, out);
 }
 
-void TokenSource::ReadLearnt(int64_t offset, std::span<int32_t> out) const {
+void TokenSource::ReadLossMask(int64_t offset, std::span<int32_t> out) const {
   CheckRange(offset, std::ssize(out));
-  if (learns_all()) {
-    std::ranges::fill(out, 1);
+  if (has_loss_mask()) {
+    DoReadLossMask(offset, out);
   } else {
-    DoReadLearnt(offset, out);
+    std::ranges::fill(out, 1);
   }
 }
 
 int64_t TokenSource::CountLearnt(int64_t offset, int64_t count) const {
   CheckRange(offset, count);
-  if (learns_all()) return count;
+  if (!has_loss_mask()) return count;
   std::array<int32_t, 1024> some;
   int64_t learnt = 0;
   for (int64_t at = 0; at < count; at += std::ssize(some)) {
     const std::span part =
         std::span(some).first(static_cast<size_t>(std::min(std::ssize(some), count - at)));
-    DoReadLearnt(offset + at, part);
+    DoReadLossMask(offset + at, part);
     learnt += std::ranges::count(part, 1);
   }
   return learnt;
 }
 
-void TokenSource::DoReadLearnt(int64_t, std::span<int32_t> out) const { std::ranges::fill(out, 1); }
+void TokenSource::DoReadLossMask(int64_t, std::span<int32_t> out) const {
+  std::ranges::fill(out, 1);
+}
 
 void TokenSource::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {
   std::ranges::fill(out, 0);
@@ -95,8 +97,8 @@ void TokenSlice::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) co
   source_->ReadDocumentStarts(begin_ + offset, out);
 }
 
-void TokenSlice::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
-  source_->ReadLearnt(begin_ + offset, out);
+void TokenSlice::DoReadLossMask(int64_t offset, std::span<int32_t> out) const {
+  source_->ReadLossMask(begin_ + offset, out);
 }
 
 TokenConcatenation::TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts)
@@ -105,8 +107,8 @@ TokenConcatenation::TokenConcatenation(std::vector<std::shared_ptr<const TokenSo
   for (const auto& part : parts_) ends_.push_back(end += part->size());
 }
 
-bool TokenConcatenation::learns_all() const {
-  return std::ranges::all_of(parts_, [](const auto& part) { return part->learns_all(); });
+bool TokenConcatenation::has_loss_mask() const {
+  return std::ranges::any_of(parts_, [](const auto& part) { return part->has_loss_mask(); });
 }
 
 bool TokenConcatenation::has_documents() const {
@@ -138,9 +140,9 @@ void TokenConcatenation::DoReadDocumentStarts(int64_t offset, std::span<int32_t>
   });
 }
 
-void TokenConcatenation::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
+void TokenConcatenation::DoReadLossMask(int64_t offset, std::span<int32_t> out) const {
   ForParts(offset, out, [](const TokenSource& part, int64_t begin, std::span<int32_t> to) {
-    part.ReadLearnt(begin, to);
+    part.ReadLossMask(begin, to);
   });
 }
 
@@ -152,8 +154,8 @@ void SeparatedTokens::DoRead(int64_t offset, std::span<int32_t> out) const {
   source_->Read(offset, out);
 }
 
-void SeparatedTokens::DoReadLearnt(int64_t offset, std::span<int32_t> out) const {
-  source_->ReadLearnt(offset, out);
+void SeparatedTokens::DoReadLossMask(int64_t offset, std::span<int32_t> out) const {
+  source_->ReadLossMask(offset, out);
 }
 
 void SeparatedTokens::DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const {

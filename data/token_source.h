@@ -30,11 +30,11 @@ class TokenSource {
   // and unless has_documents().
   void ReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
 
-  // Whether every token is learnt, as a target of the token before it.
-  virtual bool learns_all() const { return true; }
+  // Whether there may be tokens that are not learnt, as targets of the tokens before them.
+  virtual bool has_loss_mask() const { return false; }
 
   // For the same tokens as Read: out[i] = 1 if the token is learnt, else 0. Throws as Read does.
-  void ReadLearnt(int64_t offset, std::span<int32_t> out) const;
+  void ReadLossMask(int64_t offset, std::span<int32_t> out) const;
 
   // How many of the `count` tokens from `offset` on are learnt. Throws as Read does.
   int64_t CountLearnt(int64_t offset, int64_t count) const;
@@ -50,8 +50,8 @@ class TokenSource {
   virtual void DoRead(int64_t offset, std::span<int32_t> out) const = 0;
   // Finds them in document_starts(), unless a source knows another way.
   virtual void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
-  // Unless learns_all().
-  virtual void DoReadLearnt(int64_t offset, std::span<int32_t> out) const;
+  // If has_loss_mask().
+  virtual void DoReadLossMask(int64_t offset, std::span<int32_t> out) const;
 };
 
 // Tokens in memory, in two bytes each if they fit.
@@ -71,12 +71,12 @@ class TokenSlice : public TokenSource {
   TokenSlice(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end);
   int64_t size() const override { return end_ - begin_; }
   bool has_documents() const override { return source_->has_documents(); }
-  bool learns_all() const override { return source_->learns_all(); }
+  bool has_loss_mask() const override { return source_->has_loss_mask(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override;
   std::shared_ptr<const TokenSource> source_;
   int64_t begin_;
   int64_t end_;
@@ -89,12 +89,12 @@ class TokenConcatenation : public TokenSource {
   explicit TokenConcatenation(std::vector<std::shared_ptr<const TokenSource>> parts);
   int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   bool has_documents() const override;
-  bool learns_all() const override;
+  bool has_loss_mask() const override;
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override;
   // Calls f(part, offset in it, out) for each part of the range.
   template <class F>
   void ForParts(int64_t offset, std::span<int32_t> out, const F& f) const;
@@ -110,12 +110,12 @@ class SeparatedTokens : public TokenSource {
   SeparatedTokens(std::shared_ptr<const TokenSource> source, int32_t token, Separator place);
   int64_t size() const override { return source_->size(); }
   bool has_documents() const override { return true; }
-  bool learns_all() const override { return source_->learns_all(); }
+  bool has_loss_mask() const override { return source_->has_loss_mask(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const override;
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override;
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override;
   std::shared_ptr<const TokenSource> source_;
   int32_t token_;
   Separator place_;

@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
                         "is offloaded and for checkpoints: 1x512; empty: enough"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     const models::GpuPlan plan = models::PlanOnGpus(
-        options, config, models::ParseMemorySet("gpus", gpus),
-        hosts.empty() ? models::MemorySet{} : models::ParseMemorySet("hosts", hosts));
+        options, config, models::ParseDeviceSet("gpus", gpus),
+        hosts.empty() ? models::DeviceSet{} : models::ParseDeviceSet("hosts", hosts));
     std::puts(plan.text.c_str());
     return plan.fits ? 0 : 1;
   } catch (const std::exception& e) {

@@ -36,11 +36,11 @@ class PackedTokens : public MemoryTokens {
   PackedTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts,
                std::vector<uint8_t> learnt)
       : MemoryTokens(tokens), starts_(std::move(starts)), learnt_(std::move(learnt)) {}
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
 
  private:
   std::span<const uint64_t> document_starts() const override { return starts_; }
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
   }
   const std::vector<uint64_t> starts_;
@@ -245,7 +245,7 @@ std::string ShowRow(const TokenSource& source, const Tokenizer& tokenizer, int64
   std::vector<int32_t> ids(size), starts(size), learnt(size);
   source.Read(row * block_size, ids);
   source.ReadDocumentStarts(row * block_size, starts);
-  source.ReadLearnt(row * block_size, learnt);
+  source.ReadLossMask(row * block_size, learnt);
   // What fills the row up is the document behind the last answer.
   const auto last = std::ranges::find(learnt.rbegin(), learnt.rend(), 1).base();
   const auto filler = std::ranges::find(starts.begin() + (last - learnt.begin()), starts.end(), 1);

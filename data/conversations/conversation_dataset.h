@@ -37,8 +37,8 @@ struct ConversationCounts {
 struct ConversationDataset {
   // Sources of rows x block_size + 1 tokens, whose window r is row r: a Sampler with that
   // block_size takes rows, for every order but kRandom. Each conversation is a document, and only
-  // what it has the model learn is a target (TokenSource::learns_all). `note` says what was packed
-  // and left out. The tokenizer carries the chat template (ConfigJson).
+  // what it has the model learn is a target (TokenSource::has_loss_mask). `note` says what was
+  // packed and left out. The tokenizer carries the chat template (ConfigJson).
   Dataset dataset;
   ConversationCounts counts;
 };

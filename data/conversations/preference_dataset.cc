@@ -38,13 +38,13 @@ class FilledRows : public TokenSource {
   FilledRows(std::shared_ptr<const Rows> rows, std::vector<int64_t> pairs, int64_t width)
       : rows_(std::move(rows)), pairs_(std::move(pairs)), width_(width) {}
   int64_t size() const override { return 2 * std::ssize(pairs_) * width_ + 1; }
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override {
     Copy(rows_->ids, offset, out);
   }
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     Copy(rows_->learnt, offset, out);
   }
   template <class T>
@@ -198,7 +198,7 @@ std::string ShowPair(const TokenSource& source, const Tokenizer& tokenizer, int6
   std::vector<int32_t> ids(static_cast<size_t>(block_size)), learnt(ids.size());
   for (const int64_t row : {2 * pair, 2 * pair + 1}) {
     source.Read(row * block_size, ids);
-    source.ReadLearnt(row * block_size, learnt);
+    source.ReadLossMask(row * block_size, learnt);
     auto last = std::ssize(ids);
     while (last > 0 && learnt[last - 1] == 0) --last;
     text += row % 2 == 0 ? "chosen:\n" : "\nrejected:\n";

@@ -24,8 +24,8 @@ struct PreferenceDataset {
   // Sources of pairs x 2 block_size + 1 tokens: window p of 2 block_size is pair p, the chosen
   // answer with its prompt in the first half and the rejected one in the second, each filled up. So
   // a Sampler with that block size takes pairs, for every order but kRandom. Only answers are
-  // learnt (TokenSource::learns_all). `note` says what was left out. The tokenizer carries the chat
-  // template.
+  // learnt (TokenSource::has_loss_mask). `note` says what was left out. The tokenizer carries the
+  // chat template.
   Dataset dataset;
   PreferenceCounts counts;
 };

@@ -14,8 +14,8 @@
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
 #include "dist/groups/comparison.h"
+#include "dist/groups/diagnosis.h"
 #include "dist/groups/host_collectives.h"
-#include "dist/groups/host_verdict.h"
 #include "dist/groups/host_work.h"
 #include "dist/groups/patience.h"
 
@@ -169,7 +169,7 @@ class HostGroup : public ProcessGroup {
   }
 
   void Explain(const TransportError& e, const Collective& c, Failure* failure) {
-    Verdict verdict{e.peers, e.what()};
+    Diagnosis verdict{e.peers, e.what()};
     switch (e.cause) {
       case TransportError::Cause::kLostRank:
         failure->cause = CollectiveError::Cause::kLostRank;

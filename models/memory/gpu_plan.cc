@@ -19,7 +19,7 @@ constexpr int64_t kRuntimeBytes = 600'000'000;
 
 std::string Bytes(int64_t n) { return FormatDecimalBytes(static_cast<double>(n)); }
 
-std::string Describe(const RunSetup& setup, const MemorySet& gpus) {
+std::string Describe(const RunSetup& setup, const DeviceSet& gpus) {
   const RunConfig& c = setup.config;
   const GptConfig& m = setup.model;
   std::string text = fmt::format(
@@ -50,7 +50,7 @@ std::string Describe(const RunSetup& setup, const MemorySet& gpus) {
 
 }  // namespace
 
-MemorySet ParseMemorySet(const std::string& name, const std::string& text) {
+DeviceSet ParseDeviceSet(const std::string& name, const std::string& text) {
   char* end = nullptr;
   const long long count = std::strtoll(text.c_str(), &end, 10);
   const std::string rest = end;
@@ -64,8 +64,8 @@ MemorySet ParseMemorySet(const std::string& name, const std::string& text) {
   return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
 }
 
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts) {
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
+                   const DeviceSet& hosts) {
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};
@@ -75,7 +75,7 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
            share * static_cast<double>(gpus.bytes);
   };
   const auto fits_host = [&](const MemoryPlan& plan) {
-    return HostFitOf(plan, setup.device, host, on_host) == MemoryVerdict::Kind::kFits;
+    return HostFitOf(plan, setup.device, host, on_host) == MemoryFit::Kind::kFits;
   };
   GpuPlan result;
   result.memory = SettleRecompute(

@@ -10,14 +10,14 @@
 namespace lockstep::models {
 
 // So many GPUs of one kind, a rank of the run on each, or so many machines that have them.
-struct MemorySet {
+struct DeviceSet {
   int64_t count = 1;
   int64_t bytes = 0;  // of each
 };
 
 // "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else, that
 // says what the option `name`, "gpus", takes.
-MemorySet ParseMemorySet(const std::string& name, const std::string& text);
+DeviceSet ParseDeviceSet(const std::string& name, const std::string& text);
 
 struct GpuPlan {
   MemoryPlan memory;  // of a rank; CUDA's own memory is assumed
@@ -29,7 +29,7 @@ struct GpuPlan {
 // filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have about equal
 // numbers of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
 // InputError.
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts = {});
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
+                   const DeviceSet& hosts = {});
 
 }  // namespace lockstep::models

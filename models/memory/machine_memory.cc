@@ -84,9 +84,9 @@ std::string Describe(const DeviceMemory& memory) {
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 
-MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
-                          int64_t processes) {
-  using enum MemoryVerdict::Kind;
+MemoryFit::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
+                      int64_t processes) {
+  using enum MemoryFit::Kind;
   if (memory.total <= 0) return kFits;
   const bool cpu = device.is_cpu();
   const int64_t all = plan.needed(device, processes);
@@ -94,17 +94,17 @@ MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMem
   return all > memory.total ? kTooLarge : more > memory.free ? kTight : kFits;
 }
 
-MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                              int64_t processes) {
-  using enum MemoryVerdict::Kind;
+MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                          int64_t processes) {
+  using enum MemoryFit::Kind;
   if (device.is_cpu() || host.total <= 0) return kFits;
   if (processes * plan.host > host.total) return kTooLarge;
   return plan.needed_of_host(processes) > host.free ? kTight : kFits;
 }
 
-MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes) {
-  using Kind = MemoryVerdict::Kind;
+MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                    int64_t processes) {
+  using Kind = MemoryFit::Kind;
   const Kind kind = HostFitOf(plan, device, host, processes);
   if (kind == Kind::kFits) return {};
   std::string keeps, remedies;
@@ -125,9 +125,9 @@ MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemor
                             Bytes(host.total), remedies)};
 }
 
-MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
-                          int64_t processes, const DeviceMemory& host) {
-  using Kind = MemoryVerdict::Kind;
+MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
+                      int64_t processes, const DeviceMemory& host) {
+  using Kind = MemoryFit::Kind;
   const Kind kind = FitOf(plan, setup.device, memory, processes);
   if (kind == Kind::kFits || HostFitOf(plan, setup.device, host, processes) > kind) {
     return JudgeHost(plan, setup.device, host, processes);

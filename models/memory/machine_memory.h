@@ -25,25 +25,25 @@ std::string Describe(const DeviceMemory& memory);
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();
 
-struct MemoryVerdict {
+struct MemoryFit {
   // kTooLarge: more than there is in total; kTight: more than is free now.
   enum class Kind { kFits, kTight, kTooLarge } kind = Kind::kFits;
   std::string text;  // sentences with what would fit; empty if it fits
 };
 
 // `processes` of the run share the machine's memory; each has a GPU of its own.
-MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
-                          int64_t processes);
+MemoryFit::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
+                      int64_t processes);
 // Of a run on GPUs: whether their host has what these processes keep there. kTooLarge: more than it
 // has would be page-locked; kTight: with the copies that checkpoints are written from it is more
 // than is free.
-MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                              int64_t processes);
+MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                          int64_t processes);
 // The same in words.
-MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes);
+MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                    int64_t processes);
 // Both in words, with a MemoryAdvice. `host`: of a run on GPUs; zeros: not known.
-MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
-                          int64_t processes, const DeviceMemory& host = {});
+MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
+                      int64_t processes, const DeviceMemory& host = {});
 
 }  // namespace lockstep::models

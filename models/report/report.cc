@@ -66,7 +66,7 @@ std::string Progress(const RunHistory& h, const ReportInput& in) {
       FormatCount(static_cast<double>(step) * static_cast<double>(in.plan.tokens_per_step)), line);
 }
 
-std::string Head(const RunHistory& h, const ReportInput& in, const Verdict& v) {
+std::string Head(const RunHistory& h, const ReportInput& in, const RunHealth& v) {
   const std::time_t when = static_cast<std::time_t>(in.unix_time);
   std::string s = fmt::format(
       "<header class=\"top\"><h1>{}</h1><span class=\"chip\">{}</span><span class=\"when\">as of "
@@ -193,7 +193,7 @@ std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
 }
 
 std::string RenderReport(const RunHistory& history, const ReportInput& input) {
-  const Verdict verdict = Judge(history, input.plan);
+  const RunHealth verdict = Judge(history, input.plan);
   const bool running = !input.plan.finished && !input.plan.interrupted;
   std::string s =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

@@ -9,8 +9,8 @@
 
 #include "dist/pipeline/schedule.h"
 #include "models/options/config.h"
+#include "models/report/run_health.h"
 #include "models/report/run_history.h"
-#include "models/report/verdict.h"
 
 namespace lockstep::models {
 

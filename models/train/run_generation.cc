@@ -24,7 +24,7 @@ std::optional<data::ConversationEncoder> EncoderOf(const RunSetup& setup) {
 std::vector<int32_t> UpToAnAnswer(const data::TokenSource& source, int64_t row) {
   std::vector<int32_t> ids(static_cast<size_t>(std::min(row, source.size()))), learnt(ids.size());
   source.Read(0, ids);
-  source.ReadLearnt(0, learnt);
+  source.ReadLossMask(0, learnt);
   ids.resize(static_cast<size_t>(std::ranges::find(learnt, 1) - learnt.begin()));
   return ids;
 }

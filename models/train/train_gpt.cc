@@ -101,15 +101,14 @@ uint64_t HashOfStart(const RunSetup& setup) {
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
   return SettleRecompute(setup, [&](const MemoryPlan& plan) {
-    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) ==
-           MemoryVerdict::Kind::kFits;
+    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) == MemoryFit::Kind::kFits;
   });
 }
 
 // Only on GPUs too little memory is an error: they can't swap.
 void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
                  const dist::Rendezvous& rendezvous) {
-  using enum MemoryVerdict::Kind;
+  using enum MemoryFit::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
   const DeviceMemory host = setup.device.is_cpu() ? DeviceMemory() : MemoryOf(kCpu);
   const int64_t processes = rendezvous.local_world_size;

@@ -45,10 +45,10 @@ class EveryThird : public MemoryTokens {
  public:
   explicit EveryThird(int64_t n) : MemoryTokens(All(*Counting(n))) {}
   bool has_documents() const override { return true; }
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
 
  private:
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     for (int32_t& learnt : out) learnt = offset++ % 3 == 0 ? 1 : 0;
   }
 };
@@ -67,7 +67,7 @@ TEST(BatchTest, OnlyTokensThatAreLearntAreTargets) {
   // The same through sources made of others.
   const TokenSlice slice(source, 5, 100);
   const TokenConcatenation both({Counting(4), source});
-  EXPECT_FALSE(slice.learns_all() || both.learns_all());
+  EXPECT_TRUE(slice.has_loss_mask() && both.has_loss_mask());
   EXPECT_EQ(slice.CountLearnt(0, 5), 2);
   EXPECT_EQ(both.CountLearnt(2, 6), 2 + 2);
   const EvalBatches evaluation(source, 16, 4);

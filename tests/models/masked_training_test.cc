@@ -17,10 +17,10 @@ class MaskedTokens : public data::MemoryTokens {
  public:
   MaskedTokens(std::span<const int32_t> tokens, std::vector<int32_t> learnt)
       : MemoryTokens(tokens), learnt_(std::move(learnt)) {}
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
 
  private:
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
   }
   const std::vector<int32_t> learnt_;

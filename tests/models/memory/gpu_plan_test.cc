@@ -21,9 +21,9 @@ using Arguments = std::vector<std::string>;
 
 constexpr double kGb = 1e9;
 
-GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments, const MemorySet& hosts = {}) {
+GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments, const DeviceSet& hosts = {}) {
   ParsedRun run(arguments);
-  return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), hosts);
+  return PlanOnGpus(run.options, run.config, ParseDeviceSet("gpus", gpus), hosts);
 }
 
 // The changes that a plan says would fit, each with the bytes that it says.
@@ -200,7 +200,7 @@ TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
   const Arguments arguments = {"--model.preset=llama-2-7b", "--train.precision=bf16",
                                "--train.recompute=block", "--train.offload=optimizer"};
   const auto plan = [&](const std::string& hosts) {
-    return PlanOf("8x80", arguments, ParseMemorySet("hosts", hosts));
+    return PlanOf("8x80", arguments, ParseDeviceSet("hosts", hosts));
   };
   for (const char* enough : {"1x760", "2x440"}) EXPECT_TRUE(plan(enough).fits) << enough;
   for (const char* less : {"1x720", "2x400", "1x500"}) {
@@ -214,7 +214,7 @@ TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
   const Arguments plain(arguments.begin(), arguments.begin() + 2);
   const std::string offload = "train.offload=optimizer (";
   EXPECT_THAT(PlanOf("8x80", plain).text, HasSubstr(offload));
-  EXPECT_THAT(PlanOf("8x80", plain, ParseMemorySet("hosts", "1x500")).text,
+  EXPECT_THAT(PlanOf("8x80", plain, ParseDeviceSet("hosts", "1x500")).text,
               Not(HasSubstr(offload)));
 }
 
@@ -428,12 +428,12 @@ TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
 }
 
 TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
-  EXPECT_EQ(ParseMemorySet("gpus", "8x80").count, 8);
-  EXPECT_EQ(ParseMemorySet("gpus", "8x80").bytes, 80'000'000'000);
-  EXPECT_EQ(ParseMemorySet("gpus", "1x0.5").bytes, 500'000'000);
+  EXPECT_EQ(ParseDeviceSet("gpus", "8x80").count, 8);
+  EXPECT_EQ(ParseDeviceSet("gpus", "8x80").bytes, 80'000'000'000);
+  EXPECT_EQ(ParseDeviceSet("gpus", "1x0.5").bytes, 500'000'000);
   for (const char* bad : {"", "8", "x80", "8x", "0x80", "-1x80", "8x0", "8x80x2", "8x80GB", "8 x80",
                           "8x1e3", "8xnan"}) {
-    EXPECT_THAT(test::MessageOf<InputError>([&] { ParseMemorySet("gpus", bad); }),
+    EXPECT_THAT(test::MessageOf<InputError>([&] { ParseDeviceSet("gpus", bad); }),
                 HasSubstr("--gpus=8x80"))
         << bad;
   }

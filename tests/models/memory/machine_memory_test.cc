@@ -12,7 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
-using Kind = MemoryVerdict::Kind;
+using Kind = MemoryFit::Kind;
 
 constexpr int64_t kGib = int64_t{1} << 30;
 
@@ -45,17 +45,17 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   plan.program = kGib / 2;
   EXPECT_EQ(JudgeMemory(plan, setup, {}, 1).kind, Kind::kFits) << "unknown memory";
   EXPECT_EQ(JudgeMemory(plan, setup, {8 * kGib, 7 * kGib}, 1).kind, Kind::kFits);
-  const MemoryVerdict tight = JudgeMemory(plan, setup, {8 * kGib, 5 * kGib}, 1);
+  const MemoryFit tight = JudgeMemory(plan, setup, {8 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(tight.kind, Kind::kTight);
   EXPECT_THAT(tight.text, AllOf(HasSubstr("needs 6.50 GiB"), HasSubstr("5.00 GiB free of 8.00 GiB"),
                                 HasSubstr("What would fit: train.batch_size=8 "
                                           "train.grad_accum=2 ("),
                                 HasSubstr("Or end other programs")));
-  const MemoryVerdict large = JudgeMemory(plan, setup, {6 * kGib, 5 * kGib}, 1);
+  const MemoryFit large = JudgeMemory(plan, setup, {6 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(large.kind, Kind::kTooLarge);
   EXPECT_THAT(large.text, HasSubstr("this machine has 6.00 GiB"));
   // Ranks share the memory of a machine, but each has a GPU.
-  const MemoryVerdict two = JudgeMemory(plan, setup, {12 * kGib, 11 * kGib}, 2);
+  const MemoryFit two = JudgeMemory(plan, setup, {12 * kGib, 11 * kGib}, 2);
   EXPECT_EQ(two.kind, Kind::kTooLarge);
   EXPECT_THAT(two.text, HasSubstr("2 processes of this run need 13.0 GiB together"));
   const RunSetup gpu = SetupOn({DeviceType::kCuda, 0});
@@ -76,7 +76,7 @@ TEST(MachineMemory, TheHostOfGpusIsComparedWithWhatItHas) {
   EXPECT_EQ(judge(2, {}).kind, Kind::kFits) << "unknown memory";
   EXPECT_EQ(judge(2, {12 * kGib, 10 * kGib}).kind, Kind::kFits);
   // The copy to save from can be swapped, what is page-locked cannot.
-  const MemoryVerdict tight = judge(2, {12 * kGib, 9 * kGib});
+  const MemoryFit tight = judge(2, {12 * kGib, 9 * kGib});
   EXPECT_EQ(tight.kind, Kind::kTight);
   EXPECT_THAT(tight.text,
               AllOf(HasSubstr("2 processes take 10.0 GiB"),

@@ -164,7 +164,7 @@ TEST(PipelineMemory, IsPlannedForGpusThatAreNotHere) {
                                           "--train.grad_accum=8"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const ParsedRun run(arguments);
-    return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", "8x80"));
+    return PlanOnGpus(run.options, run.config, ParseDeviceSet("gpus", "8x80"));
   };
   const GpuPlan pipeline = plan({"--parallel.pp=4", "--train.recompute=block"});
   EXPECT_THAT(pipeline.text, HasSubstr("pipelines of 4 ranks by 1f1b"));

@@ -116,7 +116,7 @@ class Pairs : public data::TokenSource {
     learnt_.push_back(0);
   }
   int64_t size() const override { return std::ssize(ids_); }
-  bool learns_all() const override { return false; }
+  bool has_loss_mask() const override { return true; }
 
  private:
   void Append(int64_t pair, int step) {
@@ -135,7 +135,7 @@ class Pairs : public data::TokenSource {
   void DoRead(int64_t offset, std::span<int32_t> out) const override {
     std::copy_n(ids_.begin() + offset, out.size(), out.begin());
   }
-  void DoReadLearnt(int64_t offset, std::span<int32_t> out) const override {
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
     std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
   }
   std::vector<int32_t> ids_, learnt_;

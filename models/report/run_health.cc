@@ -1,4 +1,4 @@
-#include "models/report/verdict.h"
+#include "models/report/run_health.h"
 
 #include <fmt/format.h>
 
@@ -100,7 +100,7 @@ std::string BestCheckpoint(const RunPlan& plan, const Learning& s) {
   return fmt::format("No checkpoint was saved then; best is that of step {}", plan.best_checkpoint);
 }
 
-void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, Verdict* v) {
+void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, RunHealth* v) {
   const char* which = s.has_val ? "Validation loss" : "Training loss";
   const double now = s.has_val ? s.val_now : s.now;
   const std::string numbers =
@@ -148,7 +148,7 @@ void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, 
   }
 }
 
-Finding LossFinding(const Learning& s, const Verdict& verdict) {
+Finding LossFinding(const Learning& s, const RunHealth& verdict) {
   const double now = s.has_val ? s.val_now : s.now;
   Finding f{s.has_val ? "Validation loss" : "Training loss", fmt::format("{:.4f}", now), "nats",
             fmt::format("perplexity {}", now < 20 ? FormatCount(std::exp(now)) : "huge"),
@@ -266,8 +266,8 @@ Finding MemoryFinding(const RunHistory& h, const RunPlan& plan) {
 
 }  // namespace
 
-Verdict Judge(const RunHistory& history, const RunPlan& plan) {
-  Verdict v;
+RunHealth Judge(const RunHistory& history, const RunPlan& plan) {
+  RunHealth v;
   if (history.last_step() == 0) {
     v.headline = "Not started";
     v.text = "No step has been made yet.";

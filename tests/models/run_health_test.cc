@@ -1,4 +1,4 @@
-#include "models/report/verdict.h"
+#include "models/report/run_health.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,19 +43,19 @@ RunHistory Made(const LossAt& train, const LossAt& val,
 double Falling(double x) { return 1.5 + 2.7 * std::exp(-4 * x); }
 double Flat(double x) { return 1.5 + 2.7 * std::exp(-40 * x); }
 
-Verdict JudgeRun(const RunHistory& h, bool finished = false) {
+RunHealth JudgeRun(const RunHistory& h, bool finished = false) {
   return Judge(h, {.steps = 2 * kSteps, .tokens_per_step = 1000, .finished = finished});
 }
 
-const Finding& Of(const Verdict& v, const std::string& label) {
+const Finding& Of(const RunHealth& v, const std::string& label) {
   for (const Finding& f : v.findings) {
     if (f.label == label) return f;
   }
   throw std::runtime_error("no finding " + label);
 }
 
-TEST(Verdict, AFallingLossIsHealthy) {
-  const Verdict v = JudgeRun(Made(Falling, [](double x) { return Falling(x) + 0.05; }));
+TEST(RunHealth, AFallingLossIsHealthy) {
+  const RunHealth v = JudgeRun(Made(Falling, [](double x) { return Falling(x) + 0.05; }));
   EXPECT_EQ(v.health, Health::kGood);
   EXPECT_EQ(v.headline, "Healthy: still learning");
   EXPECT_THAT(v.text, HasSubstr("over the last third"));
@@ -63,7 +63,7 @@ TEST(Verdict, AFallingLossIsHealthy) {
   EXPECT_EQ(v.findings.size(), 6u);
 }
 
-TEST(Verdict, FlatIsGoodAtTheEndAndToBeWatchedBefore) {
+TEST(RunHealth, FlatIsGoodAtTheEndAndToBeWatchedBefore) {
   const RunHistory h = Made(Flat, Flat);
   EXPECT_EQ(JudgeRun(h, true).health, Health::kGood);
   EXPECT_THAT(JudgeRun(h, true).headline, HasSubstr("levelled off"));
@@ -71,16 +71,16 @@ TEST(Verdict, FlatIsGoodAtTheEndAndToBeWatchedBefore) {
   EXPECT_THAT(JudgeRun(h).headline, StartsWith("Flat"));
 }
 
-TEST(Verdict, WithoutValidationTheTrainingLossCounts) {
-  const Verdict v = JudgeRun(Made(Falling, {}));
+TEST(RunHealth, WithoutValidationTheTrainingLossCounts) {
+  const RunHealth v = JudgeRun(Made(Falling, {}));
   EXPECT_EQ(v.headline, "Healthy: still learning");
   EXPECT_THAT(v.text, StartsWith("Training loss"));
   EXPECT_EQ(Of(v, "Overfitting gap").health, Health::kUnknown);
 }
 
-TEST(Verdict, OverfittingIsSeenAndItsBestStepNamed) {
+TEST(RunHealth, OverfittingIsSeenAndItsBestStepNamed) {
   const auto val = [](double x) { return 1.8 + 3 * (x - 0.4) * (x - 0.4); };
-  const Verdict v = JudgeRun(Made(Falling, val));
+  const RunHealth v = JudgeRun(Made(Falling, val));
   EXPECT_EQ(v.health, Health::kWatch);
   EXPECT_THAT(v.headline, StartsWith("Overfitting"));
   EXPECT_THAT(v.text, HasSubstr("best at step 400"));
@@ -95,15 +95,15 @@ TEST(Verdict, OverfittingIsSeenAndItsBestStepNamed) {
 }
 
 // A validation loss that rises with the training loss is not overfitting.
-TEST(Verdict, DivergenceIsSeen) {
+TEST(RunHealth, DivergenceIsSeen) {
   const auto up = [](double x) { return x < 0.5 ? Falling(2 * x) : 1.55 + 3 * (x - 0.5); };
-  const Verdict v = JudgeRun(Made(up, up));
+  const RunHealth v = JudgeRun(Made(up, up));
   EXPECT_EQ(v.health, Health::kBad);
   EXPECT_THAT(v.text, testing::AllOf(HasSubstr("It diverges"), HasSubstr("Lower optim.lr")));
   EXPECT_EQ(JudgeRun(Made(up, {})).health, Health::kBad);
 }
 
-TEST(Verdict, NaNIsBadAnywhere) {
+TEST(RunHealth, NaNIsBadAnywhere) {
   const RunHistory h = Made(Falling, {}, [](StepMetrics& m) {
     if (m.step == 900) m.loss = NAN;
   });
@@ -113,7 +113,7 @@ TEST(Verdict, NaNIsBadAnywhere) {
   EXPECT_EQ(JudgeRun(val).health, Health::kBad);
 }
 
-TEST(Verdict, SaysWhenItIsTooEarly) {
+TEST(RunHealth, SaysWhenItIsTooEarly) {
   EXPECT_EQ(Judge(RunHistory(), {}).headline, "Not started");
   RunHistory h;
   for (int64_t s = 1; s <= 5; ++s) {
@@ -122,24 +122,24 @@ TEST(Verdict, SaysWhenItIsTooEarly) {
     m.loss = static_cast<double>(s);
     h.Add(m);
   }
-  const Verdict v = Judge(h, {.steps = 100});
+  const RunHealth v = Judge(h, {.steps = 100});
   EXPECT_EQ(v.health, Health::kUnknown);
   EXPECT_EQ(v.headline, "Just started");
 }
 
-TEST(Verdict, GradientSpikesAndClipping) {
-  const Verdict spike = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+TEST(RunHealth, GradientSpikesAndClipping) {
+  const RunHealth spike = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step == 800) m.grad_norm = 50;
   }));
   EXPECT_EQ(Of(spike, "Gradient norm").health, Health::kWatch);
   EXPECT_THAT(Of(spike, "Gradient norm").text, HasSubstr("a spike of 50"));
-  const Verdict clipped = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+  const RunHealth clipped = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step % 4 == 0) m.grad_norm = 1.5;
   }));
   EXPECT_EQ(Of(clipped, "Gradient norm").text, "no spikes; 25% of steps clipped at 1");
 }
 
-TEST(Verdict, SkippedUpdates) {
+TEST(RunHealth, SkippedUpdates) {
   const auto every = [](int64_t period) {
     return JudgeRun(Made(Falling, {}, [period](StepMetrics& m) {
       m.loss_scale = 1024;
@@ -152,28 +152,28 @@ TEST(Verdict, SkippedUpdates) {
               HasSubstr("3 updates skipped, loss scale 1024"));
   EXPECT_EQ(Of(every(10), "Gradient norm").health, Health::kWatch);
   // Without a loss scale to blame.
-  const Verdict bad = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+  const RunHealth bad = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step == 500) m.grad_norm = INFINITY;
   }));
   EXPECT_EQ(Of(bad, "Gradient norm").health, Health::kBad);
 }
 
-TEST(Verdict, SpeedTimeAndMemory) {
-  const Verdict slow = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+TEST(RunHealth, SpeedTimeAndMemory) {
+  const RunHealth slow = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step > 850) m.tokens_per_second = 5e4;
   }));
   EXPECT_THAT(Of(slow, "Throughput").text, StartsWith("slowing down: it was 100k"));
-  const Verdict unsteady = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+  const RunHealth unsteady = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step / 50 % 2 == 0) m.tokens_per_second = 5e4;
   }));
   EXPECT_THAT(Of(unsteady, "Throughput").text, StartsWith("unsteady: mostly 50.0k to 100k"));
-  const Verdict starved = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+  const RunHealth starved = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     m.times.data_ms = 4;
     m.ms = m.times.total();
   }));
   EXPECT_EQ(Of(starved, "Time in steps").health, Health::kWatch);
   EXPECT_THAT(Of(starved, "Time in steps").text, StartsWith("waiting for data 29%"));
-  const Verdict leak =
+  const RunHealth leak =
       JudgeRun(Made(Falling, {}, [](StepMetrics& m) { m.memory_bytes = 1000000 + 1000 * m.step; }));
   EXPECT_THAT(Of(leak, "Memory").text, StartsWith("growing"));
 }

@@ -31,7 +31,7 @@ struct Finding {
   Health health = Health::kUnknown;
 };
 
-struct Verdict {
+struct RunHealth {
   Health health = Health::kUnknown;
   std::string headline;  // a few words
   std::string text;      // a sentence or two, with what to do if something is wrong
@@ -48,6 +48,6 @@ struct Verdict {
 // last tenth at least 20% below the median is slowing down; quartiles a factor of 1.5 apart are
 // unsteady. Time: waiting for data should be under 10% of a step, pauses for evaluation, samples
 // and checkpoints under 30% of the whole.
-Verdict Judge(const RunHistory& history, const RunPlan& plan);
+RunHealth Judge(const RunHistory& history, const RunPlan& plan);
 
 }  // namespace lockstep::models

@@ -10,7 +10,7 @@
 
 namespace lockstep::dist {
 
-struct Verdict {
+struct Diagnosis {
   std::vector<int> culprits;  // ascending
   std::string reason;
   // Ranks further behind are waiting too, and have better information.
@@ -21,14 +21,14 @@ struct Verdict {
 // At fault are the ranks that do not answer, and those that have not reached the call or, if there
 // are neither, those whose messages did not reach the ranks that are furthest behind. Of ranks
 // missing in `positions`, nothing is known.
-Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
-                       const Collective& c, int reporter, const std::vector<int>& waited_for,
-                       std::chrono::milliseconds timeout);
+Diagnosis ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
+                         const Collective& c, int reporter, const std::vector<int>& waited_for,
+                         std::chrono::milliseconds timeout);
 
 // Which ranks are gone, given the connections that each rank has lost, by rank: those that are an
 // end of the most lost connections; among these, the ones that reported nothing. But where only
 // this rank's report is known, because a rank through which the others' come does not answer, that
 // one is at fault: the others may have given up because of it.
-Verdict ExplainLost(const Answers<std::vector<int>>& reports);
+Diagnosis ExplainLost(const Answers<std::vector<int>>& reports);
 
 }  // namespace lockstep::dist

@@ -1,4 +1,4 @@
-#include "dist/groups/host_verdict.h"
+#include "dist/groups/diagnosis.h"
 
 #include <algorithm>
 #include <iterator>
@@ -49,9 +49,9 @@ std::string DescribeAbsent(const Answers<CallPosition>& positions, const std::ve
 
 }  // namespace
 
-Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
-                       const Collective& c, int reporter, const std::vector<int>& waited_for,
-                       std::chrono::milliseconds timeout) {
+Diagnosis ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
+                         const Collective& c, int reporter, const std::vector<int>& waited_for,
+                         std::chrono::milliseconds timeout) {
   const bool is_exchange = c.kind == CollectiveKind::kExchange;
   const std::map<int, CallPosition>& at = positions.by_rank;
   std::vector<int> absent, behind, ahead;
@@ -96,7 +96,7 @@ Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector
           !is_behind && !ahead.empty()};
 }
 
-Verdict ExplainLost(const Answers<std::vector<int>>& reports) {
+Diagnosis ExplainLost(const Answers<std::vector<int>>& reports) {
   const auto& lost = reports.by_rank;
   std::map<int, std::set<int>> ends;
   for (const auto& [rank, peers] : lost) {
