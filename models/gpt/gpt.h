@@ -13,7 +13,7 @@ namespace lockstep::models {
 // A decoder-only transformer with an output head, by default tied to the token
 // embedding. The default configuration is GPT-2's: learned positions, layer norms, tanh GELU; with
 // rope, rms_norm, swiglu and no biases it is Llama, and further options make the families of
-// models/README.md. Parameters always
+// models/gpt/README.md. Parameters always
 // have Hugging Face's GPT-2 names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as
 // [out, in]. Initialised like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2
 // n_layer)), biases 0, norms 1.

@@ -1,6 +1,6 @@
 // Models as Hugging Face folders: model.safetensors and config.json. A model is written as the
 // first family that has all of its parts (a file each beside this one; the table is in
-// models/README.md), and transformers loads it. All other models have a format of our own, with
+// models/gpt/README.md), and transformers loads it. All other models have a format of our own, with
 // model_type "lockstep" and the names of Gpt's parameters, which transformers does not know.
 #pragma once
 
