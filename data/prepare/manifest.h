@@ -49,7 +49,7 @@ struct Manifest {
   std::string tokenizer_sha256;
   int64_t vocab_size = 0;
   std::optional<int32_t> end_of_text;
-  std::vector<SourceFile> sources;  // sha256: empty until it has been read
+  std::vector<SourceFile> sources;  // sha256: empty until it has been read to its end
   std::vector<ShardInfo> shards;
   std::vector<ShardStart> next;  // of an unfinished folder, a stream each; empty: it is complete
 

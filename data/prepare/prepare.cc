@@ -40,6 +40,7 @@ struct NumberedDocument {
 // How far the reader was when it had read a batch.
 struct ReaderState {
   int64_t open_file = 0, bytes_of_open_file = 0;
+  std::string sha256_of_open_file;   // of these bytes
   std::vector<SourceFile> finished;  // since the last batch
 };
 
@@ -258,6 +259,7 @@ class Preparation {
       in_flight += bytes;
       batch.reader = {reader->position().file,
                       reader->bytes_of_open_file(),
+                      reader->sha256_of_open_file(),
                       {reader->finished().begin() + finished, reader->finished().end()}};
       finished = reader->finished().size();
       encoders.Push(std::exchange(batch, {}));
@@ -280,6 +282,7 @@ class Preparation {
 
   void Write(const EncodedBatch& batch) {
     finished_.insert(finished_.end(), batch.reader.finished.begin(), batch.reader.finished.end());
+    reader_ = batch.reader;
     std::span<const int32_t> rest = batch.tokens;
     for (const EncodedDocument& document : batch.documents) {
       const std::span<const int32_t> tokens = rest.first(document.tokens);
@@ -316,13 +319,20 @@ class Preparation {
     WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
   }
 
-  // Adds what is known of the sources that have been read to their ends.
+  // Adds what is known of the sources that have been read, to their ends or in part.
   void NoteSources() {
     for (size_t i = 0; i < finished_.size(); ++i) {
       SourceFile& source = manifest_.sources[first_file_ + static_cast<int64_t>(i)];
       source.bytes = finished_[i].bytes;
       source.sha256 = finished_[i].sha256;
+      source.read_bytes = 0;
     }
+    if (reader_.bytes_of_open_file == 0) return;
+    SourceFile& open = manifest_.sources[reader_.open_file];
+    // An earlier call may have read more of it.
+    if (!open.sha256.empty() || open.read_bytes >= reader_.bytes_of_open_file) return;
+    open.read_bytes = reader_.bytes_of_open_file;
+    open.read_sha256 = reader_.sha256_of_open_file;
   }
 
   // Empty documents at the end belong to the stream's last shard.
@@ -344,6 +354,7 @@ class Preparation {
   int64_t number_ = 0;                                    // of documents, at the end
   // The rest is the writer's, until it has ended.
   std::vector<SourceFile> finished_;  // from first_file_ on
+  ReaderState reader_;                // when it had read what is written last
   int64_t new_tokens_ = 0;
   const int64_t tokens_before_ = manifest_.tokens();
   const DocumentCounts before_ = manifest_.counts();

@@ -58,7 +58,7 @@ struct PrepareResult {
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are
-// compared, and where only a time differs, the hash of a source that was read to its end. From
+// compared, and where only a time differs, the hash of what had been read of the source. From
 // standard input it does not go on, and a finished folder is compared with the hash of what comes
 // now. A folder with shards that were made with other options, sources or another tokenizer, or
 // that no manifest lists, is an InputError, and so is one in which another process works. Also

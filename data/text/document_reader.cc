@@ -234,6 +234,10 @@ void DocumentReader::FailTooLarge(int64_t most) const {
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
 
+std::string DocumentReader::sha256_of_open_file() const {
+  return input_ ? input_->Sha256Hex() : "";
+}
+
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {
   const TextPosition& at = document.position;

@@ -69,13 +69,16 @@ struct RawDocument {
   bool first() const { return position.piece == 0; }
 };
 
-// A file that has been read to its end.
+// A file that has been read to its end, unless a comment says otherwise.
 struct SourceFile {
   std::string path;
   int64_t bytes = 0;   // as it lies there: compressed, if it is
   std::string sha256;  // of those bytes
   // When it was last changed, in nanoseconds since 1970; 0: not known, as of standard input.
   int64_t modified_ns = 0;
+  // Of a file that has been read in part: how many bytes, and their hash.
+  int64_t read_bytes = 0;
+  std::string read_sha256 = {};
 };
 
 class DocumentReader {
@@ -95,8 +98,9 @@ class DocumentReader {
 
   // Where the document after the last one begins, or somewhere before.
   TextPosition position() const { return next_; }
-  // Bytes read of the open file, as they lie there.
+  // Bytes read of the open file, as they lie there, and their hash; 0 and "" between files.
   int64_t bytes_of_open_file() const;
+  std::string sha256_of_open_file() const;
   // The files from start.file on that have been read to their ends.
   const std::vector<SourceFile>& finished() const { return finished_; }
 

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io/file_lock.h"
+#include "core/io/sha256.h"
 #include "data/document_index.h"
 #include "tests/data/prepare/prepare_fixture.h"
 
@@ -117,33 +118,70 @@ TEST_F(PrepareResumeTest, AnEditedSourceOfTheSameSizeIsRefused) {
   EXPECT_TRUE(Prepare(whole).was_complete);
 }
 
+// Returns when the file had been changed before.
+std::filesystem::file_time_type Touch(const std::string& path) {
+  const auto time = std::filesystem::last_write_time(path);
+  std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
+  return time;
+}
+
 TEST_F(PrepareResumeTest, ASourceThatWasOnlyTouchedIsTheSame) {
   const PrepareOptions whole = To("whole"), begun = To("begun");
   Prepare(whole);
   KillAfterShards(4, begun);
-  Manifest manifest = *ReadManifest(begun.out_dir);
-  ASSERT_FALSE(manifest.complete());
-  std::vector<SourceFile>& sources = manifest.sources;
-  ASSERT_FALSE(sources.front().sha256.empty());
-  // As if the last one had not been read to its end.
-  sources.back().sha256.clear();
-  WriteText(JoinPath(begun.out_dir, kManifestName), manifest.ToJson());
-  const auto touch = [](const std::string& path) {
-    const auto time = std::filesystem::last_write_time(path);
-    std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
-    return time;
-  };
-  const auto last_time = touch(sources.back().path);
-  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(begun); }),
-              AllOf(HasSubstr("modification time of " + sources.back().path),
-                    HasSubstr("touch -d @"), Not(HasSubstr(sources.front().path))));
-  std::filesystem::last_write_time(sources.back().path, last_time);
-  touch(sources.front().path);
+  ASSERT_FALSE(ReadManifest(begun.out_dir)->sources.front().sha256.empty());
+  Touch(Source("1.jsonl"));
   EXPECT_TRUE(Prepare(whole).was_complete);
   Prepare(begun);
   const PrepareOptions again = To("again");
   Prepare(again);
   EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
+}
+
+TEST_F(PrepareResumeTest, APartlyReadSourceIsToldByTheHashOfThePart) {
+  RemoveTree(folder_ + "/sources");
+  const std::string first = Source("1.txt"), second = Source("2.txt"), third = Source("3.txt");
+  WriteLargeTexts(first, second, third);
+  PrepareOptions options = To("begun");
+  options.shard_tokens = 300'000;
+  options.val_fraction = 0;
+  KillAfterShards(2, options);
+  const auto begun = Contents(options.out_dir);
+  const SourceFile source = ReadManifest(options.out_dir)->sources.front();
+  const std::string text = ReadFile(first);
+  EXPECT_EQ(source.sha256, "");
+  EXPECT_GE(source.read_bytes, 2 * options.shard_tokens - 1);
+  ASSERT_LT(source.read_bytes, std::ssize(text));
+  EXPECT_EQ(source.read_sha256, Sha256Of(text.substr(0, source.read_bytes)));
+  // Edited in that part.
+  std::string edited = text;
+  edited[100'000] = 'E';
+  WriteText(first, edited);
+  const auto edited_at = Touch(first);
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr(StrCat("SHA-256 of the first ", source.read_bytes, " bytes of ",
+                                     first, ": ", source.read_sha256.substr(0, 12))),
+                    Not(HasSubstr("touch")), HasSubstr("another --out_dir")));
+  EXPECT_EQ(Contents(options.out_dir), begun);
+  // An earlier version did not know the part.
+  Manifest earlier = *ReadManifest(options.out_dir);
+  earlier.sources.front().read_bytes = 0;
+  WriteText(JoinPath(options.out_dir, kManifestName), earlier.ToJson());
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr("modification time of " + first), HasSubstr("touch -d @"),
+                    Not(HasSubstr(second))));
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.at(kManifestName));
+  // What was not read may be new.
+  edited = text;
+  edited.back() = 'E';
+  WriteText(first, edited);
+  std::filesystem::last_write_time(first, edited_at);
+  Touch(second);
+  EXPECT_FALSE(Prepare(options).was_complete);
+  PrepareOptions again = options;
+  again.out_dir = Out("again");
+  Prepare(again);
+  EXPECT_EQ(Contents(options.out_dir), Contents(again.out_dir));
 }
 
 TEST_F(PrepareResumeTest, AFolderAmongItsSourcesIsNoSource) {
