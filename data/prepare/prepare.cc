@@ -368,28 +368,35 @@ PrepareResult Prepare(const PrepareOptions& given) {
   PrepareOptions options = given;
   options.text.any_bytes = options.tokenizer->name() == "byte";
   const std::vector<std::string> files = ListTextFiles(options.paths);
-  MakeDirectories(options.out_dir);
+  const std::string tokenizer_json = options.tokenizer->ToJson();
+  PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
+  Manifest& manifest = result.manifest;
+  const OutFolder folder(options.out_dir);
   const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",
                       std::chrono::milliseconds(0));
   if (lock.state() == FileLock::State::kBusy) {
     throw InputError(StrCat(options.out_dir, ": another process prepares data in this folder"));
   }
-  const std::string tokenizer_json = options.tokenizer->ToJson();
-  PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
-  Manifest& manifest = result.manifest;
   const std::string path = JoinPath(options.out_dir, kManifestName);
-  if (!Resume(options.out_dir, &manifest)) {
-    WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
-    WriteFileAtomically(path, manifest.ToJson());
-  }
+  const bool begun = Resume(options.out_dir, &manifest);
   result.was_complete = manifest.complete();
   if (result.was_complete) {
     VerifyHashes(options.out_dir, manifest);
     return result;
   }
-  Preparation(options, files, &manifest).Run();
+  try {
+    if (!begun) {
+      WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
+      WriteFileAtomically(path, manifest.ToJson());
+    }
+    Preparation(options, files, &manifest).Run();
+  } catch (...) {
+    if (manifest.shards.empty()) folder.TakeBack(manifest);
+    throw;
+  }
   if (std::ranges::find(manifest.shards, Split::kTrain, &ShardInfo::split) ==
       manifest.shards.end()) {
+    folder.TakeBack(manifest);
     throw InputError(manifest.shards.empty()
                          ? "the sources have no text"
                          : "all tokens fit into the first shard, which is for validation; use a "

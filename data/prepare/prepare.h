@@ -62,7 +62,8 @@ struct PrepareResult {
 // standard input it does not go on, and a finished folder is compared with the hash of what comes
 // now. A folder with shards that were made with other options, sources or another tokenizer, or
 // that no manifest lists, is an InputError, and so is one in which another process works. Also
-// throws InputError for unusable options and text (TextOf), and IoError.
+// throws InputError for unusable options and text (TextOf), and IoError. Where it throws before
+// the folder has a shard, it removes what it has made (OutFolder::TakeBack).
 PrepareResult Prepare(const PrepareOptions& options);
 
 }  // namespace lockstep::data

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -110,20 +112,50 @@ void CompareStandardInput(const std::string& folder, const Manifest& found) {
                           "\nChoose another --out_dir, or remove this one"));
 }
 
-// Throws if the folder holds token files that no manifest lists; else removes what a call that
-// ended before its first shard has left there.
-void RequireNoTokenFiles(const std::string& folder) {
+void RemoveUnfinished(const std::string& folder) {
   for (const std::string& file : ListDirectory(folder)) {
     if (file.starts_with('.') && (file.ends_with(".bin.tmp") || file.ends_with(".idx.tmp"))) {
       RemoveTree(JoinPath(folder, file));
-    } else if (file.ends_with(".bin")) {
-      throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
-                              " that lists them; choose another --out_dir, or remove them"));
     }
   }
 }
 
+// Throws if the folder holds token files that no manifest lists; else removes what a call that
+// ended before its first shard has left there.
+void RequireNoTokenFiles(const std::string& folder) {
+  RemoveUnfinished(folder);
+  for (const std::string& file : ListDirectory(folder)) {
+    if (!file.ends_with(".bin")) continue;
+    throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
+                            " that lists them; choose another --out_dir, or remove them"));
+  }
+}
+
 }  // namespace
+
+OutFolder::OutFolder(std::string path) : path_(std::move(path)) {
+  for (std::string folder = path_; !PathExists(folder); folder = ParentPath(folder)) {
+    made_.push_back(folder);
+  }
+  had_tokenizer_ = PathExists(JoinPath(path_, "tokenizer.json")) && !HasManifest(path_);
+  MakeDirectories(path_);
+}
+
+void OutFolder::TakeBack(const Manifest& manifest) const {
+  RemoveUnfinished(path_);
+  for (const ShardInfo& shard : manifest.shards) {
+    const std::string file = JoinPath(path_, shard.file);
+    RemoveTree(file);
+    RemoveTree(IndexPathOf(file));
+  }
+  RemoveTree(JoinPath(path_, kManifestName));
+  if (!had_tokenizer_) RemoveTree(JoinPath(path_, "tokenizer.json"));
+  if (!made_.empty()) RemoveTree(JoinPath(path_, ".lock"));
+  for (const std::string& folder : made_) {
+    std::error_code not_empty;
+    std::filesystem::remove(folder, not_empty);
+  }
+}
 
 bool Resume(const std::string& folder, Manifest* manifest) {
   const std::optional<Manifest> found = ReadManifest(folder);

@@ -250,6 +250,8 @@ TEST_F(PrepareResumeTest, WithoutShardsItStartsAgainWithOtherOptions) {
   options.text.max_document_bytes = 20'000;
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
               AllOf(HasSubstr("no place to cut it"), HasSubstr("paragraph")));
+  EXPECT_FALSE(PathExists(options.out_dir));
+  EXPECT_FALSE(Survives("kill@13", options));
   ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
   options.text.unit = DocumentUnit::kParagraph;
   options.text.max_document_bytes = 300'000;
@@ -258,12 +260,48 @@ TEST_F(PrepareResumeTest, WithoutShardsItStartsAgainWithOtherOptions) {
   EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
   // A token file that the manifest does not list may be anybody's.
   options.out_dir = Out("strange");
-  options.text.unit = DocumentUnit::kFile;
-  options.text.max_document_bytes = 20'000;
-  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  MakeDirectories(options.out_dir);
   WriteText(JoinPath(options.out_dir, "other.bin"), "");
-  options.text.unit = DocumentUnit::kParagraph;
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
+}
+
+TEST_F(PrepareResumeTest, ARefusedCallLeavesWhatWasThere) {
+  PrepareOptions refused = To("a/b/c");
+  refused.text.field = "no_such_field";
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_FALSE(PathExists(Out("a")));
+  // In a folder with files of its user, even of these names.
+  MakeDirectories(Out("a/b"));
+  WriteText(Out("a/b/notes"), "mine");
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(ListDirectory(Out("a/b")), std::vector<std::string>{"notes"});
+  MakeDirectories(refused.out_dir);
+  WriteText(refused.out_dir + "/tokenizer.json", "{}");
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_THAT(ListDirectory(refused.out_dir),
+              ::testing::UnorderedElementsAre(".lock", "tokenizer.json"));
+  // What a killed call had begun without a shard.
+  refused.out_dir = Out("begun");
+  EXPECT_FALSE(Survives("kill@13", To("begun")));
+  ASSERT_TRUE(PathExists(JoinPath(refused.out_dir, kManifestName)));
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(ListDirectory(refused.out_dir), std::vector<std::string>{".lock"});
+  // Shards that are finished stay, whoever is refused then.
+  const PrepareOptions options = To("shards");
+  KillAfterShards(2, options);
+  const auto before = Contents(options.out_dir);
+  refused.out_dir = options.out_dir;
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(Contents(options.out_dir), before);
+  const std::string source = Source("3.jsonl.zst"), bytes = ReadFile(source);
+  const auto modified = std::filesystem::last_write_time(source);
+  WriteText(source, std::string(bytes.size(), '?'));
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_THROW(Prepare(options), InputError);
+  EXPECT_EQ(ReadManifest(options.out_dir)->shards.size(), 2u);
+  WriteText(source, bytes);
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_FALSE(Prepare(options).was_complete);
 }
 
 TEST_F(PrepareResumeTest, AFinishedFolderIsVerified) {
