@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -55,6 +56,11 @@ bool HoldsTokenFiles(const std::string& path) {
 bool HoldsPreparedFiles(const std::string& path) {
   if (path.ends_with(".bin")) return HasMatch(path) && ListedByManifest(ExpandPattern(path));
   return IsDirectory(path) && PathExists(JoinPath(path, kManifestName));
+}
+
+bool HoldsJsonLines(const std::string& path) {
+  if (path.empty() || HoldsTokenFiles(path)) return false;
+  return std::ranges::any_of(ListTextFiles(std::vector{path}), IsJsonLinesName);
 }
 
 void CheckSizes(const Dataset& dataset, const DatasetOptions& options) {
