@@ -60,6 +60,7 @@ SourceFile SourceFrom(const Json& json) {
     source.read_bytes = Count(json, "read_bytes");
     source.read_sha256 = Text(json, "read_sha256");
   }
+  source.empty = json.value("empty", Json()) == true;
   return source;
 }
 
@@ -156,6 +157,7 @@ int64_t Manifest::tokens() const {
 DocumentCounts Manifest::counts() const {
   DocumentCounts sum;
   for (const ShardInfo& shard : shards) sum += shard.counts;
+  for (const SourceFile& source : sources) sum.empty += source.empty;
   return sum;
 }
 
@@ -178,6 +180,7 @@ std::string Manifest::ToJson() const {
     item["bytes"] = source.bytes;
     item["sha256"] = source.sha256;
     if (source.modified_ns != 0) item["modified_ns"] = source.modified_ns;
+    if (source.empty) item["empty"] = true;
     if (source.read_bytes == 0) continue;
     item["read_bytes"] = source.read_bytes;
     item["read_sha256"] = source.read_sha256;

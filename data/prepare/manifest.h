@@ -18,7 +18,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 // Sums over documents.
 struct DocumentCounts {
   int64_t documents = 0;
-  int64_t empty = 0;     // documents without text: not among `documents`
+  int64_t empty = 0;     // documents without text, not among `documents`
   int64_t bytes = 0;     // of text
   int64_t bad_utf8 = 0;  // malformed parts that became U+FFFD
   DocumentCounts& operator+=(const DocumentCounts& other);

@@ -14,9 +14,9 @@
 namespace lockstep::data {
 
 struct PrepareProgress {
-  DocumentCounts counts;  // all that have been encoded or were found finished
+  DocumentCounts counts;  // all that have been written or were found finished
   int64_t tokens = 0;
-  int64_t new_tokens = 0;                          // those that this call has encoded
+  int64_t new_tokens = 0;                          // those that this call has written
   int64_t source_bytes = 0, all_source_bytes = 0;  // read, and in all; 0: not known
 };
 

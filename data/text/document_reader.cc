@@ -163,7 +163,10 @@ bool DocumentReader::NextRecord(std::string* bytes) {
                   : TextPosition{next_.file, next_.record, next_.piece + 1};
     return true;
   }
-  finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
+  finished_.push_back({.path = files_[next_.file],
+                       .bytes = input_->bytes_read(),
+                       .sha256 = input_->Sha256Hex(),
+                       .empty = whole_ && next_ == TextPosition{.file = next_.file}});
   text_.reset();
   input_.reset();
   buffer_ = {};

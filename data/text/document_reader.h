@@ -79,6 +79,8 @@ struct SourceFile {
   // Of a file that has been read in part: how many bytes, and their hash.
   int64_t read_bytes = 0;
   std::string read_sha256 = {};
+  // Whether it is text that would be one document, and there is none in it.
+  bool empty = false;
 };
 
 class DocumentReader {
@@ -90,10 +92,11 @@ class DocumentReader {
   ~DocumentReader();
 
   // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty
-  // documents of text are passed over, but lines count; a byte-order mark at a file's start is
-  // dropped. Throws InputError that names file and line for a document above the limit and for
-  // damaged compressed data, for a JSON array in place of JSONL, for a file whose beginning is no
-  // UTF-8 text (RequireText; malformed parts of what follows are only counted), and IoError.
+  // documents of text are passed over, but lines count, and finished() tells of empty files; a
+  // byte-order mark at a file's start is dropped. Throws InputError that names file and line for a
+  // document above the limit and for damaged compressed data, for a JSON array in place of JSONL,
+  // for a file whose beginning is no UTF-8 text (RequireText; malformed parts of what follows are
+  // only counted), and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.

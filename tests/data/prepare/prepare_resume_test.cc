@@ -76,16 +76,6 @@ TEST_F(PrepareResumeTest, OtherConfigurationsInTheSameFolderAreRefused) {
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
 }
 
-// Kills Prepare as soon as the folder has `count` finished shards.
-void KillAfterShards(size_t count, const PrepareOptions& options) {
-  for (int at = 5;; at += 5) {
-    RemoveTree(options.out_dir);
-    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
-    const auto manifest = ReadManifest(options.out_dir);
-    if (manifest && manifest->shards.size() == count) return;
-  }
-}
-
 TEST_F(PrepareResumeTest, AnEditedSourceOfTheSameSizeIsRefused) {
   const PrepareOptions whole = To("whole"), begun = To("begun");
   Prepare(whole);
