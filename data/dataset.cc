@@ -41,6 +41,7 @@ Dataset FromPath(const DatasetOptions& options) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!IsTextName(path)) {
+    RequireNoTable(file_path, kTypeAdvice);
     RequireNoJsonLines(text.substr(0, kTextSampleBytes), file_path, kTypeAdvice);
   }
   return FromText(text, file_path, options);

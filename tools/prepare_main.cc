@@ -20,6 +20,7 @@
 #include "data/prepare/manifest.h"
 #include "data/prepare/prepare.h"
 #include "data/prepare/train_tokenizer.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 #include "models/options/options.h"
 
@@ -49,7 +50,8 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
-                      "is text, unless it begins as JSONL does, which is an error"});
+                      "is text, unless it begins as JSONL does or is a table (.csv, .tsv, "
+                      ".parquet, .arrow), which is an error"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
                .doc = "what one document of text is; a file may have any size"});
@@ -239,6 +241,9 @@ void CheckEffects(const models::Options& options, const Config& c) {
   refuse("val_fraction", c.val_fraction != by_default.val_fraction && c.val_shard,
          " beside val_shard, which takes the first file for validation: leave one of the two out");
   const std::vector<std::string> files = data::ListTextFiles(c.path);
+  if (c.type == "auto") {
+    for (const std::string& file : files) data::RequireNoTable(file);
+  }
   const auto has_rows = [&](const std::string& file) {
     return c.type == "auto" ? data::IsJsonLinesName(file) : c.type == "jsonl";
   };

@@ -91,14 +91,11 @@ bool DocumentReader::MustBeDeclared(const std::string& path) const {
   return options_.type == "auto" && !IsTextName(path);
 }
 
-// JSONL that is not called so must be meant as text.
+// JSONL that is not called so, and a table, must be meant as text.
 void DocumentReader::RequireDeclared(const std::string& path, std::string_view beginning) const {
   if (!MustBeDeclared(path)) return;
-  RequireNoJsonLines(beginning, NameOf(path),
-                     options_.type_advice.empty()
-                         ? "pass --data.type=jsonl to take the texts of its rows, or "
-                           "--data.type=text to take it as it is"
-                         : options_.type_advice);
+  RequireNoTable(path, options_.type_advice);
+  RequireNoJsonLines(beginning, NameOf(path), options_.type_advice);
 }
 
 bool DocumentReader::OpenNext() {

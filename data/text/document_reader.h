@@ -11,6 +11,7 @@
 
 #include "data/text/decompressor.h"
 #include "data/text/raw_input.h"
+#include "data/text/require_text.h"
 
 namespace lockstep::data {
 
@@ -27,10 +28,9 @@ DocumentUnit ParseDocumentUnit(const std::string& name);
 struct TextOptions {
   // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); all else is text, but what
   // begins as JSONL without the name of a text (IsTextName), as of standard input, is an
-  // InputError.
+  // InputError, and so is what has the name of a table (RequireNoTable).
   std::string type = "auto";
-  // The end of that error: what the program's user can do. If empty, options of `prepare`.
-  std::string type_advice = {};
+  TypeAdvice type_advice = {};  // for these errors
   DocumentUnit unit = DocumentUnit::kFile;
   // JSONL: the field whose string is the document.
   std::string field = "text";

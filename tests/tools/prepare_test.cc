@@ -161,6 +161,11 @@ TEST_F(PrepareProgram, OptionsThatWouldDoNothingAreRefused) {
     return result;
   };
   EXPECT_THAT(prepare({text, "--data.field=body"}).err, HasSubstr("--data.type=jsonl"));
+  WriteFileAtomically(root_.Path("d.csv"), "body\nrows\n");
+  const std::string table = "--data.path=" + root_.Path("d.csv");
+  EXPECT_THAT(prepare({table, "--data.field=body"}).err,
+              AllOf(HasSubstr("mlr -S"), HasSubstr("--data.type=text")));
+  EXPECT_EQ(prepare({table, "--data.type=text"}).exit_code, 0);
   // With both kinds of files each has its effect, and what says the default is no mistake.
   WriteFileAtomically(root_.Path("c.jsonl"), "{\"body\": \"rows\"}\n");
   const std::string rows = "--data.path=" + root_.Path("c.jsonl");
