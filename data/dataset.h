@@ -67,6 +67,8 @@ struct Dataset {
 // which then have their tokenizer beside them. InputError for a malformed manifest.
 bool HoldsTokenFiles(const std::string& path);
 bool HoldsPreparedFiles(const std::string& path);
+// Whether any of the files that OpenDataset reads for a path is JSONL. Errors as there.
+bool HoldsJsonLines(const std::string& path);
 
 // Samples of the training stream, in the mixture's proportions if it is one.
 Sampler MakeSampler(const Dataset& dataset, Order order, uint64_t seed, int64_t block_size);

@@ -10,13 +10,14 @@
 
 #include "data/dataset.h"
 #include "data/prepare/manifest.h"
+#include "data/text/require_text.h"
 
 namespace lockstep::data {
 
-// What to do with JSONL that is not called so (TextOptions::type_advice).
-inline constexpr char kTypeAdvice[] =
-    "let the name of its file end in .jsonl to take the texts of its rows, or in .txt to take it "
-    "as it is";
+// TextOptions::type_advice for the user of train_gpt.
+inline constexpr TypeAdvice kTypeAdvice = {
+    .rows = "let the name of its file end in .jsonl to take the texts of its rows",
+    .text = "let the name end in .txt to take it as it is"};
 
 // `name`: the text's, for messages.
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options);

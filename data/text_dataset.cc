@@ -74,7 +74,8 @@ bool MakesCharTokenizer(const DatasetOptions& options) {
 }
 
 // For a document that is too large to be read here.
-std::string LargeDocumentAdvice(const DatasetOptions& options) {
+std::string LargeDocumentAdvice(const DatasetOptions& options,
+                                const std::vector<std::string>& files) {
   std::string tokenizer = StrCat("--data.tokenizer=", TokenizerChoice(options));
   if (options.loaded_tokenizer) {
     tokenizer = options.loaded_tokenizer->name() == "byte"
@@ -83,10 +84,13 @@ std::string LargeDocumentAdvice(const DatasetOptions& options) {
   } else if (MakesCharTokenizer(options)) {
     tokenizer = "--train_tokenizer=4096";  // a char tokenizer is made of text that is in memory
   }
-  return StrCat(
-      "prepare it: prepare --data.path='", options.path, "' --data.field=", options.field,
-      " --data.document=paragraph --data.max_document_bytes=", 8 * TextOptions().max_document_bytes,
-      " ", tokenizer, " --out_dir=tokens, and train with --data.path=tokens");
+  const bool any_rows = std::ranges::any_of(files, IsJsonLinesName);
+  const bool any_text = !std::ranges::all_of(files, IsJsonLinesName);
+  return StrCat("prepare it: prepare --data.path='", options.path, "'",
+                any_rows ? " --data.field=" + options.field : "",
+                any_text ? " --data.document=paragraph" : "",
+                " --data.max_document_bytes=", 8 * TextOptions().max_document_bytes, " ", tokenizer,
+                " --out_dir=tokens, and train with --data.path=tokens");
 }
 
 // The tokenizer of raw text, which must fit the model.
@@ -206,7 +210,7 @@ Dataset FromDocuments(const DatasetOptions& options) {
   TextOptions text_options{.type_advice = kTypeAdvice,
                            .field = options.field,
                            .any_bytes = !waits && dataset.tokenizer->name() == "byte",
-                           .large_document_advice = LargeDocumentAdvice(options)};
+                           .large_document_advice = LargeDocumentAdvice(options, files)};
   // Only larger files come in pieces.
   if (waits || EncodesInParts(*dataset.tokenizer)) {
     text_options.piece_bytes = text_options.max_document_bytes / 8 * 7;

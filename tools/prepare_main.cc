@@ -20,6 +20,7 @@
 #include "data/prepare/manifest.h"
 #include "data/prepare/prepare.h"
 #include "data/prepare/train_tokenizer.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 #include "models/options/options.h"
 
@@ -49,7 +50,8 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
-                      "is text, unless it begins as JSONL does, which is an error"});
+                      "is text, unless it begins as JSONL does or is a table (.csv, .tsv, "
+                      ".parquet, .arrow), which is an error"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
                .doc = "what one document of text is; a file may have any size"});
@@ -225,12 +227,40 @@ void RequireNotPrepared(const std::string& path) {
                    "it, or name the texts it is made from"));
 }
 
-void Run(const Config& c) {
+// Throws for options that would do nothing.
+void CheckEffects(const models::Options& options, const Config& c) {
+  if (data::HasManifest(c.out_dir)) return;  // what an earlier version began goes on
+  const Config by_default;
+  const auto refuse = [&](const char* key, bool given, const std::string& why) {
+    if (!given || !options.IsWritten(key)) return;
+    options.Fail({key}, StrCat(options.Describe(key), " does nothing", why));
+  };
+  refuse("name", c.name != by_default.name && c.format == "nanogpt",
+         " with nanogpt's format, whose files are called train and val: leave it out, or use "
+         "--format=llmc");
+  refuse("val_fraction", c.val_fraction != by_default.val_fraction && c.val_shard,
+         " beside val_shard, which takes the first file for validation: leave one of the two out");
+  const std::vector<std::string> files = data::ListTextFiles(c.path);
+  if (c.type == "auto") {
+    for (const std::string& file : files) data::RequireNoTable(file);
+  }
+  const auto has_rows = [&](const std::string& file) {
+    return c.type == "auto" ? data::IsJsonLinesName(file) : c.type == "jsonl";
+  };
+  refuse("data.document", c.document != by_default.document && std::ranges::all_of(files, has_rows),
+         ", because each row of JSONL is a document: leave it out, or add --data.type=text to take "
+         "the files as they are");
+  refuse("data.field", c.field != by_default.field && std::ranges::none_of(files, has_rows),
+         ", because none of the files is JSONL: leave it out, or add --data.type=jsonl");
+}
+
+void Run(const models::Options& options, const Config& c) {
   if (c.path.empty()) throw InputError("nothing to prepare: give --data.path=FILE");
   for (const std::string& path : c.path) {
     std::error_code unequal;  // of texts that lie in out_dir
     if (!std::filesystem::equivalent(path, c.out_dir, unequal)) RequireNotPrepared(path);
   }
+  CheckEffects(options, c);
   if (c.threads > 0) SetNumThreads(static_cast<int>(c.threads));
   data::TextOptions text{.type = c.type,
                          .unit = data::ParseDocumentUnit(c.document),
@@ -299,7 +329,7 @@ int main(int argc, char** argv) {
     AddOptions(options, config);
     RequireOptions({argv + std::min(argc, 1), argv + argc});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
-    Run(config);
+    Run(options, config);
     return 0;
   } catch (const std::exception& e) {
     std::fflush(stdout);

@@ -1,8 +1,12 @@
 #include "models/train/run_checks.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "data/dataset.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
@@ -103,6 +107,19 @@ void CheckHeldOut(const Options& options, const RunSetup& setup) {
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
                               " has files for validation: leave ", kKey, " out, or name only the ",
                               "files for training, as with --data.path='FOLDER/*train*.bin'"));
+}
+
+void CheckField(const Options& options, const RunSetup& setup) {
+  constexpr std::string_view kKey = "data.field";
+  const DataOptions& data = setup.config.data;
+  const bool given = options.IsWritten(kKey) && data.field != DataOptions().field;
+  if (!given || setup.start.checkpoint) return;
+  std::vector<std::string> paths = {data.path};
+  if (!data.mix.empty()) paths = setup.dataset.mixture_paths;
+  if (std::ranges::any_of(paths, data::HoldsJsonLines)) return;
+  options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because no file of ",
+                              setup.dataset.name, " is JSONL by its name: leave ", kKey,
+                              " out, or let the names of files of rows end in .jsonl"));
 }
 
 namespace {

@@ -24,6 +24,8 @@ void CheckOffload(const Options& options, const RunSetup& setup);
 void CheckAdapters(const Options& options, const RunSetup& setup);
 // for a fraction to hold out of data that have files for validation;
 void CheckHeldOut(const Options& options, const RunSetup& setup);
+// for a field of rows where the data have no rows;
+void CheckField(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
