@@ -13,7 +13,7 @@
 
 namespace lockstep::data {
 
-// What to do with JSONL that is not called so (TextOptions::type_advice).
+// Advice for JSONL in a file whose name does not say so (TextOptions::type_advice).
 inline constexpr char kTypeAdvice[] =
     "let the name of its file end in .jsonl to take the texts of its rows, or in .txt to take it "
     "as it is";

@@ -90,7 +90,7 @@ Value Extreme(C c, bool least) {
   return best ? best->item : Value::Undefined("No aggregated item, sequence was empty.");
 }
 
-// Of None, and of what else is false, nothing is mapped or selected.
+// What map and select give for None and any other false value.
 Value Nothing() { return Value::Of(Kind::kGenerator, List()); }
 
 // Takes the first argument.

@@ -54,7 +54,7 @@ std::vector<AttentionScores> ScoresOfChunks(const ContextRanks& ranks,
   return scores;
 }
 
-// The rank's j-th chunk of what lies below each other.
+// The rank's j-th chunk of chunks that are concatenated along dimension 0.
 Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
   const int64_t batch = below.dim(0) / ranks.own();
   return below.Slice(0, j * batch, (j + 1) * batch);

@@ -12,7 +12,7 @@ namespace {
 constexpr ControlPlane::Milliseconds kLongestBeat(2000);
 // How long a rank waits for rank 0's word on a failure before its own counts.
 constexpr auto kWordTime = std::chrono::seconds(3);
-// Messages that wait for their topics.
+// At most this many messages wait for their topic's handler; then the oldest is dropped.
 constexpr size_t kMaxEarly = 1 << 16;
 // Of each text of a failure, in bytes: it must fit a message, and a reader.
 constexpr size_t kMaxText = 32 * 1024;

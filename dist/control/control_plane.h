@@ -309,7 +309,7 @@ class ControlPlane {
   bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
   std::deque<Clock::time_point> beats_;  // of this rank: the last ones, since the plane opened
   int attempts_ = 0;
-  std::string obstacle_;  // why this rank does not get on with the meeting, a sentence
+  std::string obstacle_;  // what keeps this rank from joining, as a sentence
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::string secret_, root_text_;
   uint64_t last_guest_ = 0;

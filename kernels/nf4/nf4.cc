@@ -95,7 +95,8 @@ int64_t RowsOf(std::span<const Nf4Matrix> weight) {
   return rows;
 }
 
-// Into how long parts `size` rows or columns of so many bytes are cut: equal ones, multiples of 64.
+// The length of a panel: `size` rows or columns of `bytes` each are cut into equal panels, in
+// multiples of 64.
 int64_t PanelOf(int64_t size, int64_t bytes) {
   constexpr int64_t kUnit = 64;
   if (size * bytes <= kNf4PanelBytes) return std::max<int64_t>(size, 1);

@@ -73,9 +73,9 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot);
 
-// The checkpoint that programs take which only read a model: of a run's folder its best one, if it
-// has one, else its latest; any other folder is itself. InputError for RUN/best of a run without
-// one.
+// The checkpoint to read a model from: a run folder's best, or else its latest; any other folder is
+// returned unchanged. InputError for a run that has no checkpoint yet, and for RUN/best of a run
+// without one.
 std::string CheckpointOf(const std::string& path);
 // The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
 // the one to whose weights the adapters belong. InputError if that is not there.

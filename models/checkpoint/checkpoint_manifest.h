@@ -38,8 +38,8 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
 // process reads a folder once, as long as its files stay. IoError, InputError for a config.json
 // that is not JSON.
 uint64_t HashOfWeights(const std::string& folder);
-// The same with all of *.json and an adapter's tensors: what training may start from, by which
-// ranks compare it.
+// HashOfWeights, extended to every *.json and an adapter's tensors. Ranks compare it to check that
+// they start from the same folder.
 uint64_t HashOfContent(const std::string& folder);
 
 }  // namespace lockstep::models

@@ -54,8 +54,8 @@ struct ExportTokenizer {
   std::optional<int32_t> end_of_answer;  // by this template
 };
 
-// The token that ends an answer, by the template of the folder. None, with a note, if the template
-// does not show it.
+// The token that ends an answer in the folder's chat template; nullopt, with a note on stderr, if
+// the template does not show one.
 std::optional<int32_t> EndOfAnswer(const std::string& folder,
                                    const std::shared_ptr<const data::Tokenizer>& tokenizer) {
   try {

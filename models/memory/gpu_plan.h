@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-// So many GPUs of one kind, a rank of the run on each, or so many machines that have them.
+// A number of equal GPUs (one rank on each), or of equal machines, and the memory of each.
 struct MemorySet {
   int64_t count = 1;
   int64_t bytes = 0;  // of each

@@ -70,18 +70,18 @@ struct MemoryPlan {
   // Bytes of tensors, with weights and optimizer state, at the peak of an evaluation, for which
   // ranks that compute a sequence together each have all of it. Of the rank that takes most.
   int64_t evaluating = 0;
-  // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
-  // there is none. Where ranks share out weights, it is of the one that has most of them.
+  // In a pipeline, the rank along pp with the highest peak; the whole plan describes that rank (of
+  // sharded ranks, the one with the most weights). -1: no pipeline.
   int64_t pipeline_rank = -1;
-  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
-  // most: those of a pipeline count as the one that takes most.
+  // At most this much: what a rank takes on the GPU, or what this many ranks of one machine take on
+  // its CPU, where each rank of a pipeline counts as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
     if (!device.is_cpu()) {
       return std::max({graphs ? reserved + evaluation : 0, peak.total(), evaluating}) + program;
     }
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
   }
-  // What so many ranks on GPUs of one machine take of its host's memory.
+  // The host memory that this many GPU ranks of one machine take together.
   int64_t needed_of_host(int64_t processes = 1) const {
     return processes * host + (all_copy ? processes : 1) * snapshot;
   }

@@ -192,17 +192,18 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
       {.check = Check<ParseRecompute>,
        .aliases = {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "remat"},
        .operational = true,
-       .doc = "what backward computes again instead of keeping it in memory, of each layer: none, "
-              "block, attention, mlp, or results of operations (gelu, silu, swiglu, layer_norm, "
-              "rms_norm), as in gelu,layer_norm; auto: as many layers' blocks as memory asks for. "
-              "The bits stay the same"});
+       .doc = StrCat("what backward computes again instead of keeping it in memory, of each layer: "
+                     "none, block, attention, mlp, or the results of operations (",
+                     RecomputableOps(),
+                     "), as in gelu,layer_norm; auto: the blocks of as few layers as make the run "
+                     "fit. The bits stay the same")});
   options.Add("train.offload", &train.offload,
               {.check = Check<ParseOffload>,
                .aliases = {"cpu_offload", "activation_offload"},
                .operational = true,
-               .doc = "what waits in the host's memory until a GPU needs it: none, or any of "
-                      "activations and weights, except those of two layers, and optimizer, as in "
-                      "optimizer,weights. The bits stay the same"});
+               .doc = "what waits in the host's memory until a GPU needs it: none, or a list of "
+                      "activations, weights (of each, all but two layers' leave the GPU) and "
+                      "optimizer, as in optimizer,weights. The bits stay the same"});
   options.Add("train.cuda_graphs", &train.cuda_graphs,
               {.operational = true,
                .doc = "on a single GPU with dist.reduction=fast, launch a step as a whole instead "

@@ -35,11 +35,10 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
               "scales: 4.5)"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
-  options.Add(
-      "lora.init_from", &lora.init_from,
-      {.aliases = {"adapter", "adapter_name_or_path"},
-       .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
-              "on; it decides rank, alpha and targets"});
+  options.Add("lora.init_from", &lora.init_from,
+              {.aliases = {"adapter", "adapter_name_or_path"},
+               .doc = "a folder of adapters (PEFT's or a checkpoint's) to continue training; it "
+                      "decides rank, alpha and targets"});
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {

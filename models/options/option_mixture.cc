@@ -10,23 +10,22 @@ void AddMixtureOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 1024,
                .aliases = {"num_experts", "num_local_experts", "n_routed_experts"},
-               .doc = "experts in the place of each MLP; 0: none"});
+               .doc = "number of experts that replace each MLP; 0: no mixture"});
   options.Add("model.n_expert_used", &model.n_expert_used,
               {.min = 1,
                .max = 1024,
                .aliases = {"num_experts_per_tok", "top_k_experts"},
-               .doc = "experts of a token, those with the largest scores"});
+               .doc = "experts per token: those with the largest scores"});
   options.Add("model.n_expert_inner", &model.n_expert_inner,
               {.min = 0,
                .max = 10000000,
                .aliases = {"moe_intermediate_size"},
                .doc = "hidden width of an expert; 0: n_inner"});
-  options.Add(
-      "model.n_shared_expert", &model.n_shared_expert,
-      {.min = 0,
-       .max = 1024,
-       .aliases = {"n_shared_experts"},
-       .doc = "experts that all tokens have beside those, as one MLP so many times as wide"});
+  options.Add("model.n_shared_expert", &model.n_shared_expert,
+              {.min = 0,
+               .max = 1024,
+               .aliases = {"n_shared_experts"},
+               .doc = "shared experts, used by every token, as one MLP that many times as wide"});
   options.Add("model.shared_gate", &model.shared_gate,
               {.doc = "multiply what the shared expert gives by the sigmoid of a gate"});
   options.Add("model.n_dense", &model.n_dense,

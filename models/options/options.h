@@ -46,9 +46,9 @@ struct OptionSpec {
   // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
   // True if the option affects where, how fast or how verbosely a program runs, but its numbers at
-  // most by rounding: runs that differ only in such options count as the same run. Those that
-  // decide bits, as the parts do in which sums are made (parallel.*, virtual.*), a run that
-  // promises these compares by itself (models/checkpoint/run_folder.cc).
+  // most by rounding: runs that differ only in such options count as the same run. A run that
+  // promises bits compares the options that decide them (parallel.*, virtual.*) itself
+  // (models/checkpoint/run_folder.cc).
   bool operational = false;
   // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
   std::string doc{};

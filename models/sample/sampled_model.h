@@ -12,10 +12,10 @@
 
 namespace lockstep::models {
 
-// What the matrices of attention and MLPs are to be: "model" (f32), or in 4 bits "nf4" or
-// "nf4_single", as lora.base has it. `option` says so, unless it is "auto": then they are what the
-// adapters were trained beside, those of `folder` or of the list; where no adapter tells, what they
-// are in the folder. InputError if several adapters were trained beside different ones.
+// The storage of attention and MLP matrices: "model" (f32), or in 4 bits "nf4" or "nf4_single", as
+// in lora.base. It is `option`, unless that is "auto": then it is that of the base on which the
+// adapters (those of `folder` and of the list) were trained or, without adapters, the folder's.
+// InputError if adapters were trained on different bases.
 std::string BaseFor(const std::string& option, const std::string& folder,
                     const std::vector<PeftAdapter>& adapters);
 

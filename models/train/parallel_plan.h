@@ -26,13 +26,13 @@ struct MeshGroups {
   // dp: the same part of the model, other samples. Where the reducer sums over sequences, too
   // (`sums_context`), dp and cp.
   std::shared_ptr<dist::ProcessGroup> data;
-  // Where the model has several copies: the ranks of one that share it out, and those with the same
-  // part of other copies. Otherwise null, and `data` shares it out.
+  // Where the model has several copies: the ranks that hold the shards of one, and those with the
+  // same shard of other copies. Otherwise null, and `data` holds the shards.
   std::shared_ptr<dist::ProcessGroup> shard, replicate;
   std::shared_ptr<dist::ProcessGroup> context;  // cp: other parts of the same sequences
   std::shared_ptr<dist::ProcessGroup> tensor;   // tp: other parts of the same layers
-  // ep and edp: the ranks that share out the experts, and those that have the same ones. In
-  // `experts` there are so many ranks of `data`.
+  // ep and edp: the ranks that split the experts, and those that have the same ones.
+  // `data_ranks_of_experts`: how many ranks of `data` are in `experts`.
   std::shared_ptr<dist::ProcessGroup> experts, expert_copies;
   int64_t data_ranks_of_experts = 1;
   // pp and the axes of `data`, for small values on the host: what stages and samples add up to.

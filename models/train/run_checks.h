@@ -9,8 +9,8 @@
 
 namespace lockstep::models {
 
-// Gradients in bf16 are rounded after each micro-batch, and what is less than half a unit in the
-// last place of their sum is lost: after some more than these, all of it.
+// Gradients in bf16 are rounded after each micro-batch, and whatever is below half a unit in the
+// last place of the sum is lost; beyond this many micro-batches that is too much.
 inline constexpr int64_t kMostSumsInBf16 = 8;
 
 // All throw InputError, which names the options and what to use instead:

@@ -77,8 +77,8 @@ class LoraAdapter {
   int64_t in_features() const { return a_->logical_shape()[1]; }
   int64_t out_features() const;
   const std::vector<LoraSlice>& slices() const { return slices_; }
-  // A of all slices, one below the other in their order: [sum of ranks, in]; those of slice i begin
-  // at row first_rank(i).
+  // A of all slices, concatenated in their order: [sum of ranks, in]; those of slice i begin at row
+  // first_rank(i).
   const std::shared_ptr<Parameter>& a() const { return a_; }
   int64_t first_rank(size_t slice) const;
   // B of slice i, [rows, rank]; null for one without an adapter.
