@@ -7,8 +7,8 @@ namespace lockstep {
 
 class Parameter;
 
-// The ranks that share out a parameter (ShardLayout). All calls are collective: every one of these
-// ranks makes them, in the same order.
+// The ranks that hold the shards of a parameter (ShardLayout). All calls are collective: every one
+// of these ranks makes them, in the same order.
 class PartExchange {
  public:
   virtual ~PartExchange() = default;

@@ -13,7 +13,7 @@ using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 // While it lives, a loss that heads compute in this thread's forwards is not one sum but one of
 // each row of the batch: [B] for targets [B, T], each the negative log-likelihood of its targets,
 // for objectives that weigh or compare whole sequences. The bits of a row's loss do not depend on
-// the other rows' values. A model whose head is shared out among ranks still returns one sum.
+// the other rows' values. A model whose head is split across ranks still returns one sum.
 class RowLossScope {
  public:
   RowLossScope();

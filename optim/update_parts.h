@@ -1,4 +1,4 @@
-// What an update needs of the ranks that share out parameters; dist implements it.
+// What an update needs of the ranks across which parameters are sharded; dist implements it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The ranks that share out the positions of a sequence, and the chunks that decide its bits.
+// The ranks across which the positions of a sequence are split, and the chunks that decide its
+// bits.
 #pragma once
 
 #include <memory>

@@ -107,8 +107,8 @@ std::vector<internal::ChildSlot*> UnnamedSlots(Module* module) {
   return slots;
 }
 
-// The modules of mixtures, of which all ranks that share out layers compute the same, for whole
-// chunks: shared experts and their gates.
+// The modules of mixtures, which all ranks of a layer compute alike, for whole chunks: shared
+// experts and their gates.
 std::set<const Module*> WholeModules(Module& model) {
   std::set<const Module*> whole;
   for (const auto& [path, module] : model.NamedModules()) {
@@ -118,7 +118,7 @@ std::set<const Module*> WholeModules(Module& model) {
   return whole;
 }
 
-// For experts that ranks share out in equally long runs; null if they do not.
+// For experts that are split across equally long runs of ranks; null if they are not.
 TensorRanksPtr RanksWithSameExperts(Module& model, const ContextRanks& ranks) {
   for (const auto& [path, module] : model.NamedModules()) {
     const auto* experts = dynamic_cast<DistributedExperts*>(module);

@@ -1,4 +1,4 @@
-// The ranks that share out the samples of a step, as a training loop sees them.
+// The ranks across which the samples of a step are partitioned, as a training loop sees them.
 #pragma once
 
 #include <memory>

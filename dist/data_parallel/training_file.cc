@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kModel[] = "model.", kOptimizer[] = "optimizer.";
 
-// Of what ranks share out, or may have of others, the whole, which all of them produce in the same
-// order; of the rest, what a rank `writes`.
+// All tensors that are, or may be, sharded: every rank helps to produce each whole, in the same
+// order. Of the others, those that this rank `writes`.
 std::vector<SafetensorsItem> Items(const Module& model, const optim::Optimizer& optimizer,
                                    bool writes) {
   std::vector<SafetensorsItem> items;

@@ -1,4 +1,4 @@
-// The experts of a rank, where ranks share them out.
+// The experts of a rank, where they are split across ranks.
 #pragma once
 
 #include <memory>

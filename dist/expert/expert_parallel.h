@@ -1,4 +1,4 @@
-// Data parallelism of a model whose experts ranks share out.
+// Data parallelism of a model whose experts are split across ranks.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace lockstep::dist {
 
-// The micro-batches of each rank, where `experts` neighbouring ranks share out the experts: in
-// every micro-step, the gradients that such a group's micro-batches give an expert are a subtree of
-// the fixed-order sum, and are added by the rank that has the expert (SegmentedLinear). The sums
+// The micro-batches of each rank, where the experts are split across `experts` neighbouring ranks:
+// in every micro-step, the gradients that such a group's micro-batches give an expert are a subtree
+// of the fixed-order sum, and are added by the rank that has the expert (SegmentedLinear). The sums
 // are then leaves of the same sum over fewer micro-batches. With 8 micro-batches, 4 ranks and 2
 // experts: rank 0 computes 0 and 2, rank 1 4 and 6, rank 2 1 and 3, rank 3 5 and 7.
 //

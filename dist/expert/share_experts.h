@@ -1,4 +1,4 @@
-// Expert parallelism: ranks share out the experts of mixtures.
+// Expert parallelism: the experts of mixtures are split across ranks.
 #pragma once
 
 #include <memory>

@@ -11,12 +11,12 @@
 
 namespace lockstep::dist {
 
-// The ranges of parameters, or of their tensor-parallel parts, that ranks share out.
+// The ranges of parameters, or of their tensor-parallel parts, that are sharded across ranks.
 class FlatExchange : public PartsAxis {
  public:
   // A null group means a single rank.
   explicit FlatExchange(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  // `group`: of the ranks that share out the parameter, which are some of the exchange's; null: a
+  // `group`: the ranks across which the parameter is sharded, a subset of the exchange's; null: a
   // single one. It lives as long as the exchange is open.
   void Add(const Parameter& parameter, std::shared_ptr<const FlatLayout> layout, size_t index,
            ProcessGroup* group) {

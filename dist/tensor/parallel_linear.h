@@ -1,4 +1,4 @@
-// Linear layers whose matrices ranks share out.
+// Linear layers whose matrices are split across ranks.
 #pragma once
 
 #include <vector>

@@ -36,9 +36,9 @@ using TensorPlan = std::vector<TensorRule>;
 //                                    {"h.*.attn.c_proj", TensorStyle::kRow},
 //                                    {"h.*.ln_*", TensorStyle::kSequence}, ...});
 //   model.Materialize(...);  // fills this rank's parts, with the bits that they have in the whole
-// Layers with an adapter (nn::AddLora, before) share it out as well: of a column-parallel layer
-// each rank makes A x of its part of the sequence, and has the rows of B that it has of the layer;
-// of a row-parallel one it has the columns of A, and makes B h of its part of the sequence.
+// The adapter of a layer (nn::AddLora, before) is split as well: of a column-parallel layer each
+// rank makes A x of its part of the sequence, and has the rows of B that it has of the layer; of a
+// row-parallel one it has the columns of A, and makes B h of its part of the sequence.
 //
 // The model is used as before. Every rank gives it the same samples; what all ranks have whole
 // stays the same on each, and its gradients are those of the whole batch, to be summed over

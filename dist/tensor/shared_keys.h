@@ -1,4 +1,4 @@
-// Attention whose heads ranks share out, of which several may need the same keys and values.
+// Attention whose heads are split across ranks, several of which may need the same keys and values.
 #pragma once
 
 #include "dist/tensor/tensor_ranks.h"

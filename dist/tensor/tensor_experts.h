@@ -20,7 +20,7 @@ class TensorExperts : public nn::ExpertsLayer {
   // The weights of `experts` are this rank's part.
   TensorExperts(std::shared_ptr<nn::Experts> experts, TensorRanksPtr ranks);
 
-  // This rank's, which further ranks may share out among themselves (ShareExperts).
+  // This rank's, which may be split across further ranks (ShareExperts).
   Child<nn::ExpertsLayer>& own() { return own_; }
   void Begin(const Tensor& rows, const Tensor& offsets) override;
 

@@ -46,7 +46,7 @@ struct CheckpointFiles {
   std::map<std::string, std::string> metadata{};  // of the files of tensors
 };
 
-// How ranks share out the writing.
+// How the writing is split across ranks.
 struct CheckpointShare {
   int64_t rank = 0, ranks = 1;
   // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes

@@ -333,9 +333,9 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
       "checkpoint.sharded", &checkpoint.sharded,
       {.aliases = {"save_sharded", "sharded_checkpoint"},
        .operational = true,
-       .doc = "where parallel.shard, pp, tp or ep share out the model, each rank writes its part, "
-              "and out_dir/model is made for Hugging Face at the end; false: the first rank "
-              "collects all, and every checkpoint is a Hugging Face folder"});
+       .doc = "where parallel.shard, pp, tp or ep divide the model among ranks, each rank writes "
+              "its part, and out_dir/model is made for Hugging Face at the end; false: the first "
+              "rank collects all, and every checkpoint is a Hugging Face folder"});
 }
 
 }  // namespace

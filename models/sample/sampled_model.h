@@ -28,7 +28,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
                                       const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
                                       Device device);
 
-// InputError if so many ranks cannot share out a model of this shape.
+// InputError if a model of this shape cannot be split across `ranks` ranks.
 void CheckDivides(const GptConfig& shape, int ranks);
 // Gives this rank its part of a model that only generates text, before it has weights. A vocabulary
 // that does not divide among the ranks stays whole. Throws ArgumentError if the heads do not.

@@ -1,4 +1,4 @@
-// How the ranks of a run share out a model and the samples of its steps.
+// How a run divides a model and the samples of its steps among its ranks.
 #pragma once
 
 #include <cstdint>
@@ -62,16 +62,16 @@ struct ParallelPlan {
   int64_t context_pairs = 1;
   // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.
   bool sums_context_with_data = false;
-  // How the data ranks work together: with `shard` they also share out weights and optimizer state,
+  // How the data ranks work together: with `shard` they also shard weights and optimizer state,
   // with `reducer` they only sum gradients. Neither: a single process, in the library's order.
   std::optional<dist::ShardOptions> shard = {};
   std::optional<dist::ReducerOptions> reducer = {};
 };
 
-// How the ranks of a run share it out. `trace` (may be null) gets spans of what they exchange.
+// How a run is divided among its ranks. `trace` (may be null) gets spans of what they exchange.
 ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
 
-// Whether ranks share out more of the model than its samples.
+// Whether weights or optimizer state are sharded, too, rather than only samples partitioned.
 bool IsSharded(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);

@@ -1,4 +1,4 @@
-// A GPT whose stages are on several ranks, each perhaps with its copies that share out the samples.
+// A GPT whose stages are on several ranks; the samples may be partitioned among copies of a stage.
 #pragma once
 
 #include <functional>
@@ -88,7 +88,7 @@ class PipelineParallel : public dist::DataRanks {
     Stage(Gpt& gpt, int64_t begin, int64_t end, const dist::TensorRanksPtr& tensor,
           const MeshGroups& of_rank, const std::string& name, const ParallelPlan& plan);
     GptStage model;
-    MeshGroups groups;  // of the data ranks, and of those that share out experts
+    MeshGroups groups;  // of the data ranks, and of those that split the experts
     std::unique_ptr<dist::DataRanks> data;
     BackwardObserver* gradients;  // the same, or a part of it
   };

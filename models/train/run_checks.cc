@@ -173,7 +173,7 @@ void CheckHasDataRanks(const RunSetup& setup) {
   }
   if (parallel.shard != "none") {
     throw InputError(StrCat("parallel.shard = \"", parallel.shard,
-                            "\" shares out weights among data-parallel ranks, and ",
+                            "\" shards weights across data-parallel ranks, and ",
                             "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
                             "it would do nothing: "
                             "leave it out, or start ",
@@ -203,8 +203,8 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
             "which is not supported for the parts of '",
             p->name(), "' that parallel.tp = ", tp,
             " makes, whose queries, keys and values differ in size (model.n_kv_head): use "
-            "optim.master_weights = true with optim.state_dtype = \"fp32\", or share the model out "
-            "by parallel.shard instead of parallel.tp"));
+            "optim.master_weights = true with optim.state_dtype = \"fp32\", or shard the model by "
+            "parallel.shard instead of parallel.tp"));
       }
     }
   }
@@ -277,7 +277,9 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
     options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
   };
   if (experts == 0) {
-    fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
+    fail(
+        " splits experts across ranks, and the model has none: add model.n_expert = 8, or leave it "
+        "out");
   }
   const int64_t tp = parallel.tp;
   if (experts % (ep * tp) != 0) {

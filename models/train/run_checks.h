@@ -27,7 +27,7 @@ void CheckHeldOut(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
-// for data-parallel ranks that cannot share out the weights, or their sums;
+// for weights, or sums of gradients, that cannot be sharded across data-parallel ranks;
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
 // for sums of gradients, or shares of weights, where other axes leave one data-parallel rank;
 void CheckHasDataRanks(const RunSetup& setup);
@@ -35,7 +35,7 @@ void CheckHasDataRanks(const RunSetup& setup);
 void CheckTensorParallel(const RunSetup& setup);
 // for sequences that they cannot compute together;
 void CheckContextParallel(const Options& options, const RunSetup& setup);
-// for experts that they cannot share out;
+// for experts that cannot be split across ranks;
 void CheckExpertParallel(const Options& options, const RunSetup& setup);
 // and for a model or a step that does not fit a pipeline.
 void CheckPipeline(const RunSetup& setup);

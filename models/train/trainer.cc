@@ -32,7 +32,7 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   if (options.parallel) {
     const dist::DataRanks& parallel = *options.parallel;
     LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the ranks share out ", parallel.micro_batches(),
+             options.micro_batches, ", but the ranks partition ", parallel.micro_batches(),
              ": give the trainer and what sums the gradients the same number");
     return parallel.micro_order();
   }

@@ -46,7 +46,7 @@ struct TrainerOptions {
   // All ranks of the run, also those that have other parts of the model, for errors; null: only
   // those of `parallel`.
   dist::ProcessGroup* all = nullptr;
-  // Ranks that compute the same samples together, and share out evaluations; null: none.
+  // Ranks that compute the same samples together, and partition evaluations; null: none.
   dist::ProcessGroup* context = nullptr;
   // What a step minimises instead of the mean cross entropy of its targets: the mean loss of its
   // pairs of answers. The loader's batches are windows of pairs (SplitPairs). Not with `pipeline`

@@ -34,7 +34,7 @@ class CausalSelfAttention : public BranchLayer {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
 
-  // Of this rank, if the heads are shared out.
+  // This rank's, if the heads are split across ranks.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
   QkNorm qk_norm() const { return qk_norm_; }

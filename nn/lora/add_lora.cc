@@ -68,7 +68,7 @@ void CheckMergeable(const LoraAdapter& adapter) {
            adapter.adapter_path(), "' is no plain linear layer, so nothing can be merged into ",
            "it: merge into the model's files instead");
   LS_CHECK(adapter.weight()->layout().is_whole(), "LoRA: the weight at '", adapter.adapter_path(),
-           "' is shared out among ranks: merge in a single process");
+           "' is sharded across ranks: merge in a single process");
 }
 
 // The share of `update` that is not in after - before.

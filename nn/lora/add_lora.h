@@ -56,7 +56,7 @@ struct LoraMergeLoss {
 // of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`
 // the sums are rounded to that one, in which the model is going to be written, whatever the dtype
 // of its weights is. ArgumentError, before anything is changed, as RemoveLora throws it, and if a
-// weight is shared out among ranks.
+// weight is sharded across ranks.
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype = {});
 
 }  // namespace lockstep::nn

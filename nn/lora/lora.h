@@ -44,8 +44,8 @@ class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
  public:
   explicit LoraUpdate(const std::vector<LoraSlice>& slices);
 
-  // The slices' rows of y, if parallel ranks share them out, divided by `parts`: each has an equal
-  // part of each slice.
+  // Divides the slices' rows of y by `parts`, where they are split across ranks: each rank has an
+  // equal part of each slice.
   void KeepRows(int64_t parts);
   // Null for a slice without an adapter.
   Child<Layer>* layer(size_t slice) const { return layers_[slice].get(); }

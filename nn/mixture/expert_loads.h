@@ -35,7 +35,7 @@ class ExpertLoads {
   // above it. Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts"
   // (2024), algorithm 1. Those of routers whose weight is frozen stay, as beside adapters, whose
   // files do not have them. Loads are integers, so that their sum, and with it the biases, have the
-  // same bits however the step's tokens were shared out.
+  // same bits however the step's tokens were partitioned.
   void MoveBiases(const LayerLoads& loads) const;
 
  private:

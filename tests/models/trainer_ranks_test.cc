@@ -331,7 +331,7 @@ TEST(TrainerRanks, RefusesAReducerForOtherMicroBatches) {
                         optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
                         {.micro_batches = 2, .parallel = bench.parallel.get()});
               }),
-              HasSubstr("micro_batches is 2, but the ranks share out 4"));
+              HasSubstr("micro_batches is 2, but the ranks partition 4"));
 }
 
 }  // namespace

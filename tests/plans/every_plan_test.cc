@@ -90,7 +90,7 @@ struct Physical {
   }
 };
 
-// How data ranks share out what they train: not at all, or groups of so many of them.
+// How data ranks shard what they train: not at all, or in groups of this many.
 std::vector<Physical> WithShards(const Physical& one) {
   std::vector<Physical> all = {one};
   for (int64_t shards = 2; shards <= one.dp; ++shards) {

@@ -1,4 +1,4 @@
-// Memory plans of ranks that share out samples, weights or sequences.
+// Memory plans of ranks among which samples, weights or sequences are divided.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
