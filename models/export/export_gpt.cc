@@ -270,21 +270,20 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
                       "Hugging Face folder"});
-  options.Add(
-      "adapter", &c.adapter,
-      {.aliases = {"lora", "adapters", "lora_path"},
-       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it, to "
-              "be merged into them; those that the checkpoint has itself always are"});
+  options.Add("adapter", &c.adapter,
+              {.aliases = {"lora", "adapters", "lora_path"},
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's) to "
+                      "merge into them; the checkpoint's own adapters are always merged"});
   options.Add("format", &c.format,
               {.choices = {"hf", "gguf"},
                .aliases = {"outtype"},
-               .doc = "hf: a folder for transformers and what reads its files; gguf: a file for "
-                      "llama.cpp"});
+               .doc = "hf: a folder for transformers and programs that read its files; gguf: a "
+                      "file for llama.cpp"});
   options.Add("dtype", &c.dtype,
               {.choices = {"auto", "f32", "f16", "bf16", "q8_0"},
                .aliases = {"precision", "torch_dtype"},
-               .doc = "of the weights, rounded once; auto: as they are; q8_0, only in gguf: 8.5 "
-                      "bits each"});
+               .doc = "dtype of the weights, rounded once; auto: as they are; q8_0, only in gguf: "
+                      "8.5 bits each"});
   options.Add(
       "out", &c.out,
       {.aliases = {"output", "outfile", "output_dir", "to"}, .doc = "the folder or file to make"});
@@ -294,8 +293,8 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               {.above = 0,
                .max = 1e9,
                .aliases = {"max_shard_bytes", "max_shard_size"},
-               .doc = "hf: a larger model is written in files of at most so many GB, with an "
-                      "index"});
+               .doc = "hf: largest size of a file, in GB; a larger model is written in several, "
+                      "with an index"});
 }
 
 int ExportGpt(const ExportConfig& c) {

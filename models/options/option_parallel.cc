@@ -18,9 +18,9 @@ void AddContextOptions(Options& options, ParallelOptions& parallel) {
               {.min = 0,
                .max = 1024,
                .operational = true,
-               .doc = "with dist.reduction=ordered: in how many pairs of chunks of a sequence "
-                      "gradients are summed. A run has the same bits with any parallel.cp that "
-                      "divides it; 0: parallel.cp"});
+               .doc = "with dist.reduction=ordered: the number of pairs of chunks of a sequence in "
+                      "which gradients are summed. A run has the same bits with any parallel.cp "
+                      "that divides it; 0: parallel.cp"});
   options.OnResolve([&parallel](Options& resolved) {
     const int64_t pairs = parallel.context_pairs(), own = pairs / parallel.cp;
     if (pairs % parallel.cp != 0 || (parallel.cp > 1 && (own & (own - 1)) != 0)) {
@@ -48,24 +48,24 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
       {.min = 0,
        .max = 1024,
        .operational = true,
-       .doc = "with dist.reduction=ordered: in how many parts a layer's sums are made. A run "
-              "has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
+       .doc = "with dist.reduction=ordered: the number of parts in which a layer's sums are made. "
+              "A run has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
   AddContextOptions(options, parallel);
   options.Add("parallel.pp", &parallel.pp,
               {.min = 1,
                .max = 1024,
                .aliases = {"pipeline_parallel", "pipeline_model_parallel_size", "pp_size"},
                .operational = true,
-               .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
-                      "through which the micro-batches of a step go one after the other "
-                      "(train.grad_accum); the other ranks have copies of the stages"});
+               .doc = "pipeline parallelism: into how many stages, each on ranks of its own, the "
+                      "model is cut; the micro-batches of a step (train.grad_accum) pass through "
+                      "them one after the other, and all further ranks have copies of the stages"});
   options.Add("parallel.schedule", &parallel.schedule,
               {.choices = {"1f1b", "interleaved", "zb_h1", "zbv"},
                .operational = true,
-               .doc = "in which order the ranks of a pipeline work: 1f1b; interleaved (two stages "
-                      "per rank, half the idle time, twice the transfers); zb_h1 (a third of the "
-                      "idle time, the first rank's memory on every rank); zbv (two stages per rank "
-                      "in a V, a sixth of the idle time)"});
+               .doc = "the order in which the ranks of a pipeline work: 1f1b; interleaved (two "
+                      "stages per rank, half the idle time, twice the transfers); zb_h1 (a third "
+                      "of the idle time, the first rank's memory on every rank); zbv (two stages "
+                      "per rank in a V, a sixth of the idle time)"});
   options.Add(
       "parallel.ep", &parallel.ep,
       {.min = 1,
