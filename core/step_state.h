@@ -133,7 +133,7 @@ class StepState {
   static const StepState*& OfThread();
   // With the values as they are now, in the order of the current stream.
   StepState Copy() const;
-  // Of the host's values, those in bytes [first, first + count).
+  // Uploads bytes [first, first + count) of the host's values.
   void Upload(size_t first, size_t count);
 
   std::shared_ptr<Block> block_;

@@ -132,7 +132,7 @@ class Tensor {
   bool requires_grad() const;
   // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
   Tensor& SetRequiresGrad(bool value = true);
-  // Of a leaf: its gradient, undefined before the first backward. Else throws ArgumentError.
+  // The gradient of a leaf, undefined before the first backward. Else throws ArgumentError.
   Tensor grad() const;
   // Empties the gradient of a leaf; does nothing to a tensor that does not require one. Throws
   // ArgumentError of a result of operations.

@@ -28,7 +28,7 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 Dataset FromDocuments(const DatasetOptions& options);
 // Files that `prepare` made, of a finished folder, have that folder's tokenizer.
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);
-// Whether `prepare` made any of these token files: the manifest beside it lists it.
+// Whether `prepare` made any of these token files: whether the manifest in its folder lists it.
 bool ListedByManifest(const std::vector<std::string>& paths);
 // A folder that `prepare` made.
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);

@@ -180,7 +180,7 @@ class ProcessGroup {
   int64_t sequence_ = 0, exchanges_ = 0;
 };
 
-// Of a group that may be null, which means a single rank.
+// The size of a group that may be null, which means a single rank.
 inline int SizeOf(const ProcessGroup* group) { return group ? group->size() : 1; }
 inline int RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
 // This rank and those that are a multiple of `step` away from it, as Split takes them.

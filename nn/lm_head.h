@@ -35,8 +35,8 @@ class LmHead : public LmHeadLayer, public ReadsTiedWeight {
  public:
   LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk,
          double softcap = 0);
-  // Tied: with the weight of another module, the token embedding. Whoever replaces that module
-  // unties it, unless the head is replaced too.
+  // Tied: with the weight of another module, the token embedding. Replacing that module unties it,
+  // unless the head is replaced, too.
   LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk, double softcap = 0);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }

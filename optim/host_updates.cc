@@ -24,7 +24,7 @@ std::vector<Tensor*> OnHost(const UpdateCall& call, UpdateTensors& t) {
   return all;
 }
 
-// The bytes of a buffer that so many elements take.
+// How many bytes of a buffer this many elements take.
 int64_t BufferBytes(const UpdateCall& call, const UpdateTensors& t, int64_t elements) {
   UpdateTensors copy = t;
   int64_t bytes = 0;

@@ -54,7 +54,7 @@ class RecomputeScope {
   struct Finished;
   struct RunningAgain;
   static std::shared_ptr<State> Begin(const void* of, std::span<const Tensor> inputs, Again again);
-  // Of this thread.
+  // The innermost scope of this thread.
   static thread_local RecomputeScope* innermost;
   static thread_local const State* running_again;
 

@@ -19,8 +19,8 @@ namespace lockstep {
 // one.
 Tensor HostTensor(const Shape& shape, DType dtype, Device device);
 
-// Of the meta device: stands for that much page-locked memory of the host, of which a
-// MetaMemoryListener hears under the MetaMemoryLabel "host".
+// For the meta device: stands for that much page-locked host memory, which a MetaMemoryListener is
+// told of under the MetaMemoryLabel "host".
 std::shared_ptr<void> PlannedHostMemory(int64_t bytes);
 
 // While one exists, it is told of the copies of its thread's HostCopies, and of what the device

@@ -242,7 +242,7 @@ Value Reverse(C c) {
   return Value::String(std::move(text));
 }
 
-// The text itself, or so many spaces.
+// The text itself, or that many spaces.
 std::string Indention(C c, size_t argument) {
   if (c.bound[argument].Is(Kind::kString)) return c.Text(argument);
   const auto width = static_cast<size_t>(std::max<int64_t>(0, c.Integer(argument)));

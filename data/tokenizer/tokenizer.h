@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// Ids with a role of their own, as far as the tokenizer has them.
+// Ids with a special role, those that the tokenizer has.
 struct SpecialIds {
   std::optional<int32_t> bos, eos, pad, unk;
   // What Hugging Face's post-processor puts before and after a text (add_special_tokens=True), such
@@ -73,7 +73,7 @@ class Tokenizer {
   // for "bpe", for the others an object with "format" and "type".
   virtual std::string ToJson() const = 0;
 
-  // The tokenizer_config.json that lay beside the tokenizer, with the names of bos and eos and the
+  // The tokenizer_config.json from the tokenizer's folder, with the names of bos and eos and the
   // chat template; empty if there was none.
   virtual std::string ConfigJson() const { return ""; }
 

@@ -18,7 +18,7 @@ namespace lockstep::dist {
 // chunk, so that its sizes do not depend on ranks.
 class ContextLinear : public Layer {
  public:
-  // With the parameters of the layer, of which `bias` may be null. Of a ColumnLinear: its
+  // With the parameters of the layer, of which `bias` may be null. For a ColumnLinear: its
   // `segments`, and the ranks that compute it together, ContextRanks::within.
   ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
                 Activation activation, ContextRanksPtr ranks, std::vector<int64_t> segments = {},

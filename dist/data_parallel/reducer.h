@@ -145,7 +145,8 @@ class Reducer : public BackwardObserver {
   struct Contribution {
     std::vector<Tensor> terms;
     std::vector<Tensor> parts;  // the gradients in them
-    // Of the parts before the sum, per chunk: this step's, and those of the step before.
+    // Sums of squares of the parts before the sum, per chunk: this step's, and those of the step
+    // before.
     Tensor square_sums, earlier_sums;
   };
 

@@ -17,8 +17,8 @@ namespace lockstep::dist {
 // Collective over the group. The host waits for the loads.
 class DistributedExperts : public nn::ExpertsLayer {
  public:
-  // Of the group's ranks, `of_sequence` neighbours compute each sequence together. `path`: of the
-  // experts, for errors.
+  // Each sequence is computed by `of_sequence` neighbouring ranks of the group together. `path`: of
+  // the experts, for errors.
   DistributedExperts(const std::shared_ptr<nn::Experts>& experts,
                      std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
                      const std::string& path);

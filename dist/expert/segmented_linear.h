@@ -21,8 +21,8 @@ struct ExpertSegments {
 //
 // The gradient of each of these is the sum over the n segments that read it, in the order of the
 // ordered reduction (dist/data_parallel/fixed_order.h): segment s += segment s + n / 2, for n,
-// n / 2, ... 2. It takes memory for log2(n) gradients beside its destination. Saves rows and
-// weight.
+// n / 2, ... 2. It takes memory for log2(n) gradients in addition to its destination. Saves rows
+// and weight.
 Tensor SegmentedLinear(const Tensor& rows, const std::vector<Tensor>& weights,
                        const ExpertSegments& segments);
 

@@ -77,7 +77,7 @@ struct VStage {
 };
 
 Actions ZeroBubbleV(int ranks, int rank, int micro_batches) {
-  // The pattern needs so many micro-batches; with fewer, those beyond are left out.
+  // The pattern needs this many micro-batches; with fewer, those beyond are left out.
   const int planned = std::max(micro_batches, 2 * ranks - 1);
   Actions out;
   VStage first{ActionList(micro_batches, &out), rank};

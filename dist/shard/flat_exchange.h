@@ -34,8 +34,8 @@ class FlatExchange : public PartsAxis {
   }
   bool Divides(const Parameter& parameter) const override { return places_.contains(&parameter); }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
-  // Of each rank of its group: how many elements of all these parameters it has. Shards end in
-  // padding, so some have a few percent more than others.
+  // How many elements of all these parameters each rank of its group has. Shards end in padding, so
+  // some have a few percent more than others.
   std::vector<int64_t> ElementsByRank() const;
 
  private:

@@ -59,7 +59,7 @@ struct ShardOptions {
   // Uses of tied weights that are apart already, in this module or in others of the model, such as
   // other stages; they outlive it. Each of these weights, and each use, is then a unit of its own,
   // cut alike wherever it is. This rank's part of a use's summed gradient becomes that of
-  // nn::TiedWeight::apart(), which whoever keeps them apart adds to the weight's. Null: none are.
+  // nn::TiedWeight::apart(), which the owner of `apart` adds to the weight's. Null: none are.
   const TiedGradients* apart = nullptr;
 };
 

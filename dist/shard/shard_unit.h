@@ -30,9 +30,9 @@ class ShardUnit {
   ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
-  // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape and is cut
-  // as the weight is: that is gathered, and its part kept, by the unit whose only parameter it is,
-  // with the same ranks and multiple.
+  // For the gradients of one use of a tied weight, `apart`, which has the shape of the whole and is
+  // cut as the weight is. The weight is gathered, and its part kept, by the unit whose only
+  // parameter it is, with the same ranks and multiple.
   ShardUnit(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& apart,
             int64_t ranks, int64_t rank, int64_t multiple, BackwardObserver* observer);
   ~ShardUnit();

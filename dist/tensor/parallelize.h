@@ -23,8 +23,8 @@ enum class TensorStyle {
 struct TensorRule {
   std::string pattern;  // "h.*.attn.c_attn"
   TensorStyle style;
-  // Of kColumn: the sizes of the segments of the layer's outputs, each of which is cut: of queries,
-  // keys and values, of gate and up. Empty: the outputs are one segment.
+  // For kColumn: the sizes of the segments of the layer's outputs, each of which is cut: queries,
+  // keys and values, or gate and up. Empty: the outputs are one segment.
   std::vector<int64_t> segments = {};
 };
 using TensorPlan = std::vector<TensorRule>;

@@ -68,7 +68,7 @@ Tensor CheckedLikeX(const char* op, const Tensor& x, int dim, const Tensor& inde
   return Checked(op, x, dim, index);
 }
 
-// Whether the kernels take so many elements; asked before the index is copied.
+// Checks that the kernels can index this many elements, before the index is copied.
 void CheckSorted(const char* op, const char* why, const Tensor& x, int dim, const Tensor& index) {
   if (index.defined() && index.numel() > 0) {
     CheckSorts(op, why, x.device(), index.numel(), x.dim(dim));

@@ -199,7 +199,7 @@ void Check(const Tensor& x, std::span<const Nf4Matrix> weight, const Tensor& bia
   }
   if (!bias.defined()) return;
   LS_CHECK(bias.shape() == Shape({RowsOf(weight)}), "nf4: bias must be [", RowsOf(weight),
-           "] for a weight of so many rows, got ", bias.Describe());
+           "] for a weight of that many rows, got ", bias.Describe());
   LS_CHECK(bias.dtype() == x.dtype() && bias.device() == x.device(),
            "nf4: x and bias must have the same dtype and device, got ", x.Describe(), " and ",
            bias.Describe(), ": cast one of them");

@@ -40,8 +40,9 @@ Tensor Mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
-// Where the extreme is, i64: of equal ones the first, and the first NaN if there is one. Of several
-// dimensions, the position in them in row-major order. No gradient. Over no elements: an error.
+// Where the extreme is, i64: of equal ones the first, and the first NaN if there is one. Over
+// several dimensions, it is the position in them in row-major order. No gradient. Over no elements:
+// an error.
 Tensor ArgMax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor ArgMin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 

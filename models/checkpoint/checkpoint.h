@@ -31,8 +31,8 @@ struct TrainerState {
   std::string data_fingerprint;           // of the training and validation tokens
   bool finished = false;                  // the run reached its last step
   std::optional<LossScale> loss_scale{};  // of fp16
-  // Of a model with adapters, whose checkpoints leave the other weights out: the folder that has
-  // them, and HashOfBase of it. The adapters' files have both.
+  // For a model with adapters, whose checkpoints leave out the other weights: the folder that has
+  // these, and its HashOfBase. The adapters' files have both.
   std::string base{}, base_hash{};
 };
 
@@ -83,9 +83,9 @@ std::string WeightsOf(const std::string& path);
 // Gives the model the adapters that the folder has, if any, without their values. Comes before the
 // model is parallelised and has memory.
 void AddAdapters(const std::string& path, Gpt& model);
-// Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and
-// the buffers, and adapters. A rank reads only its part of what is in parts. InputError if they do
-// not fit: also for adapters of a model that has none, and for those of other weights.
+// Restores the weights from a checkpoint's folder, whichever ranks wrote it, or as LoadHfWeights
+// does, and the buffers and adapters. A rank reads only its part of what is in parts. InputError if
+// they do not fit: also for adapters of a model that has none, and for those of other weights.
 void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);

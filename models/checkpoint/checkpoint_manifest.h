@@ -32,9 +32,9 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
-// Tells apart the weights of folders. Of a checkpoint it is that of the manifest, which has the
-// hashes of all files; in a folder without one all *.safetensors are read, but for an adapter's,
-// and of config.json what says the model's shape: tokenizers, templates and pages may change. A
+// Identifies the weights of a folder. For a checkpoint it is the hash of the manifest, which has
+// the hashes of all files; in a folder without one it is that of all *.safetensors, except an
+// adapter's, and of the model's shape in config.json: tokenizers, templates and pages may change. A
 // process reads a folder once, as long as its files stay. IoError, InputError for a config.json
 // that is not JSON.
 uint64_t HashOfWeights(const std::string& folder);

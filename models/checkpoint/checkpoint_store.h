@@ -64,8 +64,7 @@ class CheckpointStore {
   struct Options {
     // How many checkpoints Save leaves; 0: all.
     int64_t keep = 0;
-    // Whether the one with the lowest validation loss is kept besides them, and `best` points to
-    // it.
+    // Whether the one with the lowest validation loss is kept, too, with `best` pointing to it.
     bool keep_best = false;
     // Receives problems that don't make a call fail. Default: a line to std::cerr.
     Warn warn;

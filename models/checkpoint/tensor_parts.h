@@ -51,7 +51,7 @@ std::string PartsIndex(int64_t parts,
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
 
-// Reads from mapped files: only what is asked for. Copies share the mappings.
+// Reads from mapped files, and only what is needed. Copies share the mappings.
 class TensorParts {
  public:
   // Whether the folder has an index.

@@ -64,7 +64,7 @@ struct GptConfig {
   // Experts in the place of the MLPs; n_inner 0: that of the MLPs.
   nn::MixtureOptions mixture = {};
   int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP
-  // Adapters, beside which everything is frozen (nn/lora/add_lora.h).
+  // Adapters; everything else is frozen then (nn/lora/add_lora.h).
   LoraOptions lora = {};
   bool operator==(const GptConfig&) const = default;
 };

@@ -179,7 +179,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
                  !SumsGradients(setup) && !setup.prefers()});
 }
 
-// The same run with so many micro-batches for each data rank.
+// The same run with this many micro-batches for each data rank.
 RunSetup With(const RunSetup& setup, int64_t micro_batches) {
   RunSetup changed = setup;
   changed.micro_batches = setup.data_ranks * micro_batches;

@@ -26,8 +26,8 @@ struct MemoryKinds {
   // Batches, what forward keeps for backward, and what that keeps for weight gradients that a
   // zero-bubble pipeline makes later.
   int64_t activations = 0;
-  // What summing the gradients over ranks and micro-batches takes besides the gradients: buckets
-  // and staging; with sharding, whole gradients of the units that are being summed.
+  // What summing the gradients over ranks and micro-batches takes in addition to the gradients:
+  // buckets and staging; with sharding, whole gradients of the units that are being summed.
   int64_t buckets = 0;
   // With sharding, whole weights of the units that are in use or on their way. `parameters`,
   // `gradients` and `optimizer` are then this rank's parts.
@@ -49,26 +49,27 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // Of the model's parameters that a checkpoint has, which are only the trained ones where there
-  // are adapters: how many elements this rank has, and as how many of them it writes to a
-  // checkpoint in parts where the model has one copy; ranks that have the same ones share these.
-  // And the bytes of the other parameters.
+  // Elements of the parameters that a checkpoint has (with adapters, only the trained ones): how
+  // many this rank has, and how many of these it writes to a checkpoint in parts where the model
+  // has one copy; ranks that have the same ones divide the writing. And the bytes of the other
+  // parameters.
   int64_t elements = 0, written = 0, left_out = 0;
   // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
   // whether each rank does, rather than the first alone.
   int64_t snapshot = 0;
   bool all_copy = false;
-  // Of a GPU: page-locked memory of the host for what is offloaded, and what of it stays from step
-  // to step: weights and optimizer state.
+  // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to
+  // step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;
-  // Steps are CUDA graphs, which keep everything that is reserved; and what the allocator takes
-  // beside it for an evaluation, which is no graph.
+  // Steps are CUDA graphs, which keep everything that is reserved; and `evaluation` is what the
+  // allocator takes in addition for an evaluation, which is no graph.
   bool graphs = false;
   // There are no steps: `peak` and `largest` are those of an evaluation.
   bool evaluates_only = false;
   int64_t evaluation = 0;
   // Bytes of tensors, with weights and optimizer state, at the peak of an evaluation, for which
-  // ranks that compute a sequence together each have all of it. Of the rank that takes most.
+  // ranks that compute a sequence together each have all of it. It is that of the rank that takes
+  // most.
   int64_t evaluating = 0;
   // In a pipeline, the rank along pp with the highest peak; the whole plan describes that rank (of
   // sharded ranks, the one with the most weights). -1: no pipeline.

@@ -24,7 +24,7 @@ struct LoraOptions {
 
 void AddLoraOptions(Options& options, LoraOptions& lora);
 
-// Fails for what has no effect.
+// Fails for options that have no effect.
 void CheckLora(const Options& options, const LoraOptions& lora);
 
 }  // namespace lockstep::models

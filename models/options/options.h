@@ -40,8 +40,8 @@ struct OptionSpec {
   // Returns why a string can't be used and what to write instead, or "". Runs before choices, and
   // for each string of a list.
   std::function<std::string(const std::string&)> check{};
-  // Of a string that was true or false in earlier versions: the words that false and true stand
-  // for, wherever they are still written.
+  // For a string that was true or false in earlier versions: the words that false and true stand
+  // for where they are still written.
   std::vector<std::string> formerly{};
   // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
@@ -208,7 +208,7 @@ std::string ToString(const std::vector<OptionDifference>& differences);
 std::string ToToml(const OptionValue& value);
 
 // The command that runs `program` of //models: through Bazel if it runs this process, else the file
-// beside this program. `called`: the first word of this program's command line.
+// in this program's folder. `called`: the first word of this program's command line.
 std::string CommandOf(const std::string& program, const Environment& environment,
                       const std::string& called);
 // The width of the terminal on stdout, else $COLUMNS, else 100.

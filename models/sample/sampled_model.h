@@ -21,9 +21,9 @@ std::string BaseFor(const std::string& option, const std::string& folder,
 
 // The model of a checkpoint or a Hugging Face folder, on this device. `base` is BaseFor's: matrices
 // in 4 bits are quantised one by one as they are read, and the unquantised model is never in
-// memory. `adapter` may be null; one that the folder has itself is in effect without it. Of several
-// ranks each has its part. InputError if the adapter does not fit the model, and for weights in 4
-// bits on several ranks.
+// memory. `adapter` may be null; one that the folder has itself is in effect without it. With
+// several ranks, each has its part. InputError if the adapter does not fit the model, and for
+// weights in 4 bits on several ranks.
 std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,
                                       const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
                                       Device device);

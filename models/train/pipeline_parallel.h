@@ -19,7 +19,7 @@
 
 namespace lockstep::models {
 
-// The schedule of a step on so many ranks. Throws InputError if there is none for these numbers, or
+// The schedule of a step on these ranks. Throws InputError if there is none for these numbers, or
 // if data ranks would have different numbers of micro-batches.
 dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks);
 

@@ -147,7 +147,7 @@ class Trainer {
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
-  // Of the step being submitted.
+  // Those of the step being submitted.
   BackwardOptions backward_;
   PhaseClock* clock_ = nullptr;
   std::optional<StepGraphs> graphs_;

@@ -63,7 +63,7 @@ class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
   std::vector<std::unique_ptr<Child<Layer>>> layers_;
 };
 
-// What LoraLinear and LoraBranchLinear share; for whoever reads, writes or merges adapters:
+// What LoraLinear and LoraBranchLinear share; for code that reads, writes or merges adapters:
 //   for (nn::LoraAdapter* adapter : nn::LoraAdapters(model)) ... adapter->a()->value() ...
 class LoraAdapter {
  public:

@@ -33,9 +33,9 @@ class ExpertLoads {
   std::vector<HostRead> Take();
   // With sigmoid scores: bias += bias_rate for experts whose load is below the mean, -= for those
   // above it. Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts"
-  // (2024), algorithm 1. Those of routers whose weight is frozen stay, as beside adapters, whose
-  // files do not have them. Loads are integers, so that their sum, and with it the biases, have the
-  // same bits however the step's tokens were partitioned.
+  // (2024), algorithm 1. Biases of routers whose weight is frozen stay, as when adapters are
+  // trained, whose files do not have them. Loads are integers, so that their sum, and with it the
+  // biases, have the same bits however the step's tokens were partitioned.
   void MoveBiases(const LayerLoads& loads) const;
 
  private:

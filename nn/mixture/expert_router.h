@@ -49,7 +49,7 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
     std::function<void(const ExpertOrder&)> count;
   };
   void SetParts(Parts parts) { parts_ = std::move(parts); }
-  // Of offsets only.
+  // Uses only the offsets.
   void CountLoad(const ExpertOrder& order);
   // f32 [n_expert], or undefined.
   const Tensor& bias() const;

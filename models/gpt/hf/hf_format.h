@@ -29,7 +29,8 @@ GptConfig FromHfConfig(const std::string& json, const std::string& source);
 // The model's weights, without adapters, under the names of its family. GPT-2: Conv1D weights as
 // [in, out]; a model without biases gets zeros for them, since the format always has them. Llama:
 // q, k and v, and gate and up, are separate; a tied head is left out. With experts also each
-// expert's matrices. Of a sharded model all ranks produce the items together, in the same order.
+// expert's matrices. If the model is sharded, all ranks produce the items together, in the same
+// order.
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
 // The same with weights from elsewhere, of the model's shapes and dtypes: `weight` is called when
 // an item is written, for the whole of a parameter.
@@ -62,7 +63,7 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
 // another shape, and refuses non-zero biases for a model without biases.
 void LoadHfWeights(Gpt& model, const std::string& path);
 // The same weights one at a time, for a model that need not be in memory: each is read when it is
-// asked for, and is of the dtype that the model's has.
+// needed, and has the dtype of the model's parameter.
 WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.

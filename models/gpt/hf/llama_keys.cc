@@ -123,8 +123,8 @@ void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c)
   for (int64_t i = 0; i < c->n_layer; ++i) {
     if (HasWindow(*c, i) != (types[static_cast<size_t>(i)] == "sliding_attention")) {
       f.Fail("layer_types", StrCat("is ", DumpJson(types),
-                                   "; only that every so many-th layer is \"full_attention\", "
-                                   "counted from the first, is supported"));
+                                   "; supported is only \"full_attention\" in every n-th layer, "
+                                   "counted from the first"));
     }
   }
 }
