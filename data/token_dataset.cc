@@ -80,7 +80,7 @@ void ForManifests(const std::vector<std::string>& paths, const F& f) {
 void RequireFinished(const Manifest& manifest, const std::string& folder) {
   if (manifest.complete()) return;
   throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
-                          "that made it, and it goes on where it was interrupted"));
+                          "that made it, and it continues where it was interrupted"));
 }
 
 // The tokenizer with which `prepare` made these files, or null if it has not.

@@ -200,7 +200,7 @@ void RequireOptions(std::span<const char* const> arguments) {
 // Nothing that was finished is lost, so there is nothing to do but to say so.
 void SayHowToGoOn(int signal) {
   constexpr std::string_view kText =
-      "\nprepare: interrupted; the same command goes on behind the last finished token file, if "
+      "\nprepare: interrupted; the same command continues after the last finished token file, if "
       "there is one\n";
   if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(2);
   raise(signal);  // ends the program as usual, on return: the handler is for one signal
@@ -292,8 +292,8 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     models::Options options(
         {.name = "prepare",
-         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. A call that was "
-                    "interrupted goes on where it was when it is repeated.",
+         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. An interrupted "
+                    "call, when it is repeated, continues where it stopped.",
          .example = "prepare --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 "
                     "--out_dir=tokens"});
     Config config;

@@ -33,11 +33,11 @@ bool LooksLikePreferencePair(const Json& row) {
 
 PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
   if (!LooksLikePreferencePair(row)) {
-    throw InputError(StrCat(place,
-                            ": this row is no pair of answers: expected {\"prompt\": "
-                            "\"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, texts or "
-                            "lists of messages; found ",
-                            FieldsOf(row)));
+    throw InputError(
+        StrCat(place,
+               ": this row is not a pair of answers: expected {\"prompt\": \"...\", \"chosen\": "
+               "\"...\", \"rejected\": \"...\"}, texts or lists of messages; found ",
+               FieldsOf(row)));
   }
   const bool lists = row["chosen"].is_array() && row["rejected"].is_array();
   const bool has_prompt = row.contains("prompt") && !row["prompt"].is_null();

@@ -220,9 +220,9 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
   auto distributed = std::dynamic_pointer_cast<DistributedExperts>(experts);
   LS_CHECK(
       router != nullptr && (distributed || dynamic_cast<nn::Experts*>(experts.get()) != nullptr),
-      "context parallelism: a mixture's router is no nn::ExpertRouter, or its experts are no "
-      "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and "
-      "virtual.cp out");
+      "context parallelism: a mixture's router is not an nn::ExpertRouter, or its experts are not "
+      "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and virtual.cp "
+      "out");
   Parameters parameters = router->Parameters(), all = parameters;
   for (auto& p : experts->Parameters()) (distributed ? all : parameters).push_back(p);
   if (!distributed) all = parameters;

@@ -35,7 +35,7 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     if (tensor) slot = &tensor->own();
     const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
-             "' is no nn::Experts, and only these can be split across ranks");
+             "' is not an nn::Experts, and only these can be split across ranks");
     const auto distributed =
         std::make_shared<DistributedExperts>(experts, group, of_sequence, place);
     exchange->Cut(parts, *distributed->c_fc());

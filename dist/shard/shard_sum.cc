@@ -53,8 +53,8 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
            " ranks that shard the model",
            copies > 1 ? StrCat(", and ", copies, " copies of it,") : "", " needs a power of two ",
            accumulate == Accumulate::kShards
-               ? "of these ranks, since each backward scatters its gradients: use so many, or one "
-                 "micro-batch per rank, or keep whole gradients (parallel.shard=optimizer, "
+               ? "of these ranks, since each backward scatters its gradients: use that many, or "
+                 "one micro-batch per rank, or keep whole gradients (parallel.shard=optimizer, "
                  "Accumulate::kWhole)"
                : "of micro-batches in each copy: change train.grad_accum, or scatter after each "
                  "backward (parallel.shard=gradients, Accumulate::kShards)",

@@ -80,7 +80,7 @@ class Applier {
         if (mixture == nullptr) return false;
         const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture->experts().module());
         LS_CHECK(experts != nullptr, "Parallelize: '", path,
-                 ".experts' is no nn::Experts, and only these can be split across ranks");
+                 ".experts' is not an nn::Experts, and only these can be split across ranks");
         for (const auto& p : experts->Parameters()) Cut(p, 0, {});
         model_.ReplaceChild(path + ".experts", std::make_shared<TensorExperts>(experts, ranks_));
         TakeParts(*mixture, ranks_);
@@ -170,7 +170,7 @@ class Applier {
              "model.qk_norm=none");
     const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
     LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
-             "' is no nn::RmsNorm, and only these can be split across ranks");
+             "' is not an nn::RmsNorm, and only these can be split across ranks");
     if (attention.qk_norm() == nn::QkNorm::kFull) {
       Cut(replaced->weight(), 0, {});
       return model_.ReplaceChild(StrCat(path, ".", norm.name()),

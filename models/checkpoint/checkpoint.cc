@@ -184,7 +184,7 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
   if (!PathExists(file)) {
-    throw InputError(StrCat(file, " is missing: the model has state beside its weights ('",
+    throw InputError(StrCat(file, " is missing: the model has state in addition to its weights ('",
                             buffers[0].first, "'), which every checkpoint of it holds"));
   }
   const SafetensorsSet set = SafetensorsSet::Open(file);
@@ -271,9 +271,9 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
   const std::string path = WeightsOf(adapted);
   const bool adapters = PeftAdapter::Exists(adapted);
   if (adapters && !HasAdapters(model)) {
-    throw InputError(StrCat(adapted, " has adapters, beside which a model cannot be trained as a ",
-                            "whole: go on with the same lora.rank and lora.targets, or merge them "
-                            "first"));
+    throw InputError(
+        StrCat(adapted, " has adapters, with which a model cannot be trained as a ",
+               "whole: continue with the same lora.rank and lora.targets, or merge them first"));
   }
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);

@@ -64,7 +64,7 @@ std::optional<int32_t> EndOfAnswer(const std::string& folder,
   } catch (const InputError& e) {
     std::fprintf(stderr,
                  "export_gpt: note: the chat template does not show which token ends an answer, so "
-                 "the tokenizer's eos stands alone: %s\n",
+                 "only the tokenizer's eos ends it: %s\n",
                  e.what());
     return std::nullopt;
   }
@@ -224,8 +224,8 @@ void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSo
   CheckBase(adapter, source.weights_folder);
   if (!adapter.base_kind().empty()) {
     std::fprintf(stderr,
-                 "export_gpt: note: %s was trained beside weights in 4 bits (%s), and is merged "
-                 "into those of %s, which differ from them by that rounding\n",
+                 "export_gpt: note: %s was trained on weights in 4 bits (%s), and is merged into "
+                 "the weights of %s, which differ from those by that rounding\n",
                  adapter.folder().c_str(), adapter.base_kind().c_str(),
                  source.weights_folder.c_str());
   }

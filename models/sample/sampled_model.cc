@@ -19,9 +19,9 @@ std::string BaseFor(const std::string& option, const std::string& folder,
     const std::string of_adapter = adapter.base_kind().empty() ? stored : adapter.base_kind();
     if (base.empty()) base = of_adapter;
     if (base == of_adapter) continue;
-    throw InputError(StrCat(all[0].folder(), " was trained beside weights of the kind ", base,
-                            ", and ", adapter.folder(), " beside ", of_adapter,
-                            ": say which ones all are to have with --base"));
+    throw InputError(StrCat(all[0].folder(), " was trained on weights of the kind ", base, ", and ",
+                            adapter.folder(), " on ", of_adapter,
+                            ": choose the kind for all of them with --base"));
   }
   return base.empty() ? stored : base;
 }

@@ -101,7 +101,7 @@ void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraO
   if (kind.empty() || kind == lora.base) return;
   options.Fail({"lora.base"},
                StrCat(options.Describe("lora.base"), ", but the adapters of ", adapter.folder(),
-                      " were trained beside weights in 4 bits: use lora.base = \"", kind, "\""));
+                      " were trained on weights in 4 bits: use lora.base = \"", kind, "\""));
 }
 
 }  // namespace

@@ -80,8 +80,8 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
       parallel.shard != "none") {
     options.Fail({"parallel.schedule", "parallel.shard", "lora.rank"},
                  StrCat(options.Describe("parallel.schedule"),
-                        " puts embedding and head on one rank, and their weight, which is tied and "
-                        "frozen beside adapters, cannot be cut twice by ",
+                        " puts embedding and head on one rank, and their weight, which is tied "
+                        "and, with adapters, frozen, cannot be cut twice by ",
                         options.Describe("parallel.shard"),
                         ": use parallel.schedule=1f1b or parallel.shard=none"));
   }

@@ -193,10 +193,9 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   SetNumThreads(ThreadsOf(config, rendezvous));
   const bool only_evaluate = mode == RunMode::kEvaluate;
   if (only_evaluate && config.init_from.empty()) {
-    throw InputError(
-        StrCat("--eval_only says nothing of random weights: name what to evaluate, as "
-               "with --init_from=",
-               config.out_dir, "/latest"));
+    throw InputError(StrCat(
+        "--eval_only has no weights to evaluate but random ones: name some, as with --init_from=",
+        config.out_dir, "/latest"));
   }
   if (mode == RunMode::kDryRun) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again

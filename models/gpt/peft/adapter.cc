@@ -172,7 +172,7 @@ void PeftAdapter::CheckScale(const std::string& module, double scale) const {
                    " --lora.rank_stabilized=", config_.rank_stabilized ? "true" : "false", ", or ");
   throw InputError(StrCat(JoinPath(folder_, kAdapterConfig), ": what the adapter of ", module,
                           " adds is multiplied by ", own,
-                          " (lora_alpha and r), and the model that ",
+                          " (lora_alpha and r), but the model that ",
                           "is to have its values multiplies it by ", scale, ": use ", options,
                           "--init_from=WEIGHTS --lora.init_from=", folder_,
                           ", which takes ranks and alphas from the file"));
@@ -230,11 +230,12 @@ bool PeftAdapter::IsOfResized(const std::string& module) const {
 void PeftAdapter::CheckVocabulary(const Gpt& model, const SafetensorsEntry& entry) const {
   const int64_t rows = entry.shape.empty() ? 0 : entry.shape[0];
   if (rows == model.config().vocab_size) return;
-  Fail(entry, StrCat("has ", rows, " rows, but the model's vocabulary has ",
-                     model.config().vocab_size, " tokens: PEFT writes it where the model's ",
-                     "vocabulary was changed before training (resize_token_embeddings). Change ",
-                     "that of the weights likewise, and save them (save_pretrained), for use with ",
-                     "this adapter"));
+  Fail(entry,
+       StrCat("has ", rows, " rows, but the model's vocabulary has ", model.config().vocab_size,
+              " tokens: PEFT writes it if the model's ",
+              "vocabulary was changed before training (resize_token_embeddings). Change ",
+              "that of the weights in the same way, and save them (save_pretrained), for use with ",
+              "this adapter"));
 }
 
 void PeftAdapter::MarkSaved(Gpt& model) const {

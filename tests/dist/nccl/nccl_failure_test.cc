@@ -69,7 +69,7 @@ TEST(NcclFailureTest, CallsForDifferentPurposesDiffer) {
     EXPECT_THAT(
         errors,
         Each(HasSubstr(check ? "rank 1 makes this call for another purpose than the other ranks"
-                             : "in what they are for, as for another block")));
+                             : "in their purpose, such as another block")));
   }
 }
 
