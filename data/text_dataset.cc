@@ -133,7 +133,7 @@ class DocumentEncoder {
     if (tokenizer_ != nullptr) marks_ = MarksOf(*tokenizer_, /*nanogpt=*/false);
   }
 
-  // `first`: it begins a document; else it goes on with the last one.
+  // `first`: it begins a document; else it continues the last one.
   void Add(std::string_view text, bool first) {
     if (first) {
       EndDocument();
@@ -264,7 +264,8 @@ Dataset FromDocuments(const DatasetOptions& options) {
       rest.remove_prefix(size);
     }
   }
-  // Documents with a bos have other tokens than those of earlier versions, whose runs can't go on.
+  // Documents with a bos have other tokens than those of earlier versions, whose runs can't be
+  // continued.
   const DocumentMarks marks = MarksOf(*dataset.tokenizer, /*nanogpt=*/false);
   if (!marks.after.empty()) hash.Update(std::as_bytes(std::span(marks.before)));
   dataset.fingerprint = hash.HexDigest();

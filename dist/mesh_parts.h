@@ -22,7 +22,7 @@ class PartsAxis {
   // Whether the ranks have different elements of the parameter, rather than the same.
   virtual bool Divides(const Parameter& parameter) const = 0;
   // Whether each rank has either all elements of a parameter or none, as the ranks of a pipeline
-  // do, and whether this rank has those of the parameter.
+  // do, and whether this rank has the elements of the parameter.
   virtual bool is_placement() const { return false; }
   virtual bool Holds(const Parameter&) const { return true; }
   // This rank's number among the ranks that have the same elements of the parameter, and how many

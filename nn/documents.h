@@ -41,8 +41,8 @@ class DocumentScope {
   const DocumentScope* const previous_;
 };
 
-// Those of this thread's innermost scope; undefined outside of any. For layers that depend on them.
-// Throws ArgumentError where a KvCacheScope continues texts, of which each row has one.
+// The documents of this thread's innermost scope; undefined outside of any. For layers that depend
+// on them. Throws ArgumentError where a KvCacheScope continues texts, of which each row has one.
 const Documents& CurrentDocuments();
 
 }  // namespace lockstep::nn

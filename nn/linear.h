@@ -27,7 +27,7 @@ class LinearParameters : public Interface {
 
  protected:
   LinearParameters(int64_t in_features, int64_t out_features, const LinearOptions& options);
-  // With those of another module; bias may be null.
+  // With the parameters of another module; bias may be null.
   LinearParameters(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias);
 
  private:

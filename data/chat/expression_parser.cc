@@ -86,7 +86,7 @@ ExpressionPtr ExpressionParser::ParseTuple(bool conditional) {
 
 ExpressionPtr ExpressionParser::ParseBinary(int least) {
   ExpressionPtr left = least <= kNotPrecedence && Is("not") ? ParseNot() : ParseUnary();
-  const Expression* chain = nullptr;  // the comparison that goes on
+  const Expression* chain = nullptr;  // the comparison that continues
   for (;;) {
     const bool not_in = Is("not") && Is("in", 1);
     const auto op = std::ranges::find_if(kOperators, [&](const Operator& candidate) {

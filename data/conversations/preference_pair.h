@@ -1,4 +1,4 @@
-// Pairs of answers of which one is preferred, in files of JSONL.
+// Pairs of answers, one of them preferred, in files of JSONL.
 #pragma once
 
 #include <nlohmann/json.hpp>

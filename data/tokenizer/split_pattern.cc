@@ -168,7 +168,7 @@ class Translator {
       if (end == std::string_view::npos) Refuse("an open [:");
       return Copy(end + 2 - at_);
     }
-    // Sets inside of sets are Oniguruma's alone.
+    // Only Oniguruma has sets inside of sets.
     if (c == '[') Refuse("a character class inside of another");
     if (c == '&' && Next(1) == '&') Refuse("an intersection (&&) of character classes");
     if (c == ']') in_class_ = false;

@@ -103,7 +103,7 @@ class ChunkLossNode : public Node {
 
 class ContextMixture {
  public:
-  // `parameters`: but for those of `distributed` experts, null if there are none.
+  // `parameters`: all except those of `distributed` experts, null if there are none.
   ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks,
                  std::shared_ptr<DistributedExperts> distributed, TensorRanksPtr same)
       : router_(router),

@@ -13,7 +13,7 @@
 namespace lockstep::dist {
 
 // In the place of an nn::Experts, whose parameters are this rank's experts': ShareExperts puts it
-// there. rows [R, C] and offsets of all experts -> [R, C], of which other ranks compute some.
+// there. rows [R, C] and offsets of all experts -> [R, C]; other ranks compute some of the result.
 // Collective over the group. The host waits for the loads.
 class DistributedExperts : public nn::ExpertsLayer {
  public:

@@ -24,13 +24,14 @@ Assignment AssignForExperts(int64_t micro_batches, int64_t ranks, int64_t expert
 // up: an expert sees the samples of all ranks of its group already.
 //
 // With GradientSum::kOrdered, the bits are those of one process; as a rank's own micro-batches are
-// then no subtree of the sum, it sends what is whole once for each of its micro-steps.
+// then not a subtree of the sum, it sends the gradients of whole weights once for each of its
+// micro-steps.
 class ExpertParallel : public DataRanks, public BackwardObserver {
  public:
   // Collective. `data`: all ranks. `copies`: those that have the same experts, rank / experts of
-  // `data` each (the axis "edp" of a Mesh); null: this rank alone. Groups and module outlive it,
-  // the weights have memory. As in DataParallel, ranks begin with rank 0's weights. `options`: but
-  // for the assignment. `control` as there. Throws ArgumentError if ShareExperts does not fit.
+  // `data` each (the axis "edp" of a Mesh); null: only this rank. Groups and module outlive it, the
+  // weights have memory. As in DataParallel, ranks begin with rank 0's weights. `options`: except
+  // the assignment. `control` as there. Throws ArgumentError if ShareExperts does not fit.
   ExpertParallel(ProcessGroup* data, ProcessGroup* copies, Module& module,
                  ReducerOptions options = {}, std::shared_ptr<ProcessGroup> control = nullptr);
   ~ExpertParallel() override { LeaveControl(); }

@@ -26,7 +26,7 @@ namespace lockstep::dist {
 //
 // `sequence`: those of the group that compute this rank's sequences together, if they do
 // (ParallelizeContext, afterwards, which throws ArgumentError if it was not told of them); null:
-// this rank alone. Where these are all of the group, the sum over data-parallel ranks need not know
+// only this rank. Where these are all of the group, the sum over data-parallel ranks need not know
 // of experts: all of these ranks have the same part of the model.
 //
 // To be called before an optimizer or anything else holds a parameter, whether or not they have

@@ -14,13 +14,13 @@
 
 namespace lockstep::dist {
 
-// The value of a parameter of which only the leaves are used; it counts as no memory in a plan,
-// either.
+// The value of a parameter whose leaves alone are used; it takes no memory in a plan, either.
 Tensor WithoutMemory(const Shape& shape, DType dtype);
 
 // Cuts its parameters, of which each rank keeps a part (Parameter::value), and has memory for the
 // whole weights and gradients only while they are used: tensors keep pointing at the storages,
-// whose memory is released and taken again. For use by one thread, but for what says otherwise.
+// whose memory is released and taken again. For use by one thread, except where a function says
+// otherwise.
 class ShardUnit {
  public:
   // All of the parameters are trainable, or none; they are whole, or cut by Parallelize, and in

@@ -12,7 +12,7 @@ namespace lockstep::dist {
 
 enum class TensorStyle {
   kColumn,      // nn::Linear: ColumnLinear; nn::LoraLinear: its base, and its adapter
-  kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: likewise
+  kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: the same
   kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::BranchNorm, nn::Dropout: SequenceNorm, ...

@@ -49,7 +49,7 @@ class TensorRanks {
   virtual int64_t PartAt(int64_t j) const { return first() + j; }
   virtual int64_t sequence_parts() const { return parts_; }
   // The ranks that compute each of these parts together: of its tokens a rank has those of its
-  // rank among them. Null: this rank computes its parts alone.
+  // rank among them. Null: this rank computes its parts on its own.
   virtual std::shared_ptr<const TensorRanks> within() const { return nullptr; }
   // What this rank has of a residual stream [B, T, C], in training. Throws ArgumentError unless the
   // parts, and those within them, divide T.

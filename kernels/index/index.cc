@@ -59,7 +59,7 @@ Tensor Checked(const char* op, const Tensor& x, int dim, const Tensor& index) {
   return checked;
 }
 
-// For an index that has the shape of x, but for one dimension.
+// For an index that has the shape of x, except in one dimension.
 Tensor CheckedLikeX(const char* op, const Tensor& x, int dim, const Tensor& index) {
   bool fits = index.defined() && index.ndim() == x.ndim();
   for (int i = 0; fits && i < x.ndim(); ++i) fits = i == dim || index.dim(i) == x.dim(i);

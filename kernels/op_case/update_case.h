@@ -1,4 +1,4 @@
-// An optimizer's update as an OpCase: all are alike but for their arithmetic.
+// An optimizer's update as an OpCase: all are alike except in their arithmetic.
 #pragma once
 
 #include <functional>

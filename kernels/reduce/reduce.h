@@ -30,7 +30,7 @@ class Dims : public std::vector<int> {
 
 // Sums run in f32 or wider, in trees whose shape depends only on the sizes, so the error grows with
 // the logarithm of their length. Save nothing. The sum over no elements is 0; their mean is an
-// error. The sum of integers or bools is exact (but for overflow of i64, which wraps around), an
+// error. The sum of integers or bools is exact (except for overflow of i64, which wraps around), an
 // i64, and has no gradient.
 Tensor Sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);

@@ -19,7 +19,7 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
   return all;
 }
 
-// Where sums are made in other parts, a run would go on with other bits than it promises.
+// Where sums are made in other parts, a run would continue with other bits than it promises.
 void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
   if (now.dist.reduction != "ordered") return;
   const auto check = [&](const char* key, int64_t parts, int64_t wanted) {

@@ -55,7 +55,7 @@ struct MemoryPlan {
   // parameters.
   int64_t elements = 0, written = 0, left_out = 0;
   // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
-  // whether each rank does, rather than the first alone.
+  // whether each rank does, rather than only the first.
   int64_t snapshot = 0;
   bool all_copy = false;
   // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to

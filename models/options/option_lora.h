@@ -14,7 +14,7 @@ struct LoraOptions {
   double dropout = 0;
   std::string targets = "all";  // models/gpt/lora_targets.h
   bool rank_stabilized = false;
-  std::string init_from;  // a folder of adapters to go on with, which decides all but the dropout
+  std::string init_from;  // a folder of adapters to continue, which decides all but the dropout
   std::string base = "model";  // storage of the frozen matrices: model, nf4 or nf4_single
 
   bool quantizes() const { return base != "model" && (rank > 0 || !init_from.empty()); }

@@ -81,15 +81,15 @@ void AdoptMixture(const WeightsFolder& weights, const GptConfig& shape, ModelOpt
   CheckMixture(options, *m, weights.path);
 }
 
-// Fails unless training goes on with these adapters as they are: so does a dry run, which reads no
-// weights.
+// Fails unless training continues with these adapters as they are: so does a dry run, which reads
+// no weights.
 void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
   const bool has_own = !lora.init_from.empty();
   if (lora.rank == 0 && !has_own) {
     options.Fail({"init_from", "lora.rank"},
                  StrCat(adapter.folder(), " has adapters, and without lora.rank all weights are ",
                         "trained: use lora.rank = ", adapter.config().rank,
-                        " to go on with these, or merge them first (export_gpt --checkpoint=",
+                        " to continue with these, or merge them first (export_gpt --checkpoint=",
                         adapter.folder(), " --out=merged)"));
   }
   if (!has_own && adapter.config().rank_pattern.empty() && lora.rank != adapter.config().rank) {

@@ -75,8 +75,8 @@ ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
 bool IsSharded(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);
-// This rank of the mesh and those of other copies of the model that have the same part of it, of
-// which each writes a share. (What a part has in common with others, such as norms, is on more.)
+// This rank of the mesh and the ranks of other copies of the model that have the same part of it;
+// each of them writes a share. (What a part has in common with others, such as norms, is on more.)
 std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.

@@ -20,7 +20,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 // Splits the layers and, where plan.context_pairs is above 1, the sequences across ranks. Returns
-// the ranks that compute a sequence together, or a layer, of which there may be only one.
+// the ranks that compute a sequence, or a layer, together; there may be only one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
 
 // Collective over the ranks that compute layers or sequences together, between steps. Throws

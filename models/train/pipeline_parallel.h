@@ -62,10 +62,10 @@ class PipelineParallel : public dist::DataRanks {
                    dist::TensorRanksPtr tensor = nullptr);
   ~PipelineParallel() override;
 
-  // Collective: the gradients of a step, summed over all micro-batches. `batches`: those of
-  // micro_order(), which ranks of one pipeline have in common; `root`: the gradient of each loss,
-  // before the state's loss scale. The sums of the losses are on the last stage's rank, in the
-  // batches' order; none on the others. Parameters that are elsewhere get an empty gradient.
+  // Collective: the gradients of a step, summed over all micro-batches. `batches`: the
+  // micro-batches of micro_order(), which all ranks of a pipeline have; `root`: the gradient of
+  // each loss, before the state's loss scale. The sums of the losses are on the last stage's rank,
+  // in the batches' order; none on the others. Parameters that are elsewhere get an empty gradient.
   std::vector<HostRead> Gradients(std::span<const data::Batch> batches, double root,
                                   const StepState& state,
                                   std::span<BackwardObserver* const> observers = {});

@@ -98,7 +98,7 @@ void CheckHeldOut(const Options& options, const RunSetup& setup) {
   constexpr std::string_view kKey = "data.val_fraction";
   const bool given =
       options.IsWritten(kKey) && setup.config.data.val_fraction != DataOptions().val_fraction;
-  // What an earlier version began goes on.
+  // What an earlier version began continues.
   if (!given || !setup.dataset.val_has_files || setup.start.checkpoint) return;
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
                               " has files for validation: leave ", kKey, " out, or name only the ",

@@ -91,8 +91,8 @@ class Trainer {
 
   // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
   // among them, also those of `context`; the result has the same bits at any number of ranks.
-  // With `preference` it is the mean over the pairs of the batches, of which this also measures the
-  // rewards, if asked.
+  // With `preference` it is the mean over the pairs of the batches; their rewards are measured,
+  // too, if `metrics` is set.
   double Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics = nullptr);
   // The same; or nothing, if `stop` says so. It is asked between batches, at the same ones on all
   // ranks, where it must say the same.

@@ -159,7 +159,7 @@ class LoraBranchLinear : public LoraAdapter, public BranchLayer {
   Child<LoraUpdate> update_;
 };
 
-// Those of a model, in the order of its modules. With them the model has names.
+// The adapters of a model, in the order of its modules. With them the model has names.
 std::vector<LoraAdapter*> LoraAdapters(Module& model);
 
 // Their parameters, by their names in the model.

@@ -92,7 +92,7 @@ class QuantizedBranchLinear : public QuantizedWeight<BranchLayer> {
   ops::Branch Forward(ops::Branch x) override;
 };
 
-// Those of a model, with their paths, in the order of its modules.
+// The quantised layers of a model, with their paths, in the order of its modules.
 std::vector<std::pair<std::string, QuantizedLayer*>> QuantizedLayers(const Module& model);
 // How many weights these have.
 int64_t NumQuantizedWeights(const Module& model);

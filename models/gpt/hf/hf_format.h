@@ -50,8 +50,8 @@ std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, c
 bool IsOfAdapter(std::string_view parameter);
 
 // Fills a folder that transformers loads: `config` (config.json), and the tensors, in this order,
-// in model.safetensors; if they take more than `max_bytes`, in files of at most so much (one
-// tensor, if it alone takes more), model-00001-of-0000n.safetensors and so on, with
+// in model.safetensors; if they take more than `max_bytes`, in files of at most so much (or one
+// tensor that takes more), model-00001-of-0000n.safetensors and so on, with
 // model.safetensors.index.json. IoError.
 void WriteHfFolder(const std::string& folder, const std::string& config,
                    std::span<const SafetensorsItem> tensors, int64_t max_bytes);

@@ -1,4 +1,4 @@
-// Adapters through the programs: train_gpt goes on with one that PEFT made, sample_gpt uses it, and
+// Adapters through the programs: train_gpt continues one that PEFT made, sample_gpt uses it, and
 // both know when its base is not the one it belongs to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
