@@ -38,8 +38,8 @@ void RequireUtf8(std::string_view text, const std::string& name) {
                           "--data.tokenizer=byte. The names of token files must end in .bin"));
 }
 
-// Encodes a large text in pieces, on all threads, so that beside its tokens there is little in
-// memory; unless the tokenizer needs the whole.
+// Encodes a large text in pieces, on all threads, so that little more than its tokens is in memory;
+// unless the tokenizer needs the whole.
 std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
                                               size_t begin, size_t end, const std::string& name) {
   constexpr size_t kPieceBytes = size_t{1} << 23;

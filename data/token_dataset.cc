@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-// Of GPT-2's vocabulary and of Llama 3's; llm.c begins each document with it.
+// From GPT-2's vocabulary and from Llama 3's; llm.c begins each document with it.
 constexpr int32_t kGpt2EndOfText = 50256, kLlama3BeginOfText = 128000;
 
 bool Contains(const TokenSource& source, int32_t token) {

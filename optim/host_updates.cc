@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;        // of a tensor in a buffer, in bytes
 constexpr int64_t kLeastPieces = 8;        // of an update
-constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are asked for
+constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are needed
 constexpr int64_t kLeastElements = 1024;   // pieces of a tensor are multiples, but the last
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

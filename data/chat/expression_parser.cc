@@ -184,7 +184,7 @@ ExpressionPtr ExpressionParser::ParseInteger() {
   return Constant(token.position, Value::Int(integer));
 }
 
-// Of a list or dict, and its end.
+// Parses the elements of a list or dict, and its end.
 ExpressionPtr ExpressionParser::ParseElements(ExpressionPtr whole, std::string_view end) {
   while (!Take(end)) {
     if (!whole->operands.empty()) {

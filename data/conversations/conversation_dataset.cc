@@ -147,7 +147,7 @@ struct PlacedRow {
   std::string place;
 };
 
-// Of JSONL that can be read.
+// The first row of JSONL that can be read.
 std::optional<PlacedRow> FirstRow(const std::string& path) try {
   if (path.empty() || path.ends_with(".bin")) return std::nullopt;
   const std::vector<std::string> files = ListTextFiles(std::vector{path});

@@ -17,7 +17,7 @@ bool BeginsWithAnswer(const Json& messages, const std::string& field, const std:
   return !read.messages.empty() && read.messages[0]["role"] == "assistant";
 }
 
-// The messages that both begin with, of which the last of neither is one.
+// The number of messages with which both begin, without the last message of either.
 size_t CommonMessages(const Conversation& a, const Conversation& b) {
   const size_t most = std::min(a.messages.size(), b.messages.size()) - 1;
   size_t common = 0;

@@ -17,7 +17,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of layers that are whole on each rank.
+// For layers that are whole on each rank.
 std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<nn::Linear*>(module)) {
     return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks);
@@ -32,7 +32,7 @@ std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   return nullptr;
 }
 
-// Of the layers of which the ranks within have parts.
+// For layers of which the ranks within have parts.
 std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<ColumnLinear*>(module)) {
     return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks,

@@ -93,7 +93,7 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
 
 namespace {
 
-// `is_main`: of the ranks of which `any` says whether something is true on one.
+// `is_main`: among the ranks over which `any` tells whether something is true on one.
 void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
           const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,

@@ -140,7 +140,7 @@ bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
 void HostCollectives::CheckExchange(const Collective& c, std::span<const int> peers,
                                     std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
-  // Of a transfer, the two ranks have words of their own.
+  // For a transfer, the two ranks have words of their own.
   CompareHeaders(c, /*purpose=*/0, peers, peers, traffic, /*same=*/true, deadline);
 }
 

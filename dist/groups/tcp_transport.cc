@@ -201,7 +201,7 @@ class TcpTransport : public Transport {
     }
   }
 
-  // Of two ranks, the one with the higher number dials. Throws ConnectionError if there can be no
+  // The one of two ranks with the higher number dials. Throws ConnectionError if there can be no
   // connection.
   bool IsConnected(int peer) {
     Peer& p = Of(peer);

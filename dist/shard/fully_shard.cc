@@ -235,7 +235,7 @@ void FullyShard::MakeUnits() {
   }
 }
 
-// Of tied weights, whoever keeps them apart.
+// The uses of tied weights whose gradients are kept apart.
 std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::UsesApart() const {
   std::vector<std::shared_ptr<nn::TiedWeight>> uses;
   for (const TiedGradients* tied : {options_.apart, tied_.get()}) {

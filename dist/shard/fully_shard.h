@@ -85,7 +85,7 @@ struct ShardGroups {
 // Takes the place of DataParallel where a model is too large for one rank; the rest of a loop stays
 // as it is:
 //   FullyShard sharded(group.get(), model);
-// model.Materialize(device, seed); // only this rank's parts; or before
+//   model.Materialize(device, seed);                     // only this rank's parts; or before
 //   optim::AdamW adamw(model.Parameters());              // state for them
 //   ... a step as with DataParallel; ClipGradNorm and every optimizer know of the cuts ...
 //

@@ -101,7 +101,7 @@ class Applier {
     Cut(layer.weight(), 1, {});
     return std::make_shared<RowLinear>(layer, ranks_);
   }
-  // Of a slice's adapter, which has the cuts of the layer's segments that the slice consists of.
+  // Splits a slice's adapter, which has the cuts of those of the layer's segments that it covers.
   bool ShareAdapted(nn::LoraLinear& adapted, const std::vector<int64_t>& segments) {
     const std::string& path = adapted.adapter_path();
     adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));

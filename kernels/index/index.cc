@@ -21,7 +21,7 @@ struct Layout {
     inner = blocks[2];
   }
   Shape Blocks(int64_t size) const { return {outer, size, inner}; }
-  // Of a contiguous tensor.
+  // For a contiguous tensor.
   Tensor ToBlocks(const Tensor& x) const { return x.View(Blocks(x.dim(dim))); }
 };
 
@@ -128,7 +128,7 @@ class GatherNode : public Node {
   Layout layout_;
 };
 
-// Of Scatter and ScatterAdd.
+// The node of Scatter and ScatterAdd.
 class ScatterNode : public Node {
  public:
   ScatterNode(const char* name, bool add, const Tensor& index, const Layout& layout)

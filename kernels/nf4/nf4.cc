@@ -119,7 +119,7 @@ void DequantizePanel(Stream stream, std::span<const Nf4Matrix> weight, int64_t r
 
 class Nf4LinearNode : public Node {
  public:
-  // Of x only the shape is needed.
+  // Only the shape of x is needed.
   explicit Nf4LinearNode(std::span<const Nf4Matrix> weight)
       : Node("nf4"), weight_(weight.begin(), weight.end()) {
     for (Nf4Matrix& m : weight_) {

@@ -91,8 +91,8 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0; of a model with adapters only what is trained, and of that the f32
-  // originals where the optimizer has some, as PEFT keeps adapters in f32 beside 16-bit weights.
+  // All of it on rank 0; with adapters, only what is trained, in its f32 originals where the
+  // optimizer has some, as PEFT keeps adapters in f32 with 16-bit weights.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;

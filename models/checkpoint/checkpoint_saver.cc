@@ -120,7 +120,7 @@ class SharedSave {
             const std::exception_ptr error = Add(files, out);
             const auto reports = Exchange(error ? FailureText(error) : "");
             state = kRefused;
-            ThrowTogether(error, reports);  // of which all ranks know now
+            ThrowTogether(error, reports);  // all ranks know of them now
             state = kWritten;
             for (size_t r = 1; r < reports.size(); ++r) {
               out.Adopt(ParseManifest(reports[r], StrCat("the report of rank ", r)));

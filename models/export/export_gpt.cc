@@ -124,7 +124,7 @@ std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
   return DumpJson(j, 2) + "\n";
 }
 
-// What goes into the folder beside model and config.json.
+// What goes into the folder in addition to the model and config.json.
 std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer& t,
                                                            const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> files;

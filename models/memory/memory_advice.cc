@@ -19,7 +19,7 @@ struct Change {
   std::function<void(RunSetup&)> apply;
   bool several = false;  // of its kind at once: only where nothing is enough by itself
 };
-// Changes of one kind, of which a run makes at most one, from the cheapest to the one that saves
+// Changes of one kind (a run makes at most one of them), from the cheapest to the one that saves
 // most.
 using Changes = std::vector<Change>;
 
@@ -38,7 +38,7 @@ Changes SmallerBatches(const RunSetup& setup) {
   return changes;
 }
 
-// What has to be said so that the changed run has its micro-batches; "" where that follows from
+// The option that gives the changed run its micro-batches; "" where that follows from
 // train.global_batch_size, or is as before. None if its ranks cannot have equally many.
 std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
   const TrainOptions& train = setup.config.train;

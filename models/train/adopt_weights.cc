@@ -14,8 +14,8 @@ struct WeightsFolder {
   const Options& options;
   const std::string& path;
 
-  // Fails if the user asked for another value than that of the weights. With `zero_is_open` 0 asks
-  // for that of the weights.
+  // Fails if the user asked for a value that differs from that of the weights. With `zero_is_open`
+  // 0 means that of the weights.
   template <class T>
   void Adopt(std::string_view key, T* option, T of_weights, bool zero_is_open = false) const {
     const bool open = zero_is_open && *option == T{};

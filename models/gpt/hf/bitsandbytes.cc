@@ -16,7 +16,7 @@ constexpr char kState[] = ".quant_state.bitsandbytes__";
   throw InputError(StrCat(*entry.source, ": '", entry.name, "' ", what));
 }
 
-// One of the tensors beside a matrix.
+// One of the tensors that describe a matrix.
 const SafetensorsEntry& Beside(const FindEntry& find, const SafetensorsEntry& matrix,
                                const std::string& name, const char* suffix) {
   const SafetensorsEntry* entry = find(name + suffix);

@@ -53,11 +53,11 @@ GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults) {
   c.n_inner = f.Integer("intermediate_size");
   c.n_layer = f.Integer("num_hidden_layers");
   c.n_head = f.Integer("num_attention_heads");
-  // A null asks for as many as heads.
+  // A null means as many as heads.
   const bool left_out = !f.j.contains("num_key_value_heads");
   c.n_kv_head =
       f.Integer("num_key_value_heads", left_out ? defaults.n_kv_head.value_or(c.n_head) : c.n_head);
-  // A null asks for n_embd / n_head.
+  // A null means n_embd / n_head.
   c.head_dim = f.IntegerOrNull("head_dim", defaults.head_dim);
   c.norm_eps = f.Number("rms_norm_eps", defaults.eps);
   c.init_std = f.Number("initializer_range", 0.02);

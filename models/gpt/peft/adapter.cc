@@ -76,7 +76,7 @@ std::string AdaptableNames(const std::vector<AdaptableLayer>& layers) {
   return out;
 }
 
-// Of the logical shape, in f32.
+// `whole` has the logical shape, in f32.
 void SetValue(const Parameter& p, const Tensor& whole) {
   const NoGrad no_grad;
   p.value().Detach().CopyFrom(p.PartOf(whole));
