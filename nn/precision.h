@@ -1,4 +1,4 @@
-// In which dtypes a model computes, and its parts.
+// The dtypes in which a model and its parts compute.
 #pragma once
 
 #include <memory>

@@ -114,7 +114,7 @@ class Optimizer : public StepUpdater {
   Optimizer& operator=(const Optimizer&) = delete;
 
   const char* name() const override { return settings_.name; }
-  // Those that were trainable when the optimizer was made, group by group.
+  // The parameters that were trainable when the optimizer was made, group by group.
   const std::vector<std::shared_ptr<Parameter>>& parameters() const override { return parameters_; }
 
   // Begins a step on the state, before its first forward, on the current stream. Keep the result
@@ -183,7 +183,7 @@ class Optimizer : public StepUpdater {
   struct Trained {
     UpdateTensors tensors;       // value and grad only within Step
     size_t rule = 0, betas = 0;  // indices
-    // What the parameter was when the optimizer was made.
+    // The parameter's properties when the optimizer was made.
     Device device;
     DType dtype;
     Shape shape;

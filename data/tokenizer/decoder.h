@@ -20,7 +20,7 @@ class Decoder {
   // Throws InputError for anything else, and for steps in an order that no model has.
   explicit Decoder(const JsonObject& json);
 
-  // What the token adds to a text that others have begun.
+  // The text that the token adds after other tokens.
   std::string Text(std::string_view token) const;
 
   // The text of a sequence, from the texts of its tokens joined; `first` is the size of the first

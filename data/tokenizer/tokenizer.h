@@ -31,9 +31,9 @@ class Tokenizer {
   // Appends what Encode returns to `ids`. After an exception, `ids` may have some of it.
   virtual void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const;
 
-  // As EncodeTo, where `text` continues one that has been encoded already: nothing that a tokenizer
-  // puts before a text, such as Llama 2's space, comes before it. The ids are those of both texts
-  // at once if they meet where data/text/text_parts.h says so.
+  // As EncodeTo, where `text` continues one that has been encoded already: the tokenizer's usual
+  // prefix of a text, such as Llama 2's space, is left out. The ids are those of both texts at once
+  // if they meet where data/text/text_parts.h says so.
   virtual void EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const {
     EncodeTo(text, ids);
   }

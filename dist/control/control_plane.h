@@ -40,8 +40,8 @@ std::string Describe(const DeclaredPause& pause);
 template <class T>
 struct Answers {
   std::map<int, T> by_rank;
-  // Those that are known not to answer. Where that is a rank on the way to the others, nothing is
-  // known of these: they are in neither.
+  // The ranks that are known not to answer. Where that is a rank on the way to the others, nothing
+  // is known of these: they are in neither.
   std::vector<int> silent = {};
 };
 // "; rank 0 does not answer (...)", or "" for none.

@@ -63,7 +63,7 @@ class FailureBoard {
 
   // Makes this the run's failure unless there is one already; returns the one that counts.
   Failure Post(Failure failure);
-  // The positions of the ranks, this one included, as ControlPlane::Ask answers. Those that do not
+  // The positions of the ranks, this one included, as ControlPlane::Ask answers. Ranks that do not
   // know the group have called nothing.
   Answers<CallPosition> Positions();
   // The ranks' calls with that number, and their last ones; the rest as in CallLog.

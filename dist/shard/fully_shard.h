@@ -159,7 +159,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
     bool of_experts = false;  // split across ranks
     bool is_summed() const { return memory->trainable() && !makers.empty(); }
   };
-  // Those of a copy that have the same experts. Groups are null for a single rank.
+  // The ranks of a copy that have the same experts. Groups are null for a single rank.
   struct ExpertRanks {
     std::shared_ptr<ProcessGroup> gather, sum;  // for weights; in the lane, for gradients
     FixedOrderPlan::Rank within;

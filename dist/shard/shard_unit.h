@@ -106,7 +106,7 @@ class ShardUnit {
   Tensor weights_;
   std::vector<Tensor> slices_;
   std::vector<std::shared_ptr<Leaf>> leaves_;
-  // What the parts were when they were gathered last.
+  // The parts as they were when they were gathered last.
   struct Seen {
     Storage storage;
     uint64_t version = 0;

@@ -51,8 +51,8 @@ class TensorRanks {
   // The ranks that compute each of these parts together: of its tokens a rank has those of its
   // rank among them. Null: this rank computes its parts on its own.
   virtual std::shared_ptr<const TensorRanks> within() const { return nullptr; }
-  // What this rank has of a residual stream [B, T, C], in training. Throws ArgumentError unless the
-  // parts, and those within them, divide T.
+  // The shape of this rank's part of a residual stream [B, T, C], in training. Throws ArgumentError
+  // unless the parts, and those within them, divide T.
   Shape PartShape(Shape stream) const;
   // The stride between ranks that hold the same part of the parameter. 1: all hold the same;
   // size(): each holds another part.

@@ -21,8 +21,8 @@ Tensor LessEqual(const Tensor& a, const Tensor& b);
 Tensor Greater(const Tensor& a, const Tensor& b);
 Tensor GreaterEqual(const Tensor& a, const Tensor& b);
 
-// With a number, which is rounded to x's dtype where that is floating, and must be one of its
-// values where it is not.
+// With a number: it is rounded to x's dtype if that is floating, and must be one of its values
+// otherwise.
 Tensor Equal(const Tensor& x, double number);
 Tensor NotEqual(const Tensor& x, double number);
 Tensor Less(const Tensor& x, double number);

@@ -75,8 +75,8 @@ Tensor Norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim =
 Tensor LogSumExp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // The product, in f32 or wider, in a fixed order; 1 over no elements. Saves x. The gradient
-// of an element is the product of the others: by a quotient where no element is 0, so that where
-// the product overflows or underflows, it does as well; where one is 0, the others' product.
+// of an element is the product of the others: a quotient where no element is 0, which overflows or
+// underflows where the product does; where one is 0, the product of the others.
 Tensor Prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // Whether any element, or each, is not 0; NaN is not. x has any dtype, the result is bool, without

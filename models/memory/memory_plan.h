@@ -23,8 +23,8 @@ struct MemoryKinds {
   int64_t parameters = 0;
   int64_t gradients = 0;  // of parameters
   int64_t optimizer = 0;  // its state
-  // Batches, what forward keeps for backward, and what that keeps for weight gradients that a
-  // zero-bubble pipeline makes later.
+  // Batches, the tensors that forward keeps for backward, and those that backward keeps for weight
+  // gradients that a zero-bubble pipeline makes later.
   int64_t activations = 0;
   // What summing the gradients over ranks and micro-batches takes in addition to the gradients:
   // buckets and staging; with sharding, whole gradients of the units that are being summed.

@@ -13,7 +13,7 @@ namespace lockstep::models {
 
 enum class Health { kGood, kWatch, kBad, kUnknown };  // kUnknown: too early to tell
 
-// What the history does not say.
+// Facts of the run that are not in its history.
 struct RunPlan {
   int64_t steps = 0;  // of the whole run
   int64_t tokens_per_step = 0;

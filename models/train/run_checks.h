@@ -40,7 +40,7 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup);
 // and for a model or a step that does not fit a pipeline.
 void CheckPipeline(const RunSetup& setup);
 
-// What the user should know of a plan that gives the right weights, but gains nothing; "": nothing.
+// A note on a plan that gives the right weights, but gains nothing; "": none.
 std::string NoteOnPlan(const RunSetup& setup);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);

@@ -24,8 +24,8 @@ struct LoraTarget {
 //   optim::AdamW optimizer(model.Parameters(), ...);
 // To be called before the model is parallelised or wrapped, and before an optimizer or anything
 // else holds a parameter. If the model has memory, so have the adapters, in the base's dtype, with
-// the values that Materialize(seed) gives. Throws ArgumentError for a path that is no such layer,
-// naming those that are, for one that already has an adapter, and as LoraLinear does.
+// the values that Materialize(seed) gives. Throws ArgumentError for a path without such a layer
+// (the error names the layers), for one that already has an adapter, and as LoraLinear does.
 void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOptions& options,
              uint64_t seed = 0);
 // The same with all layers whose paths match one of the patterns, in which * stands for any

@@ -86,7 +86,7 @@ class LoraAdapter {
   // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   // The parameters that AddLora froze when it added this adapter, for RemoveLora; of adapters that
-  // were added together the first has them. Those that are gone by now are left out.
+  // were added together the first has them. Parameters that no longer exist are left out.
   std::vector<std::shared_ptr<Parameter>> frozen() const;
   void SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen);
 

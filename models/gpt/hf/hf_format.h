@@ -44,7 +44,7 @@ struct HfRows {
   int64_t begin = 0, end = 0;
   bool transposed = false;
 };
-// Those that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
+// The rows that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
 std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p);
 // Whether a parameter is an adapter's (nn/lora), which no folder of a model has: gpt/peft.
 bool IsOfAdapter(std::string_view parameter);
