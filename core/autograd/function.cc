@@ -27,7 +27,7 @@ class Unwritten {
   void Check(const Args&... what) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       LS_CHECK(Version(tensors_[i]) == versions_[i], what..., i,
-               ", whose memory others have: work on a Clone(), or return a new tensor");
+               ", whose memory others share: work on a Clone(), or return a new tensor");
     }
   }
 

@@ -36,7 +36,7 @@ class Decoder {
   bool byte_level_ = false, byte_fallback_ = false, fused_ = false;
   std::vector<std::pair<std::string, std::string>> replacements_;
   std::string strip_;         // a character
-  int64_t strip_left_ = 0;    // at most so many of it are dropped at the start
+  int64_t strip_left_ = 0;    // at most this many of it are dropped at the start
   bool first_token_ = false;  // only of the first token
 };
 

@@ -13,13 +13,11 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     std::string checkpoint = "out", to;
     double max_gb = static_cast<double>(models::kHfFileBytes) / 1e9;
-    models::Options options(
-        {.name = "consolidate",
-         .summary =
-             "Makes a folder that transformers loads of a checkpoint whose ranks wrote their "
-             "parts (checkpoint.sharded).",
-         .example = "consolidate --checkpoint=out/latest --to=my-model",
-         .takes_file = false});
+    models::Options options({.name = "consolidate",
+                             .summary = "Makes a Hugging Face folder from a checkpoint whose ranks "
+                                        "wrote their parts (checkpoint.sharded).",
+                             .example = "consolidate --checkpoint=out/latest --to=my-model",
+                             .takes_file = false});
     options.Add(
         "checkpoint", &checkpoint,
         {.doc = "a checkpoint's folder, or a run's (its best checkpoint, else the latest)"});

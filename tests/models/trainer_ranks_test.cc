@@ -272,7 +272,7 @@ TEST(TrainerRanks, ANonFiniteGradientIsLocatedWhileTheNextStepIsUnderWay) {
   });
 }
 
-// The same with a limit: all ranks skip bad updates, up to so many in a row.
+// The same with a limit: all ranks skip bad updates, up to this many in a row.
 TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
   std::vector<std::string> messages(3);
   std::vector<std::vector<float>> weights(3);

@@ -173,7 +173,7 @@ void PeftAdapter::CheckScale(const std::string& module, double scale) const {
   throw InputError(StrCat(JoinPath(folder_, kAdapterConfig), ": what the adapter of ", module,
                           " adds is multiplied by ", own,
                           " (lora_alpha and r), but the model that ",
-                          "is to have its values multiplies it by ", scale, ": use ", options,
+                          "takes its values multiplies it by ", scale, ": use ", options,
                           "--init_from=WEIGHTS --lora.init_from=", folder_,
                           ", which takes ranks and alphas from the file"));
 }
@@ -303,13 +303,12 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       if (rank == 0 && it == matrices_.end()) continue;
       if (rank == 0)
         Fail(*it->second.a,
-             "has no adapter in the model that is to have its values: let lora.targets name its "
-             "matrix, too, or take targets from the file by lora.init_from");
+             "has no adapter in the model that takes its values: let lora.targets name its matrix, "
+             "too, or take targets from the file by lora.init_from");
       if (it == matrices_.end()) {
-        throw InputError(
-            StrCat(file_.source(), ": has no adapter of ", module,
-                   ", as the model that is to have its values does: lora.targets names "
-                   "more than it has; lora.init_from takes targets from the file"));
+        throw InputError(StrCat(file_.source(), ": has no adapter of ", module,
+                                ", unlike the model that takes its values: lora.targets names more "
+                                "than it has; lora.init_from takes targets from the file"));
       }
       const auto& [entry_a, entry_b] = it->second;
       CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));

@@ -44,7 +44,7 @@ void TrainRank(dist::ProcessGroup* group, const Case& c, const Options& options,
   at_rest();
 }
 
-// Of a rank of so many.
+// The plan of one of this many ranks.
 template <class Ranks, class Options>
 MemoryPlan PlanOfRanks(const Case& c, const Options& options, int ranks) {
   const auto group = ranks > 1 ? dist::MakePlannedGroup(ranks) : nullptr;
