@@ -38,8 +38,8 @@ void RequireUtf8(std::string_view text, const std::string& name) {
                           "--data.tokenizer=byte. The names of token files must end in .bin"));
 }
 
-// Encodes a large text in pieces, on all threads, so that beside its tokens there is little in
-// memory; unless the tokenizer needs the whole.
+// Encodes a large text in pieces, on all threads, so that little more than its tokens is in memory;
+// unless the tokenizer needs the whole.
 std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
                                               size_t begin, size_t end, const std::string& name) {
   constexpr size_t kPieceBytes = size_t{1} << 23;
@@ -137,7 +137,7 @@ class DocumentEncoder {
     if (tokenizer_ != nullptr) marks_ = MarksOf(*tokenizer_, /*nanogpt=*/false);
   }
 
-  // `first`: it begins a document; else it goes on with the last one.
+  // `first`: it begins a document; else it continues the last one.
   void Add(std::string_view text, bool first) {
     if (first) {
       EndDocument();
@@ -268,7 +268,8 @@ Dataset FromDocuments(const DatasetOptions& options) {
       rest.remove_prefix(size);
     }
   }
-  // Documents with a bos have other tokens than those of earlier versions, whose runs can't go on.
+  // Documents with a bos have other tokens than those of earlier versions, whose runs can't be
+  // continued.
   const DocumentMarks marks = MarksOf(*dataset.tokenizer, /*nanogpt=*/false);
   if (!marks.after.empty()) hash.Update(std::as_bytes(std::span(marks.before)));
   dataset.fingerprint = hash.HexDigest();

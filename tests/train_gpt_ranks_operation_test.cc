@@ -87,7 +87,7 @@ TEST_F(Ranks, ADryRunIsPrintedOnce) {
   EXPECT_EQ(results[1].out, "");
 }
 
-// One process, and others that share out layers, sequences and weights.
+// One process, and others among which layers, sequences and weights are divided.
 TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
   const Arguments parts = {"--dist.reduction=ordered", "--train.global_batch_size=16",
                            "--virtual.tp=2", "--virtual.cp=2", "--model.vocab_size=256"};
@@ -107,7 +107,7 @@ TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
     EXPECT_FALSE(PathExists(Path("none")));
   }
   const Result random = RunProgram(Train("none", {"--eval_only"}));
-  EXPECT_THAT(random.err, HasSubstr("name what to evaluate, as with --init_from="));
+  EXPECT_THAT(random.err, HasSubstr("name some, as with --init_from="));
 }
 
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {

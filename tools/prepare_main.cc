@@ -60,20 +60,21 @@ void AddOptions(models::Options& options, Config& c) {
               {.min = 1,
                .max = 1e10,
                .operational = true,
-               .doc = "a line, paragraph or JSONL document of more bytes is an error, and so is a "
-                      "text file without a space for so long; memory grows with it"});
+               .doc = "a line, paragraph or JSONL document of more bytes is an error, and so is "
+                      "that many bytes of a text file without a space; memory grows with it"});
   options.Add("data.tokenizer", &c.tokenizer, {.doc = "byte, gpt2, or a tokenizer file or folder"});
   options.Add("train_tokenizer", &c.train_tokenizer,
               {.min = 0,
                .max = 1 << 24,
-               .doc = "instead: train a tokenizer of so many tokens on this text; 0: none"});
+               .doc = "instead of data.tokenizer: train a tokenizer with this many tokens on the "
+                      "text; 0: none"});
   options.Add("special_tokens", &c.special_tokens,
-              {.doc = "train_tokenizer: further special tokens beside <|endoftext|>, such as "
+              {.doc = "train_tokenizer: special tokens in addition to <|endoftext|>, such as "
                       "'<|im_start|>,<|im_end|>' for chats; no ordinary text becomes one"});
   options.Add("split_pattern", &c.split_pattern,
               {.choices = {"gpt2", "llama-3", "qwen2", "gpt-4o", "tekken"},
-               .doc = "train_tokenizer: whose pattern cuts text into the words that no token "
-                      "crosses"});
+               .doc = "train_tokenizer: the model whose pattern cuts text into words; no token "
+                      "crosses their bounds"});
   options.Add("out_dir", &c.out_dir,
               {.aliases = {"output_dir", "output"},
                .operational = true,
@@ -90,7 +91,7 @@ void AddOptions(models::Options& options, Config& c) {
       "val_fraction", &c.val_fraction,
       {.min = 0, .below = 1, .doc = "fraction of the documents for validation, evenly spread"});
   options.Add("val_shard", &c.val_shard,
-              {.doc = "instead: the first file is for validation, as llm.c has it"});
+              {.doc = "instead of val_fraction: the first file is for validation, as in llm.c"});
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
   options.OnResolve([&c](models::Options& o) {
@@ -201,7 +202,7 @@ void RequireOptions(std::span<const char* const> arguments) {
 // Nothing that was finished is lost, so there is nothing to do but to say so.
 void SayHowToGoOn(int signal) {
   constexpr std::string_view kText =
-      "\nprepare: interrupted; the same command goes on behind the last finished token file, if "
+      "\nprepare: interrupted; the same command continues after the last finished token file, if "
       "there is one\n";
   if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(2);
   raise(signal);  // ends the program as usual, on return: the handler is for one signal
@@ -321,8 +322,8 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     models::Options options(
         {.name = "prepare",
-         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. A call that was "
-                    "interrupted goes on where it was when it is repeated.",
+         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. An interrupted "
+                    "call, when it is repeated, continues where it stopped.",
          .example = "prepare --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 "
                     "--out_dir=tokens"});
     Config config;

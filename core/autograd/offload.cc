@@ -77,7 +77,7 @@ struct OffloadScope::Part {
   HostCopies::Done copied;  // null once the device's work waits for it
 
   using Items = std::vector<std::shared_ptr<Item>>;
-  // Those that some node still has, but for `except`.
+  // Those that some node still has, except `except`.
   template <class F>
   Items Live(const F& except) const {
     Items live;

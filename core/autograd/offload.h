@@ -28,9 +28,9 @@ class Offloader {
   std::shared_ptr<State> state_;
 };
 
-// A part of a forward, such as a block. What it saves of what it makes itself, contiguous tensors
-// of at least kMinBytes, is moved. Each keeps the bits; overwriting one is an error in backward, as
-// if it had stayed.
+// A part of a forward, such as a block. Of the tensors that it makes itself and saves, contiguous
+// ones of at least kMinBytes are moved. Each keeps the bits; overwriting one is an error in
+// backward, as if it had stayed.
 class OffloadScope {
  public:
   static constexpr int64_t kMinBytes = 1024;

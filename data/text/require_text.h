@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// What a file begins with in so many bytes tells whether it is text.
+// How many of a file's first bytes decide whether it is text.
 inline constexpr size_t kTextSampleBytes = size_t{1} << 16;
 
 // `beginning` are the first bytes of the file `name`, at most kTextSampleBytes of it. Throws

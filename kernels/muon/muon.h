@@ -11,7 +11,7 @@ namespace lockstep {
 
 inline constexpr const char* kMuonStates[] = {"momentum_buffer"};
 
-// What the learning rate is multiplied by.
+// The factor of the learning rate.
 enum class MuonScale {
   // 0.2 sqrt(max(R, C)), for a matrix [R, C]: the rms of AdamW's updates, so that its learning rate
   // and weight decay serve (Liu et al., "Muon is scalable for LLM training", 2025).

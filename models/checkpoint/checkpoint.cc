@@ -92,8 +92,8 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0; of a model with adapters only what is trained, and of that the f32
-  // originals where the optimizer has some, as PEFT keeps adapters in f32 beside 16-bit weights.
+  // All of it on rank 0; with adapters, only what is trained, in its f32 originals where the
+  // optimizer has some, as PEFT keeps adapters in f32 with 16-bit weights.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
@@ -185,7 +185,7 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
   if (!PathExists(file)) {
-    throw InputError(StrCat(file, " is missing: the model has state beside its weights ('",
+    throw InputError(StrCat(file, " is missing: the model has state in addition to its weights ('",
                             buffers[0].first, "'), which every checkpoint of it holds"));
   }
   const SafetensorsSet set = SafetensorsSet::Open(file);
@@ -272,9 +272,9 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
   const std::string path = WeightsOf(adapted);
   const bool adapters = PeftAdapter::Exists(adapted);
   if (adapters && !HasAdapters(model)) {
-    throw InputError(StrCat(adapted, " has adapters, beside which a model cannot be trained as a ",
-                            "whole: go on with the same lora.rank and lora.targets, or merge them "
-                            "first"));
+    throw InputError(
+        StrCat(adapted, " has adapters, with which a model cannot be trained as a ",
+               "whole: continue with the same lora.rank and lora.targets, or merge them first"));
   }
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);

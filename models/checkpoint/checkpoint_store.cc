@@ -56,7 +56,7 @@ void CheckFiles(const std::string& path, const CheckpointManifest& manifest, boo
                               " bytes, ", file.bytes, " were written"));
     }
     if (hashes && Sha256OfFile(name) != file.sha256) {
-      throw InputError(StrCat(name, " is corrupted: its SHA-256 is not that of what was written"));
+      throw InputError(StrCat(name, " is corrupted: its SHA-256 differs from the one in DONE"));
     }
   }
 }
@@ -234,8 +234,8 @@ CheckpointWriter CheckpointStore::Join(const std::string& folder_name,
   const std::string folder = JoinPath(folder_, folder_name);
   if (!IsDirectory(folder)) {
     throw IoError(StrCat("there is no ", folder,
-                         ", which the first rank has made: give all ranks the same out_dir, on a "
-                         "file system that they share"));
+                         ", which rank 0 has made: give all ranks the same out_dir, on a file "
+                         "system that they share"));
   }
   return CheckpointWriter(folder, manifest);
 }

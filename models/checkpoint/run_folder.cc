@@ -19,15 +19,15 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
   return all;
 }
 
-// Where sums are made in other parts, a run would go on with other bits than it promises.
+// Where sums are made in other parts, a run would continue with other bits than it promises.
 void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
   if (now.dist.reduction != "ordered") return;
   const auto check = [&](const char* key, int64_t parts, int64_t wanted) {
     if (parts == wanted) return;
     throw InputError(StrCat(of, " was trained with ", key, " = ", parts, ", and this run has ", key,
                             " = ", wanted,
-                            ", with which dist.reduction = \"ordered\" has other bits: use --", key,
-                            "=", parts, ", or begin from its weights alone with --init_from"));
+                            ", with which dist.reduction = \"ordered\" gives other bits: use --",
+                            key, "=", parts, ", or begin from only its weights with --init_from"));
   };
   check("virtual.tp", before.parallel.tensor_parts(), now.parallel.tensor_parts());
   check("virtual.cp", before.parallel.context_pairs(), now.parallel.context_pairs());
@@ -126,7 +126,7 @@ RunStart PrepareRunFolder(const RunConfig& config,
   try {
     store.CleanUp();
   } catch (const IoError& e) {  // a process of the run before may still be writing
-    warn(StrCat("what an interrupted save has left stays: ", e.what()));
+    warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
   const std::string& resume = config.checkpoint.resume;
   if (resume != "auto" && resume != "none") return FromCheckpoint(config, resume);

@@ -22,9 +22,10 @@ class Gpt : public LanguageModel {
   explicit Gpt(const GptConfig& config);
 
   const GptConfig& config() const { return config_; }  // Resolved
-  // Of all parameters, and of quantised layers, whose weights are none.
+  // The number of weights: all parameters, plus the weights of quantised layers, which are not
+  // parameters.
   int64_t NumWeights() const;
-  // Those that a token meets: of a mixture, without the experts that it does not go to.
+  // The parameters that a token uses: of a mixture, without the experts that it is not routed to.
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer

@@ -118,8 +118,8 @@ MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemor
     remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
                             remedies.empty() ? "" : ", or ");
   }
-  return {kind, fmt::format("beside their GPUs, {} {} {} of their machine's memory, {}, and it has "
-                            "{} free of {}: {}, or use GPUs of more machines",
+  return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
+                            "and it has {} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",
                             Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
                             Bytes(host.total), remedies)};

@@ -11,7 +11,7 @@
 namespace lockstep::models {
 namespace {
 
-// For two options of which at most one may be set (above 0): where both are, the one from the
+// For two options that exclude each other (set: above 0): where both are set, the one from the
 // stronger source wins and the other becomes 0. False if both come from the same source.
 template <class A, class B>
 bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {

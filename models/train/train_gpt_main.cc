@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     options.AddFlag("dry_run", &mode.dry_run, "only print what would be trained, or evaluated");
     options.AddFlag("eval_only", &mode.evaluates,
                     "only print the validation loss of init_from, on data.path (for a run's own: "
-                    "RUN/config.toml) as it would be split and shared out for training; write no "
+                    "RUN/config.toml) as it would be split and partitioned for training; write no "
                     "files");
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     return models::TrainGpt(options, config, mode);

@@ -32,7 +32,7 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   if (options.parallel) {
     const dist::DataRanks& parallel = *options.parallel;
     LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the ranks share out ", parallel.micro_batches(),
+             options.micro_batches, ", but the ranks partition ", parallel.micro_batches(),
              ": give the trainer and what sums the gradients the same number");
     return parallel.micro_order();
   }
@@ -145,7 +145,7 @@ Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor
   return sum.Detach();
 }
 
-// The same for pairs, of which it returns the measures.
+// The same for pairs; returns their measures.
 Tensor Trainer::MicroStepOfPairs(const data::Batch& rows, const Tensor& root) {
   clock_->Enter(&StepTimes::forward_ms);
   const PreferenceObjective::Sums sums = (*options_.preference)(model_, rows, state_.device());
@@ -318,7 +318,7 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
   if (options_.all != nullptr) {
-    // Of a single data rank, only the parameters.
+    // With a single data rank, only the parameters.
     if (!where.empty() && ranks() == 1) {
       where = StrCat("rank ", options_.all->world_rank(), " (", where, ")");
     }

@@ -367,7 +367,7 @@ TEST(ProcessGroupSplit, RefusesWhatCannotBe) {
     // Rank 2 does not know that it is in the part.
     const std::vector<int> ranks = g.rank() == 2 ? std::vector<int>{2} : std::vector<int>{0, 1, 2};
     EXPECT_THAT(MessageOf<ArgumentError>([&] { g.Split("part", ranks); }),
-                HasSubstr("ranks 0 and 1 name parts of which not all ranks name the same one"));
+                HasSubstr("ranks 0 and 1 name parts that some of their own ranks do not name"));
     g.Barrier()->Wait();
   });
 }

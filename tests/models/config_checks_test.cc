@@ -336,7 +336,7 @@ TEST(ConfigChecks, CompressionNeedsRanksThatSumGradients) {
   EXPECT_EQ(ErrorOnRanks(1, {bf16}), "no error");
 }
 
-// Nor would weights be shared out.
+// Nor would weights be sharded.
 TEST(ConfigChecks, ShardsNeedDataRanks) {
   for (const char* plan : {"--parallel.pp=2", "--parallel.tp=2", "--parallel.cp=2"}) {
     EXPECT_THAT(
@@ -373,7 +373,7 @@ TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 
-// The ranks of a sequence come first among those that share out experts.
+// The ranks of a sequence come first among those that split experts.
 TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
   const std::string experts = "--model.n_expert=4", cp = "--parallel.cp=2", ep = "--parallel.ep=4";
   EXPECT_EQ(ErrorOnRanks(2, {experts, cp, "--parallel.ep=2"}), "no error");

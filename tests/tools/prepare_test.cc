@@ -117,7 +117,7 @@ TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
                        "--out_dir=" + root_.Path("more")}),
                 HasSubstr("train_gpt --data.path=" + prepared));
   }
-  // Texts among the token files: the same command goes on.
+  // Texts among the token files: the same command continues.
   const std::string texts = root_.Path("texts");
   MakeDirectories(texts);
   WriteFileAtomically(texts + "/a.txt", "some text");
@@ -185,7 +185,7 @@ TEST_F(PrepareProgram, AnInterruptionSaysHowToGoOn) {
   program.Signal(SIGINT);
   const Result result = program.Wait();
   EXPECT_EQ(result.signal, SIGINT) << result;
-  EXPECT_THAT(result.err, HasSubstr("prepare: interrupted; the same command goes on"));
+  EXPECT_THAT(result.err, HasSubstr("prepare: interrupted; the same command continues"));
   ASSERT_EQ(RunProgram(Command("interrupted")).exit_code, 0);
   EXPECT_EQ(Contents("interrupted"), Contents("whole"));
 }

@@ -88,7 +88,7 @@ TEST(GpuPlan, EightBillionInFp32DoNotFitEightyGigabytes) {
   EXPECT_FALSE(plan.fits);
   EXPECT_THAT(plan.text, AllOf(HasSubstr("does not fit: needs "), HasSubstr(" of 80.0 GB"),
                                HasSubstr("parallel.shard=")));
-  // Shared out among the eight they are 16 GB each.
+  // Sharded across the eight they are 16 GB each.
   const GpuPlan sharded = PlanOf(
       "8x80", {"--model.preset=llama-3-8b", "--parallel.shard=full", "--train.recompute=block"});
   EXPECT_NEAR(static_cast<double>(sharded.memory.largest.optimizer), n, 0.02 * n);
@@ -237,7 +237,7 @@ TEST(GpuPlan, WhatItSaysWouldFitDoes) {
                           "--train.global_batch_size=0", "--train.grad_accum=4"});
 }
 
-// Ranks that share out experts may share out the rest, too.
+// Ranks that split experts may shard the rest, too.
 TEST(GpuPlan, AdviceOfSharedOutExpertsHasShards) {
   const Arguments experts = {
       "--model.preset=gpt2",         "--model.n_expert=8",  "--model.n_expert_used=2",
@@ -367,7 +367,7 @@ TEST(GpuPlan, SaysWhatTheAllocatorKeeps) {
 TEST(GpuPlan, WeightsOfFourBitsAreOnEveryRank) {
   Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=1", "--lora.rank=4",
                          "--lora.base=nf4"};
-  constexpr char kNote[] = "parallel.shard does not share out weights of 4 bits";
+  constexpr char kNote[] = "parallel.shard does not shard weights of 4 bits";
   const GpuPlan alone = PlanOf("2x24", arguments);
   EXPECT_THAT(alone.text, Not(HasSubstr(kNote)));
   arguments.push_back("--parallel.shard=full");

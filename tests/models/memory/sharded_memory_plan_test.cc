@@ -1,5 +1,5 @@
-// Memory plans of runs whose ranks share out weights: of which rank they are, and what ranks copy
-// to write checkpoints from.
+// Memory plans of runs with sharded weights: of which rank they are, and what ranks copy to write
+// checkpoints from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
