@@ -14,7 +14,8 @@
 
 namespace lockstep::data {
 
-// Advice to the user of train_gpt on JSONL in a file whose name does not say so (TextOptions::type_advice).
+// Advice to the user of train_gpt on JSONL in a file whose name does not say so
+// (TextOptions::type_advice).
 inline constexpr TypeAdvice kTypeAdvice = {
     .rows = "let the name of its file end in .jsonl to take the texts of its rows",
     .text = "let the name end in .txt to take it as it is"};
