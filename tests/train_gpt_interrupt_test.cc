@@ -117,7 +117,7 @@ Result SignalInEvaluation(int64_t step, const Arguments& arguments, const std::s
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   program.Signal(SIGTERM);
   return program.Wait();
 }

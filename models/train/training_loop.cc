@@ -215,7 +215,6 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
   const bool evaluate = last || Every(config_.train.eval_every, m.step);
   const bool sample =
       config_.train.sample_tokens > 0 && (last || Every(config_.train.sample_every, m.step));
-  const std::string metrics = ToJson(m);
   if (evaluate) Evaluate(&m);
   const bool stop = interrupt_ != 0;
   if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
@@ -226,7 +225,7 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
   const bool unfinished = stop && (sample || (evaluate && validation_));
-  if (save) Save(last || stop, m.val_loss, unfinished ? metrics : "");
+  if (save) Save(last || stop, m.val_loss, unfinished ? ToJson(m) : "");
   if (evaluate && !last && !stop) {
     ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
   }
