@@ -24,8 +24,9 @@ int main(int argc, char** argv) {
     bool dry_run = false, eval_only = false;
     options.AddFlag("dry_run", &dry_run, "only print what would be trained");
     options.AddFlag("eval_only", &eval_only,
-                    "only print the validation loss of init_from, on data.path as it would be "
-                    "split and shared out for training; write no files");
+                    "only print the validation loss of init_from, on data.path (for a run's own: "
+                    "RUN/config.toml) as it would be split and shared out for training; write no "
+                    "files");
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     using enum models::RunMode;
     return models::TrainGpt(options, config, dry_run ? kDryRun : eval_only ? kEvaluate : kTrain);
