@@ -221,28 +221,28 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  const bool only_evaluate = mode == RunMode::kEvaluate;
-  if (only_evaluate) CheckEvaluation(options, config);
-  if (mode == RunMode::kDryRun) {
+  if (mode.evaluates) CheckEvaluation(options, config);
+  if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    setup.evaluates_only = mode.evaluates;
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    WarnOf(options, setup);
+    if (!mode.evaluates) WarnOf(options, setup);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
-    PrintRow(setup);
-    Print("dry run: nothing was written or trained");
+    if (!mode.evaluates) PrintRow(setup);
+    Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;
   }
   if (rendezvous.world_size == 1) {
-    return TrainRanks(options, config, rendezvous, device, nullptr, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, nullptr, mode.evaluates);
   }
   const auto recorder =
       std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
   try {
-    return TrainRanks(options, config, rendezvous, device, recorder, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, recorder, mode.evaluates);
   } catch (const std::exception& e) {
     recorder->Write(e.what());
     throw;

@@ -336,6 +336,21 @@ TEST_F(TrainGptRunOptions, EvalOnlyNeedsTheDataOfARun) {
               HasSubstr("  data       the embedded corpus\n"));
 }
 
+TEST_F(TrainGptRunOptions, ADryRunOfAnEvaluationPlansThat) {
+  const Result run =
+      RunProgram({"models/train_gpt", "--eval_only", "--dry_run", "--threads=1",
+                  "--init_from=" + Train({}).folder, "--train.steps=10", "--optim.warmup=9"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("at the peak of an evaluation: parameters "),
+                             HasSubstr("  evaluates  "), HasSubstr("dry run: nothing was written"),
+                             Not(HasSubstr("validation loss"))));
+  for (const char* of_training : {"batch ", "length", "optimizer", "gradients", "epochs", "writes",
+                                  "training tokens", "trained"}) {
+    EXPECT_THAT(run.out, Not(HasSubstr(of_training)));
+  }
+}
+
 TEST_F(TrainGptRunOptions, Samples) {
   EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
   EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);
