@@ -95,6 +95,11 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
           StrCat(file, ": this is a token file by its name, and text is wanted here; to ",
                  "train on it, name no other kinds of files: train_gpt --data.path=", file));
     }
+    if (const std::string folder = ParentPath(file);
+        BaseName(file) == kManifestName && HasManifest(folder)) {
+      throw InputError(StrCat(file, ": this is the manifest of a folder that prepare made, and no ",
+                              "text; to train on the folder: train_gpt --data.path=", folder));
+    }
   }
   if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {
     throw InputError("standard input (-) must be the only source: it cannot be opened again");
