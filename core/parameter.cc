@@ -27,12 +27,10 @@ Tensor PartWithin(const Tensor& whole, const ShardLayout& layout) {
   if (layout.is_whole()) return whole;
   const Tensor part = Tensor::Empty(layout.PartShape(whole.shape()), whole.dtype(), whole.device());
   const Tensor from = whole.View({whole.numel()}), to = part.View({part.numel()});
-  for (int64_t i = 0; i < part.numel() && !whole.device().is_meta();) {
-    const auto [first, longest] = layout.RunAt(whole.shape(), i);
-    const int64_t count = std::min(longest, part.numel() - i);
+  if (whole.device().is_meta()) return part;
+  layout.ForEachRun(whole.shape(), 0, part.numel(), [&](int64_t i, int64_t first, int64_t count) {
     to.Slice(0, i, i + count).CopyFrom(from.Slice(0, first, first + count));
-    i += count;
-  }
+  });
   return part;
 }
 
@@ -98,13 +96,11 @@ void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
     const bool in_place = value.device().is_cpu() && dtype == DType::kF32;
     const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
     float* data = host.data<float>();
+    const auto initialise = [&](int64_t i, int64_t first, int64_t count) {
+      init_({data + i, static_cast<size_t>(count)}, first, seed, name_);
+    };
     ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
-      while (begin < end) {
-        const auto [first, count] = layout_.RunAt(logical_shape_, begin);
-        const int64_t n = std::min(count, end - begin);
-        init_({data + begin, static_cast<size_t>(n)}, first, seed, name_);
-        begin += n;
-      }
+      layout_.ForEachRun(logical_shape_, begin, end, initialise);
     });
     if (!in_place) value.CopyFrom(host);
   }

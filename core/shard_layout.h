@@ -1,6 +1,8 @@
 // Which part of a parameter a rank holds.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +51,16 @@ struct ShardLayout {
     int64_t first, count;
   };
   Run RunAt(const Shape& whole, int64_t i) const;
+  // Calls f(i, first, count) for each run of elements [begin, end) of the part.
+  template <class F>
+  void ForEachRun(const Shape& whole, int64_t begin, int64_t end, const F& f) const {
+    for (int64_t i = begin; i < end;) {
+      const Run run = RunAt(whole, i);
+      const int64_t count = std::min(run.count, end - i);
+      f(i, run.first, count);
+      i += count;
+    }
+  }
 };
 
 }  // namespace lockstep

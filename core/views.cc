@@ -80,15 +80,10 @@ Tensor Recorded(const Tensor& x, Tensor y, Args&&... args) {
   return y;
 }
 
-// Which of `ndim` dimensions `dim` means.
-int DimOf(const char* op, const Tensor& x, int dim, int ndim) {
+int DimOf(const char* op, const Tensor& x, int dim) {
   x.device();  // throws if x is undefined
-  const int at = dim < 0 ? dim + ndim : dim;
-  LS_CHECK(at >= 0 && at < ndim, op, ": there is no dimension ", dim, " in a tensor of shape ",
-           x.shape());
-  return at;
+  return lockstep::DimOf(op, x.shape(), dim);
 }
-int DimOf(const char* op, const Tensor& x, int dim) { return DimOf(op, x, dim, x.ndim()); }
 
 // `shape` with the size that belongs in place of -1.
 Shape Resolved(const char* op, const Shape& shape, const Tensor& x) {
@@ -256,7 +251,10 @@ Tensor Tensor::Squeeze(int dim) const {
 }
 
 Tensor Tensor::Unsqueeze(int dim) const {
-  const int at = DimOf("Unsqueeze", *this, dim, ndim() + 1);
+  device();  // throws if this is undefined
+  const int at = dim < 0 ? dim + ndim() + 1 : dim;
+  LS_CHECK(at >= 0 && at <= ndim(), "Unsqueeze: there is no dimension ", dim,
+           " to insert into a tensor of shape ", shape_);
   Shape shape, strides;
   for (int i = 0; i <= ndim(); ++i) {
     if (i == at) {

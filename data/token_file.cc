@@ -34,11 +34,6 @@ constexpr FormatInfo kFormats[] = {
 
 const FormatInfo& Info(TokenFormat format) { return kFormats[static_cast<int>(format)]; }
 
-// Where a file is built that will be renamed to `path`.
-std::string BuildPath(const std::string& path) {
-  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
-}
-
 // The largest of n > 0 tokens.
 template <class T>
 T Max(const T* tokens, int64_t n) {
@@ -190,7 +185,7 @@ void TokenFile::DoRead(int64_t offset, std::span<int32_t> out) const {
 
 TokenFileWriter::TokenFileWriter(std::string path, TokenFormat format, int64_t expected)
     : path_(std::move(path)), format_(format), expected_(expected) {
-  file_.emplace(BuildPath(path_), FileWriterOptions{.sha256 = true});
+  file_.emplace(TemporaryName(path_), FileWriterOptions{.sha256 = true});
   file_->ExpectBytes(TokenFileBytes(format_, expected));
   WriteHeader(expected);
 }

@@ -79,12 +79,7 @@ void LoadModule(Module& module, const std::string& path) {
 
 void SaveTensors(const std::string& path, std::span<const SafetensorsItem> items,
                  const std::map<std::string, std::string>& metadata) {
-  const std::string temporary = path + ".tmp";
-  FileWriter file(temporary);
-  WriteSafetensors(file, items, metadata);
-  file.Sync();
-  file.Close();
-  RenameDurably(temporary, path);
+  ReplaceFile(path, [&](FileWriter& file) { WriteSafetensors(file, items, metadata); });
 }
 
 }  // namespace lockstep::nn

@@ -99,7 +99,8 @@ TEST_P(GoldenRun, ItsConfigurationWeightsAndStateLoadAsTheyAre) {
   EXPECT_EQ(state.data_fingerprint, setup.dataset.fingerprint);
   EXPECT_EQ(state.tokens_seen, kCheckpoint * setup.tokens_per_step);
   EXPECT_EQ(state.last_loss, Metrics(run_).at(kCheckpoint)["loss"]);
-  const std::unique_ptr<Gpt> model = MakeModel(setup);
+  const auto model = std::make_unique<Gpt>(setup.model);
+  FillModel(setup, *model);
   const auto optimizer = MakeOptimizer(setup, *model);
   std::vector<SafetensorsItem> items;
   for (const auto& [name, tensor] : optimizer->NamedState()) {

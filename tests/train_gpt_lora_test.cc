@@ -208,6 +208,21 @@ TEST_F(Lora, EachOptionActs) {
   }
 }
 
+// Each rank reads its machine's copy, whose path is its own business, but not its content.
+TEST_F(Lora, RanksMayFindTheSameAdaptersAtPathsOfTheirOwn) {
+  Run(1, "tuned", Tune({"--train.steps=1"}));
+  Run(1, "more", Tune({"--train.steps=2"}));
+  std::filesystem::copy(Checkpoint("tuned", 1), Path("copy"));
+  const auto from = [&](const std::string& folder) {
+    return Train("out", Tune({"--lora.rank=0", "--lora.init_from=" + folder, "--train.steps=1"}));
+  };
+  const Arguments first = from(Checkpoint("tuned", 1));
+  for (const Result& r : Wait(Start({first, from(Checkpoint("more", 2))}))) {
+    EXPECT_THAT(r.err, HasSubstr("the hash of the checkpoint or folder to start from"));
+  }
+  for (const Result& r : Wait(Start({first, from(Path("copy"))}))) EXPECT_EQ(r.exit_code, 0) << r;
+}
+
 TEST_F(Lora, RefusesWhatCannotBe) {
   EXPECT_THAT(TuneFails({"--init_from="}).err,
               AllOf(HasSubstr("lora.rank = 4"), HasSubstr("name it with --init_from")));

@@ -4,7 +4,7 @@
 
 #include "core/io/file.h"
 #include "dist/flight/flight_verdict.h"
-#include "models/options/options.h"
+#include "models/options/invocation.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;
@@ -20,8 +20,9 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     const std::string below = JoinPath(folder, "flight");
     const auto records = dist::ReadFlightRecords(IsDirectory(below) ? below : folder);
-    std::fputs(dist::Explain(records).c_str(), stdout);
-    return dist::FindVerdict(records).summary.starts_with("the records show no failure") ? 1 : 0;
+    const dist::FlightVerdict verdict = dist::FindVerdict(records);
+    std::fputs(dist::Explain(verdict, records).c_str(), stdout);
+    return verdict.failed ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "flight: %s\n", e.what());
     return 2;

@@ -5,7 +5,7 @@
 #include "core/io/file.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/launch_options.h"
-#include "models/options/options.h"
+#include "models/options/invocation.h"
 
 namespace {
 

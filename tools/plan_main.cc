@@ -4,6 +4,7 @@
 
 #include "models/memory/gpu_plan.h"
 #include "models/options/config.h"
+#include "models/options/invocation.h"
 #include "models/options/options.h"
 
 int main(int argc, char** argv) {

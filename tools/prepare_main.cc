@@ -22,6 +22,7 @@
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "models/options/invocation.h"
 #include "models/options/options.h"
 
 namespace lockstep {

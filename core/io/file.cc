@@ -113,11 +113,6 @@ void RemoveQuietly(const std::string& path) {
   }
 }
 
-// Where a file is built that will be renamed to `path`.
-std::string TemporaryName(const std::string& path) {
-  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
-}
-
 }  // namespace
 
 void ThrowIoError(std::string_view operation, const std::string& path, int error,
@@ -291,18 +286,22 @@ std::string FileWriter::Sha256Hex() const {
   return hash_->HexDigest();
 }
 
-void WriteFileAtomically(const std::string& path, std::string_view contents) {
+void ReplaceFile(const std::string& path, const std::function<void(FileWriter&)>& write) {
   const std::string temporary = TemporaryName(path);
   try {
     FileWriter file(temporary);
-    file.Write(contents);
+    write(file);
     file.Sync();
     file.Close();
     RenameDurably(temporary, path);
-  } catch (const IoError&) {
+  } catch (...) {
     RemoveQuietly(temporary);
     throw;
   }
+}
+
+void WriteFileAtomically(const std::string& path, std::string_view contents) {
+  ReplaceFile(path, [&](FileWriter& file) { file.Write(contents); });
 }
 
 // ---- Folders ----
@@ -436,6 +435,10 @@ std::string ParentPath(std::string_view path) {
 std::string BaseName(std::string_view path) {
   path = WithoutTrailingSlashes(path);
   return std::string(path.substr(path.rfind('/') + 1));
+}
+
+std::string TemporaryName(const std::string& path) {
+  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
 }
 
 }  // namespace lockstep

@@ -97,9 +97,14 @@ std::string ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 
 void ReadFileInPieces(const std::string& path,
                       const std::function<void(std::span<const std::byte>)>& sink);
 
-// Replaces the file by `contents` so that readers and crashes see the old or the new file, never a
-// mixture: temporary file, fsync, rename, fsync of the folder. For small files.
+// Replaces the file by what `write` writes, so that readers and crashes see the old or the new
+// file, never a mixture: temporary file, fsync, rename, fsync of the folder. The temporary file is
+// removed after an exception, of `write` too.
+void ReplaceFile(const std::string& path, const std::function<void(FileWriter&)>& write);
+// The same for contents in memory.
 void WriteFileAtomically(const std::string& path, std::string_view contents);
+// Where a file is built that will be renamed to `path`: "a/.b.tmp" of "a/b".
+std::string TemporaryName(const std::string& path);
 
 // rename(2), then fsync of the folder(s) concerned. Replaces a file, or an empty folder.
 void RenameDurably(const std::string& from, const std::string& to);

@@ -2,11 +2,11 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/io/strict_json.h"
 
 namespace lockstep {
 namespace {
@@ -38,35 +38,9 @@ std::string Quoted(std::string_view text) {
 
 nlohmann::json ParseJson(std::string_view text, std::string_view source, int max_depth) {
   using Json = nlohmann::json;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys.emplace_back();
-        [[fallthrough]];
-      case Json::parse_event_t::array_start:
-        if (depth >= max_depth) {
-          throw InputError(StrCat(source, ": JSON is nested deeper than ", max_depth, " levels"));
-        }
-        break;
-      case Json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const std::string& key = parsed.get_ref<const std::string&>();
-        if (!keys.back().insert(key).second) {
-          throw InputError(
-              StrCat(source, ": the key ", Quoted(key), " appears twice in one object"));
-        }
-        break;
-      }
-      default:
-        break;
-    }
-    return true;
-  };
+  const auto fail = [&](const std::string& what) { throw InputError(StrCat(source, ": ", what)); };
   try {
-    return Json::parse(text.begin(), text.end(), check);
+    return Json::parse(text.begin(), text.end(), StrictJson<Json>(max_depth, fail));
   } catch (const Json::parse_error& error) {
     throw InputError(
         StrCat(source, ": not valid JSON at byte ", error.byte, ": ", ReasonOf(error)));

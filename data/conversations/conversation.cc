@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "core/io/strict_json.h"
 #include "data/text/repair_utf8.h"
 #include "data/text/row_errors.h"
 
@@ -213,23 +213,10 @@ void Finish(const Json& row, Conversation* conversation) {
 }  // namespace
 
 Json ParseRow(std::string_view line, const std::string& place) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    using enum Json::parse_event_t;
-    if ((event == object_start || event == array_start) && depth >= kMaxDepth) {
-      Fail(place, StrCat("nested deeper than ", kMaxDepth, " levels"));
-    }
-    if (event == object_start) keys.emplace_back();
-    if (event == object_end) keys.pop_back();
-    if (event == key && !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      Fail(place, StrCat("the key ", Quoted(parsed.get_ref<const std::string&>()),
-                         " appears twice in one object"));
-    }
-    return true;
-  };
+  const auto fail = [&](const std::string& what) { Fail(place, what); };
   Json row;
   try {
-    row = Json::parse(line.begin(), line.end(), check);
+    row = Json::parse(line.begin(), line.end(), StrictJson<Json>(kMaxDepth, fail));
   } catch (const Json::exception& error) {
     Fail(place,
          StrCat("not valid JSON ", ParseErrorText(error.what()), "; each line must be one object"));

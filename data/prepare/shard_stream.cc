@@ -9,10 +9,6 @@
 namespace lockstep::data {
 namespace {
 
-std::string BuildPath(const std::string& path) {
-  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
-}
-
 // What follows a document, or a piece.
 ShardStart Behind(const EncodedDocument& document, int64_t token) {
   const auto& [file, record, piece] = document.at;
@@ -28,7 +24,7 @@ ShardStream::ShardStream(Options options, int64_t finished, ShardStart next)
 void ShardStream::Begin() {
   const std::string path = JoinPath(options_.folder, options_.name(number_).first);
   tokens_.emplace(path, options_.format, options_.shard_tokens);
-  index_.emplace(BuildPath(IndexPathOf(path)), FileWriterOptions{.sha256 = true});
+  index_.emplace(TemporaryName(IndexPathOf(path)), FileWriterOptions{.sha256 = true});
 }
 
 void ShardStream::Add(const EncodedDocument& document, std::span<const int32_t> tokens) {

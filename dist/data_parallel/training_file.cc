@@ -89,10 +89,6 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
   return tensors;
 }
 
-}  // namespace
-
-namespace {
-
 // `is_main`: among the ranks over which `any` tells whether something is true on one.
 void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
           const Module& model, const optim::Optimizer& optimizer, const StepState& state) {

@@ -195,7 +195,7 @@ FlightVerdict FindVerdict(const std::map<int, FlightRecord>& records) {
       std::all_of(records.begin(), records.end(), [&](const auto& entry) {
         return !entry.second.error.empty() && entry.second.error == records.begin()->second.error;
       });
-  if (all_the_same) return {{}, "all ranks ended by: " + records.begin()->second.error, {}};
+  if (all_the_same) return {true, {}, "all ranks ended by: " + records.begin()->second.error, {}};
   const std::vector<ReportedFailure> reported = ReportedFailures(records);
   if (!reported.empty()) {
     const ReportedFailure& cause = reported.front();
@@ -238,12 +238,12 @@ FlightVerdict FindVerdict(const std::map<int, FlightRecord>& records) {
       verdict.details.push_back(text);
     }
   }
-  if (verdict.summary.empty()) verdict.summary = "the records show no failure";
+  verdict.failed = !verdict.summary.empty();
+  if (!verdict.failed) verdict.summary = "the records show no failure";
   return verdict;
 }
 
-std::string Explain(const std::map<int, FlightRecord>& records) {
-  const FlightVerdict verdict = FindVerdict(records);
+std::string Explain(const FlightVerdict& verdict, const std::map<int, FlightRecord>& records) {
   std::string text = StrCat("records of ", records.size(), " of ", RanksOf(records), " ranks\n",
                             "verdict: ", verdict.summary, "\n");
   for (const std::string& line : verdict.details) text += StrCat("  ", line, "\n");

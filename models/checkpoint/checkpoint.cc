@@ -1,5 +1,7 @@
 #include "models/checkpoint/checkpoint.h"
 
+#include <concepts>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -41,7 +43,14 @@ std::string ToJson(const TrainerState& s) {
 template <class T>
 T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   try {
-    return j.at(key).get<T>();
+    if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+      return static_cast<T>(
+          IntegerOf(j.at(key), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+    } else {
+      return j.at(key).get<T>();
+    }
+  } catch (const InputError& e) {
+    throw InputError(StrCat(source, ": \"", key, "\": ", e.what()));
   } catch (const nlohmann::json::exception&) {
     throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
   }

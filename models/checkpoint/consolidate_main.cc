@@ -5,6 +5,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/consolidate.h"
+#include "models/options/invocation.h"
 #include "models/options/options.h"
 
 int main(int argc, char** argv) {

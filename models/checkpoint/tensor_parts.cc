@@ -98,13 +98,11 @@ void AddPart(const std::string& name, const Parameter& parameter, const Tensor& 
                 end = numel * (copy.index + 1) / copy.count;
   if (begin == end) return;
   const Tensor kept = keep(flat.Slice(0, begin, end));
-  for (int64_t i = begin; i < end;) {
-    const auto [first, longest] = parameter.layout().RunAt(parameter.logical_shape(), i);
-    const int64_t count = std::min(longest, end - i);
+  const auto add = [&](int64_t i, int64_t first, int64_t count) {
     items->push_back(SafetensorsItem::Of(PartName{name, first, first + count}.Text(),
                                          kept.Slice(0, i - begin, i - begin + count)));
-    i += count;
-  }
+  };
+  parameter.layout().ForEachRun(parameter.logical_shape(), begin, end, add);
 }
 
 bool TensorParts::Exist(const std::string& folder) {
@@ -234,12 +232,10 @@ Tensor TensorParts::ReadPart(const std::string& name, const Parameter& parameter
   }
   const Tensor part = Tensor::Empty(parameter.layout().PartShape(shape), from.dtype);
   auto* to = static_cast<std::byte*>(part.raw_data());
-  for (int64_t i = 0; i < part.numel();) {
-    const auto [first, longest] = parameter.layout().RunAt(shape, i);
-    const int64_t count = std::min(longest, part.numel() - i);
+  const auto copy = [&](int64_t i, int64_t first, int64_t count) {
     Copy(from, first, count, to + i * SizeOf(from.dtype));
-    i += count;
-  }
+  };
+  parameter.layout().ForEachRun(shape, 0, part.numel(), copy);
   return part;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "models/export/export_gpt.h"
+#include "models/options/invocation.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

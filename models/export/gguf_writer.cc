@@ -200,19 +200,11 @@ void WriteGguf(const std::string& path, const GgufMetadata& metadata,
   int64_t bytes = std::ssize(header);
   for (const GgufTensor& t : tensors) bytes += Aligned(GgufBytes(t.type, t.shape.numel()));
   MakeDirectories(ParentPath(path));
-  const std::string temporary = JoinPath(ParentPath(path), ".tmp-" + BaseName(path));
-  try {
-    FileWriter out(temporary);
+  ReplaceFile(path, [&](FileWriter& out) {
     out.ExpectBytes(bytes);
     out.Write(header);
     for (const GgufTensor& t : tensors) WriteTensor(t, &out);
-    out.Sync();
-    out.Close();
-    RenameDurably(temporary, path);
-  } catch (...) {
-    RemoveTree(temporary);
-    throw;
-  }
+  });
 }
 
 }  // namespace lockstep::models

@@ -117,7 +117,7 @@ int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
 }
 
 GptConfig Resolved(GptConfig c) {
-  if (c.n_kv_head == 0) c.n_kv_head = c.n_head;
+  c.n_kv_head = c.key_heads();
   if (c.head_dim == 0 && c.n_head > 0) c.head_dim = c.n_embd / c.n_head;
   if (c.n_inner == 0) c.n_inner = DefaultInner(c.n_embd, c.activation);
   if (c.bias) c.qkv_bias = false;

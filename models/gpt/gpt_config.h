@@ -66,6 +66,8 @@ struct GptConfig {
   int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP
   // Adapters; everything else is frozen then (nn/lora/add_lora.h).
   LoraOptions lora = {};
+
+  int64_t key_heads() const { return n_kv_head == 0 ? n_head : n_kv_head; }
   bool operator==(const GptConfig&) const = default;
 };
 

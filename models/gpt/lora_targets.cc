@@ -5,22 +5,10 @@
 #include <algorithm>
 
 #include "models/gpt/peft/layer_names.h"
+#include "models/options/option_text.h"
 
 namespace lockstep::models {
 namespace {
-
-// The words between commas, without spaces.
-std::vector<std::string> Words(const std::string& text) {
-  std::vector<std::string> words(1);
-  for (const char c : text) {
-    if (c == ',') {
-      words.emplace_back();
-    } else if (c != ' ') {
-      words.back() += c;
-    }
-  }
-  return words;
-}
 
 bool Names(const std::string& word, const std::string& module) {
   return word == "all" || fnmatch(word.c_str(), module.c_str(), 0) == 0 ||
@@ -52,7 +40,7 @@ nn::LoraOptions ToNn(const LoraOptions& o) {
 
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {
   const nn::LoraOptions options = ToNn(model.config().lora);
-  const std::vector<std::string> words = Words(model.config().lora.targets);
+  const std::vector<std::string> words = WordsOf(model.config().lora.targets);
   std::vector<bool> used(words.size());
   const std::vector<AdaptableLayer> layers = AdaptableLayers(model);
   std::vector<nn::LoraTarget> targets;

@@ -397,35 +397,30 @@ int64_t MicroBatches(const TrainOptions& train, int64_t ranks) {
   return micro_batches;
 }
 
-void Validate(const RunConfig& config) {
-  RunConfig copy = config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, copy);
-  options.Validate();
-}
+namespace {
+// The options of a copy of a configuration.
+struct OptionsOf {
+  explicit OptionsOf(const RunConfig& c) : config(c) { AddRunOptions(options, config); }
+
+  RunConfig config;
+  Options options{{.name = "train_gpt", .summary = ""}};
+};
+}  // namespace
+
+void Validate(const RunConfig& config) { OptionsOf(config).options.Validate(); }
 
 std::string ToToml(const RunConfig& config) {
-  RunConfig copy = config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, copy);
-  return options.Dump(/*sources=*/false);
+  return OptionsOf(config).options.Dump(/*sources=*/false);
 }
 
 RunConfig RunConfigFromToml(std::string_view toml, const std::string& name) {
-  RunConfig config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, config);
-  options.ParseToml(toml, name);
-  return config;
+  OptionsOf run{RunConfig()};
+  run.options.ParseToml(toml, name);
+  return run.config;
 }
 
 std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b) {
-  RunConfig copy_a = a, copy_b = b;
-  Options options_a({.name = "train_gpt", .summary = ""});
-  Options options_b({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options_a, copy_a);
-  AddRunOptions(options_b, copy_b);
-  return Difference(options_a, options_b);
+  return Difference(OptionsOf(a).options, OptionsOf(b).options);
 }
 
 }  // namespace lockstep::models

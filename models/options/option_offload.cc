@@ -1,18 +1,14 @@
 #include "models/options/option_offload.h"
 
-#include <algorithm>
-
 #include "core/error.h"
+#include "models/options/option_text.h"
 
 namespace lockstep::models {
 
 OffloadChoice ParseOffload(std::string_view text) {
   if (text == "none") return {};
   OffloadChoice choice;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    std::string word(text.substr(begin, end - begin));
-    std::erase(word, ' ');
+  for (const std::string& word : WordsOf(text)) {
     bool* chosen = word == "activations" ? &choice.activations
                    : word == "optimizer" ? &choice.optimizer
                    : word == "weights"   ? &choice.weights
@@ -23,7 +19,6 @@ OffloadChoice ParseOffload(std::string_view text) {
           "optimizer,weights");
     }
     *chosen = true;
-    begin = end + 1;
   }
   return choice;
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "models/options/option_text.h"
 
 namespace lockstep::models {
 namespace {
@@ -30,16 +31,12 @@ RecomputeChoice ParseRecompute(std::string_view text) {
   if (text == "attention") return {.part = Part::kAttention};
   if (text == "mlp") return {.part = Part::kMlp};
   RecomputeChoice choice{.part = Part::kOps};
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    std::string word(text.substr(begin, end - begin));
-    std::erase(word, ' ');
+  for (std::string& word : WordsOf(text)) {
     if (std::find(kOps.begin(), kOps.end(), word) == kOps.end()) {
       throw InputError(StrCat("must be none, auto, block, attention, mlp, or operations of ",
                               RecomputableOps(), ", as in gelu,layer_norm"));
     }
     choice.ops.push_back(std::move(word));
-    begin = end + 1;
   }
   return choice;
 }

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "data/utf8.h"
 #include "models/options/suggest.h"
 
 namespace lockstep::models {
@@ -181,28 +182,20 @@ OptionValue ParseValue(const std::string& text, const OptionValue& like, const s
   throw InputError(StrCat(where, ": expected true or false"));
 }
 
-bool IsText(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead == 0) return false;
-    const int length = lead < 0x80             ? 1
-                       : (lead & 0xe0) == 0xc0 ? 2
-                       : (lead & 0xf0) == 0xe0 ? 3
-                       : (lead & 0xf8) == 0xf0 ? 4
-                                               : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    uint32_t code = length == 1 ? lead : lead & (0xff >> (length + 1));
-    for (int j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if ((next & 0xc0) != 0x80) return false;
-      code = code << 6 | (next & 0x3f);
+std::vector<std::string> WordsOf(std::string_view list) {
+  std::vector<std::string> words(1);
+  for (const char c : list) {
+    if (c == ',') {
+      words.emplace_back();
+    } else if (c != ' ') {
+      words.back() += c;
     }
-    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kSmallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-      return false;
-    i += length;
   }
-  return true;
+  return words;
+}
+
+bool IsText(std::string_view text) {
+  return text.find('\0') == std::string_view::npos && data::ValidUtf8Prefix(text) == text.size();
 }
 
 std::string RangeInWords(const OptionSpec& spec) {

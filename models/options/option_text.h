@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/options/options.h"
 #include "models/options/toml_reader.h"
@@ -23,6 +24,9 @@ std::string Bare(const OptionValue& value);
 OptionValue FitToml(const TomlEntry& entry, const OptionValue& like);
 // The same from the text of an argument or variable; `where` starts the error.
 OptionValue ParseValue(const std::string& text, const OptionValue& like, const std::string& where);
+
+// The words between commas, without spaces: "a" and "b" of "a, b", one empty word of "".
+std::vector<std::string> WordsOf(std::string_view list);
 
 // Well-formed UTF-8 without NUL: what a TOML file can hold and what a path can be.
 bool IsText(std::string_view text);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "lockstep/version.h"
+#include "models/options/invocation.h"
 #include "models/options/option_text.h"
 
 namespace lockstep::models {

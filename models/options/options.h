@@ -207,14 +207,4 @@ std::string ToString(const std::vector<OptionDifference>& differences);
 // A value as TOML writes it: shortest digits that read back equal, strings quoted and escaped.
 std::string ToToml(const OptionValue& value);
 
-// The command that runs `program` of //models: through Bazel if it runs this process, else the file
-// in this program's folder. `called`: the first word of this program's command line.
-std::string CommandOf(const std::string& program, const Environment& environment,
-                      const std::string& called);
-// The width of the terminal on stdout, else $COLUMNS, else 100.
-int TerminalColumns();
-// `bazel run` starts a program in a folder of its own. Call this first in main: it changes to the
-// folder where the user typed the command, so that relative paths are relative to that folder.
-void EnterInvocationFolder();
-
 }  // namespace lockstep::models

@@ -1,16 +1,10 @@
 // What the registry shows: help, the resolved configuration, differences.
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 
 #include "core/error.h"
 #include "models/options/option_text.h"
 #include "models/options/options.h"
-
-extern char** environ;
 
 namespace lockstep::models {
 namespace {
@@ -159,29 +153,6 @@ std::string ToString(const std::vector<OptionDifference>& differences) {
   for (const OptionDifference& difference : differences)
     text += StrCat("  ", difference.key, ": ", difference.a, " -> ", difference.b, "\n");
   return text;
-}
-
-std::string CommandOf(const std::string& program, const Environment& environment,
-                      const std::string& called) {
-  if (environment.count("BUILD_WORKSPACE_DIRECTORY")) {
-    return "bazel run -c opt //models:" + program + " --";
-  }
-  return called.substr(0, called.rfind('/') + 1) + program;  // npos + 1 is 0
-}
-
-int TerminalColumns() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* columns = std::getenv("COLUMNS");
-  const int number = columns ? std::atoi(columns) : 0;
-  return number > 0 ? number : 100;
-}
-
-void EnterInvocationFolder() {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (folder && chdir(folder) != 0)
-    throw InputError(StrCat("cannot enter the folder ", folder,
-                            " of BUILD_WORKING_DIRECTORY: unset the variable"));
 }
 
 }  // namespace lockstep::models

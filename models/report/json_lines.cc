@@ -2,34 +2,48 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
 #include "core/io/json.h"
 
 namespace lockstep::models {
-namespace {
 
-// The lines of steps before `first_step`, without one that a crash truncated.
-std::string KeptLines(const std::string& path, int64_t first_step) {
-  std::string kept;
-  if (!PathExists(path)) return kept;
-  std::istringstream in(ReadFile(path));
-  for (std::string line; std::getline(in, line);) {
-    const auto j = TryParseJson(line);
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
-    if (j["step"].get<int64_t>() < first_step) kept += line + "\n";
-  }
-  return kept;
+void ForEachLine(const std::string& path, const std::function<void(const std::string&)>& use) {
+  if (!PathExists(path)) return;
+  std::string line;
+  ReadFileInPieces(path, [&](std::span<const std::byte> bytes) {
+    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1)) {
+      line += text.substr(0, end);
+      use(line);
+      line.clear();
+    }
+    line += text;
+  });
+  if (!line.empty()) use(line);
 }
 
-}  // namespace
+std::optional<int64_t> StepOf(const nlohmann::json& line) {
+  if (!line.is_object() || !line.contains("step")) return {};
+  try {
+    return IntegerOf(line["step"], 0);
+  } catch (const InputError&) {
+    return {};
+  }
+}
 
 JsonLinesWriter::JsonLinesWriter(std::string path, std::string what, int64_t first_step,
                                  std::function<void(const std::string&)> warn)
     : path_(std::move(path)), what_(std::move(what)), warn_(std::move(warn)) {
-  const std::string kept = KeptLines(path_, first_step);
+  // The lines of steps before `first_step`, without one that a crash truncated.
+  std::string kept;
+  ForEachLine(path_, [&](const std::string& line) {
+    const auto step = StepOf(TryParseJson(line));
+    if (step && *step < first_step) kept += line + "\n";
+  });
   WriteFileAtomically(path_, kept);
   good_bytes_ = static_cast<int64_t>(kept.size());
 }

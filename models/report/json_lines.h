@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,13 @@
 #include "core/io/file.h"
 
 namespace lockstep::models {
+
+// Calls use(line) for each line of the file, without its end, of which only one is in memory at a
+// time. Does nothing if there is no such file. IoError.
+void ForEachLine(const std::string& path, const std::function<void(const std::string&)>& use);
+
+// The "step" of a line, an integer from 0 on; nothing if the line is no object with one.
+std::optional<int64_t> StepOf(const nlohmann::json& line);
 
 // Every object has a "step"; steps ascend.
 class JsonLinesWriter {

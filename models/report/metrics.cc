@@ -94,10 +94,10 @@ std::string ToJson(const StepMetrics& metrics) {
 
 std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   const auto j = TryParseJson(line);
-  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return {};
+  const auto step = StepOf(j);
+  if (!step) return {};
   StepMetrics m;
-  m.step = j["step"].get<int64_t>();
-  if (m.step < 0) return {};
+  m.step = *step;
   for (const Field& field : kFields) field.in(m) = NumberOr(j, field.name, 0);
   const double memory = NumberOr(j, "memory_bytes", 0);
   if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/io/file.h"
 #include "core/io/json.h"
 #include "models/report/format.h"
+#include "models/report/json_lines.h"
 #include "models/report/report_charts.h"
 #include "models/report/report_page.h"
 #include "models/report/schedule_plot.h"
@@ -179,17 +179,16 @@ std::string ToJson(const TextSample& sample) {
 
 std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
   std::deque<TextSample> samples;
-  if (!PathExists(path)) return {};
-  std::istringstream in(ReadFile(path));
-  for (std::string line; std::getline(in, line);) {
+  ForEachLine(path, [&](const std::string& line) {
     const auto j = TryParseJson(line);
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
+    const auto step = StepOf(j);
+    if (!step) return;
     const auto text = [&](const char* key) {
       return j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : std::string();
     };
-    samples.push_back({j["step"].get<int64_t>(), text("prompt"), text("text")});
+    samples.push_back({*step, text("prompt"), text("text")});
     if (samples.size() > most) samples.pop_front();
-  }
+  });
   return {samples.begin(), samples.end()};
 }
 

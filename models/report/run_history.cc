@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <span>
-
-#include "core/io/file.h"
 
 namespace lockstep::models {
 namespace {
@@ -95,10 +92,6 @@ void RunHistory::AddValLoss(const Point& point) {
 }
 
 void RunHistory::Add(const StepMetrics& m) {
-  if (m.unix_time > 0) {
-    if (first_time_ == 0) first_time_ = m.unix_time - (m.ms + m.pauses.total()) * 1e-3;
-    last_time_ = m.unix_time;
-  }
   pauses.eval_ms += m.pauses.eval_ms;
   pauses.sample_ms += m.pauses.sample_ms;
   pauses.checkpoint_ms += m.pauses.checkpoint_ms;
@@ -143,22 +136,10 @@ void RunHistory::Add(const StepMetrics& m) {
 }
 
 void RunHistory::AddFile(const std::string& path) {
-  std::string rest;
-  const auto take = [&](std::string_view line) {
-    if (const auto metrics = ParseMetrics(line); metrics && metrics->step >= last_step_)
-      Add(*metrics);
-  };
-  ReadFileInPieces(path, [&](std::span<const std::byte> bytes) {
-    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    for (size_t end; (end = text.find('\n')) != std::string_view::npos;
-         text.remove_prefix(end + 1)) {
-      rest += text.substr(0, end);
-      take(rest);
-      rest.clear();
-    }
-    rest += text;
+  ForEachLine(path, [&](const std::string& line) {
+    const auto metrics = ParseMetrics(line);
+    if (metrics && metrics->step >= last_step_) Add(*metrics);
   });
-  take(rest);
 }
 
 }  // namespace lockstep::models

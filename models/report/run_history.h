@@ -62,8 +62,6 @@ class RunHistory {
   };
   int64_t first_step() const { return first_step_; }  // 0: none yet
   int64_t last_step() const { return last_step_; }
-  double first_time() const { return first_time_; }  // Unix seconds; 0: not known
-  double last_time() const { return last_time_; }
   double clip() const { return clip_; }
   int64_t clipped_steps() const { return clipped_steps_; }
   // Those without an update, since the loss scale was too large; their gradient norm is infinite.
@@ -92,7 +90,6 @@ class RunHistory {
   int64_t clipped_steps_ = 0, skipped_steps_ = 0;
   Curve skipped_;  // 1 where a step was, with a loss scale
   int64_t first_step_ = 0, last_step_ = 0;
-  double first_time_ = 0, last_time_ = 0;
 };
 
 }  // namespace lockstep::models

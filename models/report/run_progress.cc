@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "models/options/options.h"
+#include "models/options/invocation.h"
 #include "models/report/format.h"
 #include "models/report/run_summary.h"
 

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
+#include "models/options/invocation.h"
 #include "models/sample/sample_gpt.h"
 
 int main(int argc, char** argv) {

@@ -47,7 +47,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
 }
 
 void CheckDivides(const GptConfig& shape, int ranks) {
-  const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
+  const int64_t keys = shape.key_heads();
   if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
     throw InputError(StrCat("the model's ", experts, " experts cannot be split across ", ranks,
                             " processes: use --nproc with a divisor of them"));

@@ -10,7 +10,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   using enum dist::TensorStyle;
   const int64_t head = c.head_dim > 0 ? c.head_dim : c.n_embd / c.n_head;
   const int64_t queries = head * c.n_head;
-  const int64_t keys = head * (c.n_kv_head > 0 ? c.n_kv_head : c.n_head);
+  const int64_t keys = head * c.key_heads();
   const int64_t inner = c.n_inner > 0 ? c.n_inner : 4 * c.n_embd;
   dist::TensorRule c_fc{"h.*.mlp.c_fc", kColumn};
   if (nn::IsGated(c.activation)) c_fc.segments = {inner, inner};

@@ -247,7 +247,7 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("parallel.tp = ", parallel.tp, " does not divide the ", setup.model.n_head,
          " heads (model.n_head): use a divisor of them");
   }
-  const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
+  const int64_t keys = setup.model.key_heads();
   if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
     fail(
         "parallel.tp = ", parallel.tp, " neither divides the ", keys,

@@ -16,12 +16,6 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
                    .reduction = WeightDType(setup.config.train.grad_dtype)});
 }
 
-std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
-  auto model = std::make_unique<Gpt>(setup.model);
-  FillModel(setup, *model);
-  return model;
-}
-
 void FillModel(const RunSetup& setup, Gpt& model) {
   cuda::AllowTf32(setup.config.train.precision == "tf32");
   MaterializeFor(setup, setup.device, model);

@@ -1,8 +1,6 @@
 // The model of a run, made from its setup.
 #pragma once
 
-#include <memory>
-
 #include "models/gpt/gpt.h"
 #include "models/train/run_setup.h"
 
@@ -12,9 +10,8 @@ namespace lockstep::models {
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
-// The model with its weights: initialised, from init_from, or from the checkpoint. If it is sharded
-// before it has weights (FillModel), a rank takes memory only for its parts.
-std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
+// Gives a model of setup.model its weights: initialised, from init_from, or from the checkpoint. Of
+// a model that is sharded already, a rank takes memory only for its parts.
 void FillModel(const RunSetup& setup, Gpt& model);
 
 }  // namespace lockstep::models

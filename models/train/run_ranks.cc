@@ -74,9 +74,9 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
 
 // Options that are each machine's own, or matter only to the main rank.
 bool MayDiffer(const OptionDifference& difference) {
-  static const std::set<std::string> keys = {"threads",          "out_dir",   "data.path",
-                                             "data.mix",         "init_from", "data.tokenizer",
-                                             "checkpoint.resume"};
+  static const std::set<std::string> keys = {"threads",        "out_dir",          "data.path",
+                                             "data.mix",       "init_from",        "lora.init_from",
+                                             "data.tokenizer", "checkpoint.resume"};
   return keys.contains(difference.key);
 }
 

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
+#include "models/options/invocation.h"
 #include "models/train/interrupt.h"
 #include "models/train/train_gpt.h"
 

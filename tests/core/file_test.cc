@@ -217,6 +217,18 @@ TEST_F(FileTest, AtomicWriteFailsWithoutTraces) {
   }
 }
 
+TEST_F(FileTest, AnExceptionOfTheWriterLeavesTheOldFile) {
+  WriteFileAtomically(Path("f"), "old");
+  const auto write = [](FileWriter& file) {
+    file.Write("new");
+    file.Flush();
+    throw InputError("no more of it");
+  };
+  EXPECT_THROW(ReplaceFile(Path("f"), write), InputError);
+  EXPECT_EQ(ReadFile(Path("f")), "old");
+  EXPECT_THAT(ListDirectory(folder_), ElementsAre("f"));
+}
+
 TEST_F(FileTest, AtomicWriteSyncsBeforeItRenames) {
   FaultInjector recorder;
   {

@@ -70,6 +70,7 @@ TEST(FlightTest, ACollectiveInsideIfRank0IsNamed) {
   EXPECT_EQ(records.at(0).groups.at("world").calls.size(), FlightRecorder::kDepth);
   EXPECT_EQ(records.at(0).groups.at("world").calls.back().call.sequence, 101);
   const FlightVerdict v = FindVerdict(records);
+  EXPECT_TRUE(v.failed);
   EXPECT_THAT(v.culprits, ElementsAre(0));
   EXPECT_THAT(v.summary, AllOf(HasSubstr("rank 0 at fault, in"), HasSubstr(", group 'world': "),
                                HasSubstr("rank 0 broadcast #101")));
@@ -80,8 +81,8 @@ TEST(FlightTest, ACollectiveInsideIfRank0IsNamed) {
            HasSubstr("rank 2 called all_reduce #101 (f32[16], sum) of bucket 3 "
                      "('h.1.weight'), which is running"),
            HasSubstr("inside `if (rank == 0)`? All ranks must make every call")}));
-  EXPECT_THAT(Explain(records), AllOf(HasSubstr("records of 3 of 3 ranks"),
-                                      HasSubstr("all_reduce #100 (f32[8], sum): done ")));
+  EXPECT_THAT(Explain(v, records), AllOf(HasSubstr("records of 3 of 3 ranks"),
+                                         HasSubstr("all_reduce #100 (f32[8], sum): done ")));
 }
 
 TEST(FlightTest, LessDataOnOneRankIsNamed) {
@@ -113,6 +114,7 @@ TEST(FlightTest, TheExceptionThatEndedARankIsTheVerdict) {
   });
   const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_TRUE(v.failed);
   EXPECT_EQ(v.summary, "rank 1 ended by: shard 3 is truncated");
 }
 
@@ -172,8 +174,21 @@ TEST(FlightTest, AKilledRankHasNoRecordAndIsNamedByTheOthers) {
             "rank 2 at fault, in all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'), group "
             "'world': rank 2 is gone: its process ended");
   EXPECT_THAT(v.details, testing::Contains(HasSubstr("rank 2 has left no record: killed")));
-  EXPECT_THAT(Explain(records), HasSubstr("all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'): "
-                                          "running"));
+  EXPECT_THAT(Explain(v, records),
+              HasSubstr("all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'): "
+                        "running"));
+}
+
+TEST(FlightTest, RecordsWithoutAFailureSaySo) {
+  FlightRecord record{.rank = 0, .ranks = 1};
+  const FlightVerdict none = FindVerdict({{0, record}});
+  EXPECT_FALSE(none.failed);
+  EXPECT_THAT(none.culprits, testing::IsEmpty());
+  EXPECT_THAT(Explain(none, {{0, record}}), HasSubstr("verdict: the records show no failure"));
+  record.error = "out of memory";
+  const FlightVerdict all = FindVerdict({{0, record}});
+  EXPECT_TRUE(all.failed);
+  EXPECT_EQ(all.summary, "all ranks ended by: out of memory");
 }
 
 TEST(FlightTest, RecordsReadBackAsTheyWereWritten) {

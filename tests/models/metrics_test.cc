@@ -54,7 +54,8 @@ TEST(Metrics, ResumeDropsRepeatedStepsAndHalfALine) {
     MetricsWriter out(path, 1, NoWarning);
     for (int64_t s = 1; s <= 5; ++s) out.Write(At(s));
   }
-  WriteFileAtomically(path, ReadFile(path) + "{\"step\": 6, \"lo");
+  // The first of these steps is no int64_t, the second line is cut.
+  WriteFileAtomically(path, ReadFile(path) + "{\"step\":18446744073709551615}\n{\"step\": 6, \"lo");
   {
     MetricsWriter out(path, 4, NoWarning);
     out.Write(At(4));

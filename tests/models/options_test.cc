@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "lockstep/version.h"
+#include "models/options/invocation.h"
 #include "tests/message_of.h"
 #include "tests/models/options_program.h"
 

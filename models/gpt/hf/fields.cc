@@ -12,8 +12,12 @@ void Fields::Fail(const char* key, const std::string& what) const {
 }
 
 int64_t Fields::Integer(const char* key) const {
-  if (!j.contains(key) || !j[key].is_number_integer()) Fail(key, "must be an integer");
-  return j[key].get<int64_t>();
+  if (!j.contains(key)) Fail(key, "must be an integer");
+  try {
+    return IntegerOf(j[key]);
+  } catch (const InputError&) {
+    Fail(key, StrCat("must be an integer of 64 bits, got ", DumpJson(j[key])));
+  }
 }
 
 int64_t Fields::Integer(const char* key, int64_t otherwise) const {

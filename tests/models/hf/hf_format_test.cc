@@ -279,6 +279,8 @@ TEST(HfFormat, NamesTheFieldOfABadConfig) {
   };
   EXPECT_THAT(with("\"n_head\": 2", "\"n_head\": \"2\""),
               HasSubstr("config.json: \"n_head\" must be an integer"));
+  EXPECT_THAT(with("\"n_head\": 2", "\"n_head\": 18446744073709551615"),
+              HasSubstr("config.json: \"n_head\" must be an integer of 64 bits"));
   EXPECT_THAT(with("\"n_head\": 2", "\"n_head\": 3"),
               HasSubstr("n_embd = 8 is not divisible by n_head = 3"));
   EXPECT_THAT(with("\"n_layer\": 2", "\"n_layer\": -2"), HasSubstr("n_layer must be positive"));

@@ -1,0 +1,35 @@
+// What nlohmann's parsers let pass, and ours refuse.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/io/json.h"
+
+namespace lockstep {
+
+// A callback for Json::parse, where Json is nlohmann::json or ordered_json. Calls fail(what), which
+// throws, for a key that one object has twice, of which nlohmann would silently drop the first, and
+// for nesting deeper than max_depth.
+template <class Json, class Fail>
+typename Json::parser_callback_t StrictJson(int max_depth, const Fail& fail) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  return [=](int depth, nlohmann::json::parse_event_t event, Json& parsed) mutable {
+    using enum nlohmann::json::parse_event_t;
+    if ((event == object_start || event == array_start) && depth >= max_depth) {
+      fail(StrCat("nested deeper than ", max_depth, " levels"));
+    }
+    if (event == object_start) keys.emplace_back();
+    if (event == object_end) keys.pop_back();
+    if (event == key && !keys.back().insert(parsed.template get_ref<std::string&>()).second) {
+      fail(StrCat("the key ", Quoted(parsed.template get_ref<std::string&>()),
+                  " appears twice in one object"));
+    }
+    return true;
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,20 @@
+// How this program was started, and what it writes to.
+#pragma once
+
+#include <string>
+
+#include "core/system/environment.h"
+
+namespace lockstep::models {
+
+// The command that runs `program` of //models: through Bazel if it runs this process, else the file
+// beside this program. `called`: the first word of this program's command line.
+std::string CommandOf(const std::string& program, const Environment& environment,
+                      const std::string& called);
+// The width of the terminal on stdout, else $COLUMNS, else 100.
+int TerminalColumns();
+// `bazel run` starts a program in a folder of its own. Call this first in main: it changes to the
+// folder where the user typed the command, so that relative paths mean what they say.
+void EnterInvocationFolder();
+
+}  // namespace lockstep::models
