@@ -32,6 +32,7 @@ std::string ToJson(const TrainerState& s) {
                        {"good_steps", s.loss_scale->good_steps},
                        {"skipped", s.loss_scale->skipped}};
   }
+  if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
   return DumpJson(j, 2) + "\n";
@@ -326,6 +327,9 @@ TrainerState ReadTrainerState(const std::string& path) {
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
                              .good_steps = Field<int32_t>(scale, "good_steps", file),
                              .skipped = Field<int64_t>(scale, "skipped", file)};
+  }
+  if (j.contains("unfinished_metrics")) {
+    s.unfinished_metrics = Field<std::string>(j, "unfinished_metrics", file);
   }
   if (s.step < 0) throw InputError(StrCat(file, ": \"step\" is negative"));
   return s;

@@ -29,11 +29,14 @@ struct TrainerState {
   double last_loss = 0;                   // training loss of the last update
   std::string config_toml;                // the resolved configuration
   std::string data_fingerprint;           // of the training and validation tokens
-  bool finished = false;                  // the run reached its last step
+  bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
   // Of a model with adapters, whose checkpoints leave the other weights out: the folder that has
   // them, and HashOfBase of it. The adapters' files have both.
   std::string base{}, base_hash{};
+  // If a signal left out what was due after the step (an evaluation, a sample), which is then made
+  // before the next step: the step's line of metrics.jsonl, without its evaluation. Else empty.
+  std::string unfinished_metrics{};
 };
 
 // The files that one rank writes of a checkpoint, with what they will hold; any thread may write

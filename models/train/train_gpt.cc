@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/allocator.h"
+#include "core/io/file.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
@@ -50,6 +51,35 @@ void CheckContinues(const RunSetup& setup) {
         StrCat(text, ", or accept the difference with --checkpoint.resume=", setup.config.out_dir));
   }
   Warn(text);
+}
+
+// --eval_only needs weights, and data: those of the run, unless the user names others.
+void CheckEvaluation(const Options& options, const RunConfig& config) {
+  const std::string& from = config.init_from;
+  if (from.empty()) {
+    throw InputError(
+        StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
+               "--init_from=",
+               config.out_dir, "/latest"));
+  }
+  const std::string checkpoint = CheckpointOf(from);
+  const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
+  if (!of_run || options.IsWritten("data.path") || options.IsWritten("data.mix")) return;
+  const std::string toml = ReadTrainerState(checkpoint).config_toml;
+  const DataOptions data = RunConfigFromToml(toml, checkpoint).data;
+  if (data.path.empty() && data.mix.empty()) return;
+  std::string file = "RUN/config.toml";
+  // RUN, RUN/latest, or RUN/checkpoints/step-...
+  for (const std::string& run : {from, ParentPath(from), ParentPath(ParentPath(from))}) {
+    if (!PathExists(JoinPath(run, "config.toml"))) continue;
+    file = JoinPath(run, "config.toml");
+    break;
+  }
+  throw InputError(StrCat(
+      from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
+      data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
+      "embedded corpus: for the run's own, train_gpt ", file, " --eval_only --init_from=", from,
+      "; for others, name them with --data.path"));
 }
 
 // A line for each source of a mixture.
@@ -191,33 +221,28 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  const bool only_evaluate = mode == RunMode::kEvaluate;
-  if (only_evaluate && config.init_from.empty()) {
-    throw InputError(
-        StrCat("--eval_only says nothing of random weights: name what to evaluate, as "
-               "with --init_from=",
-               config.out_dir, "/latest"));
-  }
-  if (mode == RunMode::kDryRun) {
+  if (mode.evaluates) CheckEvaluation(options, config);
+  if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    setup.evaluates_only = mode.evaluates;
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    WarnOf(options, setup);
+    if (!mode.evaluates) WarnOf(options, setup);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
-    PrintRow(setup);
-    Print("dry run: nothing was written or trained");
+    if (!mode.evaluates) PrintRow(setup);
+    Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;
   }
   if (rendezvous.world_size == 1) {
-    return TrainRanks(options, config, rendezvous, device, nullptr, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, nullptr, mode.evaluates);
   }
   const auto recorder =
       std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
   try {
-    return TrainRanks(options, config, rendezvous, device, recorder, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, recorder, mode.evaluates);
   } catch (const std::exception& e) {
     recorder->Write(e.what());
     throw;
