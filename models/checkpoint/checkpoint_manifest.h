@@ -32,6 +32,10 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
+// InputError naming the first file of the folder that is missing, or does not have the size, or
+// with `hashes` the SHA-256, of what was written.
+void CheckFiles(const std::string& folder, const CheckpointManifest& manifest, bool hashes);
+
 // Tells apart the weights of folders. Of a checkpoint it is that of the manifest, which has the
 // hashes of all files; in a folder without one all *.safetensors are read, but for an adapter's,
 // and of config.json what says the model's shape: tokenizers, templates and pages may change. A
