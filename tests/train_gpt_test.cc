@@ -341,6 +341,19 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   refused({}, "holds a finished run of this configuration");
   refused({"--optim.lr=0.5"}, "optim.lr: ");
   refused({"--checkpoint.resume=none"}, "holds another run");
+  // A run that goes on from another's checkpoint, later than all there, or with none of its own.
+  ASSERT_EQ(Train("other", {"--seed=3", "--train.steps=50"}).exit_code, 0);
+  const std::string resume = "--checkpoint.resume=" + Path("other");
+  refused({resume, "--train.steps=60"}, "other/latest is not of that run");
+  RenameDurably(Path("out/checkpoints"), Path("kept"));
+  const Result mixed = Train("out", {resume, "--train.steps=60"});
+  EXPECT_EQ(mixed.exit_code, 1) << mixed;
+  EXPECT_THAT(mixed.err, HasSubstr(Path("out/config.toml")));
+  RenameDurably(Path("kept"), Path("out/checkpoints"));
+  // Started there, and killed before the first checkpoint, it may begin again.
+  ASSERT_EQ(Train("elsewhere", {resume, "--train.steps=60"}).exit_code, 0);
+  RemoveTree(Path("elsewhere/checkpoints"));
+  EXPECT_EQ(Train("elsewhere", {resume, "--train.steps=60"}).exit_code, 0);
   // It resumes on request.
   const Result longer = Train("out", {"--checkpoint.resume=" + Path("out"), "--train.steps=50"});
   ASSERT_EQ(longer.exit_code, 0) << longer.err;
