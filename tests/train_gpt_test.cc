@@ -373,6 +373,27 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
   EXPECT_THAT(other.err, HasSubstr("leave model.n_layer out"));
 }
 
+// fp16 weights that a learning rate has made infinite.
+TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
+  const std::vector<std::string> wild = {"--train.precision=fp16", "--optim.lr=1000",
+                                         "--optim.warmup=0", "--train.eval_every=0",
+                                         "--train.sample_tokens=0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), wild.begin(), wild.end());
+    return more;
+  };
+  const Result run = Train("out", with({"--train.steps=1"}));
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("validation loss"), testing::Not(HasSubstr("best"))));
+  EXPECT_THAT(run.err, HasSubstr("warning: the validation loss after step 1 is not a finite"));
+  const auto state = nlohmann::json::parse(ReadFile(Path("out/latest/trainer_state.json")));
+  EXPECT_EQ(state["best_val_loss"], 0);
+  // It goes on, but no weights that are not finite learn.
+  const Result on = Train("out", with({"--train.steps=2", "--checkpoint.resume=" + Path("out")}));
+  EXPECT_EQ(on.exit_code, 1) << on;
+  EXPECT_THAT(on.err, HasSubstr("step 2: the loss is"));
+}
+
 TEST_F(TrainGpt, DryRunWritesNothing) {
   const Result run = Train("out", {"--dry_run"});
   EXPECT_EQ(run.exit_code, 0) << run.err;

@@ -317,7 +317,9 @@ TrainerState ReadTrainerState(const std::string& path) {
   TrainerState s;
   s.step = Field<int64_t>(j, "step", file);
   s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
-  s.best_val_loss = Field<double>(j, "best_val_loss", file);
+  // Before 0.2.0 it was null where it was not finite.
+  const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
+  if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
   s.last_loss = Field<double>(j, "last_loss", file);
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);

@@ -25,7 +25,7 @@ namespace lockstep::models {
 struct TrainerState {
   int64_t step = 0;                       // updates made
   int64_t tokens_seen = 0;                // trained on, over all ranks
-  double best_val_loss = 0;               // 0: not evaluated yet
+  double best_val_loss = 0;               // 0: none was finite yet
   double last_loss = 0;                   // training loss of the last update
   std::string config_toml;                // the resolved configuration
   std::string data_fingerprint;           // of the training and validation tokens

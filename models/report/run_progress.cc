@@ -105,8 +105,9 @@ void RunProgress::PrintEnd(const End& end) const {
   if (evaluations_ > 0) {
     // A resumed run may evaluate only once.
     const std::string first = evaluations_ > 1 ? fmt::format("{:.4f} -> ", first_val_loss_) : "";
-    Print(fmt::format("validation loss {}{:.4f}, best {:.4f}", first, last_val_loss_,
-                      end.best_val_loss));
+    Print(
+        fmt::format("validation loss {}{:.4f}{}", first, last_val_loss_,
+                    end.best_val_loss != 0 ? fmt::format(", best {:.4f}", end.best_val_loss) : ""));
   }
   Print("report " + end.report);
   const std::string& folder = setup_.config.out_dir;

@@ -46,10 +46,10 @@ class RunProgress {
 
   struct End {
     int64_t step = 0;
-    double seconds = 0;          // wall time of this process's steps and everything between them
-    int64_t peak_bytes = 0;      // of tensors
-    int64_t resident_bytes = 0;  // peak of the process; 0: unknown
-    double best_val_loss = 0;
+    double seconds = 0;            // wall time of this process's steps and everything between them
+    int64_t peak_bytes = 0;        // of tensors
+    int64_t resident_bytes = 0;    // peak of the process; 0: unknown
+    double best_val_loss = 0;      // 0: there is none
     int64_t best_checkpoint = -1;  // as in RunPlan
     std::string report;            // its path
   };

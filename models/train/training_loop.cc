@@ -317,9 +317,17 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     return;
   }
   if (preference_) m->val_preference = preference;
-  const bool best = best_val_loss_ == 0 || *m->val_loss < best_val_loss_;
+  const bool finite = std::isfinite(*m->val_loss);
+  const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
   ranks_.OnMain("printing", [&] {
+    if (!finite) {
+      Warn(StrCat("the validation loss after step ", trainer_.step(),
+                  " is not a finite number: these weights are of no use, and ",
+                  config_.checkpoint.keep_best && best_val_loss_ != 0
+                      ? StrCat(config_.out_dir, "/best has better ones")
+                      : "earlier checkpoints may have better ones"));
+    }
     progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
                               SecondsSince(start), m->val_preference);
   });
