@@ -394,6 +394,24 @@ TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
   EXPECT_THAT(on.err, HasSubstr("step 2: the loss is"));
 }
 
+TEST_F(TrainGpt, SaysHowManyUpdatesWereSkipped) {
+  const std::vector<std::string> fp16 = {"--train.precision=fp16", "--train.sample_tokens=0"};
+  const auto run = [&](const std::string& scale) {
+    auto more = fp16;
+    more.push_back("--train.loss_scale=" + scale);
+    const Result r = Train("out" + scale, more);
+    EXPECT_EQ(r.exit_code, 0) << r;
+    return r;
+  };
+  const Result many = run("1125899906842624");  // 2^50
+  EXPECT_THAT(many.out, AllOf(HasSubstr(" | norm infinite | 9 of 9 updates skipped | "),
+                              testing::Not(HasSubstr("norm -nan"))));
+  EXPECT_THAT(many.err, testing::ContainsRegex("warning: 3[0-9] of 40 updates were skipped"));
+  const Result none = run("1024");
+  EXPECT_THAT(none.out + none.err,
+              AllOf(HasSubstr(" | norm "), testing::Not(HasSubstr("skipped"))));
+}
+
 TEST_F(TrainGpt, DryRunWritesNothing) {
   const Result run = Train("out", {"--dry_run"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
