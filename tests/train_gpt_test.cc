@@ -371,6 +371,21 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
                                    "--model.n_layer=3", "--out_dir=" + Path("third")});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.err, HasSubstr("leave model.n_layer out"));
+  // A byte that a disk has changed is noticed by whatever reads it.
+  const std::string file = Path("first/latest/model.safetensors");
+  std::string bytes = ReadFile(file);
+  bytes.back() ^= 0x40;
+  WriteFileAtomically(file, bytes);
+  const std::string first = Path("first/latest");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"models/train_gpt", "--init_from=" + first, "--train.steps=2",
+                                 "--out_dir=" + Path("fourth")},
+        {"models/train_gpt", "--init_from=" + first, "--eval_only", "--train.eval_batches=2"},
+        {"models/sample_gpt", "--checkpoint=" + first, "--tokens=3"}}) {
+    const Result damaged = RunProgram(arguments);
+    EXPECT_EQ(damaged.exit_code, 1) << damaged;
+    EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is corrupted"));
+  }
 }
 
 // fp16 weights that a learning rate has made infinite.

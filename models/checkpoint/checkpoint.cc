@@ -264,6 +264,20 @@ std::string WeightsOf(const std::string& path) {
   return base;
 }
 
+void VerifyModel(const std::string& path) {
+  const std::string list = JoinPath(path, kManifestName);
+  if (!PathExists(list)) return;
+  CheckpointManifest manifest = ParseManifest(ReadFile(list, int64_t{64} << 20), list);
+  // Two thirds of the bytes, and no part of the model.
+  std::erase_if(manifest.files, [](const auto& f) { return f.name.starts_with("optimizer"); });
+  CheckFiles(path, manifest, /*hashes=*/true);
+}
+
+void VerifyModelAndBase(const std::string& path) {
+  VerifyModel(path);
+  if (const std::string weights = WeightsOf(path); weights != path) VerifyModel(weights);
+}
+
 void AddAdapters(const std::string& path, Gpt& model) {
   if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
 }

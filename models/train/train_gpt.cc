@@ -169,15 +169,19 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
-  RunStart start;
-  if (!only_evaluate) {
-    start = ranks.FromMain([&] {
+  const RunStart start = ranks.FromMain([&] {
+    RunStart from;
+    if (!only_evaluate) {
       lock = LockRunFolder(config.out_dir, Warn);
-      return PrepareRunFolder(SettleTokenizer(options, config), Warn);
-    });
-    // The folder is locked now, so this run may write its flight records there.
-    if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  }
+      from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
+    }
+    if (from.checkpoint) return from;  // verified
+    if (!config.init_from.empty()) VerifyModelAndBase(CheckpointOf(config.init_from));
+    if (!config.lora.init_from.empty()) VerifyModel(config.lora.init_from);
+    return from;
+  });
+  // The folder is locked now, so this run may write its flight records there.
+  if (recorder && !only_evaluate) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
   MemoryPlan memory;
   uint64_t start_hash = 0;
