@@ -434,6 +434,14 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
   EXPECT_FALSE(PathExists(Path("out")));
 }
 
+TEST_F(TrainGpt, ShardingInASingleProcessIsWarnedOf) {
+  const Result run = Train("out", {"--dry_run", "--parallel.shard=full"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err,
+              HasSubstr("parallel.shard = \"full\" shares out nothing in a single process"));
+  EXPECT_THAT(Train("out", {"--dry_run"}).err, testing::IsEmpty());
+}
+
 TEST_F(TrainGpt, ReportsTheMemoryItWillTake) {
   const Result run = Train("out", {"--dry_run"});
   for (const char* kind :
