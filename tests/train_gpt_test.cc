@@ -388,7 +388,7 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
   }
 }
 
-// fp16 weights that a learning rate has made infinite.
+// fp16 weights that a learning rate has made so large that activations are infinite.
 TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
   const std::vector<std::string> wild = {"--train.precision=fp16", "--optim.lr=1000",
                                          "--optim.warmup=0", "--train.eval_every=0",
@@ -403,7 +403,7 @@ TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
   EXPECT_THAT(run.err, HasSubstr("warning: the validation loss after step 1 is not a finite"));
   const auto state = nlohmann::json::parse(ReadFile(Path("out/latest/trainer_state.json")));
   EXPECT_EQ(state["best_val_loss"], 0);
-  // It goes on, but no weights that are not finite learn.
+  // It goes on, to where the loss is no better.
   const Result on = Train("out", with({"--train.steps=2", "--checkpoint.resume=" + Path("out")}));
   EXPECT_EQ(on.exit_code, 1) << on;
   EXPECT_THAT(on.err, HasSubstr("step 2: the loss is"));
