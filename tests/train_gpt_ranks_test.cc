@@ -234,10 +234,11 @@ TEST_F(Ranks, ExpertParallelRunsGoWithEveryOtherMode) {
   }
   Run(4, "on", with({"--parallel.shard=full", "--checkpoint.resume=" + Checkpoint("all", 4)}));
   EXPECT_EQ(Bytes("on", 8), Bytes("alone", 8));
-  const auto refused =
-      Wait(Start(4, Train("other", with({"--parallel.shard=full", "--parallel.shard_ranks=1"}))));
+  Arguments fewer = with({"--parallel.shard=full", "--parallel.shard_ranks=2"});
+  fewer.push_back("--parallel.ep=4");
+  const auto refused = Wait(Start(4, Train("other", fewer)));
   EXPECT_NE(refused[0].exit_code, 0);
-  EXPECT_THAT(refused[0].err, HasSubstr("must divide the 1 that shard a copy of the model"));
+  EXPECT_THAT(refused[0].err, HasSubstr("must divide the 2 that shard a copy of the model"));
 }
 
 // And where experts are split across ranks that compute a sequence together: some of them, all, or

@@ -273,6 +273,20 @@ std::string WeightsOf(const std::string& path) {
   return base;
 }
 
+void VerifyModel(const std::string& path) {
+  const std::string list = JoinPath(path, kManifestName);
+  if (!PathExists(list)) return;
+  CheckpointManifest manifest = ParseManifest(ReadFile(list, int64_t{64} << 20), list);
+  // Two thirds of the bytes, and no part of the model.
+  std::erase_if(manifest.files, [](const auto& f) { return f.name.starts_with("optimizer"); });
+  CheckFiles(path, manifest, /*hashes=*/true);
+}
+
+void VerifyModelAndBase(const std::string& path) {
+  VerifyModel(path);
+  if (const std::string weights = WeightsOf(path); weights != path) VerifyModel(weights);
+}
+
 void AddAdapters(const std::string& path, Gpt& model) {
   if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
 }
@@ -326,7 +340,9 @@ TrainerState ReadTrainerState(const std::string& path) {
   TrainerState s;
   s.step = Field<int64_t>(j, "step", file);
   s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
-  s.best_val_loss = Field<double>(j, "best_val_loss", file);
+  // Before 0.2.0 it was null where it was not finite.
+  const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
+  if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
   s.last_loss = Field<double>(j, "last_loss", file);
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);

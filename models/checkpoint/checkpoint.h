@@ -25,7 +25,7 @@ namespace lockstep::models {
 struct TrainerState {
   int64_t step = 0;                       // updates made
   int64_t tokens_seen = 0;                // trained on, over all ranks
-  double best_val_loss = 0;               // 0: not evaluated yet
+  double best_val_loss = 0;               // 0: none was finite yet
   double last_loss = 0;                   // training loss of the last update
   std::string config_toml;                // the resolved configuration
   std::string data_fingerprint;           // of the training and validation tokens
@@ -83,6 +83,11 @@ std::string CheckpointOf(const std::string& path);
 // The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
 // the one to whose weights the adapters belong. InputError if that is not there.
 std::string WeightsOf(const std::string& path);
+// Verifies what a checkpoint holds of a model or of adapters: InputError naming a file that is not
+// as it was written. Of a folder without DONE nothing is known, and nothing is read.
+void VerifyModel(const std::string& path);
+// And the weights that its adapters belong to.
+void VerifyModelAndBase(const std::string& path);
 // Gives the model the adapters that the folder has, if any, without their values. Comes before the
 // model is parallelised and has memory.
 void AddAdapters(const std::string& path, Gpt& model);

@@ -32,6 +32,10 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
+// InputError naming the first file of the folder that is missing, or does not have the size, or
+// with `hashes` the SHA-256, of what was written.
+void CheckFiles(const std::string& folder, const CheckpointManifest& manifest, bool hashes);
+
 // Identifies the weights of a folder. For a checkpoint it is the hash of the manifest, which has
 // the hashes of all files; in a folder without one it is that of all *.safetensors, except an
 // adapter's, and of the model's shape in config.json: tokenizers, templates and pages may change. A

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "core/io/file.h"
 #include "dist/control/socket.h"
@@ -39,6 +40,33 @@ Checkpoint Locate(const std::string& path) {
   return CheckpointStore::Verify(PathExists(latest) ? latest : path);
 }
 
+[[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
+  throw InputError(
+      StrCat(config.out_dir, " holds another run: ", why,
+             "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
+             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
+}
+
+bool LiesIn(const std::string& folder, const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path relative = fs::canonical(path).lexically_relative(fs::canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// What is in out_dir and would be overwritten or mixed up by a run that goes on from a checkpoint
+// elsewhere. A run of the same command that was killed before its first checkpoint is not.
+void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
+  if (LiesIn(config.out_dir, checkpoint.path)) return;
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  const bool has_run = PathExists(file);
+  const auto checkpoints = CheckpointStore(config.out_dir).List();
+  const bool same =
+      has_run && RealDifferences(RunConfigFromToml(ReadFile(file), file), config).empty();
+  if (checkpoints.empty() && (!has_run || same)) return;
+  RefuseOther(config, StrCat("it has ", checkpoints.empty() ? file : checkpoints[0].path, ", and ",
+                             checkpoint.path, " is not of that run"));
+}
+
 RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   const Checkpoint checkpoint = Locate(path);
   const TrainerState state = ReadTrainerState(checkpoint.path);
@@ -49,6 +77,7 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                             ", which the run would overwrite: choose another out_dir, or remove ",
                             c.path));
   }
+  CheckNoOtherRun(config, checkpoint);
   const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
   CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
@@ -57,13 +86,6 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   if (!differences.empty())
     start.note += ", with a different configuration:\n" + ToString(differences);
   return start;
-}
-
-[[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
-  throw InputError(
-      StrCat(config.out_dir, " holds another run: ", why,
-             "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
-             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
 }
 
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,

@@ -137,6 +137,12 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                            " does nothing without parallel.shard = \"full\", \"gradients\" or "
                            "\"optimizer\": add one of them, or leave parallel.shard_ranks out"));
     }
+    if (parallel.shard_ranks == 1) {
+      resolved.Fail({"parallel.shard_ranks"},
+                    StrCat(resolved.Describe("parallel.shard_ranks"),
+                           " shares out nothing, since each rank would have a whole copy: use 2 or "
+                           "more, or parallel.shard = \"none\""));
+    }
     if (parallel.shard != "full" && !parallel.reshard_after_forward) {
       resolved.Fail({"parallel.reshard_after_forward", "parallel.shard"},
                     StrCat(resolved.Describe("parallel.reshard_after_forward"),

@@ -376,6 +376,10 @@ int SampleGpt(const SampleConfig& c) {
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
   const std::string folder = CheckpointOf(c.checkpoint);
+  if (is_main) {
+    VerifyModelAndBase(folder);
+    for (const std::string& adapter : c.adapters) VerifyModel(CheckpointOf(adapter));
+  }
   const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,

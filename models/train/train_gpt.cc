@@ -13,12 +13,14 @@
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/hf_model.h"
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
 #include "models/memory/memory_advice.h"
 #include "models/memory/memory_plan.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
+#include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"
 #include "models/train/run_ranks.h"
@@ -127,6 +129,14 @@ uint64_t HashOfStart(const RunSetup& setup) {
   return hash;
 }
 
+// The run will replace or remove out_dir/model at its end.
+std::string CheckOldModel(const RunSetup& setup) {
+  const std::string& folder = setup.config.out_dir;
+  const auto step = SavesParts(setup) ? CheckHfModel(folder) : StepOfHfModel(folder);
+  if (!step || setup.start.step >= setup.steps) return "";
+  return StrCat(folder, "/model has the weights of step ", *step, " until this run ends");
+}
+
 // Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
@@ -159,22 +169,28 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
-  RunStart start;
-  if (!only_evaluate) {
-    start = ranks.FromMain([&] {
+  const RunStart start = ranks.FromMain([&] {
+    RunStart from;
+    if (!only_evaluate) {
       lock = LockRunFolder(config.out_dir, Warn);
-      return PrepareRunFolder(SettleTokenizer(options, config), Warn);
-    });
-    // The folder is locked now, so this run may write its flight records there.
-    if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  }
+      from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
+    }
+    if (from.checkpoint) return from;  // verified
+    if (!config.init_from.empty()) VerifyModelAndBase(CheckpointOf(config.init_from));
+    if (!config.lora.init_from.empty()) VerifyModel(config.lora.init_from);
+    return from;
+  });
+  // The folder is locked now, so this run may write its flight records there.
+  if (recorder && !only_evaluate) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
   MemoryPlan memory;
   uint64_t start_hash = 0;
+  std::string old_model;  // a note on the main rank; may be empty
   ranks.OnEveryRank([&] {
     setup = PrepareRun(options, config, start, device, ranks.size());
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
+    if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
     if (ranks.control()) start_hash = HashOfStart(setup);
     memory = SettleMemory(setup, rendezvous);
     return "";
@@ -199,6 +215,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       if (!only_evaluate) WarnOf(options, setup);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      if (!old_model.empty()) Print(old_model);
       if (only_evaluate) return;
       PrintMixture(setup);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),

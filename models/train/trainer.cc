@@ -47,6 +47,13 @@ void Store(HostRead& read, int64_t index, std::vector<double>* all) {
   std::ranges::copy(values, all->begin() + index * std::ssize(values));
 }
 
+// An undefined tensor is.
+bool IsFinite(const Tensor& x) {
+  if (!x.defined()) return true;
+  const std::vector<double> values = x.To(kCpu).To(DType::kF64).ToVector<double>();
+  return std::ranges::all_of(values, [](double v) { return std::isfinite(v); });
+}
+
 // Adds up groups of n values.
 std::vector<double> AddUp(const std::vector<double>& values, int64_t n) {
   std::vector<double> sums(static_cast<size_t>(n));
@@ -306,13 +313,11 @@ StepMetrics Trainer::Collect(bool have_gradients) {
 
 std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients,
                                        bool was_skipped) {
-  std::string bad;
+  // The gradient that is not finite, and the weight that was not before the step.
+  std::string bad, damaged;
   for (const auto& p : parameters_) {
-    if (!have_gradients || !p->grad().defined()) continue;
-    for (double g : p->grad().To(kCpu).To(DType::kF64).ToVector<double>()) {
-      if (!std::isfinite(g)) bad = p->name();
-    }
-    if (!bad.empty()) break;
+    if (bad.empty() && have_gradients && !IsFinite(p->grad())) bad = p->name();
+    if (damaged.empty() && was_skipped && !IsFinite(p->value().Detach())) damaged = p->name();
   }
   std::string where;
   // Those of the next step are there already, unless this step's still are.
@@ -324,19 +329,25 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     }
     where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
     // Ranks have parameters of their own, and must say the same.
-    for (const std::string& of_rank : dist::GatherTexts(*options_.all, bad, kTextLimit)) {
-      if (bad = of_rank; !bad.empty()) break;
+    for (std::string* name : {&bad, &damaged}) {
+      for (const std::string& of_rank : dist::GatherTexts(*options_.all, *name, kTextLimit)) {
+        if (*name = of_rank; !name->empty()) break;
+      }
     }
     dist::MeetBeforeThrowing(*options_.all);
   }
+  const std::string remedy =
+      damaged.empty()
+          ? StrCat("Lower optim.lr, raise optim.warmup, or set optim.clip",
+                   loss_scale_ ? ", or use train.precision=bf16" : "")
+          : StrCat("The weight '", damaged, "' was not finite before: go on from an earlier ",
+                   "checkpoint, or begin from other weights with init_from");
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"
                                       : "",
                 where.empty() ? "" : StrCat(", first on ", where),
-                was_skipped ? "; the update was not made. " : "; the update was made. ",
-                "Lower optim.lr, raise optim.warmup, or set optim.clip",
-                loss_scale_ ? ", or use train.precision=bf16" : "");
+                was_skipped ? "; the update was not made. " : "; the update was made. ", remedy);
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics) {

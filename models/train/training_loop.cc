@@ -13,7 +13,7 @@
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/consolidate.h"
+#include "models/checkpoint/hf_model.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf/generation_config.h"
 #include "models/memory/machine_memory.h"
@@ -179,8 +179,8 @@ int TrainingLoop::Train() {
     DoWhatIsDue(m);
   }
   FinishSave(/*required=*/true);  // the last one, unless a required one was
-  if (trainer_.step() == setup_.steps && share_.parts) {
-    ranks_.OnMain("writing the model for Hugging Face", [&] { WriteHfModel(); });
+  if (trainer_.step() == setup_.steps) {
+    ranks_.OnMain("writing the model for Hugging Face", [&] { UpdateHfModel(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
@@ -316,9 +316,17 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     return;
   }
   if (preference_) m->val_preference = preference;
-  const bool best = best_val_loss_ == 0 || *m->val_loss < best_val_loss_;
+  const bool finite = std::isfinite(*m->val_loss);
+  const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
   ranks_.OnMain("printing", [&] {
+    if (!finite) {
+      Warn(StrCat("the validation loss after step ", trainer_.step(),
+                  " is not a finite number: these weights are of no use, and ",
+                  config_.checkpoint.keep_best && best_val_loss_ != 0
+                      ? StrCat(config_.out_dir, "/best has better ones")
+                      : "earlier checkpoints may have better ones"));
+    }
     progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
                               SecondsSince(start), m->val_preference);
   });
@@ -408,19 +416,22 @@ void TrainingLoop::FinishSave(bool required) {
   if (ranks_.is_main()) log_->SetBestCheckpoint(BestCheckpoint());
 }
 
-// The newest checkpoint as one that transformers loads. The checkpoint is what counts.
-void TrainingLoop::WriteHfModel() const {
-  const std::string to = JoinPath(config_.out_dir, "model"), made = to + ".new";
+// The newest checkpoint as one that transformers loads, or no older one. The checkpoint is what
+// counts.
+void TrainingLoop::UpdateHfModel() const {
+  const std::string& folder = config_.out_dir;
   try {
     const auto checkpoints = store_.List();
     if (checkpoints.empty()) return;  // continued elsewhere, with nothing left to do
-    RemoveTree(made);
-    Consolidate(checkpoints[0].path, made);
-    RemoveTree(to);
-    RenameDurably(made, to);
+    if (share_.parts) {
+      WriteHfModel(checkpoints[0], folder);
+    } else if (const auto step = RemoveHfModel(folder)) {
+      Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
+                   ": those of step ", checkpoints[0].step, " are in ", folder, "/latest"));
+    }
   } catch (const Error& e) {
-    Warn(StrCat("no ", to, ": ", e.what(),
-                "; make it later with consolidate --checkpoint=", config_.out_dir, " --to=FOLDER"));
+    Warn(StrCat("no new ", folder, "/model: ", e.what(),
+                "; make one later with consolidate --checkpoint=", folder, " --to=FOLDER"));
   }
 }
 

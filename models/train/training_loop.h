@@ -47,7 +47,7 @@ class TrainingLoop {
   void Save(bool required, std::optional<double> val_loss = {},
             const std::string& unfinished_metrics = "");
   void FinishSave(bool required);
-  void WriteHfModel() const;
+  void UpdateHfModel() const;
   void End(double seconds);
   int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;

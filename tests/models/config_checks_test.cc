@@ -388,7 +388,7 @@ TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
               HasSubstr("does not divide the 2 ranks that parallel.pp and parallel.tp leave for "
                         "other samples: start a multiple of 8 processes, as with --nproc=8"));
   EXPECT_THAT(
-      ErrorOnRanks(8, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=1"}),
+      ErrorOnRanks(12, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=3"}),
       HasSubstr("parallel.ep"));
 }
 
@@ -426,6 +426,8 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
               HasSubstr("neither divides parallel.cp = 6"));
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=full", "--parallel.shard_ranks=1"}),
+              HasSubstr("parallel.shard_ranks = 1 (command line) shares out nothing"));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));
