@@ -54,10 +54,11 @@ struct MemoryPlan {
   // checkpoint in parts where the model has one copy; ranks that have the same ones share these.
   // And the bytes of the other parameters.
   int64_t elements = 0, written = 0, left_out = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
-  // whether each rank does, rather than the first alone.
+  // What a rank copies to the host's memory to write a checkpoint from, at most, and whether each
+  // rank does, rather than the first alone. Only asynchronous checkpoints need it, or where the
+  // first rank collects what others have of the model.
   int64_t snapshot = 0;
-  bool all_copy = false;
+  bool all_copy = false, collects = false;
   // Of a GPU: page-locked memory of the host for what is offloaded, and what of it stays from step
   // to step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;

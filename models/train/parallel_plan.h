@@ -73,6 +73,8 @@ ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
 
 // Whether ranks share out more of the model than its samples.
 bool IsSharded(const RunSetup& setup);
+// Whether ranks have different parts of the weights, or of what an optimizer keeps of them.
+bool SharesOutModel(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);
 // This rank of the mesh and those of other copies of the model that have the same part of it, of
