@@ -96,6 +96,7 @@ class ProcessGroup {
   WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
                     const std::string& purpose = {});
   // Part r of `input`, which has size() times the elements of `output`, is reduced to rank r.
+  // `output` may be that part.
   WorkPtr ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum,
                         const std::string& purpose = {});
   // Part r of `output`, which has size() times the elements of `input`, is the input of rank r.

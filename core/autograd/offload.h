@@ -21,6 +21,9 @@ class Offloader {
   Offloader& operator=(const Offloader&) = delete;
 
   int64_t host_bytes() const;  // in use now
+  // What it has taken of the host, and keeps: where shapes vary, a small multiple of what it had in
+  // use at once.
+  int64_t kept_host_bytes() const;
 
  private:
   friend class OffloadScope;

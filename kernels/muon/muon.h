@@ -43,8 +43,10 @@ void MuonUpdate(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
 
 }  // namespace ops
 
-inline constinit Slot<void(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
-                           const StepValues* values)>
+// Of one matrix [R, C] that is not empty. `matrices`, [2, R C] of zeros, and `squares`, [2, n, n]
+// with n = min(R, C), are workspace in StateDType.
+inline constinit Slot<void(const UpdateTensors& matrix, const Tensor& matrices,
+                           const Tensor& squares, const MuonHyper& hyper, const StepValues* values)>
     muon_update{"muon_update"};
 
 }  // namespace lockstep

@@ -302,8 +302,9 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   plan.host = most_on_host;
   plan.evaluating = most_evaluating;
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
-  if (setup.config.checkpoint.async && !setup.evaluates_only) {
-    plan.all_copy = SavesParts(setup);
+  plan.all_copy = SavesParts(setup);
+  plan.collects = SharesOutModel(setup) && !plan.all_copy;
+  if ((setup.config.checkpoint.async || plan.collects) && !setup.evaluates_only) {
     plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
   }
   return plan;

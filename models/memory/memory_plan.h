@@ -54,10 +54,11 @@ struct MemoryPlan {
   // has one copy; ranks that have the same ones divide the writing. And the bytes of the other
   // parameters.
   int64_t elements = 0, written = 0, left_out = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
-  // whether each rank does, rather than only the first.
+  // What a rank copies to the host's memory to write a checkpoint from, at most, and whether each
+  // rank does, rather than only the first. Only asynchronous checkpoints need it, or those for which
+  // the first rank collects what others have of the model.
   int64_t snapshot = 0;
-  bool all_copy = false;
+  bool all_copy = false, collects = false;
   // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to
   // step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;

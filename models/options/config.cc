@@ -322,11 +322,13 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
                       "checkpoint"});
   options.Add("checkpoint.save_initial", &checkpoint.save_initial,
               {.operational = true, .doc = "also save the model before the first step"});
-  options.Add("checkpoint.async", &checkpoint.async,
-              {.aliases = {"async_save", "async_checkpoint"},
-               .operational = true,
-               .doc = "copy the checkpoint to the host's memory, and write it while training "
-                      "continues; false: training waits, and needs no memory for the copy"});
+  options.Add(
+      "checkpoint.async", &checkpoint.async,
+      {.aliases = {"async_save", "async_checkpoint"},
+       .operational = true,
+       .doc = "copy what is saved to the host's memory, and write it while training "
+              "continues; false: training waits, and needs no memory for the copy, but for what "
+              "the first rank collects with checkpoint.sharded=false"});
   options.Add(
       "checkpoint.sharded", &checkpoint.sharded,
       {.aliases = {"save_sharded", "sharded_checkpoint"},

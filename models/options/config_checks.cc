@@ -103,6 +103,12 @@ void CheckPrecision(Options& options, const RunConfig& config) {
               config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }
 
+// Stochastic gradient descent without momentum keeps nothing.
+void CheckState(Options& options, const OptimOptions& optim) {
+  CheckEffect(options, "optim.state_dtype", optim.state_dtype, OptimOptions().state_dtype,
+              optim.name != "sgd" || optim.momentum > 0, "optim.momentum above 0");
+}
+
 void CheckRope(Options& options, const ModelOptions& model) {
   const ModelOptions d;  // the defaults
   const bool rope = model.position == "rope", scaled = model.rope_scaling != "none";
@@ -180,6 +186,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
   CheckPrecision(options, config);
+  CheckState(options, config.optim);
   CheckLora(options, config.lora);
   CheckDpo(options, config);
   CheckTrace(options, config);

@@ -140,7 +140,7 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
     if (parallel.shard_ranks == 1) {
       resolved.Fail({"parallel.shard_ranks"},
                     StrCat(resolved.Describe("parallel.shard_ranks"),
-                           " shares out nothing, since each rank would have a whole copy: use 2 or "
+                           " shards nothing, since each rank would have a whole copy: use 2 or "
                            "more, or parallel.shard = \"none\""));
     }
     if (parallel.shard != "full" && !parallel.reshard_after_forward) {

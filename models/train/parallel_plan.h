@@ -73,6 +73,8 @@ ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
 
 // Whether weights or optimizer state are sharded, too, rather than only samples partitioned.
 bool IsSharded(const RunSetup& setup);
+// Whether ranks have different parts of the weights, or of what an optimizer keeps of them.
+bool SharesOutModel(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);
 // This rank of the mesh and the ranks of other copies of the model that have the same part of it;

@@ -334,7 +334,7 @@ std::string NoteOnPlan(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   if (parallel.shard != "none" && setup.data_ranks == 1) {
     return StrCat("parallel.shard = \"", parallel.shard,
-                  "\" shares out nothing in a single process: start several, as with --nproc=4");
+                  "\" shards nothing in a single process: start several, as with --nproc=4");
   }
   const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
   if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";

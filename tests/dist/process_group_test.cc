@@ -105,7 +105,7 @@ TEST_P(ProcessGroupTest, AllReduces) {
   });
 }
 
-TEST_P(ProcessGroupTest, ReduceScatters) {
+TEST_P(ProcessGroupTest, ReduceScattersAlsoInPlace) {
   Run([](ProcessGroup& g) {
     for (const int64_t n : {0, 1, 7, 50'001, 1'200'000}) {
       const Tensor x = Values(g.rank(), n * g.size());
@@ -119,6 +119,9 @@ TEST_P(ProcessGroupTest, ReduceScatters) {
       };
       ASSERT_EQ(FirstWrong(y, expected), "");
       EXPECT_EQ(x.ToVector<float>(), before);
+      const Tensor part = x.Slice(0, g.rank() * n, (g.rank() + 1) * n);
+      g.ReduceScatter(x, part)->Wait();
+      ASSERT_EQ(FirstWrong(part, expected), "");
     }
   });
 }

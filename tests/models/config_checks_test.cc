@@ -170,6 +170,15 @@ TEST(ConfigChecks, OptionsOfOnePrecision) {
   EXPECT_EQ(ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16"}), "no error");
 }
 
+TEST(ConfigChecks, SgdWithoutMomentumKeepsNoState) {
+  const std::vector<std::string> bf16 = {"--optim.name=sgd", "--optim.state_dtype=bf16"};
+  EXPECT_EQ(ErrorOf(bf16), "no error");
+  EXPECT_EQ(ErrorOf({bf16[0], bf16[1], "--optim.momentum=0"}),
+            "command line: optim.state_dtype = \"bf16\" (command line) does nothing without "
+            "optim.momentum above 0: use optim.momentum above 0, or optim.state_dtype = \"fp32\"");
+  EXPECT_EQ(ErrorOf({bf16[1], "--optim.momentum=0"}), "no error");  // of AdamW
+}
+
 TEST(ConfigChecks, StepsOrEpochs) {
   const ParsedRun epochs({"--train.epochs=2"});
   EXPECT_EQ(epochs.config.train.steps, 0);
@@ -427,7 +436,7 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=full", "--parallel.shard_ranks=1"}),
-              HasSubstr("parallel.shard_ranks = 1 (command line) shares out nothing"));
+              HasSubstr("parallel.shard_ranks = 1 (command line) shards nothing"));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));

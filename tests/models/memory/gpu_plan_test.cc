@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <sstream>
 
 #include "core/allocator.h"
+#include "core/io/file.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 
@@ -24,6 +26,11 @@ constexpr double kGb = 1e9;
 GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments, const MemorySet& hosts = {}) {
   ParsedRun run(arguments);
   return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), hosts);
+}
+
+Arguments WordsOf(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 // The changes that a plan says would fit, each with the bytes that it says.
@@ -419,6 +426,22 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
                                               : "gpus = \"eight\" must be";
     EXPECT_THAT(run.out + run.err, HasSubstr(text));
   }
+}
+
+// The lines of a page may be broken where the program's are not.
+TEST(GpuPlan, IsWhatThePageShows) {
+  std::istringstream page(ReadFile("models/memory/README.md"));
+  std::string line, shown;
+  const std::string command = "    $ bazel run -c opt //tools:plan -- ";
+  while (std::getline(page, line) && !line.starts_with(command)) {
+  }
+  ASSERT_TRUE(line.starts_with(command));
+  Arguments all = {"tools/plan"};
+  for (const std::string& argument : WordsOf(line.substr(command.size()))) all.push_back(argument);
+  while (std::getline(page, line) && line.starts_with("    ")) shown += line;
+  const Result run = RunProgram(all);
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_EQ(WordsOf(shown), WordsOf(run.out)) << run;
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
