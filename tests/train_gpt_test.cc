@@ -437,8 +437,7 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
 TEST_F(TrainGpt, ShardingInASingleProcessIsWarnedOf) {
   const Result run = Train("out", {"--dry_run", "--parallel.shard=full"});
   EXPECT_EQ(run.exit_code, 0) << run;
-  EXPECT_THAT(run.err,
-              HasSubstr("parallel.shard = \"full\" shards nothing in a single process"));
+  EXPECT_THAT(run.err, HasSubstr("parallel.shard = \"full\" shards nothing in a single process"));
   EXPECT_THAT(Train("out", {"--dry_run"}).err, testing::IsEmpty());
 }
 

@@ -55,8 +55,8 @@ struct MemoryPlan {
   // parameters.
   int64_t elements = 0, written = 0, left_out = 0;
   // What a rank copies to the host's memory to write a checkpoint from, at most, and whether each
-  // rank does, rather than only the first. Only asynchronous checkpoints need it, or those for which
-  // the first rank collects what others have of the model.
+  // rank does, rather than only the first. Only asynchronous checkpoints need it, or those for
+  // which the first rank collects what others have of the model.
   int64_t snapshot = 0;
   bool all_copy = false, collects = false;
   // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to
