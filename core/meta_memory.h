@@ -33,7 +33,8 @@ class MetaMemoryListener {
 // The device, or of the meta device what it stands for on this thread.
 Device PlannedDevice(Device device);
 
-// While one exists, what its thread allocates has this name. Of nested ones the innermost counts.
+// While one exists, what its thread allocates has this name. If labels are nested, the innermost
+// counts.
 class MetaMemoryLabel {
  public:
   // A string literal.

@@ -12,7 +12,7 @@ namespace {
 // Elements that one thread initialises at a time: some 100 microseconds of normal variates.
 constexpr int64_t kInitGrain = 4096;
 
-// What `after` cuts of the part that `before` gives, which it begins with; empty if it does not.
+// What `after` adds to `before`; nullopt unless `after` begins with the cuts of `before`.
 std::optional<ShardLayout> Added(const ShardLayout& before, const ShardLayout& after) {
   const auto same = [](const ShardCut& a, const ShardCut& b) {
     return a.axis == b.axis && a.dim == b.dim && a.parts == b.parts && a.part == b.part &&

@@ -31,8 +31,8 @@ class Parameter {
   // The full path once the module tree was named ("h.0.attn.c_attn.weight"), before that its slot.
   const std::string& name() const { return name_; }
   void set_name(const std::string& name);
-  // Of a parameter that is kept on the host this waits for updates that the current stream of its
-  // device got, but where Show is in effect.
+  // For a parameter kept on the host, waits for updates submitted to its device's current stream,
+  // unless Show is in effect.
   const Tensor& value() const {
     if (keeps_on_host_) AwaitUpdates();
     return value_;

@@ -7,14 +7,13 @@ namespace lockstep {
 
 class Parameter;
 
-// The ranks that share out a parameter (ShardLayout). All calls are collective: every one of these
-// ranks makes them, in the same order.
+// The ranks that hold the shards of a parameter (ShardLayout). All calls are collective: every one
+// of these ranks makes them, in the same order.
 class PartExchange {
  public:
   virtual ~PartExchange() = default;
-  // The whole of which each rank gives its part: of the parameter's logical shape, on the device
-  // and of the dtype of the part. `part` is shaped like this rank's part (its optimizer state,
-  // say).
+  // Assembles the whole from each rank's part: it has the parameter's logical shape, on the part's
+  // device and of its dtype. `part` is shaped like this rank's part (its optimizer state, say).
   virtual Tensor Gather(const Parameter& parameter, const Tensor& part) = 0;
   // `values` (f64, on the parameters' device) becomes the element-wise sum over the ranks: exact
   // where at most one of them has a value other than 0.

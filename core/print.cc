@@ -77,7 +77,7 @@ std::vector<std::string> Floats(const std::vector<double>& values) {
   return largest > 0 && extreme ? Scientific(values) : FixedPoint(values);
 }
 
-// Of equal width.
+// The texts have equal width.
 std::vector<std::string> Texts(const Tensor& shown) {
   std::vector<std::string> out;
   if (IsFloating(shown.dtype())) {

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// A dimension that the ranks of a mesh axis share out in equal parts.
+// A dimension that is split into equal parts across the ranks of a mesh axis.
 struct ShardCut {
   std::string axis;             // of the mesh: "tp"
   int dim = 0;                  // of the whole parameter

@@ -106,9 +106,9 @@ void StepState::EnableLossScaling(const LossScaleOptions& options,
   LS_CHECK(options.growth_interval >= 1, "loss scaling: growth_interval must be at least 1, got ",
            options.growth_interval);
   LS_CHECK(begin.scale > 0 && std::isfinite(begin.scale) && begin.good_steps >= 0,
-           "loss scaling: cannot go on with a scale of ", begin.scale, " after ", begin.good_steps,
-           " good steps: it is damaged");
-  check_power("the scale to go on with", begin.scale);
+           "loss scaling: cannot continue with a scale of ", begin.scale, " after ",
+           begin.good_steps, " good steps: it is damaged");
+  check_power("the scale to continue with", begin.scale);
   block_->loss_scaling = options;
   block_->host.loss_scale = begin;
   Upload(offsetof(StepValues, loss_scale), sizeof(LossScale));

@@ -88,7 +88,7 @@ class StepState {
   void Begin(int64_t step, double lr, std::vector<Betas> betas = {});
 
   // From now on root gradients are multiplied by a loss scale, which the optimizer's Step adapts
-  // (off at first). Each Backward takes its root from TrainingStep::Root. `from`: go on with the
+  // (off at first). Each Backward takes its root from TrainingStep::Root. `from`: continue with the
   // one that a checkpoint holds (Read().loss_scale). Throws ArgumentError for options or a scale
   // that are out of range.
   void EnableLossScaling(const LossScaleOptions& options = {},
@@ -133,7 +133,7 @@ class StepState {
   static const StepState*& OfThread();
   // With the values as they are now, in the order of the current stream.
   StepState Copy() const;
-  // Of the host's values, those in bytes [first, first + count).
+  // Uploads bytes [first, first + count) of the host's values.
   void Upload(size_t first, size_t count);
 
   std::shared_ptr<Block> block_;

@@ -39,8 +39,8 @@ class Storage {
   bool unique() const;
   bool SameBlock(const Storage& other) const { return block_ == other.block_; }
 
-  // Grows with every storage that the process makes: tells what is older. That of a slice is that
-  // of the whole.
+  // Grows with every storage that the process makes: tells what is older. A slice has the serial of
+  // the whole.
   uint64_t serial() const;
   static uint64_t NextSerial();  // a lower bound of the next one's, of any thread
 

@@ -132,7 +132,7 @@ class Tensor {
   bool requires_grad() const;
   // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
   Tensor& SetRequiresGrad(bool value = true);
-  // Of a leaf: its gradient, undefined before the first backward. Else throws ArgumentError.
+  // The gradient of a leaf, undefined before the first backward. Else throws ArgumentError.
   Tensor grad() const;
   // Empties the gradient of a leaf; does nothing to a tensor that does not require one. Throws
   // ArgumentError of a result of operations.
@@ -145,8 +145,8 @@ class Tensor {
   // Hooks run in the order in which they were registered, without recording, and not where no
   // gradient comes; under data parallelism on each rank, before the ranks' gradients are summed.
   // They see what backward computes: a micro-batch's gradient, times the loss scale of fp16.
-  // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of which this
-  // rank has a range of the elements; Backward throws it for a gradient that does not fit.
+  // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of whose
+  // elements this rank has a range; Backward throws it for a gradient that does not fit.
   //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
   template <std::invocable<const Tensor&> F>
   HookHandle RegisterHook(F hook) const;

@@ -26,8 +26,8 @@ class RearrangementNode : public Node {
   Inverse inverse_;
 };
 
-// The node of consecutive parts of a dimension, the first of which starts at `begin`. Zeroes what
-// no part covers, unless another gradient is there already.
+// The node of consecutive parts of a dimension; the first of them starts at `begin`. Zeroes what no
+// part covers, unless another gradient is there already.
 class PartsNode : public Node {
  public:
   PartsNode(const char* name, const Shape& shape, int dim, int64_t begin)

@@ -15,7 +15,7 @@ void ToFirstKeys(std::span<int32_t> row) {
   }
 }
 
-// Leaves those of the targets, the tokens from `first` on, that are learnt; their number.
+// Masks the targets (the tokens from `first` on) that are not learnt; returns how many remain.
 int64_t Mask(const TokenSource& source, int64_t first, std::span<int32_t> targets) {
   std::array<int32_t, 1024> learnt;
   int64_t count = 0;

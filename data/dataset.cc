@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,7 @@ Dataset FromPath(const DatasetOptions& options) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!IsTextName(path)) {
+    RequireNoTable(file_path, kTypeAdvice);
     RequireNoJsonLines(text.substr(0, kTextSampleBytes), file_path, kTypeAdvice);
   }
   return FromText(text, file_path, options);
@@ -55,6 +57,11 @@ bool HoldsTokenFiles(const std::string& path) {
 bool HoldsPreparedFiles(const std::string& path) {
   if (path.ends_with(".bin")) return HasMatch(path) && ListedByManifest(ExpandPattern(path));
   return IsDirectory(path) && PathExists(JoinPath(path, kManifestName));
+}
+
+bool HoldsJsonLines(const std::string& path) {
+  if (path.empty() || HoldsTokenFiles(path)) return false;
+  return std::ranges::any_of(ListTextFiles(std::vector{path}), IsJsonLinesName);
 }
 
 void CheckSizes(const Dataset& dataset, const DatasetOptions& options) {

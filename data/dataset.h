@@ -24,7 +24,8 @@ struct DatasetOptions {
   // As for MakeTokenizer. If empty, for token files none but that of the `prepare` that made them;
   // for text char, or in a mixture with such files theirs.
   std::string tokenizer;
-  // Replaces `tokenizer`, if set: that of a checkpoint, or of token files beside texts.
+  // Replaces `tokenizer`, if set: that of a checkpoint, or of token files that are mixed with
+  // texts.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
   // In [0, 1): the fraction of the data, in characters (bytes for the byte tokenizer, tokens for
   // token files), held out at its end for validation. Ignored for files whose names tell their
@@ -64,9 +65,11 @@ struct Dataset {
 };
 
 // Whether a path names token files or a folder of them, and whether `prepare` made any of these,
-// which then have their tokenizer beside them. InputError for a malformed manifest.
+// whose tokenizer is then next to them. InputError for a malformed manifest.
 bool HoldsTokenFiles(const std::string& path);
 bool HoldsPreparedFiles(const std::string& path);
+// Whether any of the files that OpenDataset reads for a path is JSONL. Errors as there.
+bool HoldsJsonLines(const std::string& path);
 
 // Samples of the training stream, in the mixture's proportions if it is one.
 Sampler MakeSampler(const Dataset& dataset, Order order, uint64_t seed, int64_t block_size);

@@ -10,13 +10,15 @@
 
 #include "data/dataset.h"
 #include "data/prepare/manifest.h"
+#include "data/text/require_text.h"
 
 namespace lockstep::data {
 
-// What to do with JSONL that is not called so (TextOptions::type_advice).
-inline constexpr char kTypeAdvice[] =
-    "let the name of its file end in .jsonl to take the texts of its rows, or in .txt to take it "
-    "as it is";
+// Advice to the user of train_gpt on JSONL in a file whose name does not say so
+// (TextOptions::type_advice).
+inline constexpr TypeAdvice kTypeAdvice = {
+    .rows = "let the name of its file end in .jsonl to take the texts of its rows",
+    .text = "let the name end in .txt to take it as it is"};
 
 // `name`: the text's, for messages.
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options);
@@ -28,7 +30,7 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
 Dataset FromDocuments(const DatasetOptions& options);
 // Files that `prepare` made, of a finished folder, have that folder's tokenizer.
 Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptions& options);
-// Whether `prepare` made any of these token files: the manifest beside it lists it.
+// Whether `prepare` made any of these token files: whether the manifest in its folder lists it.
 bool ListedByManifest(const std::vector<std::string>& paths);
 // A folder that `prepare` made.
 Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);

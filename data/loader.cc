@@ -52,7 +52,8 @@ const Batch& Loader::Next() {
   return slots_[taken_++ % slots_.size()];
 }
 
-// Of all micro-batches, also those of other ranks: from their masks, without their tokens.
+// The targets of all micro-batches, also those of other ranks, from their masks, without their
+// tokens.
 int64_t Loader::TargetsOf(int64_t step, std::vector<int64_t>* starts) const {
   const int64_t window = sampler_.block_size();
   if (!source_->has_loss_mask()) return layout_.SamplesPerStep() * window;

@@ -16,7 +16,7 @@ namespace {
 
 using Sources = std::vector<std::shared_ptr<const TokenSource>>;
 
-// Sources of which each begins a window, one after the other. A window's last target, where it
+// Sources one after the other, each of which begins a window. A window's last target, where it
 // would be the first token of the next source, and what fills windows up are not learnt.
 class WindowAligned : public TokenSource {
  public:

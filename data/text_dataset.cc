@@ -38,8 +38,8 @@ void RequireUtf8(std::string_view text, const std::string& name) {
                           "--data.tokenizer=byte. The names of token files must end in .bin"));
 }
 
-// Encodes a large text in pieces, on all threads, so that beside its tokens there is little in
-// memory; unless the tokenizer needs the whole.
+// Encodes a large text in pieces, on all threads, so that little more than its tokens is in memory;
+// unless the tokenizer needs the whole.
 std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
                                               size_t begin, size_t end, const std::string& name) {
   constexpr size_t kPieceBytes = size_t{1} << 23;
@@ -74,7 +74,8 @@ bool MakesCharTokenizer(const DatasetOptions& options) {
 }
 
 // For a document that is too large to be read here.
-std::string LargeDocumentAdvice(const DatasetOptions& options) {
+std::string LargeDocumentAdvice(const DatasetOptions& options,
+                                const std::vector<std::string>& files) {
   std::string tokenizer = StrCat("--data.tokenizer=", TokenizerChoice(options));
   if (options.loaded_tokenizer) {
     tokenizer = options.loaded_tokenizer->name() == "byte"
@@ -83,10 +84,13 @@ std::string LargeDocumentAdvice(const DatasetOptions& options) {
   } else if (MakesCharTokenizer(options)) {
     tokenizer = "--train_tokenizer=4096";  // a char tokenizer is made of text that is in memory
   }
-  return StrCat(
-      "prepare it: prepare --data.path='", options.path, "' --data.field=", options.field,
-      " --data.document=paragraph --data.max_document_bytes=", 8 * TextOptions().max_document_bytes,
-      " ", tokenizer, " --out_dir=tokens, and train with --data.path=tokens");
+  const bool any_rows = std::ranges::any_of(files, IsJsonLinesName);
+  const bool any_text = !std::ranges::all_of(files, IsJsonLinesName);
+  return StrCat("prepare it: prepare --data.path='", options.path, "'",
+                any_rows ? " --data.field=" + options.field : "",
+                any_text ? " --data.document=paragraph" : "",
+                " --data.max_document_bytes=", 8 * TextOptions().max_document_bytes, " ", tokenizer,
+                " --out_dir=tokens, and train with --data.path=tokens");
 }
 
 // The tokenizer of raw text, which must fit the model.
@@ -133,7 +137,7 @@ class DocumentEncoder {
     if (tokenizer_ != nullptr) marks_ = MarksOf(*tokenizer_, /*nanogpt=*/false);
   }
 
-  // `first`: it begins a document; else it goes on with the last one.
+  // `first`: it begins a document; else it continues the last one.
   void Add(std::string_view text, bool first) {
     if (first) {
       EndDocument();
@@ -206,7 +210,7 @@ Dataset FromDocuments(const DatasetOptions& options) {
   TextOptions text_options{.type_advice = kTypeAdvice,
                            .field = options.field,
                            .any_bytes = !waits && dataset.tokenizer->name() == "byte",
-                           .large_document_advice = LargeDocumentAdvice(options)};
+                           .large_document_advice = LargeDocumentAdvice(options, files)};
   // Only larger files come in pieces.
   if (waits || EncodesInParts(*dataset.tokenizer)) {
     text_options.piece_bytes = text_options.max_document_bytes / 8 * 7;
@@ -264,7 +268,8 @@ Dataset FromDocuments(const DatasetOptions& options) {
       rest.remove_prefix(size);
     }
   }
-  // Documents with a bos have other tokens than those of earlier versions, whose runs can't go on.
+  // Documents with a bos have other tokens than those of earlier versions, whose runs can't be
+  // continued.
   const DocumentMarks marks = MarksOf(*dataset.tokenizer, /*nanogpt=*/false);
   if (!marks.after.empty()) hash.Update(std::as_bytes(std::span(marks.before)));
   dataset.fingerprint = hash.HexDigest();

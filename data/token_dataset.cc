@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-// Of GPT-2's vocabulary and of Llama 3's; llm.c begins each document with it.
+// From GPT-2's vocabulary and from Llama 3's; llm.c begins each document with it.
 constexpr int32_t kGpt2EndOfText = 50256, kLlama3BeginOfText = 128000;
 
 bool Contains(const TokenSource& source, int32_t token) {
@@ -80,7 +80,7 @@ void ForManifests(const std::vector<std::string>& paths, const F& f) {
 void RequireFinished(const Manifest& manifest, const std::string& folder) {
   if (manifest.complete()) return;
   throw InputError(StrCat(folder, ": prepare has not finished this folder; repeat the command ",
-                          "that made it, and it goes on where it was interrupted"));
+                          "that made it, and it continues where it was interrupted"));
 }
 
 // The tokenizer with which `prepare` made these files, or null if it has not.

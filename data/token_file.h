@@ -25,11 +25,11 @@ enum class TokenFormat {
 std::string_view Name(TokenFormat format);
 // The format of that name, or nothing.
 std::optional<TokenFormat> TokenFormatOf(std::string_view name);
-// The size of a file of so many tokens, in bytes.
+// The size in bytes of a file with this many tokens.
 int64_t TokenFileBytes(TokenFormat format, int64_t tokens);
 
-// A memory-mapped token file. The file must not be truncated while it is in use. An index of
-// documents beside it (data/document_index.h) is used, if there is one.
+// A memory-mapped token file. The file must not be truncated while it is in use. If the folder has
+// an index of its documents (data/document_index.h), that is used.
 class TokenFile : public TokenSource {
  public:
   // Recognises the format by its magic number and checks the whole file, so that training meets no
@@ -60,8 +60,8 @@ class TokenFile : public TokenSource {
   std::optional<DocumentIndex> index_;
 };
 
-// Writes a token file piece by piece. It is there, under its name, only once Finish has returned;
-// until then it is built beside it, as `.NAME.tmp`, which a later writer replaces.
+// Writes a token file piece by piece. It appears under its name only once Finish has returned;
+// until then it is built as `.NAME.tmp` in the same folder, which a later writer replaces.
 class TokenFileWriter {
  public:
   // `expected` tokens will be written; another number costs a copy of the file in Finish, because
@@ -71,9 +71,9 @@ class TokenFileWriter {
   // Throws ArgumentError for an id that does not fit the format, and IoError.
   void Write(std::span<const int32_t> tokens);
   int64_t size() const { return size_; }
-  // Makes the file durable, and replaces what has its name by rename, so readers see the old or the
-  // new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more than a
-  // header can tell.
+  // Makes the file durable and renames it, replacing any file of its name, so readers see the old
+  // one or the new one. Returns the file's SHA-256. ArgumentError if there are no tokens, or more
+  // than a header can tell.
   std::string Finish();
 
  private:

@@ -40,8 +40,8 @@ class TokenSource {
   int64_t CountLearnt(int64_t offset, int64_t count) const;
 
  protected:
-  // All positions at which documents begin, in ascending order, if they are at hand: in an index
-  // beside the tokens, for example. Empty: they are not.
+  // All positions at which documents begin, in ascending order, if they are known, for example from
+  // an index next to the tokens. Empty: they are not.
   virtual std::span<const uint64_t> document_starts() const { return {}; }
 
  private:

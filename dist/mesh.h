@@ -7,9 +7,9 @@
 
 namespace lockstep::dist {
 
-// A grid of ranks with the axes pp, dp, cp and tp, of which the last varies fastest, so that its
-// neighbours are neighbours on a machine. Pure arithmetic: every rank makes the same mesh. With
-// {.dp = 2, .tp = 3}:
+// A grid of ranks with the axes pp, dp, cp and tp. The last varies fastest, so that its neighbours
+// are neighbours on a machine. Pure arithmetic: every rank makes the same mesh. With {.dp = 2, .tp
+// = 3}:
 //
 //           tp 0  1  2
 //   dp 0       0  1  2     rank 4 has the coordinates dp 1, tp 1; its ranks along dp are

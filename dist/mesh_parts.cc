@@ -33,7 +33,7 @@ std::shared_ptr<MeshParts> MeshParts::Of(std::span<const std::shared_ptr<Paramet
     if (!p->exchange()) continue;
     auto own = std::dynamic_pointer_cast<MeshParts>(p->exchange());
     LS_CHECK(own && (!parts || parts == own), "the parameter '", p->name(),
-             "' is shared out apart from others of its model: share out the whole model at once");
+             "' is sharded apart from others of its model: shard the whole model at once");
     parts = std::move(own);
   }
   return parts ? parts : std::make_shared<MeshParts>();

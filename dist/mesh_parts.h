@@ -13,7 +13,7 @@
 
 namespace lockstep::dist {
 
-// An axis of the mesh along which ranks share out some or all of a model's parameters.
+// An axis of the mesh along which some or all of a model's parameters are sharded.
 class PartsAxis {
  public:
   virtual ~PartsAxis() = default;
@@ -22,7 +22,7 @@ class PartsAxis {
   // Whether the ranks have different elements of the parameter, rather than the same.
   virtual bool Divides(const Parameter& parameter) const = 0;
   // Whether each rank has either all elements of a parameter or none, as the ranks of a pipeline
-  // do, and whether this rank has those of the parameter.
+  // do, and whether this rank has the elements of the parameter.
   virtual bool is_placement() const { return false; }
   virtual bool Holds(const Parameter&) const { return true; }
   // This rank's number among the ranks that have the same elements of the parameter, and how many
@@ -42,10 +42,10 @@ class PartsAxis {
   // Part first + j of a tensor that is shaped like the parameter without further axes.
   virtual Tensor PartOf(const Parameter&, const Tensor& tensor, int64_t) const { return tensor; }
 
-  // Whether the axis itself makes the runs of MeshParts::ForEachRun for the parameters that it
-  // divides, since their parts do not end where chunks of the norm do; and whether it makes them of
-  // a range of its part. `virtual_parts`: in how many the further axes ahead of it would cut the
-  // parameter, and which of them its ranks have together.
+  // Whether this axis, not MeshParts, makes the runs of ForEachRun for the parameters that it
+  // divides, because their parts do not end at chunk boundaries of the norm; and whether it makes
+  // them of a range of its part. `virtual_parts`: into how many parts the axes outside this one
+  // would cut the parameter, and which of them its ranks hold together.
   using AddRun = std::function<void(int64_t first, const Tensor& values)>;
   virtual bool MakesRuns() const { return false; }
   virtual bool TakesRanges(const Parameter&, const VirtualParts&) const { return false; }
@@ -54,7 +54,7 @@ class PartsAxis {
                           int64_t /*begin*/, const AddRun&) {}
 };
 
-// The exchange that all parameters of a model have in common, whatever shares them out: each
+// The exchange that all parameters of a model have in common, however they are sharded: each
 // parallel mode adds its axis, the outermost first (pp, tp, ep, then the ranges of dp).
 class MeshParts : public optim::UpdateParts {
  public:

@@ -215,7 +215,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
     } catch (const Error&) {
     }
     throw ArgumentError(StrCat("splitting group '", this->name(), "': ", ListRanks(wrong),
-                               " name parts of which not all ranks name the same one"));
+                               " name parts that some of their own ranks do not name"));
   }
   GroupOptions options = options_;
   options.name = name;

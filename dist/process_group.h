@@ -96,6 +96,7 @@ class ProcessGroup {
   WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
                     const std::string& purpose = {});
   // Part r of `input`, which has size() times the elements of `output`, is reduced to rank r.
+  // `output` may be that part.
   WorkPtr ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum,
                         const std::string& purpose = {});
   // Part r of `output`, which has size() times the elements of `input`, is the input of rank r.
@@ -161,7 +162,7 @@ class ProcessGroup {
   ProcessGroup(int size, int rank, GroupOptions options);
 
   virtual WorkPtr Submit(Call call) = 0;
-  // The group of `members` of the world, of which all of them know. No operation is in progress.
+  // Makes the group of these world ranks; each of them calls it. No operation may be in progress.
   virtual std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members,
                                                  const GroupOptions& options) = 0;
   // The number of the next call that all ranks make.
@@ -180,7 +181,7 @@ class ProcessGroup {
   int64_t sequence_ = 0, exchanges_ = 0;
 };
 
-// Of a group that may be null, which means a single rank.
+// The size of a group that may be null, which means a single rank.
 inline int SizeOf(const ProcessGroup* group) { return group ? group->size() : 1; }
 inline int RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
 // This rank and those that are a multiple of `step` away from it, as Split takes them.

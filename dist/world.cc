@@ -37,7 +37,7 @@ std::string OwnAddress(const Rendezvous& r, std::chrono::steady_clock::time_poin
   }
 }
 
-// At any port but those at which rank 0, perhaps of this machine, is yet to listen.
+// At any port except those at which rank 0, perhaps on this machine, is yet to listen.
 Socket ListenForRanks(const Rendezvous& r, const std::string& address) {
   Socket socket = Listen(address, 0);
   const int port = PortOf(socket);

@@ -17,8 +17,9 @@ namespace lockstep {
 // learning rate and the factors of gradients from the StepState on its device; where its found_inf
 // is set nothing changes, not a bit. They throw ArgumentError for tensors that do not fit.
 //
-// What has no wider original, a bf16 value without master or a bf16 state, is rounded
-// stochastically (kernels/stochastic_rounding.h): to the nearest, small updates would be lost.
+// A value without a wider original (a bf16 value without master, or a bf16 state) is rounded
+// stochastically (kernels/stochastic_rounding.h): with rounding to nearest, small updates would be
+// lost.
 struct UpdateTensors {
   Tensor value;                // f64, f32, bf16, or f16 with a master; written
   Tensor grad;                 // floating

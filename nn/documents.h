@@ -8,7 +8,7 @@
 
 namespace lockstep::nn {
 
-// Of a batch [B, T] of tokens. Undefined tensors: each row is one document.
+// The documents of a batch [B, T] of tokens. Undefined tensors: each row is one document.
 struct Documents {
   Tensor first_key;  // i32 [B, T]: the column at which each token's document begins
   Tensor positions;  // i32 [B, T]: the token's position in its document, column - first_key
@@ -16,9 +16,9 @@ struct Documents {
   bool defined() const { return first_key.defined(); }
 };
 
-// Of first keys for b rows of t tokens, on the device. Throws ArgumentError for another number of
-// them, and unless those of a row begin with 0 and each is the token's own column or the first key
-// of the token before it.
+// From the first keys of b rows of t tokens, on the device. Throws ArgumentError for another number
+// of them, and unless those of a row begin with 0 and each is the token's own column or the first
+// key of the token before it.
 Documents MakeDocuments(std::span<const int32_t> first_key, int64_t b, int64_t t, Device device);
 
 // While it lives, the forward passes of this thread keep documents apart: attention sees keys of a
@@ -41,8 +41,8 @@ class DocumentScope {
   const DocumentScope* const previous_;
 };
 
-// Those of this thread's innermost scope; undefined outside of any. For layers that depend on them.
-// Throws ArgumentError where a KvCacheScope continues texts, of which each row has one.
+// The documents of this thread's innermost scope; undefined outside of any. For layers that depend
+// on them. Throws ArgumentError where a KvCacheScope continues texts, of which each row has one.
 const Documents& CurrentDocuments();
 
 }  // namespace lockstep::nn

@@ -40,8 +40,8 @@ class Dropout2d : public Layer {
   double p_;
 };
 
-// The dropout of a branch, with the mask that Dropout has at this path: left to whoever adds the
-// branch to the stream. Where the branch has one already, that one is completed.
+// The dropout of a branch, with the mask that Dropout has at this path. It is left to the module
+// that adds the branch to the stream. Where the branch has one already, that one is completed.
 class BranchDropout : public BranchLayer {
  public:
   explicit BranchDropout(double p);

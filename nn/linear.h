@@ -27,7 +27,7 @@ class LinearParameters : public Interface {
 
  protected:
   LinearParameters(int64_t in_features, int64_t out_features, const LinearOptions& options);
-  // With those of another module; bias may be null.
+  // With the parameters of another module; bias may be null.
   LinearParameters(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias);
 
  private:
@@ -51,8 +51,9 @@ class Linear : public LinearParameters<Layer> {
   Activation activation_;
 };
 
-// The last product of a branch: x weight^T, with a copy of the bias, f32 at least, left to whoever
-// adds it to the stream. Throws ArgumentError for options with an activation.
+// The last product of a branch: x weight^T, with a copy of the bias, f32 at least, which is left to
+// the module that adds the branch to the stream. Throws ArgumentError for options with an
+// activation.
 class BranchLinear : public LinearParameters<BranchLayer> {
  public:
   BranchLinear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});

@@ -13,7 +13,7 @@ using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 // While it lives, a loss that heads compute in this thread's forwards is not one sum but one of
 // each row of the batch: [B] for targets [B, T], each the negative log-likelihood of its targets,
 // for objectives that weigh or compare whole sequences. The bits of a row's loss do not depend on
-// the other rows' values. A model whose head is shared out among ranks still returns one sum.
+// the other rows' values. A model whose head is split across ranks still returns one sum.
 class RowLossScope {
  public:
   RowLossScope();
@@ -35,8 +35,8 @@ class LmHead : public LmHeadLayer, public ReadsTiedWeight {
  public:
   LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk,
          double softcap = 0);
-  // Tied: with the weight of another module, the token embedding. Whoever replaces that module
-  // unties it, unless the head is replaced too.
+  // Tied: with the weight of another module, the token embedding. Replacing that module unties it,
+  // unless the head is replaced, too.
   LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk, double softcap = 0);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }

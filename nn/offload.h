@@ -47,8 +47,8 @@ std::shared_ptr<ModuleOf<Out(In...)>> MakeOffloaded(std::shared_ptr<void> owner,
 // The module, except that what its forward saves on a GPU is in host memory until backward needs it
 // (core/autograd/offload.h): the same bits. Wrap each of a model's blocks, with one Offloader:
 //   model.ReplaceChild("h.3", nn::Offload(block, offloader));
-// Like nn::Recompute it has no name. Of a module that is recomputed it moves what that keeps:
-// nn::Offload(nn::Recompute(block), offloader).
+// Like nn::Recompute it has no name. If the module is recomputed, it moves what recomputation
+// keeps: nn::Offload(nn::Recompute(block), offloader).
 template <class M>
 auto Offload(const std::shared_ptr<M>& module, std::shared_ptr<Offloader> offloader) {
   LS_CHECK(module != nullptr && offloader != nullptr,

@@ -39,7 +39,7 @@ class Unit {
       if (host.numel() > 0 && !host.device().is_meta()) {
         wanted.push_back({host.raw_data(), on_device_[i].raw_data(), host.bytes()});
       }
-      // For whoever saved the weights as they were, they are overwritten.
+      // To code that saved the weights as they were, they are overwritten.
       const uint64_t version = host.storage().version();
       if (versions_[i] && *versions_[i] != version) on_device_[i].storage().BumpVersion();
       versions_[i] = version;

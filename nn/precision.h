@@ -1,4 +1,4 @@
-// In which dtypes a model computes, and its parts.
+// The dtypes in which a model and its parts compute.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace lockstep::nn {
 struct Precision {
   DType compute = DType::kF32;  // weights and activations
   // Gradients of parameters, as they are added up; f64 with f64. 16 bits are for a single process
-  // that adds up few micro-batches: DataParallel and FullyShard take f32 alone, and throw.
+  // that adds up few micro-batches: DataParallel and FullyShard take only f32, and throw otherwise.
   DType reduction = DType::kF32;
   std::optional<DType> output{};  // of a part's result; by default what the part was given
 };

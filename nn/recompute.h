@@ -95,9 +95,9 @@ auto Recompute(const std::shared_ptr<M>& module, std::vector<std::string> ops = 
   return internal::MakeRecomputed(module, module.get(), std::move(ops));
 }
 
-// What a block begins with, if it needs its stream for nothing else: norm() of the stream, a pair
-// that begins with its sum. If the block is recomputed, it keeps this sum instead of the stream and
-// its branch.
+// The first operation of a block that needs its stream for nothing else: norm() of the stream,
+// which returns a pair that begins with its sum. If the block is recomputed, it keeps this sum
+// instead of the stream and its branch.
 template <class F>
 auto FromSum(const Block* block, const F& norm) {
   RecomputeStart start(block);

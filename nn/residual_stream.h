@@ -9,10 +9,10 @@
 
 namespace lockstep::nn {
 
-// A branch, or a part of one, that may leave its last steps, a bias and a dropout, to whoever adds
-// its result to the stream: ResidualNorm does so in the pass that it makes anyway, and in backward
-// it sums up the bias' gradient there. A branch never refers to a parameter, so that no parameter
-// is read outside of its own module.
+// A branch, or a part of one, that may leave its last steps, a bias and a dropout, to the module
+// that adds its result to the stream: ResidualNorm does so in the pass that it makes anyway, and in
+// backward it sums up the bias' gradient there. A branch never refers to a parameter, so that no
+// parameter is read outside of its own module.
 using BranchLayer = ModuleOf<ops::Branch(ops::Branch)>;
 
 // The stream x [..., C], and the branch that is still to be added to it: each sum is made by the

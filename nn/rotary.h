@@ -15,8 +15,8 @@ class Rotary {
 
   const RotaryOptions& options() const { return options_; }
   // Turns the first `rotated` heads of x [B, T, N * head_size] by the angles of the positions
-  // first_position, first_position + 1, ..., or of `positions`, i32 [B, T], of which none is beyond
-  // those: ops::RotaryEmbedding, in place where x is moved here and nothing else holds it. Callable
+  // first_position, first_position + 1, ..., or of `positions`, i32 [B, T], all of them within the
+  // table: ops::RotaryEmbedding, in place where x is moved here and nothing else holds it. Callable
   // from any thread.
   Tensor operator()(Tensor x, int64_t rotated, int64_t first_position = 0,
                     const Tensor& positions = {});

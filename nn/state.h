@@ -26,8 +26,8 @@ void CheckState(const Module& module, const NamedTensors& state);
 void SaveModule(const Module& module, const std::string& path);
 void LoadModule(Module& module, const std::string& path);
 
-// Any tensors as a safetensors file, which is written beside `path` first, so that a crash leaves
-// the old file or the new one. Throws as WriteSafetensors.
+// Any tensors as a safetensors file. It is written under another name and then renamed to `path`,
+// so that a crash leaves the old file or the new one. Throws as WriteSafetensors.
 void SaveTensors(const std::string& path, std::span<const SafetensorsItem> items,
                  const std::map<std::string, std::string>& metadata = {});
 

@@ -20,7 +20,7 @@ class TiedWeight {
 
   // From now on the gradients of this use are those of gradient_holder(): a parameter of this name,
   // shaped as this rank's part of the weight, that is none of the module's; dist::FullyShard cuts
-  // it as the weight. Whoever asks for this adds them to the weight's before the update
+  // it as the weight. The caller adds them to the weight's gradient before the update
   // (dist/data_parallel/tied_gradients.h).
   void KeepApart(const std::string& name);
   void Join() { gradient_holder_ = nullptr; }

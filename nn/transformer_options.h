@@ -19,7 +19,7 @@ enum class MlpActivation {
   kGegluTanh,  // gated: ops::GegluTanh
 };
 
-// Whether c_fc gives a gate beside what it multiplies.
+// Whether c_fc gives a gate in addition to the values that it multiplies.
 inline bool IsGated(MlpActivation a) {
   return a == MlpActivation::kSwiGlu || a == MlpActivation::kGegluTanh;
 }
@@ -41,10 +41,10 @@ enum class NormPlace {
 // The experts that take the place of an MLP (nn/mixture/mixture_of_experts.h).
 struct MixtureOptions {
   int64_t n_expert = 0;       // 0: no mixture
-  int64_t n_expert_used = 2;  // experts of a token
+  int64_t n_expert_used = 2;  // experts per token
   int64_t n_inner = 0;        // width inside of an expert; 0: that of the MLP
-  int64_t n_shared = 0;  // width inside of the expert that all tokens have beside these; 0: none
-  bool shared_gate = false;  // whether the sigmoid of a gate multiplies it, as in Qwen2-MoE
+  int64_t n_shared = 0;       // hidden width of the shared expert, which all tokens use; 0: none
+  bool shared_gate = false;   // whether the sigmoid of a gate multiplies it, as in Qwen2-MoE
   RouterOptions router = {};
   double balance_loss = 0;  // coefficients of RouterLossOptions
   double z_loss = 0;

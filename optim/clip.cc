@@ -17,18 +17,18 @@ void SumSquares(const Tensor& grad, const Tensor& sums, int64_t at) {
                         sums.Slice(0, at, at + GradNormChunks(grad.numel())));
 }
 
-// What the parameters' ranks have in common; null: nothing is shared out.
+// The exchange that the parameters have in common; null: no parameter is sharded.
 UpdateParts* PartsOf(std::span<const std::shared_ptr<Parameter>> parameters) {
   UpdateParts* parts = nullptr;
   for (const auto& p : parameters) {
     if (!p->grad().defined() || (!p->exchange() && p->layout().is_whole())) continue;
     auto* const own = dynamic_cast<UpdateParts*>(p->exchange().get());
     LS_CHECK(own != nullptr, "ClipGradNorm: the parts of '", p->name(),
-             "' are not made for a norm: parameters are cut by dist::FullyShard, "
+             "' do not say how to sum a norm: cut parameters with dist::FullyShard, "
              "dist::Parallelize or dist::PlaceParameters");
     LS_CHECK(!parts || parts == own, "ClipGradNorm: '", p->name(),
-             "' is shared out by other means than the parameters before it: the parameters of a "
-             "norm are those of one model, which is shared out as a whole");
+             "' is sharded by other means than the parameters before it: take the norm over the "
+             "parameters of one model, which is sharded as a whole");
     parts = own;
   }
   return parts;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;        // of a tensor in a buffer, in bytes
 constexpr int64_t kLeastPieces = 8;        // of an update
-constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are asked for
+constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are needed
 constexpr int64_t kLeastElements = 1024;   // pieces of a tensor are multiples, but the last
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -24,7 +24,7 @@ std::vector<Tensor*> OnHost(const UpdateCall& call, UpdateTensors& t) {
   return all;
 }
 
-// The bytes of a buffer that so many elements take.
+// How many bytes of a buffer this many elements take.
 int64_t BufferBytes(const UpdateCall& call, const UpdateTensors& t, int64_t elements) {
   UpdateTensors copy = t;
   int64_t bytes = 0;

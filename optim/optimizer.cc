@@ -33,7 +33,7 @@ namespace {
 // A parameter's value as the optimizer finds it, without waiting for updates.
 const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
 
-// The whole tensor of which the ranks that update the parameter each have a part.
+// The whole tensor; each rank that updates the parameter has a part of it.
 Tensor WholeOf(const Parameter& p, const Tensor& part) {
   auto* const parts = dynamic_cast<UpdateParts*>(p.exchange().get());
   return parts ? parts->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);

@@ -41,8 +41,8 @@ struct UpdateRule {
   bool whole = false;
 };
 
-// Of parameters on a GPU: what an optimizer keeps (moments, f32 originals), in page-locked memory
-// of the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
+// For parameters on a GPU: keeps the optimizer's state (moments, f32 originals) in page-locked host
+// memory instead of the GPU's. The bits, the names of the state and checkpoints are the same.
 struct StateOffload {
   bool to_host = false;
   // The most bytes that each of two buffers on the device takes, only within Step: an update is
@@ -114,7 +114,7 @@ class Optimizer : public StepUpdater {
   Optimizer& operator=(const Optimizer&) = delete;
 
   const char* name() const override { return settings_.name; }
-  // Those that were trainable when the optimizer was made, group by group.
+  // The parameters that were trainable when the optimizer was made, group by group.
   const std::vector<std::shared_ptr<Parameter>>& parameters() const override { return parameters_; }
 
   // Begins a step on the state, before its first forward, on the current stream. Keep the result
@@ -143,10 +143,10 @@ class Optimizer : public StepUpdater {
   // Empties the gradients.
   void ZeroGrad();
 
-  // What a checkpoint must hold besides the weights and the step's number: tensors that share the
-  // optimizer's memory, named "<parameter>.<what>", in the order of the rules and parameters.
-  // Groups are no part of it. With StateOffload they are tensors on the CPU, and asking waits for
-  // the updates that the current stream got: ask again after a Step.
+  // What a checkpoint must hold in addition to the weights and the step's number: tensors that
+  // share the optimizer's memory, named "<parameter>.<what>", in the order of the rules and
+  // parameters. Groups are no part of it. With StateOffload they are tensors on the CPU, and asking
+  // waits for the updates that the current stream got: ask again after a Step.
   NamedTensors NamedState() const;
   // The same, with the parameter that each tensor belongs to. A tensor has the shape of this rank's
   // part of its parameter.
@@ -183,7 +183,7 @@ class Optimizer : public StepUpdater {
   struct Trained {
     UpdateTensors tensors;       // value and grad only within Step
     size_t rule = 0, betas = 0;  // indices
-    // What the parameter was when the optimizer was made.
+    // The parameter's properties when the optimizer was made.
     Device device;
     DType dtype;
     Shape shape;

@@ -199,9 +199,9 @@ TEST_F(SampleGpt, NprocSharesOutTheModel) {
     }
   }
   EXPECT_THAT(Run({"--nproc=3"}).err,
-              HasSubstr("2 heads, of 2 keys and values, cannot be shared out among 3 processes"));
+              HasSubstr("2 heads, of 2 keys and values, cannot be split across 3 processes"));
   EXPECT_THAT(Run({"--nproc=3"}, of_experts).err,
-              HasSubstr("4 experts cannot be shared out among 3 processes"));
+              HasSubstr("4 experts cannot be split across 3 processes"));
 }
 
 TEST_F(SampleGpt, CheckpointIsAFolderOfWeightsOrOfARun) {

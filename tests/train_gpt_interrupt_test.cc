@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "core/io/file.h"
@@ -96,45 +98,87 @@ TEST_F(Interrupt, TwoRanks) {
          "--dist.reduction=ordered"});
 }
 
-// A signal while a long evaluation runs; returns metrics.jsonl.
-std::string SignalDuringAnEvaluation(Arguments arguments, const std::string& folder,
-                                     int exit_code) {
-  const std::string text = folder + ".txt";
+// A text whose evaluation takes a while.
+std::string LongText(const std::string& path) {
   std::string words;
-  while (words.size() < (24 << 20)) words += "some words of a long text\n";
-  WriteFileAtomically(text, words);
-  arguments.insert(arguments.end(),
-                   {"--threads=1", "--data.path=" + text, "--train.eval_batches=0"});
+  while (words.size() < (5 << 19)) words += "some words of a long text\n";
+  WriteFileAtomically(path, words);
+  return "--data.path=" + path;
+}
+
+// Sends the signal to a run during its evaluation after `step`, or shortly before.
+Result SignalInEvaluation(int64_t step, const Arguments& arguments, const std::string& folder) {
   Subprocess program(arguments);
-  // The folder is there shortly before the first step.
-  for (int i = 0; i < 3000 && !PathExists(folder + "/config.toml"); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (step > 0) {
+    program.WaitForOutput("step " + std::to_string(step - 1) + " | validation loss");
+  } else {  // the file is there shortly before
+    program.WaitForOutput("  writes ");
+    for (int i = 0; i < 3000 && !PathExists(folder + "/metrics.jsonl"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
   }
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   program.Signal(SIGTERM);
-  const Result r = program.Wait();
-  EXPECT_EQ(r.exit_code, exit_code) << r;
-  EXPECT_TRUE(PathExists(folder + "/latest/DONE")) << r;
-  EXPECT_THAT(r.err, HasSubstr("train_gpt --eval_only")) << r;
-  return ReadFile(folder + "/metrics.jsonl");
+  return program.Wait();
 }
 
-TEST_F(Interrupt, Evaluation) {
-  for (const Arguments& ranks : {Arguments{}, {"--nproc=2", "--train.batch_size=4"}}) {
-    RemoveTree(Path("run"));
-    Arguments arguments = Command("run", ranks);
-    arguments.push_back("--train.eval_every=250");
-    EXPECT_THAT(SignalDuringAnEvaluation(arguments, Path("run"), 128 + SIGTERM),
-                Not(HasSubstr("val_loss")));
+// What the objects of a file say, but for times.
+std::string Records(const std::string& file) {
+  std::string records;
+  std::istringstream in(ReadFile(file));
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line);
+    for (const char* key : {"step", "loss", "grad_norm", "lr", "val_loss", "text"}) {
+      if (j.contains(key)) records += std::string(key) + " " + j[key].dump() + ", ";
+    }
+    records += "\n";
   }
+  return records;
 }
 
-// The last step is made, and saved.
-TEST_F(Interrupt, LastEvaluation) {
-  RemoveTree(Path("run"));
-  EXPECT_THAT(SignalDuringAnEvaluation(Command("run", {"--train.steps=1"}), Path("run"), 0),
-              Not(HasSubstr("val_loss")));
-  EXPECT_TRUE(PathExists(Path("run") + "/checkpoints/step-00000001/DONE"));
+// Interrupted in each of its evaluations, a run makes up for it when it goes on: in the end it has
+// recorded what an undisturbed one does, and none of it twice.
+TEST_F(Interrupt, Evaluations) {
+  const std::string text = LongText(Path("text"));
+  for (const Arguments& ranks : {Arguments{}, {"--nproc=2", "--train.batch_size=4"}}) {
+    RemoveTree(Path("undisturbed"));
+    RemoveTree(Path("disturbed"));
+    Arguments more = {text,
+                      "--threads=1",
+                      "--train.steps=2",
+                      "--train.eval_every=1",
+                      "--data.val_fraction=0.5",
+                      "--train.eval_batches=0",
+                      "--train.sample_every=1",
+                      "--train.sample_tokens=5",
+                      "--checkpoint.every=2",
+                      "--checkpoint.keep_best=true"};
+    more.insert(more.end(), ranks.begin(), ranks.end());
+    const Result undisturbed = RunProgram(Command("undisturbed", more));
+    ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed;
+
+    const Arguments command = Command("disturbed", more);
+    for (const int64_t step : {0, 1, 2}) {
+      const Result r = SignalInEvaluation(step, command, Path("disturbed"));
+      // The last step is made, and saved.
+      EXPECT_EQ(r.exit_code, step == 2 ? 0 : 128 + SIGTERM) << r;
+      EXPECT_THAT(r.err,
+                  HasSubstr("a signal ended the evaluation after step " + std::to_string(step)))
+          << r;
+      EXPECT_TRUE(PathExists(Path("disturbed") + "/latest/DONE")) << r;
+    }
+    const Result last = RunProgram(command);
+    EXPECT_EQ(last.exit_code, 0) << last;
+    EXPECT_THAT(last.out, HasSubstr("step 2 | validation loss"));
+    EXPECT_THAT(last.out, Not(HasSubstr("step 1 | validation loss")));
+    EXPECT_THAT(RunProgram(command).err, HasSubstr("holds a finished run"));
+
+    for (const std::string file : {"/metrics.jsonl", "/samples.jsonl"}) {
+      EXPECT_EQ(Records(Path("disturbed") + file), Records(Path("undisturbed") + file));
+    }
+    EXPECT_EQ(ReadFile(Path("disturbed") + "/best/model.safetensors"),
+              ReadFile(Path("undisturbed") + "/best/model.safetensors"));
+  }
 }
 
 // With a foreign signal handler that runs in every thread.

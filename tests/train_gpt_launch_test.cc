@@ -53,7 +53,7 @@ std::vector<std::vector<std::string>> CommandsOfRanks(const std::string& page) {
 
 TEST_F(LaunchedRuns, ThePagesCommandsTrain) {
   int played = 0;
-  for (const std::string page : {"README.md", "models/README.md"}) {
+  for (const std::string page : {"README.md", "models/train/README.md"}) {
     for (Arguments arguments : CommandsOfRanks(page)) {
       std::string command;
       for (const std::string& a : arguments) command += a + " ";

@@ -172,7 +172,7 @@ TEST_F(Lora, ABaseOfFourBitsResumesAndHasTheSameBitsAtAnyNumberOfRanks) {
     Run(2, shard, ranks);
     EXPECT_EQ(State(shard, 40), State("whole", 40)) << shard;
   }
-  // Nor does another run go on beside other weights.
+  // Nor does another run continue with other weights.
   EXPECT_THAT(TuneFails({"--init_from=" + Checkpoint("whole", 40)}).err,
               AllOf(HasSubstr("lora.base = \"model\" (default), but the adapters of "),
                     HasSubstr("use lora.base = \"nf4\"")));

@@ -81,13 +81,54 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
   }
 }
 
+// What a run that saves parts puts into out_dir/model at its end.
+TEST_F(Ranks, OnlyAModelThatTheRunHasMadeIsReplaced) {
+  const auto until = [&](int step, Arguments more) {
+    more.insert(more.end(),
+                {"--train.global_batch_size=4", "--train.steps=" + std::to_string(step)});
+    if (step > 2) more.push_back("--checkpoint.resume=" + Path("out"));
+    return more;
+  };
+  const Arguments full = {"--parallel.shard=full"};
+  const auto refused = [&](int step, const std::string& why) {
+    for (const Result& r : Wait(Start(2, Train("out", until(step, full))))) {
+      EXPECT_EQ(r.exit_code, 1) << r;
+      EXPECT_THAT(r.err, AllOf(HasSubstr(why), HasSubstr("--out_dir")));
+    }
+  };
+  MakeDirectories(Path("out/model"));
+  WriteFileAtomically(Path("out/model/notes.txt"), "precious");
+  refused(2, "no run in " + Path("out") + " has made it");
+  Run(1, "out", until(2, {}));
+  EXPECT_EQ(ReadFile(Path("out/model/notes.txt")), "precious");
+  RemoveTree(Path("out/model"));
+  const std::string weights = Path("out/model/model.safetensors");
+  Run(2, "out", until(4, full));
+  const std::string before = ReadFile(weights);
+  const std::string note = Run(2, "out", until(6, full))[0].out;
+  EXPECT_THAT(note, HasSubstr("out/model has the weights of step 4 until this run ends"));
+  EXPECT_NE(ReadFile(weights), before);
+  for (const char* added : {"model/notes.txt", "model/config.json"}) {
+    const std::string file = Path("out/") + added;
+    const std::string own = PathExists(file) ? ReadFile(file) : "";
+    WriteFileAtomically(file, "precious");
+    refused(8, file);
+    EXPECT_EQ(ReadFile(file), "precious");
+    RemoveTree(file);
+    if (!own.empty()) WriteFileAtomically(file, own);
+  }
+  // A run whose checkpoints are whole leaves no older model beside them.
+  EXPECT_THAT(Run(1, "out", until(8, {}))[0].out, HasSubstr("had the weights of step 6"));
+  EXPECT_FALSE(PathExists(Path("out/model")));
+}
+
 TEST_F(Ranks, ADryRunIsPrintedOnce) {
   const auto results = Run(2, "dry", {"--dry_run"});
   EXPECT_THAT(results[0].out, HasSubstr("dry run: nothing was written or trained"));
   EXPECT_EQ(results[1].out, "");
 }
 
-// One process, and others that share out layers, sequences and weights.
+// One process, and others among which layers, sequences and weights are divided.
 TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
   const Arguments parts = {"--dist.reduction=ordered", "--train.global_batch_size=16",
                            "--virtual.tp=2", "--virtual.cp=2", "--model.vocab_size=256"};
@@ -107,7 +148,7 @@ TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
     EXPECT_FALSE(PathExists(Path("none")));
   }
   const Result random = RunProgram(Train("none", {"--eval_only"}));
-  EXPECT_THAT(random.err, HasSubstr("name what to evaluate, as with --init_from="));
+  EXPECT_THAT(random.err, HasSubstr("name some, as with --init_from="));
 }
 
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {

@@ -168,7 +168,8 @@ TEST_F(Ranks, RunsOfPartsOfSequencesAndLayersAreTheSameAndContinueAsAnyOther) {
                                     HasSubstr("use 16, or fewer chunks")));
 }
 
-// Whatever ranks share out the experts, and however they save them; any other ranks may continue.
+// However experts are split across ranks, and however these save them; any other ranks may
+// continue.
 TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {
       "--dist.reduction=ordered", "--train.global_batch_size=8", "--train.steps=12",
@@ -200,7 +201,7 @@ TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
   EXPECT_THAT(refused[0].err, HasSubstr("does not divide the 2 ranks of this run"));
 }
 
-// The same where experts are shared out in stages, by ranks that share out weights or layers too.
+// The same where experts are split in stages, across ranks that shard weights or split layers, too.
 TEST_F(Ranks, ExpertParallelRunsGoWithEveryOtherMode) {
   const Arguments same = {"--dist.reduction=ordered",
                           "--train.global_batch_size=8",
@@ -233,13 +234,14 @@ TEST_F(Ranks, ExpertParallelRunsGoWithEveryOtherMode) {
   }
   Run(4, "on", with({"--parallel.shard=full", "--checkpoint.resume=" + Checkpoint("all", 4)}));
   EXPECT_EQ(Bytes("on", 8), Bytes("alone", 8));
-  const auto refused =
-      Wait(Start(4, Train("other", with({"--parallel.shard=full", "--parallel.shard_ranks=1"}))));
+  Arguments fewer = with({"--parallel.shard=full", "--parallel.shard_ranks=2"});
+  fewer.push_back("--parallel.ep=4");
+  const auto refused = Wait(Start(4, Train("other", fewer)));
   EXPECT_NE(refused[0].exit_code, 0);
-  EXPECT_THAT(refused[0].err, HasSubstr("must divide the 1 that share out a copy of the model"));
+  EXPECT_THAT(refused[0].err, HasSubstr("must divide the 2 that shard a copy of the model"));
 }
 
-// And where ranks that compute a sequence together share out the experts: some of them, all, or
+// And where experts are split across ranks that compute a sequence together: some of them, all, or
 // also those of other samples.
 TEST_F(Ranks, ExpertParallelRunsGoWithPartsOfSequences) {
   const Arguments same = {"--dist.reduction=ordered",
@@ -283,7 +285,7 @@ TEST_F(Ranks, ExpertParallelRunsGoWithPartsOfSequences) {
   EXPECT_EQ(Bytes("shards_on", 4), Bytes("alone", 4));
 }
 
-// The same whatever the ranks share out, and however they save it; any other ranks may continue.
+// The same whatever is divided among ranks, and however they save it; any other ranks may continue.
 TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=40", "--model.n_embd=96", "--train.eval_every=20"};

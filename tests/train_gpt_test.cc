@@ -341,6 +341,19 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   refused({}, "holds a finished run of this configuration");
   refused({"--optim.lr=0.5"}, "optim.lr: ");
   refused({"--checkpoint.resume=none"}, "holds another run");
+  // A run that goes on from another's checkpoint, later than all there, or with none of its own.
+  ASSERT_EQ(Train("other", {"--seed=3", "--train.steps=50"}).exit_code, 0);
+  const std::string resume = "--checkpoint.resume=" + Path("other");
+  refused({resume, "--train.steps=60"}, "other/latest is not of that run");
+  RenameDurably(Path("out/checkpoints"), Path("kept"));
+  const Result mixed = Train("out", {resume, "--train.steps=60"});
+  EXPECT_EQ(mixed.exit_code, 1) << mixed;
+  EXPECT_THAT(mixed.err, HasSubstr(Path("out/config.toml")));
+  RenameDurably(Path("kept"), Path("out/checkpoints"));
+  // Started there, and killed before the first checkpoint, it may begin again.
+  ASSERT_EQ(Train("elsewhere", {resume, "--train.steps=60"}).exit_code, 0);
+  RemoveTree(Path("elsewhere/checkpoints"));
+  EXPECT_EQ(Train("elsewhere", {resume, "--train.steps=60"}).exit_code, 0);
   // It resumes on request.
   const Result longer = Train("out", {"--checkpoint.resume=" + Path("out"), "--train.steps=50"});
   ASSERT_EQ(longer.exit_code, 0) << longer.err;
@@ -358,6 +371,60 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
                                    "--model.n_layer=3", "--out_dir=" + Path("third")});
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_THAT(other.err, HasSubstr("leave model.n_layer out"));
+  // A byte that a disk has changed is noticed by whatever reads it.
+  const std::string file = Path("first/latest/model.safetensors");
+  std::string bytes = ReadFile(file);
+  bytes.back() ^= 0x40;
+  WriteFileAtomically(file, bytes);
+  const std::string first = Path("first/latest");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"models/train_gpt", "--init_from=" + first, "--train.steps=2",
+                                 "--out_dir=" + Path("fourth")},
+        {"models/train_gpt", "--init_from=" + first, "--eval_only", "--train.eval_batches=2"},
+        {"models/sample_gpt", "--checkpoint=" + first, "--tokens=3"}}) {
+    const Result damaged = RunProgram(arguments);
+    EXPECT_EQ(damaged.exit_code, 1) << damaged;
+    EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is corrupted"));
+  }
+}
+
+// fp16 weights that a learning rate has made so large that activations are infinite.
+TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
+  const std::vector<std::string> wild = {"--train.precision=fp16", "--optim.lr=1000",
+                                         "--optim.warmup=0", "--train.eval_every=0",
+                                         "--train.sample_tokens=0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), wild.begin(), wild.end());
+    return more;
+  };
+  const Result run = Train("out", with({"--train.steps=1"}));
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("validation loss"), testing::Not(HasSubstr("best"))));
+  EXPECT_THAT(run.err, HasSubstr("warning: the validation loss after step 1 is not a finite"));
+  const auto state = nlohmann::json::parse(ReadFile(Path("out/latest/trainer_state.json")));
+  EXPECT_EQ(state["best_val_loss"], 0);
+  // It goes on, to where the loss is no better.
+  const Result on = Train("out", with({"--train.steps=2", "--checkpoint.resume=" + Path("out")}));
+  EXPECT_EQ(on.exit_code, 1) << on;
+  EXPECT_THAT(on.err, HasSubstr("step 2: the loss is"));
+}
+
+TEST_F(TrainGpt, SaysHowManyUpdatesWereSkipped) {
+  const std::vector<std::string> fp16 = {"--train.precision=fp16", "--train.sample_tokens=0"};
+  const auto run = [&](const std::string& scale) {
+    auto more = fp16;
+    more.push_back("--train.loss_scale=" + scale);
+    const Result r = Train("out" + scale, more);
+    EXPECT_EQ(r.exit_code, 0) << r;
+    return r;
+  };
+  const Result many = run("1125899906842624");  // 2^50
+  EXPECT_THAT(many.out, AllOf(HasSubstr(" | norm infinite | 9 of 9 updates skipped | "),
+                              testing::Not(HasSubstr("norm -nan"))));
+  EXPECT_THAT(many.err, testing::ContainsRegex("warning: 3[0-9] of 40 updates were skipped"));
+  const Result none = run("1024");
+  EXPECT_THAT(none.out + none.err,
+              AllOf(HasSubstr(" | norm "), testing::Not(HasSubstr("skipped"))));
 }
 
 TEST_F(TrainGpt, DryRunWritesNothing) {
@@ -365,6 +432,13 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("parameters"), HasSubstr("40 steps")));
   EXPECT_FALSE(PathExists(Path("out")));
+}
+
+TEST_F(TrainGpt, ShardingInASingleProcessIsWarnedOf) {
+  const Result run = Train("out", {"--dry_run", "--parallel.shard=full"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err, HasSubstr("parallel.shard = \"full\" shards nothing in a single process"));
+  EXPECT_THAT(Train("out", {"--dry_run"}).err, testing::IsEmpty());
 }
 
 TEST_F(TrainGpt, ReportsTheMemoryItWillTake) {

@@ -20,13 +20,13 @@ int main(int argc, char** argv) {
                     "--gpus=8x80"});
     models::AddRunOptions(options, config);
     std::string gpus = "1x80", hosts;
-    options.Add(
-        "gpus", &gpus,
-        {.operational = true, .doc = "how many GPUs, a rank on each, and the GB of each: 8x80"});
+    options.Add("gpus", &gpus,
+                {.operational = true,
+                 .doc = "number of GPUs, with a rank on each, and GB of memory of each: 8x80"});
     options.Add("hosts", &hosts,
                 {.operational = true,
-                 .doc = "how many machines have these GPUs, and the GB of memory of each, for what "
-                        "is offloaded and for checkpoints: 1x512; empty: enough"});
+                 .doc = "number of machines with these GPUs, and GB of host memory of each, for "
+                        "offload and checkpoints: 1x512; empty: enough"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     const models::GpuPlan plan = models::PlanOnGpus(
         options, config, models::ParseDeviceSet("gpus", gpus),

@@ -20,6 +20,7 @@
 #include "data/prepare/manifest.h"
 #include "data/prepare/prepare.h"
 #include "data/prepare/train_tokenizer.h"
+#include "data/text/require_text.h"
 #include "data/text/text_files.h"
 #include "models/options/invocation.h"
 #include "models/options/options.h"
@@ -50,7 +51,8 @@ void AddOptions(models::Options& options, Config& c) {
   options.Add("data.type", &c.type,
               {.choices = {"auto", "text", "jsonl"},
                .doc = "what the files hold; auto: .jsonl, .ndjson and .json are JSONL, all else "
-                      "is text, unless it begins as JSONL does, which is an error"});
+                      "is text, unless it begins as JSONL does or is a table (.csv, .tsv, "
+                      ".parquet, .arrow), which is an error"});
   options.Add("data.document", &c.document,
               {.choices = {"file", "paragraph", "line"},
                .doc = "what one document of text is; a file may have any size"});
@@ -59,20 +61,21 @@ void AddOptions(models::Options& options, Config& c) {
               {.min = 1,
                .max = 1e10,
                .operational = true,
-               .doc = "a line, paragraph or JSONL document of more bytes is an error, and so is a "
-                      "text file without a space for so long; memory grows with it"});
+               .doc = "a line, paragraph or JSONL document of more bytes is an error, and so is "
+                      "that many bytes of a text file without a space; memory grows with it"});
   options.Add("data.tokenizer", &c.tokenizer, {.doc = "byte, gpt2, or a tokenizer file or folder"});
   options.Add("train_tokenizer", &c.train_tokenizer,
               {.min = 0,
                .max = 1 << 24,
-               .doc = "instead: train a tokenizer of so many tokens on this text; 0: none"});
+               .doc = "instead of data.tokenizer: train a tokenizer with this many tokens on the "
+                      "text; 0: none"});
   options.Add("special_tokens", &c.special_tokens,
-              {.doc = "train_tokenizer: further special tokens beside <|endoftext|>, such as "
+              {.doc = "train_tokenizer: special tokens in addition to <|endoftext|>, such as "
                       "'<|im_start|>,<|im_end|>' for chats; no ordinary text becomes one"});
   options.Add("split_pattern", &c.split_pattern,
               {.choices = {"gpt2", "llama-3", "qwen2", "gpt-4o", "tekken"},
-               .doc = "train_tokenizer: whose pattern cuts text into the words that no token "
-                      "crosses"});
+               .doc = "train_tokenizer: the model whose pattern cuts text into words; no token "
+                      "crosses their bounds"});
   options.Add("out_dir", &c.out_dir,
               {.aliases = {"output_dir", "output"},
                .operational = true,
@@ -89,7 +92,7 @@ void AddOptions(models::Options& options, Config& c) {
       "val_fraction", &c.val_fraction,
       {.min = 0, .below = 1, .doc = "fraction of the documents for validation, evenly spread"});
   options.Add("val_shard", &c.val_shard,
-              {.doc = "instead: the first file is for validation, as llm.c has it"});
+              {.doc = "instead of val_fraction: the first file is for validation, as in llm.c"});
   options.Add("threads", &c.threads,
               {.min = 0, .max = 4096, .operational = true, .doc = "CPU threads; 0: all"});
   options.OnResolve([&c](models::Options& o) {
@@ -200,7 +203,7 @@ void RequireOptions(std::span<const char* const> arguments) {
 // Nothing that was finished is lost, so there is nothing to do but to say so.
 void SayHowToGoOn(int signal) {
   constexpr std::string_view kText =
-      "\nprepare: interrupted; the same command goes on behind the last finished token file, if "
+      "\nprepare: interrupted; the same command continues after the last finished token file, if "
       "there is one\n";
   if (write(STDERR_FILENO, kText.data(), kText.size()) < 0) _exit(2);
   raise(signal);  // ends the program as usual, on return: the handler is for one signal
@@ -226,12 +229,40 @@ void RequireNotPrepared(const std::string& path) {
                    "it, or name the texts it is made from"));
 }
 
-void Run(const Config& c) {
+// Throws for options that would do nothing.
+void CheckEffects(const models::Options& options, const Config& c) {
+  if (data::HasManifest(c.out_dir)) return;  // what an earlier version began goes on
+  const Config by_default;
+  const auto refuse = [&](const char* key, bool given, const std::string& why) {
+    if (!given || !options.IsWritten(key)) return;
+    options.Fail({key}, StrCat(options.Describe(key), " does nothing", why));
+  };
+  refuse("name", c.name != by_default.name && c.format == "nanogpt",
+         " with nanogpt's format, whose files are called train and val: leave it out, or use "
+         "--format=llmc");
+  refuse("val_fraction", c.val_fraction != by_default.val_fraction && c.val_shard,
+         " beside val_shard, which takes the first file for validation: leave one of the two out");
+  const std::vector<std::string> files = data::ListTextFiles(c.path);
+  if (c.type == "auto") {
+    for (const std::string& file : files) data::RequireNoTable(file);
+  }
+  const auto has_rows = [&](const std::string& file) {
+    return c.type == "auto" ? data::IsJsonLinesName(file) : c.type == "jsonl";
+  };
+  refuse("data.document", c.document != by_default.document && std::ranges::all_of(files, has_rows),
+         ", because each row of JSONL is a document: leave it out, or add --data.type=text to take "
+         "the files as they are");
+  refuse("data.field", c.field != by_default.field && std::ranges::none_of(files, has_rows),
+         ", because none of the files is JSONL: leave it out, or add --data.type=jsonl");
+}
+
+void Run(const models::Options& options, const Config& c) {
   if (c.path.empty()) throw InputError("nothing to prepare: give --data.path=FILE");
   for (const std::string& path : c.path) {
     std::error_code unequal;  // of texts that lie in out_dir
     if (!std::filesystem::equivalent(path, c.out_dir, unequal)) RequireNotPrepared(path);
   }
+  CheckEffects(options, c);
   if (c.threads > 0) SetNumThreads(static_cast<int>(c.threads));
   data::TextOptions text{.type = c.type,
                          .unit = data::ParseDocumentUnit(c.document),
@@ -292,15 +323,15 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     models::Options options(
         {.name = "prepare",
-         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. A call that was "
-                    "interrupted goes on where it was when it is repeated.",
+         .summary = "Turns text into token files for train_gpt, nanoGPT or llm.c. An interrupted "
+                    "call, when it is repeated, continues where it stopped.",
          .example = "prepare --data.path='corpus/*.jsonl.zst' --data.tokenizer=gpt2 "
                     "--out_dir=tokens"});
     Config config;
     AddOptions(options, config);
     RequireOptions({argv + std::min(argc, 1), argv + argc});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
-    Run(config);
+    Run(options, config);
     return 0;
   } catch (const std::exception& e) {
     std::fflush(stdout);

@@ -12,7 +12,7 @@ namespace lockstep {
 
 class BackwardRanges {
  public:
-  // Begins those of the next node that have not begun.
+  // Begins the ranges of the next node that have not begun.
   void Begin(const std::vector<std::shared_ptr<const BackwardRange>>& of_node);
   // Ends those that no node with a sequence of at most `sequence` belongs to.
   void End(uint64_t sequence);

@@ -17,7 +17,7 @@ const char* Permanent(const std::string& text) {
   return texts.insert(text).first->c_str();
 }
 
-// Of what a function is given, whose memory others have: that it did not write to it.
+// Checks that a function did not write to its arguments, whose memory it shares.
 class Unwritten {
  public:
   explicit Unwritten(const std::vector<Tensor>& tensors) : tensors_(tensors) {
@@ -27,7 +27,7 @@ class Unwritten {
   void Check(const Args&... what) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       LS_CHECK(Version(tensors_[i]) == versions_[i], what..., i,
-               ", whose memory others have: work on a Clone(), or return a new tensor");
+               ", whose memory others share: work on a Clone(), or return a new tensor");
     }
   }
 

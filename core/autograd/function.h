@@ -20,7 +20,7 @@ class Saved {
   void Keep(const Tensor& tensor);
   // In backward: what was kept, in that order.
   Tensor operator[](size_t i) const;
-  // In backward: whether the gradient of input i is asked for; others may be left undefined.
+  // In backward: whether the gradient of input i is needed; other gradients may be left undefined.
   bool Needs(size_t i) const;
 
  private:

@@ -26,7 +26,7 @@ Tensor RunGradHooks(const GradHooks& hooks, Tensor grad, const std::string& whos
     const uint64_t version = grad.storage().version();
     const Tensor by = (*hook)(grad);
     LS_CHECK(grad.storage().version() == version, "a hook wrote to the gradient of ", whose,
-             ", whose memory others may have: return a new tensor instead");
+             ", whose memory others may share: return a new tensor instead");
     if (!by.defined()) continue;
     LS_CHECK(
         by.shape() == grad.shape() && by.dtype() == grad.dtype() && by.device() == grad.device(),

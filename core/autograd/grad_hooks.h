@@ -34,8 +34,8 @@ class HookHandle {
 // Appends to `hooks`, which may be null.
 HookHandle AddGradHook(std::shared_ptr<GradHooks>& hooks, GradHook hook);
 
-// What the hooks make of a gradient. Throws ArgumentError where one writes to it or returns what
-// does not fit, and as RefuseGradHooks says. `whose` names the gradient's tensor.
+// The gradient after the hooks. Throws ArgumentError where one writes to it or returns what does
+// not fit, and as RefuseGradHooks says. `whose` names the gradient's tensor.
 Tensor RunGradHooks(const GradHooks& hooks, Tensor grad, const std::string& whose);
 
 // While one lives, a hook that should run on this thread throws Error instead: in a CUDA graph it

@@ -1,5 +1,6 @@
 #include "core/autograd/offload.h"
 
+#include <bit>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -14,8 +15,14 @@ namespace lockstep {
 // The copies, and the host memory that only they use. A block is given to the next copy at once:
 // that comes after the device's work so far, which has waited for those before it.
 struct Offloader::State {
-  std::map<int64_t, std::vector<std::shared_ptr<void>>> free;  // by size
-  int64_t host_bytes = 0;
+  // Memory of the host, and its size: at least what was asked for.
+  struct Block {
+    int64_t bytes = 0;
+    std::shared_ptr<void> memory{};
+  };
+
+  std::multimap<int64_t, std::shared_ptr<void>> free;  // by size
+  int64_t host_bytes = 0, kept_host_bytes = 0;
   std::weak_ptr<OffloadScope::Part> last;
   std::optional<HostCopies> copies;  // destroyed first
 
@@ -23,20 +30,24 @@ struct Offloader::State {
     if (!copies || copies->device() != device) copies.emplace(device);
     return *copies;
   }
-  std::shared_ptr<void> Take(int64_t bytes, Device device) {
+  // The smallest free block that is large enough. Where there are only smaller ones, shapes vary,
+  // as those of pairs of texts do: new blocks are then powers of two, so that few are too small for
+  // what comes later.
+  Block Take(int64_t bytes, Device device) {
     host_bytes += bytes;
-    std::vector<std::shared_ptr<void>>& blocks = free[bytes];
-    if (blocks.empty()) {
-      return device.is_meta() ? PlannedHostMemory(bytes)
-                              : GetStreamBackend(device.type).AllocateHost(bytes, device);
+    if (const auto it = free.lower_bound(bytes); it != free.end()) {
+      auto taken = free.extract(it);
+      return {taken.key(), std::move(taken.mapped())};
     }
-    std::shared_ptr<void> block = std::move(blocks.back());
-    blocks.pop_back();
-    return block;
+    const auto size =
+        free.empty() ? bytes : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+    kept_host_bytes += size;
+    return {size, device.is_meta() ? PlannedHostMemory(size)
+                                   : GetStreamBackend(device.type).AllocateHost(size, device)};
   }
-  void Give(int64_t bytes, std::shared_ptr<void> block) {
+  void Give(int64_t bytes, Block block) {
     host_bytes -= bytes;
-    if (block) free[bytes].push_back(std::move(block));
+    if (block.memory) free.emplace(block.bytes, std::move(block.memory));
   }
 };
 
@@ -47,7 +58,7 @@ struct OffloadScope::Item {
   uint64_t version;
   bool on_host = false;
   int64_t bytes = storage.bytes();
-  std::shared_ptr<void> host{};
+  Offloader::State::Block host{};
 
   bool overwritten() const { return storage.version() != version; }
   ~Item();
@@ -77,7 +88,7 @@ struct OffloadScope::Part {
   HostCopies::Done copied;  // null once the device's work waits for it
 
   using Items = std::vector<std::shared_ptr<Item>>;
-  // Those that some node still has, but for `except`.
+  // Those that some node still has, except `except`.
   template <class F>
   Items Live(const F& except) const {
     Items live;
@@ -91,7 +102,7 @@ struct OffloadScope::Part {
   static std::vector<HostCopies::Copy> CopiesOf(const Items& items) {
     std::vector<HostCopies::Copy> copies;
     for (const auto& item : items) {
-      copies.push_back({item->host.get(), item->storage.data(), item->bytes});
+      copies.push_back({item->host.memory.get(), item->storage.data(), item->bytes});
     }
     return copies;
   }
@@ -151,6 +162,7 @@ Tensor OffloadScope::Saved::Unpack() const {
 Offloader::Offloader() : state_(std::make_shared<State>()) {}
 Offloader::~Offloader() = default;
 int64_t Offloader::host_bytes() const { return state_->host_bytes; }
+int64_t Offloader::kept_host_bytes() const { return state_->kept_host_bytes; }
 
 OffloadScope::OffloadScope(const Offloader& offloader)
     : part_(std::make_shared<Part>(offloader.state_)) {

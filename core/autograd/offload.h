@@ -21,6 +21,9 @@ class Offloader {
   Offloader& operator=(const Offloader&) = delete;
 
   int64_t host_bytes() const;  // in use now
+  // What it has taken of the host, and keeps: where shapes vary, a small multiple of what it had in
+  // use at once.
+  int64_t kept_host_bytes() const;
 
  private:
   friend class OffloadScope;
@@ -28,9 +31,9 @@ class Offloader {
   std::shared_ptr<State> state_;
 };
 
-// A part of a forward, such as a block. What it saves of what it makes itself, contiguous tensors
-// of at least kMinBytes, is moved. Each keeps the bits; overwriting one is an error in backward, as
-// if it had stayed.
+// A part of a forward, such as a block. Of the tensors that it makes itself and saves, contiguous
+// ones of at least kMinBytes are moved. Each keeps the bits; overwriting one is an error in
+// backward, as if it had stayed.
 class OffloadScope {
  public:
   static constexpr int64_t kMinBytes = 1024;

@@ -14,8 +14,8 @@ namespace {
 
 thread_local RedoScope* redo_scope = nullptr;
 
-// The choices of this thread's forwards: those of the one that runs again, of which `next` is the
-// first that it has not asked for; and the lists of the scopes that it runs in.
+// The choices of this thread's forwards: those of the one that runs again, where `next` is the
+// first that it has not used yet; and the lists of the scopes that it runs in.
 struct Choices {
   const std::vector<Tensor>* again = nullptr;
   size_t next = 0;

@@ -54,7 +54,7 @@ class RecomputeScope {
   struct Finished;
   struct RunningAgain;
   static std::shared_ptr<State> Begin(const void* of, std::span<const Tensor> inputs, Again again);
-  // Of this thread.
+  // The innermost scope of this thread.
   static thread_local RecomputeScope* innermost;
   static thread_local const State* running_again;
 
@@ -106,9 +106,9 @@ class RedoScope {
 };
 
 // Whether the scope whose hooks apply on this thread names `op`. If so, the operation may offer its
-// result, a contiguous tensor that fills its storage, with a function that computes it again. What
-// that reads it should hold as SavedTensors, and it should be no more than what the operation's
-// node saves anyway: it stays alive as long as others need the result.
+// result, a contiguous tensor that fills its storage, with a function that computes it again. It
+// should hold the tensors that it reads as SavedTensors, and only those that the operation's node
+// saves anyway: it stays alive as long as others need the result.
 bool MayRedo(std::string_view op);
 void OfferRedo(const Tensor& result, std::function<Tensor()> redo);
 

@@ -21,7 +21,7 @@ class BlockPool {
   // Eight sizes per power of two, but steps of at most a page: requests of similar size can reuse
   // each other's blocks.
   static int64_t BlockSize(int64_t bytes);
-  // Of the segment that is taken for a block of this size.
+  // The size of the segment that is taken for a block of this size.
   static int64_t SegmentSize(int64_t block);
   // The smallest segment for it: of whole pages of the driver.
   static int64_t RoundToPages(int64_t block);

@@ -41,7 +41,7 @@ std::string FindLibrary() {
       if (std::filesystem::exists(folder / file, none)) return folder / file;
     }
   }
-  // Where this code is in a shared library (//:release), the other one lies beside it.
+  // Where this code is in a shared library (//:release), the other one is in the same folder.
   static const char here = 0;
   if (Dl_info info; dladdr(&here, &info) != 0) {
     const auto beside =

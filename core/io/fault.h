@@ -64,7 +64,7 @@ class FaultInjector {
   std::vector<Event> events() const;
 
   // The installed injector, or null. The first call installs the one that the environment variable
-  // LOCKSTEP_FAULT asks for, if any (InputError if it cannot be parsed).
+  // LOCKSTEP_FAULT describes, if any (InputError if it cannot be parsed).
   static FaultInjector* Current();
 
   [[noreturn]] static void KillThisProcess();

@@ -89,7 +89,8 @@ std::string_view HeaderText(std::span<const std::byte> file, const std::string& 
   const auto fail = [&](const auto&... what) {
     throw InputError(StrCat(source, ": not a valid safetensors file: ", what..., Guess(all)));
   };
-  if (file.size() < 8) fail("it has ", file.size(), " bytes, but the header length alone takes 8.");
+  if (file.size() < 8)
+    fail("it has ", file.size(), " bytes, but the length of the header already takes 8.");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(file[i]);
   if (length > kMaxHeaderBytes) {

@@ -73,7 +73,7 @@ class SafetensorsSet {
 
   const std::string& source() const { return source_; }
   std::vector<std::string> names() const;
-  // That of the only file, or of the first shard by name.
+  // The metadata of the only file, or of the first shard by name.
   const std::map<std::string, std::string>& metadata() const { return files_.front().metadata(); }
   const SafetensorsEntry* Find(std::string_view name) const;
   const SafetensorsEntry& Get(std::string_view name) const;

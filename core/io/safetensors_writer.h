@@ -23,7 +23,7 @@ struct SafetensorsItem {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
   // If set, it is called for the tensor when that is about to be written (`bytes` is unused), so
-  // that tensors that are on a device, or shared out among ranks, need not all be on the host at
+  // that tensors that are on a device, or sharded across ranks, need not all be on the host at
   // once. Contiguous, on the host.
   std::function<Tensor()> produce = {};
 

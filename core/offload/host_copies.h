@@ -19,8 +19,8 @@ namespace lockstep {
 // one.
 Tensor HostTensor(const Shape& shape, DType dtype, Device device);
 
-// Of the meta device: stands for that much page-locked memory of the host, of which a
-// MetaMemoryListener hears under the MetaMemoryLabel "host".
+// For the meta device: stands for that much page-locked host memory, which a MetaMemoryListener is
+// told of under the MetaMemoryLabel "host".
 std::shared_ptr<void> PlannedHostMemory(int64_t bytes);
 
 // While one exists, it is told of the copies of its thread's HostCopies, and of what the device
@@ -62,8 +62,8 @@ class HostCopies {
   HostCopies& operator=(const HostCopies&) = delete;
 
   Device device() const { return device_; }
-  // Submit copies that come after all work that the current stream got so far, and after `after` if
-  // that is not null. Memory is theirs until the stream that frees or overwrites it waits for the
+  // Submit copies that run after all work submitted to the current stream so far, and after `after`
+  // if it is not null. Memory is theirs until the stream that frees or overwrites it waits for the
   // result: Await. The name is for listeners.
   Done ToDevice(std::span<const Copy> copies, std::string_view name, Event* after = nullptr) {
     return Submit(CopyListener::Track::kToDevice, copies, name, after);

@@ -67,13 +67,13 @@ class Budget {
   size_t taken_ = 0;
 };
 
-// Accounts for work on `elements` elements, or on so many bytes of text.
+// Accounts for work on this many elements, or bytes of text.
 inline void Work(size_t elements) {
   if (Budget* budget = Budget::Current()) budget->Step(elements);
 }
 inline void TextWork(size_t bytes) { Work(1 + bytes / 64); }
 
-// Throws before a string of so many bytes is made.
+// Call it before a string of this many bytes is made: throws if that is too much.
 inline void RequireTextFits(size_t bytes) {
   const Budget* budget = Budget::Current();
   const size_t most = budget != nullptr ? budget->limits().output_bytes : Limits().output_bytes;

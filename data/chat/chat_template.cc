@@ -58,7 +58,7 @@ std::string SourceOf(const Json& config, const std::string& path, const std::str
   }
   if (known.empty()) {
     throw InputError(StrCat(path, ": there is no chat_template; put the model's template into ",
-                            kJinja, " beside it"));
+                            kJinja, " next to it"));
   }
   throw InputError(
       StrCat(path, ": no chat template is named ", Quoted(name), "; there is ", known));

@@ -37,10 +37,10 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // From a model's folder, its chat_template.jinja or its tokenizer_config.json. Of several
-  // templates takes the one called `name`. With a folder, chat_template.jinja is preferred for the
-  // default, and special tokens (bos_token and so on) become variables where a
-  // tokenizer_config.json stands beside it. InputError if there is no template.
+  // From a model's folder, its chat_template.jinja or its tokenizer_config.json. If there are
+  // several templates, takes the one called `name`. With a folder, chat_template.jinja is preferred
+  // for the default, and special tokens (bos_token and so on) become variables if there is a
+  // tokenizer_config.json next to it. InputError if there is no template.
   static ChatTemplate Load(const std::string& path, const std::string& name = "default");
   // The default one of a tokenizer_config.json, with its special tokens. `origin` names the text in
   // messages. InputError if there is none.
@@ -58,7 +58,7 @@ class ChatTemplate {
   // Whether Render gives generation spans.
   bool has_generation() const { return syntax_->has_generation; }
   const std::string& origin() const { return origin_; }
-  // Of the tokenizer, by name ("bos_token"); variables of the template.
+  // The tokenizer's, by name ("bos_token"); variables of the template.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
   void set_special_tokens(std::map<std::string, std::string> tokens) {

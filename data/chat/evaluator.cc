@@ -180,7 +180,7 @@ class Evaluator {
     if (found == nullptr) Fail("'", name, "' is undefined");
     auto* space = found->Is(Kind::kObject) ? dynamic_cast<Namespace*>(found->object()) : nullptr;
     if (space == nullptr)
-      Fail("'", name, "' is no namespace: its attributes cannot be assigned to");
+      Fail("'", name, "' is not a namespace: its attributes cannot be assigned to");
     space->Set(target.name, value);
   }
 

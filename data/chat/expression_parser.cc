@@ -86,7 +86,7 @@ ExpressionPtr ExpressionParser::ParseTuple(bool conditional) {
 
 ExpressionPtr ExpressionParser::ParseBinary(int least) {
   ExpressionPtr left = least <= kNotPrecedence && Is("not") ? ParseNot() : ParseUnary();
-  const Expression* chain = nullptr;  // the comparison that goes on
+  const Expression* chain = nullptr;  // the comparison that continues
   for (;;) {
     const bool not_in = Is("not") && Is("in", 1);
     const auto op = std::ranges::find_if(kOperators, [&](const Operator& candidate) {
@@ -184,7 +184,7 @@ ExpressionPtr ExpressionParser::ParseInteger() {
   return Constant(token.position, Value::Int(integer));
 }
 
-// Of a list or dict, and its end.
+// Parses the elements of a list or dict, and its end.
 ExpressionPtr ExpressionParser::ParseElements(ExpressionPtr whole, std::string_view end) {
   while (!Take(end)) {
     if (!whole->operands.empty()) {

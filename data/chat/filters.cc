@@ -90,7 +90,7 @@ Value Extreme(C c, bool least) {
   return best ? best->item : Value::Undefined("No aggregated item, sequence was empty.");
 }
 
-// Of None, and of what else is false, nothing is mapped or selected.
+// What map and select give for None and any other false value.
 Value Nothing() { return Value::Of(Kind::kGenerator, List()); }
 
 // Takes the first argument.
@@ -242,7 +242,7 @@ Value Reverse(C c) {
   return Value::String(std::move(text));
 }
 
-// The text itself, or so many spaces.
+// The text itself, or that many spaces.
 std::string Indention(C c, size_t argument) {
   if (c.bound[argument].Is(Kind::kString)) return c.Text(argument);
   const auto width = static_cast<size_t>(std::max<int64_t>(0, c.Integer(argument)));

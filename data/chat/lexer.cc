@@ -259,7 +259,7 @@ class Lexer {
     }
     at_ += count;
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-      FailAt(PositionOf(begin), "this escape is no character");
+      FailAt(PositionOf(begin), "this escape is not a character");
     }
     AppendUtf8(code, text);
   }

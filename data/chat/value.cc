@@ -10,7 +10,7 @@
 namespace lockstep::data::chat {
 namespace {
 
-// Of a value that contains one of nesting `inner`.
+// The nesting of a value that contains one of nesting `inner`.
 int NestingAround(int inner) {
   if (inner >= kMaxNesting) Fail("values are nested deeper than ", kMaxNesting, " levels");
   return inner + 1;

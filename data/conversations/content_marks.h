@@ -15,7 +15,7 @@ namespace lockstep::data {
 // where marking it would have changed the text, or where the template shows it never or twice.
 struct ContentPlace {
   std::optional<int64_t> begin;
-  // Of a message that calls tools, a place within its last call.
+  // For a message that calls tools: a place within its last call.
   std::optional<int64_t> end;
 };
 

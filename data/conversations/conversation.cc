@@ -102,7 +102,7 @@ std::string JoinParts(const Json& parts, const std::string& where) {
     }
     if (!part.is_object() || !HasText(part, "text", /*or_empty=*/true) ||
         part.value("type", Json("text")) != "text") {
-      throw InputError(StrCat(where, ": part ", number, " of its content is no text, as ",
+      throw InputError(StrCat(where, ": part ", number, " of its content is not text, as ",
                               R"({"type": "text", "text": "..."} is, and only text is trained; )",
                               "leave the row out"));
     }
@@ -260,7 +260,7 @@ Conversation ToConversation(const Json& row, const std::string& place) {
   const bool has_list = row.contains(list);
   if (!has_list && !row.contains("instruction")) {
     if (!row.contains("prompt") || !row.contains("completion")) {
-      Fail(place, StrCat("this row is no conversation: ", kFormats, "; found ", FieldsOf(row)));
+      Fail(place, StrCat("this row is not a conversation: ", kFormats, "; found ", FieldsOf(row)));
     }
     return ToCompletion(row, "completion", place);
   }

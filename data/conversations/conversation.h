@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// What a chat template is given, and which answers are learnt.
+// The input of a chat template, and which answers are learnt.
 struct Conversation {
   // Objects with "role" (system, developer, user, assistant or tool) and "content", a text;
   // of an assistant that calls tools also, or only, "tool_calls". Parts of text are joined; keys

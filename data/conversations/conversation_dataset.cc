@@ -147,7 +147,7 @@ struct PlacedRow {
   std::string place;
 };
 
-// Of JSONL that can be read.
+// The first row of JSONL that can be read.
 std::optional<PlacedRow> FirstRow(const std::string& path) try {
   if (path.empty() || path.ends_with(".bin")) return std::nullopt;
   const std::vector<std::string> files = ListTextFiles(std::vector{path});
@@ -218,7 +218,7 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
                      " tokens (the longest has ", counts.most_tokens, ": --model.block_size)")
             : "",
         counts.not_learnt > 0
-            ? StrCat(", and without ", counts.not_learnt, " of which nothing is learnt")
+            ? StrCat(", and without ", counts.not_learnt, " in which nothing is learnt")
             : "",
         counts.empty > 0 ? StrCat(", and without ", counts.empty, " with an empty message") : "",
         "; too few for training and validation: use more data, or another --data.val_fraction ",

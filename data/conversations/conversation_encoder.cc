@@ -19,7 +19,7 @@ struct Piece {
   bool special_tokens;
 };
 
-// The text as a whole, but for contents that spell special tokens, which stay text.
+// The text as a whole, except contents that spell special tokens, which stay text.
 std::vector<Piece> PiecesOf(const RenderedConversation& rendered, const ControlTokens& control,
                             bool special_tokens_of_users) {
   std::vector<Piece> pieces;

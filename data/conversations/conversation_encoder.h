@@ -40,8 +40,8 @@ class ConversationEncoder {
   // The token that ends an answer, as the template writes a short conversation. Throws InputError
   // as RenderConversation does.
   int32_t EndOfAnswer() const;
-  // All tokens after which the model is not asked to go on: that one, and the tokenizer's eos and
-  // end of text. Throws InputError as RenderConversation does.
+  // All tokens after which the model is not asked to continue: that one, and the tokenizer's eos
+  // and end of text. Throws InputError as RenderConversation does.
   std::vector<int32_t> EndsOfAnswers() const;
 
   RenderedConversation Render(const Conversation& conversation) const {

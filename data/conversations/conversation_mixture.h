@@ -11,10 +11,10 @@
 namespace lockstep::data {
 
 // Opens options.mix as OpenDataset does, but the sources for which `is_conversations` is true as
-// OpenConversations does. Their windows are rows of conversations, of which answers are learnt;
-// those of other sources are learnt whole, and where nothing tells the documents of a source apart,
-// and options.document_mask does not ask for it, the source is one document. The counts are those
-// of all conversations. For every order but kRandom. Throws InputError as these two do.
+// OpenConversations does. Their windows are rows of conversations, of which only answers are
+// learnt; windows of other sources are learnt whole. A source whose documents cannot be told apart
+// is one document, unless options.document_mask is set. The counts are those of all conversations.
+// For every order but kRandom. Throws InputError as these two do.
 ConversationDataset OpenConversationMixture(
     const DatasetOptions& options, const ConversationOptions& conversation_options,
     const std::function<bool(const std::string& path)>& is_conversations);

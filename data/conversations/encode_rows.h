@@ -13,7 +13,7 @@
 
 namespace lockstep::data {
 
-// What a row becomes: one conversation, or two answers.
+// The result of a row: one conversation, or two answers.
 using EncodedRow = std::vector<EncodedConversation>;
 
 // Calls encode(row, place) for each line that data.path names, on several threads, and append with

@@ -17,7 +17,7 @@ bool BeginsWithAnswer(const Json& messages, const std::string& field, const std:
   return !read.messages.empty() && read.messages[0]["role"] == "assistant";
 }
 
-// The messages that both begin with, of which the last of neither is one.
+// The number of messages with which both begin, without the last message of either.
 size_t CommonMessages(const Conversation& a, const Conversation& b) {
   const size_t most = std::min(a.messages.size(), b.messages.size()) - 1;
   size_t common = 0;
@@ -33,11 +33,11 @@ bool LooksLikePreferencePair(const Json& row) {
 
 PreferencePair ToPreferencePair(const Json& row, const std::string& place) {
   if (!LooksLikePreferencePair(row)) {
-    throw InputError(StrCat(place,
-                            ": this row is no pair of answers: expected {\"prompt\": "
-                            "\"...\", \"chosen\": \"...\", \"rejected\": \"...\"}, texts or "
-                            "lists of messages; found ",
-                            FieldsOf(row)));
+    throw InputError(
+        StrCat(place,
+               ": this row is not a pair of answers: expected {\"prompt\": \"...\", \"chosen\": "
+               "\"...\", \"rejected\": \"...\"}, texts or lists of messages; found ",
+               FieldsOf(row)));
   }
   const bool lists = row["chosen"].is_array() && row["rejected"].is_array();
   const bool has_prompt = row.contains("prompt") && !row["prompt"].is_null();

@@ -1,4 +1,4 @@
-// Pairs of answers of which one is preferred, in files of JSONL.
+// Pairs of answers, one of them preferred, in files of JSONL.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ bool LooksLikePreferencePair(const nlohmann::ordered_json& row);
 // - {"prompt": "...", "chosen": "...", "rejected": "..."}: a user's message and two answers; each
 //   of the three may also be a list of messages;
 // - {"chosen": [...], "rejected": [...]}: lists that begin with the same messages, the prompt, and
-//   end with an answer each. A "prompt" beside lists that do not begin with an answer only repeats
+//   end with an answer each. A "prompt" next to lists that do not begin with an answer only repeats
 //   what they contain.
 // Both may have "system", "tools" and "chat_template_kwargs" as ToConversation's rows. Throws
 // InputError that begins with `place` for other rows, for what ToConversation refuses in a message,

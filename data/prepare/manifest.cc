@@ -50,10 +50,18 @@ const Json& Object(const Json& object, const char* key) {
   return value;
 }
 
-// Manifests of earlier versions do not have it.
-int64_t ModifiedNs(const Json& source) {
-  const auto it = source.find("modified_ns");
-  return it == source.end() ? 0 : IntegerOf(*it);
+SourceFile SourceFrom(const Json& json) {
+  SourceFile source{Text(json, "path"), Count(json, "bytes"), Text(json, "sha256")};
+  // Manifests of earlier versions have neither.
+  if (const auto it = json.find("modified_ns"); it != json.end()) {
+    source.modified_ns = IntegerOf(*it);
+  }
+  if (json.contains("read_bytes")) {
+    source.read_bytes = Count(json, "read_bytes");
+    source.read_sha256 = Text(json, "read_sha256");
+  }
+  source.empty = json.value("empty", Json()) == true;
+  return source;
 }
 
 void PutCounts(const DocumentCounts& counts, OrderedJson* json) {
@@ -114,8 +122,7 @@ Manifest FromParsed(const Json& json) {
     manifest.end_of_text = static_cast<int32_t>(IntegerOf(end, 0, INT32_MAX));
   }
   for (const Json& source : List(json, "sources")) {
-    manifest.sources.push_back(
-        {Text(source, "path"), Count(source, "bytes"), Text(source, "sha256"), ModifiedNs(source)});
+    manifest.sources.push_back(SourceFrom(source));
   }
   for (const Json& shard : List(json, "shards")) manifest.shards.push_back(ShardFrom(shard));
   if (const auto next = json.find("next"); next != json.end()) {
@@ -150,6 +157,7 @@ int64_t Manifest::tokens() const {
 DocumentCounts Manifest::counts() const {
   DocumentCounts sum;
   for (const ShardInfo& shard : shards) sum += shard.counts;
+  for (const SourceFile& source : sources) sum.empty += source.empty;
   return sum;
 }
 
@@ -172,6 +180,10 @@ std::string Manifest::ToJson() const {
     item["bytes"] = source.bytes;
     item["sha256"] = source.sha256;
     if (source.modified_ns != 0) item["modified_ns"] = source.modified_ns;
+    if (source.empty) item["empty"] = true;
+    if (source.read_bytes == 0) continue;
+    item["read_bytes"] = source.read_bytes;
+    item["read_sha256"] = source.read_sha256;
   }
   OrderedJson& sum = json["total"];
   sum["tokens"] = tokens();

@@ -18,7 +18,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 // Sums over documents.
 struct DocumentCounts {
   int64_t documents = 0;
-  int64_t empty = 0;     // documents without text: not among `documents`
+  int64_t empty = 0;     // documents without text, not among `documents`
   int64_t bytes = 0;     // of text
   int64_t bad_utf8 = 0;  // malformed parts that became U+FFFD
   DocumentCounts& operator+=(const DocumentCounts& other);
@@ -49,7 +49,7 @@ struct Manifest {
   std::string tokenizer_sha256;
   int64_t vocab_size = 0;
   std::optional<int32_t> end_of_text;
-  std::vector<SourceFile> sources;  // sha256: empty until it has been read
+  std::vector<SourceFile> sources;  // sha256: empty until it has been read to its end
   std::vector<ShardInfo> shards;
   std::vector<ShardStart> next;  // of an unfinished folder, a stream each; empty: it is complete
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -40,6 +41,7 @@ struct NumberedDocument {
 // How far the reader was when it had read a batch.
 struct ReaderState {
   int64_t open_file = 0, bytes_of_open_file = 0;
+  std::string sha256_of_open_file;   // of these bytes
   std::vector<SourceFile> finished;  // since the last batch
 };
 
@@ -176,6 +178,12 @@ void Encode(NumberedDocument document, const std::vector<std::string>& files,
   batch->documents.push_back(encoded);
 }
 
+int64_t BytesOf(std::span<const SourceFile> sources) {
+  int64_t sum = 0;
+  for (const SourceFile& source : sources) sum += source.bytes;
+  return sum;
+}
+
 // One run over the sources that are not finished.
 class Preparation {
  public:
@@ -199,12 +207,12 @@ class Preparation {
     TextOptions text = options_.text;
     if (EncodesInParts(*options_.tokenizer)) text.piece_bytes = kBatchBytes;
     DocumentReader reader(files_, text, first.at);
-    first_file_ = first.at.file;
+    next_source_ = first.at.file;
+    source_bytes_ = BytesOf(std::span(manifest_.sources).first(next_source_));
     Feed(&reader, first.document);
     const ShardStart end{reader.position(), number_};
     for (ShardStream& stream : streams_) stream.Finish(end);
     for (size_t i = 0; i < streams_.size(); ++i) AddEmpty(static_cast<int>(i));
-    NoteSources();
   }
 
  private:
@@ -258,6 +266,7 @@ class Preparation {
       in_flight += bytes;
       batch.reader = {reader->position().file,
                       reader->bytes_of_open_file(),
+                      reader->sha256_of_open_file(),
                       {reader->finished().begin() + finished, reader->finished().end()}};
       finished = reader->finished().size();
       encoders.Push(std::exchange(batch, {}));
@@ -279,32 +288,25 @@ class Preparation {
   }
 
   void Write(const EncodedBatch& batch) {
-    finished_.insert(finished_.end(), batch.reader.finished.begin(), batch.reader.finished.end());
+    NoteSources(batch.reader);
     std::span<const int32_t> rest = batch.tokens;
     for (const EncodedDocument& document : batch.documents) {
-      const std::span<const int32_t> tokens = rest.first(document.tokens);
-      rest = rest.subspan(tokens.size());
-      streams_[StreamOf(options_, document.document)].Add(document, tokens);
-      new_tokens_ += document.tokens;
-      const bool first = document.at.piece == 0;
-      counts_ += {.documents = first && !tokens.empty(),
-                  .empty = first && tokens.empty(),
-                  .bytes = document.bytes,
-                  .bad_utf8 = document.bad_utf8};
+      streams_[StreamOf(options_, document.document)].Add(document, rest.first(document.tokens));
+      rest = rest.subspan(document.tokens);
     }
     if (options_.progress) options_.progress(Progress(batch.reader));
   }
 
   PrepareProgress Progress(const ReaderState& reader) const {
-    PrepareProgress progress{
-        .counts = before_, .tokens = tokens_before_ + new_tokens_, .new_tokens = new_tokens_};
-    progress.counts += counts_;
-    for (size_t i = 0; i < manifest_.sources.size(); ++i) {
-      progress.all_source_bytes += manifest_.sources[i].bytes;
-      if (static_cast<int64_t>(i) < reader.open_file)
-        progress.source_bytes += manifest_.sources[i].bytes;
+    PrepareProgress progress{.counts = manifest_.counts(),
+                             .tokens = manifest_.tokens(),
+                             .source_bytes = source_bytes_ + reader.bytes_of_open_file,
+                             .all_source_bytes = all_source_bytes_};
+    for (const ShardStream& stream : streams_) {
+      progress.counts += stream.open_counts();
+      progress.tokens += stream.open_tokens();
     }
-    progress.source_bytes += reader.bytes_of_open_file;
+    progress.new_tokens = progress.tokens - tokens_before_;
     return progress;
   }
 
@@ -312,26 +314,36 @@ class Preparation {
   void OnFinished(ShardInfo shard) {
     manifest_.shards.push_back(std::move(shard));
     for (size_t i = 0; i < streams_.size(); ++i) manifest_.next[i] = streams_[i].next();
-    NoteSources();
     WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
   }
 
-  // Adds what is known of the sources that have been read to their ends.
-  void NoteSources() {
-    for (size_t i = 0; i < finished_.size(); ++i) {
-      SourceFile& source = manifest_.sources[first_file_ + static_cast<int64_t>(i)];
-      source.bytes = finished_[i].bytes;
-      source.sha256 = finished_[i].sha256;
+  // Adds what is known of the sources that have been read, to their ends or in part.
+  void NoteSources(const ReaderState& reader) {
+    for (const SourceFile& finished : reader.finished) {
+      SourceFile& source = manifest_.sources[next_source_++];
+      source.bytes = finished.bytes;
+      source.sha256 = finished.sha256;
+      source.read_bytes = 0;
+      source.empty = finished.empty;
+      source_bytes_ += source.bytes;
     }
+    if (reader.bytes_of_open_file == 0) return;
+    SourceFile& open = manifest_.sources[reader.open_file];
+    // An earlier call may have read more of it.
+    if (!open.sha256.empty() || open.read_bytes >= reader.bytes_of_open_file) return;
+    open.read_bytes = reader.bytes_of_open_file;
+    open.read_sha256 = reader.sha256_of_open_file;
   }
 
-  // Empty documents at the end belong to the stream's last shard.
+  // Empty documents at the end belong to the stream's last shard, or to the last one of all.
   void AddEmpty(int stream) {
-    for (auto shard = manifest_.shards.rbegin(); shard != manifest_.shards.rend(); ++shard) {
-      if (streams_count() == 2 && (shard->split == Split::kVal) != (stream == 1)) continue;
-      shard->counts.empty += streams_[stream].pending_empty();
-      return;
-    }
+    const auto is_its_own = [&](const ShardInfo& shard) {
+      return streams_count() == 1 || (shard.split == Split::kVal) == (stream == 1);
+    };
+    if (manifest_.shards.empty()) return;
+    auto shard = std::find_if(manifest_.shards.rbegin(), manifest_.shards.rend(), is_its_own);
+    if (shard == manifest_.shards.rend()) shard = manifest_.shards.rbegin();
+    shard->counts.empty += streams_[stream].open_counts().empty;
   }
 
   const PrepareOptions& options_;
@@ -340,14 +352,12 @@ class Preparation {
   const DocumentMarks marks_ = MarksOf(*options_.tokenizer, options_.nanogpt);
   std::deque<ShardStream> streams_;
   const std::vector<ShardStart> begin_ = manifest_.next;  // a stream each
-  int64_t first_file_ = 0;                                // where the reader began
   int64_t number_ = 0;                                    // of documents, at the end
-  // The rest is the writer's, until it has ended.
-  std::vector<SourceFile> finished_;  // from first_file_ on
-  int64_t new_tokens_ = 0;
   const int64_t tokens_before_ = manifest_.tokens();
-  const DocumentCounts before_ = manifest_.counts();
-  DocumentCounts counts_;
+  const int64_t all_source_bytes_ = BytesOf(manifest_.sources);
+  // The rest is the writer's, until it has ended.
+  int64_t next_source_ = 0;   // that will be finished
+  int64_t source_bytes_ = 0;  // of those before it
 };
 
 }  // namespace
@@ -357,28 +367,35 @@ PrepareResult Prepare(const PrepareOptions& given) {
   PrepareOptions options = given;
   options.text.any_bytes = options.tokenizer->name() == "byte";
   const std::vector<std::string> files = ListTextFiles(options.paths);
-  MakeDirectories(options.out_dir);
+  const std::string tokenizer_json = options.tokenizer->ToJson();
+  PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
+  Manifest& manifest = result.manifest;
+  const OutFolder folder(options.out_dir);
   const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",
                       std::chrono::milliseconds(0));
   if (lock.state() == FileLock::State::kBusy) {
     throw InputError(StrCat(options.out_dir, ": another process prepares data in this folder"));
   }
-  const std::string tokenizer_json = options.tokenizer->ToJson();
-  PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
-  Manifest& manifest = result.manifest;
   const std::string path = JoinPath(options.out_dir, kManifestName);
-  if (!Resume(options.out_dir, &manifest)) {
-    WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
-    WriteFileAtomically(path, manifest.ToJson());
-  }
+  const bool begun = Resume(options.out_dir, &manifest);
   result.was_complete = manifest.complete();
   if (result.was_complete) {
     VerifyHashes(options.out_dir, manifest);
     return result;
   }
-  Preparation(options, files, &manifest).Run();
+  try {
+    if (!begun) {
+      WriteFileAtomically(JoinPath(options.out_dir, "tokenizer.json"), tokenizer_json);
+      WriteFileAtomically(path, manifest.ToJson());
+    }
+    Preparation(options, files, &manifest).Run();
+  } catch (...) {
+    if (manifest.shards.empty()) folder.TakeBack(manifest);
+    throw;
+  }
   if (std::ranges::find(manifest.shards, Split::kTrain, &ShardInfo::split) ==
       manifest.shards.end()) {
+    folder.TakeBack(manifest);
     throw InputError(manifest.shards.empty()
                          ? "the sources have no text"
                          : "all tokens fit into the first shard, which is for validation; use a "

@@ -14,9 +14,9 @@
 namespace lockstep::data {
 
 struct PrepareProgress {
-  DocumentCounts counts;  // all that have been encoded or were found finished
+  DocumentCounts counts;  // all that have been written or were found finished
   int64_t tokens = 0;
-  int64_t new_tokens = 0;                          // those that this call has encoded
+  int64_t new_tokens = 0;                          // those that this call has written
   int64_t source_bytes = 0, all_source_bytes = 0;  // read, and in all; 0: not known
 };
 
@@ -58,11 +58,12 @@ struct PrepareResult {
 //
 // After a crash at any time the same call goes on behind the last finished shards, and gives the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are
-// compared, and where only a time differs, the hash of a source that was read to its end. From
+// compared, and where only a time differs, the hash of what had been read of the source. From
 // standard input it does not go on, and a finished folder is compared with the hash of what comes
 // now. A folder with shards that were made with other options, sources or another tokenizer, or
 // that no manifest lists, is an InputError, and so is one in which another process works. Also
-// throws InputError for unusable options and text (TextOf), and IoError.
+// throws InputError for unusable options and text (TextOf), and IoError. Where it throws before
+// the folder has a shard, it removes what it has made (OutFolder::TakeBack).
 PrepareResult Prepare(const PrepareOptions& options);
 
 }  // namespace lockstep::data

@@ -1,7 +1,11 @@
 #include "data/prepare/resume.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <span>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,21 +27,40 @@ std::string TimeOf(const SourceFile& source) {
   return text;
 }
 
+std::string Sha256OfFirst(int64_t bytes, const std::string& path) {
+  RawInput input(path);
+  Sha256 hash;
+  while (bytes > 0) {
+    const std::span<const char> next = input.Peek();
+    if (next.empty()) break;
+    const size_t n = std::min<size_t>(bytes, next.size());
+    hash.Update(std::as_bytes(next.first(n)));
+    input.Skip(n);
+    bytes -= static_cast<int64_t>(n);
+  }
+  return hash.HexDigest();
+}
+
 // How a source differs from the one in the manifest, a line, or "". Manifests of earlier versions
-// have no times. A file of another time may have the same bytes; what they were is known of those
-// that have been read to their ends.
-std::string Difference(const SourceFile& was, const SourceFile& now) {
+// have no times. A file of another time may have the same bytes: the hash of those that have been
+// read tells, except in manifests of earlier versions, which have it of whole files only. What has
+// not been read may be new. `has_tokens`: some tokens were made from the source.
+std::string Difference(const SourceFile& was, const SourceFile& now, bool has_tokens) {
   if (was.path == "-") return "";
   if (was.bytes != now.bytes) {
     return StrCat("\n  bytes of ", now.path, ": ", was.bytes, " -> ", now.bytes);
   }
   if (was.modified_ns == 0 || was.modified_ns == now.modified_ns) return "";
-  if (!was.sha256.empty()) {
-    const std::string sha256 = Sha256OfFile(now.path);
-    if (sha256 == was.sha256) return "";
-    return StrCat("\n  SHA-256 of ", now.path, ": ", was.sha256.substr(0, 12), " -> ",
-                  sha256.substr(0, 12));
+  const bool whole = !was.sha256.empty();
+  if (whole || was.read_bytes > 0) {
+    const std::string& old = whole ? was.sha256 : was.read_sha256;
+    const std::string sha256 = Sha256OfFirst(whole ? was.bytes : was.read_bytes, now.path);
+    if (sha256 == old) return "";
+    return StrCat("\n  SHA-256 of ",
+                  whole ? "" : StrCat("the first ", was.read_bytes, " bytes of "), now.path, ": ",
+                  old.substr(0, 12), " -> ", sha256.substr(0, 12));
   }
+  if (!has_tokens) return "";
   return StrCat("\n  modification time of ", now.path, ": ", TimeOf(was), " -> ", TimeOf(now),
                 " (if you know that its text is the same: touch -d ", TimeOf(was), " '", now.path,
                 "')");
@@ -62,8 +85,10 @@ std::string Differences(const Manifest& was, const Manifest& now) {
     compare(StrCat("source file ", i), was.sources[i].path, now.sources[i].path);
   }
   if (!text.empty()) return text;  // before sources are read
+  int64_t last = -1;               // source that tokens were made from
+  for (const ShardStart& start : was.next) last = std::max(last, start.at.file);
   for (size_t i = 0; i < now.sources.size(); ++i) {
-    text += Difference(was.sources[i], now.sources[i]);
+    text += Difference(was.sources[i], now.sources[i], static_cast<int64_t>(i) <= last);
   }
   return text;
 }
@@ -87,20 +112,50 @@ void CompareStandardInput(const std::string& folder, const Manifest& found) {
                           "\nChoose another --out_dir, or remove this one"));
 }
 
-// Throws if the folder holds token files that no manifest lists; else removes what a call that
-// ended before its first shard has left there.
-void RequireNoTokenFiles(const std::string& folder) {
+void RemoveUnfinished(const std::string& folder) {
   for (const std::string& file : ListDirectory(folder)) {
     if (file.starts_with('.') && (file.ends_with(".bin.tmp") || file.ends_with(".idx.tmp"))) {
       RemoveTree(JoinPath(folder, file));
-    } else if (file.ends_with(".bin")) {
-      throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
-                              " that lists them; choose another --out_dir, or remove them"));
     }
   }
 }
 
+// Throws if the folder holds token files that no manifest lists; else removes what a call that
+// ended before its first shard has left there.
+void RequireNoTokenFiles(const std::string& folder) {
+  RemoveUnfinished(folder);
+  for (const std::string& file : ListDirectory(folder)) {
+    if (!file.ends_with(".bin")) continue;
+    throw InputError(StrCat(folder, " holds token files (", file, "), but no ", kManifestName,
+                            " that lists them; choose another --out_dir, or remove them"));
+  }
+}
+
 }  // namespace
+
+OutFolder::OutFolder(std::string path) : path_(std::move(path)) {
+  for (std::string folder = path_; !PathExists(folder); folder = ParentPath(folder)) {
+    made_.push_back(folder);
+  }
+  had_tokenizer_ = PathExists(JoinPath(path_, "tokenizer.json")) && !HasManifest(path_);
+  MakeDirectories(path_);
+}
+
+void OutFolder::TakeBack(const Manifest& manifest) const {
+  RemoveUnfinished(path_);
+  for (const ShardInfo& shard : manifest.shards) {
+    const std::string file = JoinPath(path_, shard.file);
+    RemoveTree(file);
+    RemoveTree(IndexPathOf(file));
+  }
+  RemoveTree(JoinPath(path_, kManifestName));
+  if (!had_tokenizer_) RemoveTree(JoinPath(path_, "tokenizer.json"));
+  if (!made_.empty()) RemoveTree(JoinPath(path_, ".lock"));
+  for (const std::string& folder : made_) {
+    std::error_code not_empty;
+    std::filesystem::remove(folder, not_empty);
+  }
+}
 
 bool Resume(const std::string& folder, Manifest* manifest) {
   const std::optional<Manifest> found = ReadManifest(folder);

@@ -2,10 +2,28 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "data/prepare/manifest.h"
 
 namespace lockstep::data {
+
+// The folder that a call works in.
+class OutFolder {
+ public:
+  // Makes it, and its parents, where they are missing.
+  explicit OutFolder(std::string path);
+
+  // Removes the files that `prepare` made, of token files those in the manifest and the unfinished
+  // ones, and, if they are empty then, the folders that the constructor made. The lock's file goes
+  // only with its folder. For a refused call, which holds the lock.
+  void TakeBack(const Manifest& manifest) const;
+
+ private:
+  const std::string path_;
+  std::vector<std::string> made_;  // folders, each below the next one
+  bool had_tokenizer_ = false;     // which `prepare` had not made
+};
 
 // `manifest` is what a call would begin the folder with. If the folder has been begun with the same
 // options, sources and tokenizer, takes over its manifest, with the shards that are finished, and

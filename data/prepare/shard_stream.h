@@ -46,8 +46,9 @@ class ShardStream {
   void Finish(const ShardStart& end);
 
   const ShardStart& next() const { return next_; }
-  // Empty documents since the last shard that was finished, if none has been begun since.
-  int64_t pending_empty() const { return counts_.empty; }
+  // What the shard that is not finished has so far; of empty documents, those since the last one.
+  const DocumentCounts& open_counts() const { return counts_; }
+  int64_t open_tokens() const { return tokens_ ? tokens_->size() : 0; }
 
  private:
   void Begin();

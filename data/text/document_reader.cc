@@ -91,14 +91,11 @@ bool DocumentReader::MustBeDeclared(const std::string& path) const {
   return options_.type == "auto" && !IsTextName(path);
 }
 
-// JSONL that is not called so must be meant as text.
+// JSONL that is not called so, and a table, must be meant as text.
 void DocumentReader::RequireDeclared(const std::string& path, std::string_view beginning) const {
   if (!MustBeDeclared(path)) return;
-  RequireNoJsonLines(beginning, NameOf(path),
-                     options_.type_advice.empty()
-                         ? "pass --data.type=jsonl to take the texts of its rows, or "
-                           "--data.type=text to take it as it is"
-                         : options_.type_advice);
+  RequireNoTable(path, options_.type_advice);
+  RequireNoJsonLines(beginning, NameOf(path), options_.type_advice);
 }
 
 bool DocumentReader::OpenNext() {
@@ -163,7 +160,10 @@ bool DocumentReader::NextRecord(std::string* bytes) {
                   : TextPosition{next_.file, next_.record, next_.piece + 1};
     return true;
   }
-  finished_.push_back({files_[next_.file], input_->bytes_read(), input_->Sha256Hex()});
+  finished_.push_back({.path = files_[next_.file],
+                       .bytes = input_->bytes_read(),
+                       .sha256 = input_->Sha256Hex(),
+                       .empty = whole_ && next_ == TextPosition{.file = next_.file}});
   text_.reset();
   input_.reset();
   buffer_ = {};
@@ -233,6 +233,10 @@ void DocumentReader::FailTooLarge(int64_t most) const {
 }
 
 int64_t DocumentReader::bytes_of_open_file() const { return input_ ? input_->bytes_read() : 0; }
+
+std::string DocumentReader::sha256_of_open_file() const {
+  return input_ ? input_->Sha256Hex() : "";
+}
 
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options) {

@@ -11,6 +11,7 @@
 
 #include "data/text/decompressor.h"
 #include "data/text/raw_input.h"
+#include "data/text/require_text.h"
 
 namespace lockstep::data {
 
@@ -27,10 +28,9 @@ DocumentUnit ParseDocumentUnit(const std::string& name);
 struct TextOptions {
   // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); all else is text, but what
   // begins as JSONL without the name of a text (IsTextName), as of standard input, is an
-  // InputError.
+  // InputError, and so is what has the name of a table (RequireNoTable).
   std::string type = "auto";
-  // The end of that error: what the program's user can do. If empty, options of `prepare`.
-  std::string type_advice = {};
+  TypeAdvice type_advice = {};  // for these errors
   DocumentUnit unit = DocumentUnit::kFile;
   // JSONL: the field whose string is the document.
   std::string field = "text";
@@ -69,13 +69,18 @@ struct RawDocument {
   bool first() const { return position.piece == 0; }
 };
 
-// A file that has been read to its end.
+// A file that has been read to its end, unless a comment says otherwise.
 struct SourceFile {
   std::string path;
   int64_t bytes = 0;   // as it lies there: compressed, if it is
   std::string sha256;  // of those bytes
   // When it was last changed, in nanoseconds since 1970; 0: not known, as of standard input.
   int64_t modified_ns = 0;
+  // Of a file that has been read in part: how many bytes, and their hash.
+  int64_t read_bytes = 0;
+  std::string read_sha256 = {};
+  // Whether it is text that would be one document, and there is none in it.
+  bool empty = false;
 };
 
 class DocumentReader {
@@ -87,16 +92,18 @@ class DocumentReader {
   ~DocumentReader();
 
   // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty
-  // documents of text are passed over, but lines count; a byte-order mark at a file's start is
-  // dropped. Throws InputError that names file and line for a document above the limit and for
-  // damaged compressed data, for a JSON array in place of JSONL, for a file whose beginning is no
-  // UTF-8 text (RequireText; malformed parts of what follows are only counted), and IoError.
+  // documents of text are passed over, but lines count, and finished() tells of empty files; a
+  // byte-order mark at a file's start is dropped. Throws InputError that names file and line for a
+  // document above the limit and for damaged compressed data, for a JSON array in place of JSONL,
+  // for a file whose beginning is no UTF-8 text (RequireText; malformed parts of what follows are
+  // only counted), and IoError.
   bool Next(RawDocument* document);
 
   // Where the document after the last one begins, or somewhere before.
   TextPosition position() const { return next_; }
-  // Bytes read of the open file, as they lie there.
+  // Bytes read of the open file, as they lie there, and their hash; 0 and "" between files.
   int64_t bytes_of_open_file() const;
+  std::string sha256_of_open_file() const;
   // The files from start.file on that have been read to their ends.
   const std::vector<SourceFile>& finished() const { return finished_; }
 

@@ -1,8 +1,10 @@
 #include "data/text/require_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
+#include "data/text/decompressor.h"
 #include "data/text/repair_utf8.h"
 #include "data/utf8.h"
 
@@ -15,8 +17,10 @@ struct Magic {
   std::string_view bytes, what, advice;
 };
 
+constexpr std::string_view kParquet = "PAR1";
+
 constexpr Magic kMagics[] = {
-    {"PAR1"sv, "a Parquet file", "write its rows as JSONL"},
+    {kParquet, "a Parquet file", ""},
     {"PK\x03\x04"sv, "a zip archive (also .docx, .xlsx, .npz)", "unpack it"},
     {"%PDF-"sv, "a PDF file", "take its text out, with pdftotext"},
     {"\xfd\x37zXZ\0"sv, "compressed by xz", "decompress it, with unxz"},
@@ -42,10 +46,35 @@ std::string WideEncodingOf(std::string_view text) {
   return "";
 }
 
+// A command that writes the rows of a table as JSONL.
+std::string RowsCommand(std::string_view kind, const std::string& file) {
+  if (kind == "Parquet" || kind == "Arrow") {
+    return StrCat("python3 -c \"from datasets import Dataset; Dataset.from_",
+                  kind == "Arrow" ? "file" : "parquet", "('", file, "').to_json('rows.jsonl')\"");
+  }
+  const std::string convert = StrCat("mlr -S --i", kind == "TSV" ? "tsv" : "csv", " --ojsonl cat");
+  if (!HasCompressedName(file)) return StrCat(convert, " '", file, "' > rows.jsonl");
+  return StrCat(file.ends_with(".zst") ? "zstdcat" : "zcat", " '", file, "' | ", convert,
+                " > rows.jsonl");
+}
+
 }  // namespace
 
+void RequireNoTable(const std::string& path, const TypeAdvice& advice) {
+  constexpr std::pair<std::string_view, std::string_view> kTables[] = {
+      {".csv", "CSV"}, {".tsv", "TSV"}, {".parquet", "Parquet"}, {".arrow", "Arrow"}};
+  for (const auto& [suffix, kind] : kTables) {
+    if (!WithoutCompressedSuffix(path).ends_with(suffix)) continue;
+    const bool is_text = kind == "CSV" || kind == "TSV";
+    throw InputError(StrCat(path, ": this is a table (", kind, ") by its name. Write its rows as ",
+                            "JSONL (", RowsCommand(kind, path), "), name rows.jsonl by ",
+                            "--data.path and the column of its text by --data.field",
+                            is_text ? StrCat(", or ", advice.text) : ""));
+  }
+}
+
 void RequireNoJsonLines(std::string_view beginning, const std::string& name,
-                        const std::string& advice) {
+                        const TypeAdvice& advice) {
   const bool whole = beginning.size() < kTextSampleBytes;
   if (beginning.starts_with("\xef\xbb\xbf")) beginning.remove_prefix(3);
   constexpr std::string_view kSpace = " \t\r\n";
@@ -64,7 +93,8 @@ void RequireNoJsonLines(std::string_view beginning, const std::string& name,
   throw InputError(StrCat(name,
                           array ? ": it begins like a JSON array of objects"
                                 : ": its first line looks like a JSON object, as in JSONL",
-                          ", but it would be taken as plain text: ", advice));
+                          ", but it would be taken as plain text: ", advice.rows, ", or ",
+                          advice.text));
 }
 
 void RequireNoNul(std::string_view text, const std::string& place, int64_t offset) {
@@ -79,7 +109,10 @@ void RequireNoBinary(std::string_view beginning, const std::string& name) {
   for (const Magic& magic : kMagics) {
     if (!beginning.starts_with(magic.bytes)) continue;
     throw InputError(StrCat(name, ": this is ", magic.what, ", but text is wanted here: ",
-                            magic.advice, ", or leave the file out"));
+                            magic.bytes == kParquet ? StrCat("write its rows as JSONL (",
+                                                             RowsCommand("Parquet", "FILE"), ")")
+                                                    : std::string(magic.advice),
+                            ", or leave the file out"));
   }
   if (const std::string wide = WideEncodingOf(beginning); !wide.empty()) {
     throw InputError(StrCat(name, ": this is ", wide,

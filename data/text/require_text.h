@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// What a file begins with in so many bytes tells whether it is text.
+// How many of a file's first bytes decide whether it is text.
 inline constexpr size_t kTextSampleBytes = size_t{1} << 16;
 
 // `beginning` are the first bytes of the file `name`, at most kTextSampleBytes of it. Throws
@@ -20,11 +20,21 @@ void RequireNoBinary(std::string_view beginning, const std::string& name);
 // it is. `lines`: the error names the line, too.
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
+// What the program's user can do about a file whose name does not tell what it holds.
+struct TypeAdvice {
+  std::string_view rows = "pass --data.type=jsonl to take the texts of its rows";
+  std::string_view text = "pass --data.type=text to take it as it is";
+};
+
+// Throws InputError, which says how to make JSONL of it, if the name ends as that of a table: .csv,
+// .tsv, .parquet or .arrow, also with .gz or .zst after it.
+void RequireNoTable(const std::string& path, const TypeAdvice& advice = {});
+
 // Throws InputError that ends with `advice` if the first line that is not blank begins and ends as
 // a JSON object with a key, or goes on behind `beginning`, or if an array of such objects begins
 // there: so JSON is not taken as text by mistake.
 void RequireNoJsonLines(std::string_view beginning, const std::string& name,
-                        const std::string& advice);
+                        const TypeAdvice& advice);
 
 // Throws InputError that begins with `place` if there is a NUL byte. `offset`: of `text` in the
 // whole.

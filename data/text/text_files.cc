@@ -15,9 +15,9 @@
 namespace lockstep::data {
 namespace {
 
-std::vector<std::string> TextFilesBelow(const std::string& folder) {
+// `is_prepared`: `prepare` made the folder, among its sources.
+std::vector<std::string> TextFilesBelow(const std::string& folder, bool is_prepared) {
   std::vector<std::string> files;
-  const bool is_prepared = HasManifest(folder);  // among its sources
   for (const std::string& name : ListDirectory(folder)) {
     if (name.starts_with('.')) continue;
     if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
@@ -26,7 +26,7 @@ std::vector<std::string> TextFilesBelow(const std::string& folder) {
       if (IsTextName(name)) files.push_back(path);
     } else if (!std::filesystem::is_symlink(path) && !HasManifest(path)) {
       // A link could lead back up, and what prepare has made is no source.
-      const std::vector<std::string> below = TextFilesBelow(path);
+      const std::vector<std::string> below = TextFilesBelow(path, /*is_prepared=*/false);
       files.insert(files.end(), below.begin(), below.end());
     }
   }
@@ -36,7 +36,7 @@ std::vector<std::string> TextFilesBelow(const std::string& folder) {
 std::vector<std::string> FilesOf(const std::string& path) {
   if (path == "-") return {path};
   if (IsPattern(path) || !IsDirectory(path)) return ExpandPattern(path);
-  std::vector<std::string> files = TextFilesBelow(path);
+  std::vector<std::string> files = TextFilesBelow(path, HasManifest(path));
   if (files.empty()) {
     throw InputError(StrCat(path,
                             ": no text file in this folder or below it: expected .txt, .text, "
@@ -94,6 +94,11 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
       throw InputError(
           StrCat(file, ": this is a token file by its name, and text is wanted here; to ",
                  "train on it, name no other kinds of files: train_gpt --data.path=", file));
+    }
+    if (const std::string folder = ParentPath(file);
+        BaseName(file) == kManifestName && HasManifest(folder)) {
+      throw InputError(StrCat(file, ": this is the manifest of a folder that prepare made, and no ",
+                              "text; to train on the folder: train_gpt --data.path=", folder));
     }
   }
   if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {

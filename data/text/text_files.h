@@ -17,7 +17,8 @@ bool IsTextName(std::string_view path);
 // only by itself; the files that a pattern (glob(7)) matches, sorted by bytes; and the text files
 // (IsTextName) in a folder and below it, sorted by bytes, without hidden ones and folders that
 // `prepare` made. Throws InputError where there are none, for a file that is named twice, by
-// whatever names, for names that differ only by .gz or .zst, and for token files (*.bin).
+// whatever names, for names that differ only by .gz or .zst, for token files (*.bin) and for the
+// manifest of a folder that `prepare` made.
 std::vector<std::string> ListTextFiles(std::span<const std::string> paths);
 
 }  // namespace lockstep::data

@@ -16,7 +16,7 @@ namespace lockstep::data {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  // does not match beside a character of a word
+  bool single_word = false;  // does not match next to a character of a word
   bool lstrip = false;       // takes the white space before it along
   bool rstrip = false;       // takes the white space after it along
   bool normalized = true;    // is found in normalized text

@@ -68,7 +68,7 @@ class BpeModel {
   std::unordered_map<std::string_view, int32_t> ids_;  // views of tokens_
   size_t longest_ = 0;                                 // bytes of the longest token
   std::optional<int32_t> unknown_;
-  // Of the token that a byte is, or that it falls back to; -1 without one.
+  // For each byte, the id of its token, or of the one that it falls back to; -1: none.
   std::array<int32_t, 256> byte_ids_;
   std::array<int32_t, 128> ascii_symbols_;         // the id of the character, or -1
   std::unordered_map<uint32_t, int32_t> symbols_;  // of other characters

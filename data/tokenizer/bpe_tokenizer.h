@@ -26,13 +26,13 @@ class Decoder;
 //
 // so Encode finds those added tokens that are not special, which belong to the vocabulary like any
 // word (Gemma's "\n\n", Qwen's <think>). Text that is not UTF-8 can be encoded, too: its malformed
-// bytes are apart from what stands beside them. Fields that would change the ids in a way that is
-// not implemented are refused by name; "truncation" and "padding" are ignored, since they concern
+// bytes are kept apart from their neighbours. Fields that would change the ids in a way that is not
+// implemented are refused by name; "truncation" and "padding" are ignored, since they concern
 // batches.
 class BpeTokenizer : public Tokenizer {
  public:
   // `json` is a tokenizer.json, `text` its text, which ToJson returns, and `config` the text of the
-  // tokenizer_config.json beside it, or empty. Throws InputError, which begins with `origin`.
+  // tokenizer_config.json next to it, or empty. Throws InputError, which begins with `origin`.
   BpeTokenizer(const nlohmann::json& json, std::string text, std::string config,
                const std::string& origin);
   ~BpeTokenizer() override;

@@ -73,7 +73,7 @@ bool IsWhiteSpace(uint32_t c) {
          c == 0x3000;
 }
 
-// Of \w, what no category tells: circled and squared Latin letters, and the joiners.
+// The characters of \w that no category gives: circled and squared Latin letters, and the joiners.
 bool IsWordByName(uint32_t c) {
   return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
          (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189) || c == 0x200c ||

@@ -20,7 +20,7 @@ class Decoder {
   // Throws InputError for anything else, and for steps in an order that no model has.
   explicit Decoder(const JsonObject& json);
 
-  // What the token adds to a text that others have begun.
+  // The text that the token adds after other tokens.
   std::string Text(std::string_view token) const;
 
   // The text of a sequence, from the texts of its tokens joined; `first` is the size of the first
@@ -36,7 +36,7 @@ class Decoder {
   bool byte_level_ = false, byte_fallback_ = false, fused_ = false;
   std::vector<std::pair<std::string, std::string>> replacements_;
   std::string strip_;         // a character
-  int64_t strip_left_ = 0;    // at most so many of it are dropped at the start
+  int64_t strip_left_ = 0;    // at most this many of it are dropped at the start
   bool first_token_ = false;  // only of the first token
 };
 

@@ -31,7 +31,7 @@ std::string Utf8proc(std::string_view text, int options) {
   return std::string(reinterpret_cast<const char*>(raw), static_cast<size_t>(size));
 }
 
-// Whether a character is stable: NFC leaves it as it is, whatever stands beside it, and no
+// Whether a character is stable: NFC leaves it as it is, whatever its neighbours are, and no
 // composition crosses the place before it. These are the starters whose quick check is Yes.
 class StableTable {
  public:

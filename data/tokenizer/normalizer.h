@@ -21,7 +21,7 @@ class Normalizer {
   explicit Normalizer(const JsonObject& json) { Add(json); }
 
   // The normalized text: `text` itself if nothing changes, else `*buffer`. `text` must be
-  // well-formed UTF-8 and not inside of `buffer`. With `prepend` false it goes on with another one,
+  // well-formed UTF-8 and not inside of `buffer`. With `prepend` false it continues another one,
   // and nothing is put before it.
   std::string_view Apply(std::string_view text, std::string* buffer, bool prepend = true) const;
 

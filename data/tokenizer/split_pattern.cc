@@ -78,7 +78,7 @@ class Pcre2Pattern : public SplitPattern {
     // The interpreter keeps on the heap what does not fit the stack of the compiled pattern.
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = run(PCRE2_NO_JIT);
     if (rc == PCRE2_ERROR_NOMATCH) return false;
-    if (rc >= 0) return true;  // 0: the pattern has groups, which nobody asks for
+    if (rc >= 0) return true;  // 0: the pattern has groups, which nobody uses
     throw InputError(StrCat(where_, ": this pattern fails on the text at byte ", from,
                             " of a piece of ", text.size(), ": ", PcreMessage(rc)));
   }
@@ -168,7 +168,7 @@ class Translator {
       if (end == std::string_view::npos) Refuse("an open [:");
       return Copy(end + 2 - at_);
     }
-    // Sets inside of sets are Oniguruma's alone.
+    // Only Oniguruma has sets inside of sets.
     if (c == '[') Refuse("a character class inside of another");
     if (c == '&' && Next(1) == '&') Refuse("an intersection (&&) of character classes");
     if (c == ']') in_class_ = false;

@@ -60,7 +60,7 @@ std::string ReadVocabulary(const std::string& path) {
   return ReadFile(path);
 }
 
-// `text` is a file of Lockstep's or Hugging Face's; `config` stands beside the latter.
+// `text` is a file of Lockstep's or Hugging Face's; `config` is from the latter's folder.
 std::unique_ptr<Tokenizer> FromText(std::string text, std::string config,
                                     const std::string& origin) {
   const Json json = ParseJsonObject(text, origin);

@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// Ids with a role of their own, as far as the tokenizer has them.
+// Ids with a special role, those that the tokenizer has.
 struct SpecialIds {
   std::optional<int32_t> bos, eos, pad, unk;
   // What Hugging Face's post-processor puts before and after a text (add_special_tokens=True), such
@@ -31,9 +31,9 @@ class Tokenizer {
   // Appends what Encode returns to `ids`. After an exception, `ids` may have some of it.
   virtual void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const;
 
-  // As EncodeTo, where `text` goes on with one that has been encoded already: nothing that a
-  // tokenizer puts before a text, such as Llama 2's space, comes before it. The ids are those of
-  // both texts at once if they meet where data/text/text_parts.h says so.
+  // As EncodeTo, where `text` continues one that has been encoded already: the tokenizer's usual
+  // prefix of a text, such as Llama 2's space, is left out. The ids are those of both texts at once
+  // if they meet where data/text/text_parts.h says so.
   virtual void EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const {
     EncodeTo(text, ids);
   }
@@ -73,7 +73,7 @@ class Tokenizer {
   // for "bpe", for the others an object with "format" and "type".
   virtual std::string ToJson() const = 0;
 
-  // The tokenizer_config.json that lay beside the tokenizer, with the names of bos and eos and the
+  // The tokenizer_config.json from the tokenizer's folder, with the names of bos and eos and the
   // chat template; empty if there was none.
   virtual std::string ConfigJson() const { return ""; }
 

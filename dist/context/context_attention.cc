@@ -17,7 +17,7 @@ struct Heads {
   }
   Tensor Queries(const Tensor& apart) const { return apart.Slice(2, 0, q); }
   Tensor KeysAndValues(const Tensor& apart) const { return apart.Slice(2, q, all()); }
-  // Of [B, T, 2 kv, D].
+  // The keys of [B, T, 2 kv, D].
   Tensor Keys(const Tensor& kv_heads) const { return kv_heads.Slice(2, 0, kv); }
   Tensor Values(const Tensor& kv_heads) const { return kv_heads.Slice(2, kv, 2 * kv); }
 };
@@ -34,7 +34,7 @@ Tensor Seen(const ContextRanks& ranks, const Tensor& whole, int64_t j) {
   return whole.Slice(1, 0, (ranks.PartAt(j) + 1) * (whole.dim(1) / ranks.chunks()));
 }
 
-// Of this rank's chunks, each [batch, length, ...].
+// The scores of this rank's chunks, each [batch, length, ...].
 std::vector<AttentionScores> ScoresOfChunks(const ContextRanks& ranks,
                                             ops::CausalAttentionOptions options, int64_t d,
                                             int64_t batch, int64_t length, Device device) {
@@ -54,7 +54,7 @@ std::vector<AttentionScores> ScoresOfChunks(const ContextRanks& ranks,
   return scores;
 }
 
-// The rank's j-th chunk of what lies below each other.
+// The rank's j-th chunk of chunks that are concatenated along dimension 0.
 Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
   const int64_t batch = below.dim(0) / ranks.own();
   return below.Slice(0, j * batch, (j + 1) * batch);

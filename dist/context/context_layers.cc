@@ -15,7 +15,7 @@ namespace {
 
 using Copies = std::vector<std::vector<Tensor>>;
 
-// f(j) for each of the own chunks, below each other.
+// f(j) for each of the own chunks, concatenated along dimension 0.
 Tensor Below(const ContextRanks& ranks, const std::function<Tensor(size_t j)>& f) {
   std::vector<Tensor> chunks;
   for (int64_t j = 0; j < ranks.own(); ++j) chunks.push_back(f(static_cast<size_t>(j)));

@@ -13,12 +13,12 @@ namespace lockstep::dist {
 // queries and keys HeadNorms. With ranks within (ContextRanks), each chunk is a sequence to the
 // layers of dist/tensor, whose shapes it has.
 
-// In the place of an nn::Linear or a ColumnLinear: x [own() B, T / chunks, K], the chunks below
-// each other, to y of [own() B, T / chunks, N]: a product of its own for each chunk, so that its
-// sizes do not depend on ranks.
+// In the place of an nn::Linear or a ColumnLinear: x [own() B, T / chunks, K], the chunks
+// concatenated along dimension 0, to y of [own() B, T / chunks, N]: a product of its own for each
+// chunk, so that its sizes do not depend on ranks.
 class ContextLinear : public Layer {
  public:
-  // With the parameters of the layer, of which `bias` may be null. Of a ColumnLinear: its
+  // With the parameters of the layer, of which `bias` may be null. For a ColumnLinear: its
   // `segments`, and the ranks that compute it together, ContextRanks::within.
   ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
                 Activation activation, ContextRanksPtr ranks, std::vector<int64_t> segments = {},
@@ -70,7 +70,7 @@ class ContextEmbedding : public nn::Embedding {
 
  private:
   const ContextRanksPtr ranks_;
-  const TensorRanksPtr tensor_;  // that share out the rows, or one
+  const TensorRanksPtr tensor_;  // that split the rows, or one
 };
 
 // In the place of an nn::LmHead or a VocabularyHead: x [own() B, T / chunks, C], and targets [B,

@@ -45,10 +45,10 @@ class Showing {
   std::vector<Tensor> before_;
 };
 
-// [c_fc, c_proj][rank of those that share out the experts][chunk of the rank]
+// [c_fc, c_proj][rank of those that split the experts][chunk of the rank]
 using ExpertCopies = std::array<std::vector<std::vector<Tensor>>, 2>;
 
-// Lets shared-out experts read copies of their weights for the ranks' j-th chunks.
+// Lets split experts read copies of their weights for the ranks' j-th chunks.
 class Reading {
  public:
   Reading(DistributedExperts* experts, const ExpertCopies& copies, size_t j) : experts_(experts) {
@@ -103,7 +103,7 @@ class ChunkLossNode : public Node {
 
 class ContextMixture {
  public:
-  // `parameters`: but for those of `distributed` experts, null if there are none.
+  // `parameters`: all except those of `distributed` experts, null if there are none.
   ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks,
                  std::shared_ptr<DistributedExperts> distributed, TensorRanksPtr same)
       : router_(router),
@@ -220,9 +220,9 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
   auto distributed = std::dynamic_pointer_cast<DistributedExperts>(experts);
   LS_CHECK(
       router != nullptr && (distributed || dynamic_cast<nn::Experts*>(experts.get()) != nullptr),
-      "context parallelism: a mixture's router is no nn::ExpertRouter, or its experts are no "
-      "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and "
-      "virtual.cp out");
+      "context parallelism: a mixture's router is not an nn::ExpertRouter, or its experts are not "
+      "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and virtual.cp "
+      "out");
   Parameters parameters = router->Parameters(), all = parameters;
   for (auto& p : experts->Parameters()) (distributed ? all : parameters).push_back(p);
   if (!distributed) all = parameters;
@@ -236,8 +236,8 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
 
 TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const DistributedExperts& experts) {
   LS_CHECK(!ranks.leaves_gradients_to_reducer(),
-           "context parallelism: the gradients of experts that ranks share out cannot be left to "
-           "the sum over data-parallel ranks: use ContextRanks that sum them");
+           "context parallelism: the gradients of experts that are split across ranks cannot be "
+           "left to the sum over data-parallel ranks: use ContextRanks that sum them");
   struct Same {
     Same(std::shared_ptr<ProcessGroup> with, int64_t parts)
         : group(std::move(with)), ranks(group.get(), parts) {}
@@ -251,7 +251,7 @@ TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const DistributedExper
     return std::ranges::binary_search(members, rank);
   });
   LS_CHECK(both == sharing, "context parallelism: of the ", members.size(),
-           " ranks that share out the experts, ", both,
+           " ranks that split the experts, ", both,
            " compute this rank's sequences together, and ShareExperts was told of ", sharing,
            ": give it the group of these ranks, as in ShareExperts(model, experts, sequence)");
   std::shared_ptr<ProcessGroup> group;

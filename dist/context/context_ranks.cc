@@ -47,8 +47,8 @@ int64_t ContextRanks::ChunkOf(int rank, int64_t j) const {
   return at % 2 == 0 ? pair : chunks_ - 1 - pair;
 }
 
-// What tensor parallelism cuts is the same cut on all of these ranks. Experts are shared out by
-// runs of neighbours (ShareExperts).
+// What tensor parallelism cuts is the same cut on all of these ranks. Experts are split across runs
+// of neighbours (ShareExperts).
 int64_t ContextRanks::CopyStride(const Parameter& parameter) const {
   int64_t stride = 1;
   for (const ShardCut& cut : parameter.layout().cuts) {

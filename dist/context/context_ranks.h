@@ -1,4 +1,5 @@
-// The ranks that share out the positions of a sequence, and the chunks that decide its bits.
+// The ranks across which the positions of a sequence are split, and the chunks that decide its
+// bits.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,8 @@ namespace lockstep::dist {
 // A sum over tokens (for a weight's gradient, for the loss) is that of the sums over the chunks,
 // added in adjacent pairs in the order of the pairs' chunks. As TensorRanks with 2 P parts this
 // makes the sums of all ranks, so that the bits depend on P only. Where they leave gradients to the
-// reducer it makes the sums of this rank's chunks, which whoever sums the gradients of
-// data-parallel ranks adds to those of the others.
+// reducer it makes the sums of this rank's chunks; the reducer of the data-parallel ranks adds them
+// to those of the others.
 //
 // With tensor parallelism, the ranks `within` compute the layers of each chunk together: sums over
 // their parts are made within the chunk. Activations of the residual stream are then [own() B, T /
@@ -30,8 +31,8 @@ namespace lockstep::dist {
 class ContextRanks : public TensorRanks {
  public:
   // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
-  // unless pairs / ranks is a power of two, or there is one rank; and pairs = ranks where they
-  // leave gradients to the reducer.
+  // unless pairs / ranks is a power of two, or there is one rank; and pairs = ranks where
+  // they leave gradients to the reducer.
   ContextRanks(ProcessGroup* group, int64_t pairs, bool leaves_gradients_to_reducer = false,
                TensorRanksPtr within = nullptr);
 

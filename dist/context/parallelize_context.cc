@@ -17,7 +17,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of layers that are whole on each rank.
+// For layers that are whole on each rank.
 std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<nn::Linear*>(module)) {
     return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks);
@@ -32,7 +32,7 @@ std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   return nullptr;
 }
 
-// Of the layers of which the ranks within have parts.
+// For layers of which the ranks within have parts.
 std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<ColumnLinear*>(module)) {
     return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks,
@@ -107,8 +107,8 @@ std::vector<internal::ChildSlot*> UnnamedSlots(Module* module) {
   return slots;
 }
 
-// The modules of mixtures, of which all ranks that share out layers compute the same, for whole
-// chunks: shared experts and their gates.
+// The modules of mixtures, which all ranks of a layer compute alike, for whole chunks: shared
+// experts and their gates.
 std::set<const Module*> WholeModules(Module& model) {
   std::set<const Module*> whole;
   for (const auto& [path, module] : model.NamedModules()) {
@@ -118,7 +118,7 @@ std::set<const Module*> WholeModules(Module& model) {
   return whole;
 }
 
-// For experts that ranks share out in equally long runs; null if they do not.
+// For experts that are split across equally long runs of ranks; null if they are not.
 TensorRanksPtr RanksWithSameExperts(Module& model, const ContextRanks& ranks) {
   for (const auto& [path, module] : model.NamedModules()) {
     const auto* experts = dynamic_cast<DistributedExperts*>(module);

@@ -16,7 +16,7 @@ namespace lockstep::dist {
 // that the chunks divide, and gets the loss of the whole batch, whose gradients are complete: to be
 // summed over data-parallel ranks only. (Where ranks are apart, each gets the loss of its chunks
 // and their gradients, to be summed over all ranks.) With one rank and several pairs it is the same
-// model, to the bit. Under NoGrad nothing is shared out.
+// model, to the bit. Under NoGrad nothing is split.
 //
 // With tensor parallelism, after dist::Parallelize by the ranks that ContextRanks has within: then
 // it replaces the modules that took the place of those.

@@ -1,4 +1,4 @@
-// Data parallelism of ranks of which several compute each sample together.
+// Data parallelism where several ranks compute each sample together.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@ struct Claim {
   std::string address = {};
   int port = 0;
 
-  // Of this process.
+  // The claim of this process.
   static Claim Of(int size);
   // nullopt for text that no rank writes.
   static std::optional<Claim> Parse(const std::string& text);

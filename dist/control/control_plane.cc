@@ -12,9 +12,9 @@ namespace {
 constexpr ControlPlane::Milliseconds kLongestBeat(2000);
 // How long a rank waits for rank 0's word on a failure before its own counts.
 constexpr auto kWordTime = std::chrono::seconds(3);
-// Messages that wait for their topics.
+// At most this many messages wait for their topic's handler; then the oldest is dropped.
 constexpr size_t kMaxEarly = 1 << 16;
-// Of each text of a failure, in bytes: it must fit a message, and a reader.
+// The largest size of each text of a failure, in bytes: it must fit a message, and a reader.
 constexpr size_t kMaxText = 32 * 1024;
 
 Failure Shortened(Failure failure) {
@@ -262,8 +262,9 @@ void ControlPlane::OnLost(int neighbour, const std::string& reason) {
   OnFailed(FailureOf(CollectiveError::Cause::kLostRank, neighbour, std::move(what)), neighbour);
 }
 
-// What this rank has found out about a neighbour, or itself. Of the parent, this subtree hears from
-// here, and rank 0 from the parent's parent, or from here if the parent lives after all.
+// What this rank has found out about a neighbour, or itself. If it is the parent, this subtree
+// learns of it from here, and rank 0 from the parent's parent, or from here if the parent lives
+// after all.
 void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
   SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(Shortened(failure))});
   if (rank() == 0 || neighbour < rank()) SetFailure(failure);

@@ -40,8 +40,8 @@ std::string Describe(const DeclaredPause& pause);
 template <class T>
 struct Answers {
   std::map<int, T> by_rank;
-  // Those that are known not to answer. Where that is a rank on the way to the others, nothing is
-  // known of these: they are in neither.
+  // The ranks that are known not to answer. Where that is a rank on the way to the others, nothing
+  // is known of these: they are in neither.
   std::vector<int> silent = {};
 };
 // "; rank 0 does not answer (...)", or "" for none.
@@ -148,8 +148,8 @@ class ControlPlane {
 
   // Connections that carry a group's data: from OpenData on, on_socket is called with each
   // connection to a rank for the topic, or with an empty one and a ConnectionError, why there can
-  // be none: a NoDescriptorsError if that is for want of them in this process. Of two ranks the one
-  // with the higher number calls DialData.
+  // be none: a NoDescriptorsError if that is for want of them in this process. The rank with the
+  // higher number of the two calls DialData.
   using OnSocket = std::function<void(int rank, Socket socket, std::exception_ptr error)>;
   bool OpenData(uint64_t topic, OnSocket on_socket);
   void DialData(uint64_t topic, int rank);
@@ -173,9 +173,9 @@ class ControlPlane {
   // Calls `f` at that interval until RemoveListener.
   int Every(Milliseconds interval, std::function<void()> f);
 
-  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Of those
-  // with the same topic, which says who waits (0: everybody), only the outermost counts. The others
-  // are told once it has lasted for 50 ms, and never if it ends before.
+  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. The
+  // topic says who waits (0: everybody); of nested pauses with the same topic only the outermost
+  // counts. The others are told once it has lasted for 50 ms, and never if it ends before.
   void BeginPause(const std::string& what, uint64_t topic = 0);
   void EndPause(uint64_t topic = 0);
   // The longest pause of any rank that has not ended, and for which those of the topic wait.
@@ -226,7 +226,7 @@ class ControlPlane {
     Clock::time_point since;
     bool operator==(const Paused&) const = default;
   };
-  // Of one topic, in this rank's subtree.
+  // The pauses of one topic in this rank's subtree.
   struct PausesBelow {
     std::map<int, Paused> longest = {};  // of this rank, and below each child
     std::optional<Paused> told = {};     // of these, to the parent, or by rank 0 to all
@@ -309,7 +309,7 @@ class ControlPlane {
   bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
   std::deque<Clock::time_point> beats_;  // of this rank: the last ones, since the plane opened
   int attempts_ = 0;
-  std::string obstacle_;  // why this rank does not get on with the meeting, a sentence
+  std::string obstacle_;  // what keeps this rank from joining, as a sentence
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::string secret_, root_text_;
   uint64_t last_guest_ = 0;

@@ -18,8 +18,8 @@
 namespace lockstep::dist {
 
 // An epoll loop: what an event costs does not depend on how many descriptors are watched. Its
-// thread runs everything: other threads may call only what posts. What it runs must neither
-// block nor throw.
+// thread runs everything: other threads may call only what posts. The functions that it runs must
+// neither block nor throw.
 class EventLoop {
  public:
   using Clock = std::chrono::steady_clock;

@@ -31,7 +31,8 @@ using TransferCounts = std::map<std::pair<int, bool>, int64_t>;
 struct CallLog {
   FlightLog log;             // those that all ranks of the group make
   TransferCounts transfers;  // begun in exchanges of the group
-  // "all_reduce #7 (f32[8], sum) of group 'tp'": in what, of any group, it has waited for a while.
+  // "all_reduce #7 (f32[8], sum) of group 'tp'": the call, in any group, in which this rank has
+  // been waiting.
   std::string waits_in;
 };
 
@@ -62,7 +63,7 @@ class FailureBoard {
 
   // Makes this the run's failure unless there is one already; returns the one that counts.
   Failure Post(Failure failure);
-  // The positions of the ranks, this one included, as ControlPlane::Ask answers. Those that do not
+  // The positions of the ranks, this one included, as ControlPlane::Ask answers. Ranks that do not
   // know the group have called nothing.
   Answers<CallPosition> Positions();
   // The ranks' calls with that number, and their last ones; the rest as in CallLog.

@@ -17,7 +17,7 @@ namespace lockstep::dist {
 // every rank. It is an entry of the control plane, and costs no thread and no connection.
 class Fold {
  public:
-  // Combines the texts of two runs of ranks of which the first precedes the second; must be
+  // Combines the texts of two runs of ranks, where the first run precedes the second; must be
   // associative. Called on the loop's thread.
   using Combine = std::function<std::string(const std::string& first, const std::string& second)>;
   // Called on the loop's thread with what comes out.

@@ -22,7 +22,7 @@ class Link : public std::enable_shared_from_this<Link> {
   enum class Cause {
     kEnded,          // dialling again may help
     kNoRoom,         // the listener's process has no descriptor left
-    kHopeless,       // whoever listens there does not know the secret, or refuses this side
+    kHopeless,       // the listener does not know the secret, or refuses this side
     kNoDescriptors,  // this process has no descriptor left
   };
   struct Handlers {

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr ControlPlane::Milliseconds kFirstPause(20), kLongestPause(1000);
 constexpr ControlPlane::Milliseconds kFirstPatience(50);
 // Connections that have not said which rank they are, beyond those of ranks that are yet to come:
-// so many, and no more than this share of the descriptors.
+// at most this many, and no more than this share of the descriptors.
 constexpr size_t kStrangers = 128;
 constexpr size_t kStrangersShare = 4;
 // A rank gives up a little after rank 0, whose error says more.

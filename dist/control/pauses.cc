@@ -7,7 +7,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of a pause, when it is declared.
+// The largest age of a pause when it is declared.
 constexpr ControlPlane::Milliseconds kLongestAge = std::chrono::hours(1);
 // After which a rank says what has changed: if all of W ranks pause again and again, all of them
 // hear of it a few times, not W times, and nobody hears of a shorter pause.

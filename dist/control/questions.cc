@@ -113,7 +113,7 @@ Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t t
     answers.by_rank = Unpack(survey->second, size());
     for (const auto& [r, text] : questions) {
       if (r == rank() || answers.by_rank.contains(r)) continue;
-      // Of those below a silent rank nothing is known.
+      // Nothing is known of the ranks below a silent one.
       int above = tree_.Parent(r);
       while (above >= 0 && IndexOf(answers.silent, above) < 0) above = tree_.Parent(above);
       if (above < 0) answers.silent.push_back(r);

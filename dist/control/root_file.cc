@@ -56,9 +56,9 @@ RootAddress RootFile::Read(const std::string& path) {
   struct stat info = {};
   fstat(file.fd(), &info);
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    throw ConnectionError(StrCat(path,
-                                 " is not a file of this user's alone, so it is not rank 0's; set ",
-                                 "LOCKSTEP_SECRET to the same value on all ranks"));
+    throw ConnectionError(
+        StrCat(path, " is not a file that only this user can access, so it is not rank 0's; set ",
+               "LOCKSTEP_SECRET to the same value on all ranks"));
   }
   std::array<char, kMaxBytes> text;
   const ssize_t bytes = read(file.fd(), text.data(), text.size());

@@ -8,7 +8,7 @@ namespace {
 // Returns the group after the check and the copy, which must precede the reducer's construction.
 ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
   for (const auto& p : module.Parameters()) {
-    (void)SumDType(*p);  // throws where it is not what the user asked for
+    (void)SumDType(*p);  // throws where the user asked for another
     for (const ShardCut& cut : p->layout().cuts) {
       LS_CHECK(cut.axis != "ep", "the ranks do not have the same experts in '", p->name(),
                "', so DataParallel would mix them up: use dist::ExpertParallel after ShareExperts");

@@ -1,4 +1,4 @@
-// The ranks that share out the samples of a step, as a training loop sees them.
+// The ranks across which the samples of a step are partitioned, as a training loop sees them.
 #pragma once
 
 #include <memory>
@@ -28,14 +28,14 @@ class DataRanks {
   virtual int64_t micro_batches() const = 0;
   // To be called before the backward of each micro-batch: whether it is the step's last.
   virtual void BeginMicroBatch(bool last) = 0;
-  // Of the step's gradients.
+  // The communication of the step's gradients.
   virtual const CommunicationTimes& times() const = 0;
   // Collective, between steps. Throws ReplicaError if what ranks should have in common differs;
   // `when` is for the message: "after step 100".
   virtual void CheckWeights(const std::string& when) = 0;
   // Collective, after a step with non-finite gradients, the last one (`ago` = 0) or the one before
   // (1): the ranks whose gradients were already non-finite before the sum, with each one's first
-  // such parameter: "rank 1 ('h.0.mlp.c_fc.weight')". Of a single rank, the parameter alone. Empty
+  // such parameter: "rank 1 ('h.0.mlp.c_fc.weight')". With a single rank, only the parameter. Empty
   // if there are none, or if it is not known.
   virtual std::string LocateNonFinite(int64_t ago = 0) = 0;
 

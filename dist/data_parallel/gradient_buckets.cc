@@ -12,7 +12,7 @@ DType SumDType(const Parameter& parameter) {
   const DType asked = parameter.leaf().asked_dtype().value_or(sum);
   LS_CHECK(
       asked == sum, "the gradients of '", parameter.name(), "' are to be in ", asked,
-      ", but over ranks and micro-batches those of ", dtype, " are summed in ", sum,
+      ", but over ranks and micro-batches gradients of ", dtype, " are summed in ", sum,
       ": write nn::Materialize(model, device, seed, {.compute = ..., .reduction = DType::kF32})");
   return sum;
 }

@@ -17,7 +17,7 @@ using Parameters = std::vector<std::shared_ptr<Parameter>>;
 // Throws ArgumentError if the user asked for another (nn::Precision::reduction).
 DType SumDType(const Parameter& parameter);
 
-// Buckets, each with several buffers, of which leaves write to one at a time. p is an index of a
+// Buckets, each with several buffers; leaves write to one of them at a time. p is an index of a
 // parameter.
 class GradientBuckets {
  public:

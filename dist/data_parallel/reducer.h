@@ -117,8 +117,8 @@ class Reducer : public BackwardObserver {
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
   int64_t micro_batches() const { return options_.micro_batches; }
 
-  // As DataRanks::LocateNonFinite; of the ranks of `among`, which all call it, of which those of
-  // the sum are some.
+  // As DataRanks::LocateNonFinite. With `among`, a superset of the reducing ranks, it reports on
+  // all ranks of `among`; all of them call it.
   std::string LocateNonFinite(int64_t ago = 0);
   std::string LocateNonFinite(int64_t ago, ProcessGroup& among);
 
@@ -145,7 +145,8 @@ class Reducer : public BackwardObserver {
   struct Contribution {
     std::vector<Tensor> terms;
     std::vector<Tensor> parts;  // the gradients in them
-    // Of the parts before the sum, per chunk: this step's, and those of the step before.
+    // Sums of squares of the parts before the sum, per chunk: this step's, and those of the step
+    // before.
     Tensor square_sums, earlier_sums;
   };
 

@@ -1,4 +1,4 @@
-// Gradients of tied weights, of which each use is summed by itself.
+// Gradients of tied weights; those of each use are summed separately.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kModel[] = "model.", kOptimizer[] = "optimizer.";
 
-// Of what ranks share out, or may have of others, the whole, which all of them produce in the same
-// order; of the rest, what a rank `writes`.
+// All tensors that are, or may be, sharded: every rank helps to produce each whole, in the same
+// order. Of the others, those that this rank `writes`.
 std::vector<SafetensorsItem> Items(const Module& model, const optim::Optimizer& optimizer,
                                    bool writes) {
   std::vector<SafetensorsItem> items;
@@ -89,7 +89,7 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
   return tensors;
 }
 
-// `is_main`: of the ranks of which `any` says whether something is true on one.
+// `is_main`: among the ranks over which `any` tells whether something is true on one.
 void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
           const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,

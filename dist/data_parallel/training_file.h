@@ -11,17 +11,19 @@
 
 namespace lockstep::dist {
 
-// What the steps to come depend on: weights and buffers of the model ("model.<name>"), the state of
-// its optimizer ("optimizer.<name>"), the number of steps, and the loss scale, in one safetensors
-// file. Its bytes do not depend on how many ranks there are and what they share out, so any others
-// may continue: with DataParallel, FullyShard, Parallelize or a pipeline, or on a single rank.
+// Saves everything that later steps depend on: weights and buffers of the model ("model.<name>"),
+// the state of its optimizer ("optimizer.<name>"), the number of steps, and the loss scale, in one
+// safetensors file. Its bytes do not depend on how many ranks there are and what is sharded across
+// them, so any others may continue: with DataParallel, FullyShard, Parallelize or a pipeline, or on
+// a single rank.
 //
 // Collective, after the optimizer's Step. Rank 0 writes, and needs memory on the host for one whole
 // tensor at a time; all ranks return once the file is complete. A crash leaves the file that was
 // there before. Throws ArgumentError within a step that has not been updated; on all ranks IoError
 // if rank 0 could not write.
 //
-// Where ranks share out layers or stages, `all` are all of the run's; null: a single process.
+// Where layers or stages are split across ranks, `all` are all ranks of the run; null: a single
+// process.
 void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
                   const optim::Optimizer& optimizer, const StepState& state);
 void SaveTraining(const std::string& path, ProcessGroup* all, const Module& model,

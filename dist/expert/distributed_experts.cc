@@ -11,7 +11,7 @@ std::shared_ptr<nn::GroupedLinear> LinearOf(const Child<nn::ExpertsLayer>& child
                                             const std::string& path) {
   auto linear = std::dynamic_pointer_cast<nn::GroupedLinear>(child.module());
   LS_CHECK(linear != nullptr, "expert parallelism: '", path, ".", child.name(),
-           "' is no nn::GroupedLinear, and ranks can share out only these");
+           "' is not an nn::GroupedLinear, and only these can be split across ranks");
   return linear;
 }
 

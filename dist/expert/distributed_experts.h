@@ -1,4 +1,4 @@
-// The experts of a rank, where ranks share them out.
+// The experts of a rank, where they are split across ranks.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@
 namespace lockstep::dist {
 
 // In the place of an nn::Experts, whose parameters are this rank's experts': ShareExperts puts it
-// there. rows [R, C] and offsets of all experts -> [R, C], of which other ranks compute some.
+// there. rows [R, C] and offsets of all experts -> [R, C]; other ranks compute some of the result.
 // Collective over the group. The host waits for the loads.
 class DistributedExperts : public nn::ExpertsLayer {
  public:
-  // Of the group's ranks, `of_sequence` neighbours compute each sequence together. `path`: of the
-  // experts, for errors.
+  // Each sequence is computed by `of_sequence` neighbouring ranks of the group together. `path`: of
+  // the experts, for errors.
   DistributedExperts(const std::shared_ptr<nn::Experts>& experts,
                      std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
                      const std::string& path);

@@ -21,7 +21,7 @@ class Chunks {
   int64_t all() const { return parts_.own * part_; }
   int64_t part() const { return part_; }
   int64_t PartEnd(int64_t at) const { return (at / part_ + 1) * part_; }
-  // Where the chunk begins and ends in which there is element `at`.
+  // The bounds of the chunk that contains element `at`.
   int64_t Begin(int64_t at) const { return at - at % part_ % kChunk; }
   int64_t End(int64_t at) const { return std::min(Begin(at) + kChunk, PartEnd(at)); }
   // Its number in the whole parameter.

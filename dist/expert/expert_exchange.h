@@ -11,8 +11,8 @@
 
 namespace lockstep::dist {
 
-// Whether it is a weight of experts that data-parallel ranks share out (ShareExperts), rather than
-// only ranks that compute the same sequences.
+// Whether the parameter is a weight of experts that are split across data-parallel ranks
+// (ShareExperts), rather than only across ranks that compute the same sequences.
 bool IsOfDistributedExperts(const Parameter& parameter);
 
 // The axis along which each rank has an equal part of the experts of parameters [E, ...]: of all of
@@ -27,7 +27,7 @@ class ExpertExchange : public PartsAxis {
   // Cuts the parameter, whose exchange is then `parts`. One that this rank does not hold is only
   // noted. Throws ArgumentError unless the ranks divide its experts.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter);
-  // From now on the ranks, except those of a sequence, belong to another axis, which shares out all
+  // From now on the ranks, except those of a sequence, belong to another axis, which shards all
   // parameters: that axis knows of copies, and makes the sums.
   void JoinRanges() { joins_ranges_ = true; }
 

@@ -40,7 +40,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
   LS_CHECK(!copies || copies->rank() == data->rank() / experts, "ExpertParallel: rank ",
            data->rank(), " of ", data->size(), " must be rank ", data->rank() / experts,
            " of those that have the same experts, and is ", RankIn(copies),
-           ": ranks that share out the experts are neighbours");
+           ": ranks that split the experts must be neighbours");
   for (const auto& p : Only(/*experts=*/true, module.Parameters())) {
     // Ranks that compute a sequence together have neighbouring parts.
     const ShardCut& cut = p->layout().cuts.back();
@@ -52,7 +52,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
              ": give ShareExperts the axis ep of the mesh");
   }
   LS_CHECK(!Only(true, module.Parameters()).empty(),
-           "ExpertParallel: no experts are shared out: call ShareExperts before, or use "
+           "ExpertParallel: no experts are split across ranks: call ShareExperts before, or use "
            "DataParallel");
   CheckSameShape(*data, module);
   CopyFirst(*data, StateOf(module, false));
@@ -84,7 +84,7 @@ ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
 Assignment AssignForExperts(int64_t micro_batches, int64_t ranks, int64_t experts, bool ordered) {
   LS_CHECK(experts >= 1 && ranks % experts == 0 && micro_batches % ranks == 0, "a step of ",
            micro_batches, " micro-batches on ", ranks, " ranks, of which ", experts,
-           " share out the experts, gives ranks different numbers of them: use multiples "
+           " split the experts, gives ranks different numbers of them: use multiples "
            "(train.grad_accum, or train.global_batch_size)");
   const int64_t stride = micro_batches / experts;
   const auto assign = ordered ? AssignSubtrees : AssignInTurn;

@@ -1,4 +1,4 @@
-// Data parallelism of a model whose experts ranks share out.
+// Data parallelism of a model whose experts are split across ranks.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace lockstep::dist {
 
-// The micro-batches of each rank, where `experts` neighbouring ranks share out the experts: in
-// every micro-step, the gradients that such a group's micro-batches give an expert are a subtree of
-// the fixed-order sum, and are added by the rank that has the expert (SegmentedLinear). The sums
+// The micro-batches of each rank, where the experts are split across `experts` neighbouring ranks:
+// in every micro-step, the gradients that such a group's micro-batches give an expert are a subtree
+// of the fixed-order sum, and are added by the rank that has the expert (SegmentedLinear). The sums
 // are then leaves of the same sum over fewer micro-batches. With 8 micro-batches, 4 ranks and 2
 // experts: rank 0 computes 0 and 2, rank 1 4 and 6, rank 2 1 and 3, rank 3 5 and 7.
 //
@@ -24,13 +24,14 @@ Assignment AssignForExperts(int64_t micro_batches, int64_t ranks, int64_t expert
 // up: an expert sees the samples of all ranks of its group already.
 //
 // With GradientSum::kOrdered, the bits are those of one process; as a rank's own micro-batches are
-// then no subtree of the sum, it sends what is whole once for each of its micro-steps.
+// then not a subtree of the sum, it sends the gradients of whole weights once for each of its
+// micro-steps.
 class ExpertParallel : public DataRanks, public BackwardObserver {
  public:
   // Collective. `data`: all ranks. `copies`: those that have the same experts, rank / experts of
-  // `data` each (the axis "edp" of a Mesh); null: this rank alone. Groups and module outlive it,
-  // the weights have memory. As in DataParallel, ranks begin with rank 0's weights. `options`: but
-  // for the assignment. `control` as there. Throws ArgumentError if ShareExperts does not fit.
+  // `data` each (the axis "edp" of a Mesh); null: only this rank. Groups and module outlive it, the
+  // weights have memory. As in DataParallel, ranks begin with rank 0's weights. `options`: except
+  // the assignment. `control` as there. Throws ArgumentError if ShareExperts does not fit.
   ExpertParallel(ProcessGroup* data, ProcessGroup* copies, Module& module,
                  ReducerOptions options = {}, std::shared_ptr<ProcessGroup> control = nullptr);
   ~ExpertParallel() override { LeaveControl(); }

@@ -19,7 +19,7 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
   LS_CHECK(group->size() % of_sequence == 0 &&
                (!sequence || sequence->rank() == group->rank() % of_sequence),
            "expert parallelism: the ", of_sequence, " ranks that compute a sequence together must ",
-           "be neighbours among the ", group->size(), " that share out the experts");
+           "be neighbours among the ", group->size(), " that split the experts");
   const auto parts = MeshParts::Of(model.Parameters());
   const auto exchange = std::make_shared<ExpertExchange>(group, sequence);
   bool any = false;
@@ -35,7 +35,7 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     if (tensor) slot = &tensor->own();
     const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
-             "' is no nn::Experts, and ranks can share out only these");
+             "' is not an nn::Experts, and only these can be split across ranks");
     const auto distributed =
         std::make_shared<DistributedExperts>(experts, group, of_sequence, place);
     exchange->Cut(parts, *distributed->c_fc());
@@ -49,8 +49,8 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     any = true;
   }
   LS_CHECK(any,
-           "expert parallelism: the model has no nn::MixtureOfExperts whose experts ranks "
-           "could share out: leave ShareExperts out");
+           "expert parallelism: the model has no nn::MixtureOfExperts whose experts could be split "
+           "across ranks: leave ShareExperts out");
   parts->Add(exchange);
 }
 

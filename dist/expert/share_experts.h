@@ -1,4 +1,4 @@
-// Expert parallelism: ranks share out the experts of mixtures.
+// Expert parallelism: the experts of mixtures are split across ranks.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace lockstep::dist {
 
-// Lepikhin et al., "GShard" (2020). Of the experts of every mixture below the module
-// (nn::MixtureOfExperts), rank r of the group gets an equal run: its weights are [E / size, ...],
-// and it never has the others'. Tokens go to their experts, sorted once, and come back, by
-// all-to-alls of uneven parts; the results of a token are added in the order of its gates, as
-// before. Everything else stays whole on each rank, which has its own samples:
+// Lepikhin et al., "GShard" (2020). Gives rank r of the group an equal run of the experts of every
+// mixture below the module (nn::MixtureOfExperts): its weights are [E / size, ...], and it never
+// has the others'. Tokens go to their experts, sorted once, and come back, by all-to-alls of uneven
+// parts; the results of a token are added in the order of its gates, as before. Everything else
+// stays whole on each rank, which has its own samples:
 //
 //   const dist::Mesh mesh({.ep = 4}, world.rank(), world.size());
 //   const auto data = world.Group(), experts = world.Group(mesh, {"ep"}),
@@ -26,8 +26,8 @@ namespace lockstep::dist {
 //
 // `sequence`: those of the group that compute this rank's sequences together, if they do
 // (ParallelizeContext, afterwards, which throws ArgumentError if it was not told of them); null:
-// this rank alone. Where these are all of the group, whoever sums over data-parallel ranks need not
-// know of experts: it sees a model of which all of them have the same part.
+// only this rank. Where these are all of the group, the sum over data-parallel ranks need not know
+// of experts: all of these ranks have the same part of the model.
 //
 // To be called before an optimizer or anything else holds a parameter, whether or not they have
 // memory. The number of ranks is a power of two. Throws ArgumentError, naming the module or

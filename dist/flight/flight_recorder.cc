@@ -197,7 +197,7 @@ void FlightRecorder::Writing::Run() {
 }
 
 // Returns whether all is written. Since the time counts from when the disk was asked, one that
-// hangs is waited for once, whoever asks.
+// hangs is waited for only once, whichever thread asks.
 bool FlightRecorder::WaitForWriter() {
   Writing& w = *writing_;
   std::unique_lock<std::mutex> lock(w.mutex);

@@ -27,7 +27,7 @@ std::vector<std::vector<T>> Gather(ProcessGroup& group, std::span<const T> value
 }
 
 // Groups the world's ranks by value, the most common value first; ties go to the value of the
-// lowest rank. Of the group's ranks, every `step`-th from `first` on.
+// lowest rank. Every `step`-th of the group's ranks, from `first` on.
 template <class T>
 std::vector<std::pair<T, std::vector<int>>> Parties(const ProcessGroup& group,
                                                     const std::vector<T>& values, size_t first = 0,

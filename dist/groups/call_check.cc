@@ -79,13 +79,11 @@ void CompareHistories(const std::vector<Party>& parties, const Collective& c) {
   }
   CompareLogs(logs);
   CompareCalls(parties);
-  throw MismatchError(
-      StrCat(
-          "the ranks' calls differ before ", Describe(c),
-          ": in what they are for, as for another block of the model (do all ranks take the same "
-          "path through forward?), or before the last ",
-          FlightLog::kDepth, ", of which dist.check=full finds the first"),
-      {});
+  throw MismatchError(StrCat("the ranks' calls differ before ", Describe(c),
+                             ": in their purpose, such as another block of the model (do all ranks "
+                             "take the same path through forward?), or before the last ",
+                             FlightLog::kDepth, ", of which dist.check=full finds the first"),
+                      {});
 }
 
 std::string TextOf(const PairTraffic& t) {

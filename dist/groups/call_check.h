@@ -1,5 +1,5 @@
-// Checks that ranks make the same call, for groups that cannot tell by themselves: what each rank
-// brings to a comparison, and what follows from who says what.
+// Checks that ranks make the same call, for groups that cannot tell by themselves: the words that
+// each rank brings to a comparison, and the verdict on them.
 #pragma once
 
 #include <cstdint>

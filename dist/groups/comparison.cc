@@ -52,7 +52,7 @@ std::vector<Text> Unpack(std::string_view bytes) {
   return texts;
 }
 
-// Of different texts: what comes out must fit a message, and a reader.
+// At most this many different texts: the result must fit a message, and a reader.
 constexpr size_t kMostTexts = 16;
 
 }  // namespace

@@ -18,9 +18,9 @@ struct Diagnosis {
 };
 
 // Why `c` did not end within `timeout` on `reporter`, which waits for messages from `waited_for`.
-// At fault are the ranks that do not answer, and those that have not reached the call or, if there
-// are neither, those whose messages did not reach the ranks that are furthest behind. Of ranks
-// missing in `positions`, nothing is known.
+// The ranks at fault are those that do not answer or have not reached the call or, if there are
+// none, those whose messages did not reach the ranks that are furthest behind. Nothing is known of
+// ranks that are missing in `positions`.
 Diagnosis ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
                          const Collective& c, int reporter, const std::vector<int>& waited_for,
                          std::chrono::milliseconds timeout);

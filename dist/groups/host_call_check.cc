@@ -108,10 +108,11 @@ void ComparePurposes(const std::map<int, uint64_t>& purposes) {
   for (const auto& [rank, purpose] : purposes) ranks[purpose].push_back(rank);
   if (ranks.size() <= 1) return;
   const std::vector<int> culprits = Culprits(ranks);
-  throw MismatchError(StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
-                             " this call for something else than others, as for another block of "
-                             "the model: do all ranks take the same path through forward?"),
-                      culprits);
+  throw MismatchError(
+      StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
+             " this call for another purpose than the other ranks, such as another block of the "
+             "model: do all ranks take the same path through forward?"),
+      culprits);
 }
 
 bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
@@ -139,7 +140,7 @@ bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
 void HostCollectives::CheckExchange(const Collective& c, std::span<const int> peers,
                                     std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
-  // Of a transfer, the two ranks have words of their own.
+  // For a transfer, the two ranks have words of their own.
   CompareHeaders(c, /*purpose=*/0, peers, peers, traffic, /*same=*/true, deadline);
 }
 

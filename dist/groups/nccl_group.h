@@ -16,7 +16,7 @@ class NcclGroups {
   virtual ~NcclGroups() = default;
   virtual Device device() const = 0;
   // The group of these ranks (ascending, with this one), for tensors on device(). Collective over
-  // all ranks, of which each makes the one that it is in, with a device of its own.
+  // all ranks: each makes the group that it is in, with a device of its own.
   //
   // Operations run on a stream of the group. NCCL itself compares nothing: ranks that call
   // different things hang or get wrong numbers. So each rank keeps a hash of its calls, which

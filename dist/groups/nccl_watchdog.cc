@@ -17,7 +17,7 @@ constexpr auto kCompare = milliseconds(500);
 constexpr auto kGrace = milliseconds(1500);
 // How long ranks that wait for others themselves have to say so.
 constexpr auto kOthersTime = milliseconds(3000);
-// Of ranks whose calls an error shows.
+// The number of ranks whose calls an error shows.
 constexpr size_t kShown = 4;
 
 bool HasLasted(const Patience& patience) {

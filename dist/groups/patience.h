@@ -35,7 +35,7 @@ class Patience {
   bool Renew();
   // Whether this rank has waited for too long.
   bool IsOver() const;
-  // Renews it; returns whether to go on waiting.
+  // Renews it; returns whether to continue waiting.
   bool Lasts() {
     Renew();
     return !IsOver();

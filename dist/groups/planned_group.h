@@ -7,8 +7,8 @@
 
 namespace lockstep::dist {
 
-// A rank of a group of so many, whose others do not exist. Its calls check their arguments, as
-// every group's, and are done at once; values that are gathered are this rank's (agreement.h).
+// One rank of a group of `size`, whose other ranks do not exist. Its calls check their arguments,
+// as every group's, and are done at once; values that are gathered are this rank's (agreement.h).
 std::shared_ptr<ProcessGroup> MakePlannedGroup(int size, int rank = 0);
 
 }  // namespace lockstep::dist

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How long a rank that has lost a peer goes on sending to the others.
+// How long a rank that has lost a peer continues to send to the others.
 constexpr auto kFarewell = milliseconds(200);
 // A thread that waits for more than kLarge bytes wakes for each kWakeUp of them, not for each
 // packet, which would take time from the threads that compute.
@@ -201,7 +201,7 @@ class TcpTransport : public Transport {
     }
   }
 
-  // Of two ranks, the one with the higher number dials. Throws ConnectionError if there can be no
+  // The one of two ranks with the higher number dials. Throws ConnectionError if there can be no
   // connection.
   bool IsConnected(int peer) {
     Peer& p = Of(peer);

@@ -57,8 +57,8 @@ class Transport {
   virtual void Interrupt() = 0;
   // Makes Run, even one in progress, wait at least until `deadline`.
   virtual void Extend(Deadline deadline) = 0;
-  // Another transport, between some of these ranks, all of which call this. `name` must be unique
-  // on each of them.
+  // Another transport, between some of these ranks; all of them call this. `name` must be unique on
+  // each of them.
   virtual std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) = 0;
 };
 

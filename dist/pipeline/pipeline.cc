@@ -181,7 +181,7 @@ void Pipeline::RunBackward(const PipelineAction& a) {
   const Tensor output = std::exchange(live.output, Tensor());
   if (output.requires_grad()) {
     Backward(output, gradient, options);
-  } else {  // the first stage, of which nothing is trained
+  } else {  // the first stage, where nothing is trained
     live.observer->OnBegin({});
     live.observer->OnEnd();
   }

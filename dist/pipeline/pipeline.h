@@ -66,7 +66,7 @@ class Pipeline {
 
   // Runs all micro-batches forward and backward. Throws CollectiveError.
   void Step(const PipelineBoundary& boundary);
-  // Runs so many micro-batches forward, without recording a graph.
+  // Runs this many micro-batches forward, without recording a graph.
   void Forward(const PipelineBoundary& boundary, int micro_batches);
 
   // With transfers.

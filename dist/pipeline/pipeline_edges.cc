@@ -10,7 +10,7 @@ namespace {
 
 using Edge = std::pair<int, int>;  // from, to
 
-// In rounds, in each of which a rank has at most one edge.
+// The edges in rounds; in each round a rank has at most one.
 std::vector<std::vector<Edge>> RoundsOf(const PipelineSchedule& schedule) {
   std::set<Edge> edges;
   for (int r = 0; r < schedule.ranks(); ++r) {

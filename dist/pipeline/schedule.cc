@@ -77,7 +77,7 @@ struct VStage {
 };
 
 Actions ZeroBubbleV(int ranks, int rank, int micro_batches) {
-  // The pattern needs so many micro-batches; with fewer, those beyond are left out.
+  // The pattern needs this many micro-batches; with fewer, those beyond are left out.
   const int planned = std::max(micro_batches, 2 * ranks - 1);
   Actions out;
   VStage first{ActionList(micro_batches, &out), rank};
@@ -135,7 +135,7 @@ PipelineAction ParseAction(std::string_view cell, int line) {
                             digits >= at ? cell.substr(at, digits - at) : std::string_view());
   LS_CHECK(stage >= 0 && micro >= 0 && op != kOpNames.end(), "line ", line,
            " of the pipeline schedule: '", cell,
-           "' is no action: write stage, operation and micro-batch, as in 2F0, 2B0, 2I0, 2W0, "
+           "' is not an action: write stage, operation and micro-batch, as in 2F0, 2B0, 2I0, 2W0, "
            "2SEND_F0, 2RECV_F0, 2SEND_B0 or 2RECV_B0");
   return {stage, static_cast<PipelineOp>(op - kOpNames.begin()), micro};
 }

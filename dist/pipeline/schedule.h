@@ -52,7 +52,7 @@ struct PipelineAction {
 // As PyTorch writes them: "2F0", "2B0", "2I0", "2W0", "2SEND_F0", "2RECV_F0", "2SEND_B0",
 // "2RECV_B0".
 std::string ToString(const PipelineAction& action);
-// What the other rank makes of a transfer: the receive of a send, the send of a receive. Its stage
+// The other rank's action of a transfer: the receive of a send, the send of a receive. Its stage
 // may not exist.
 PipelineAction OtherEnd(const PipelineAction& transfer);
 

@@ -41,7 +41,7 @@ class ScheduleWalk {
   bool transfers_ = false;     // whether the schedule has any
   std::vector<uint8_t> done_;  // bits by PipelineOp, of each stage and micro-batch
   std::vector<size_t> next_;   // of each rank
-  std::deque<int> ready_;      // ranks that may be able to go on
+  std::deque<int> ready_;      // ranks that may be able to continue
 };
 
 }  // namespace lockstep::dist

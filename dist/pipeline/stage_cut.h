@@ -21,7 +21,7 @@ std::vector<int64_t> CutByCost(std::span<const double> costs, int stages);
 // and elsewhere it has no elements (an empty range, of axis "pp"), no memory, and no state in an
 // optimizer. WholeOf, on all ranks, brings it from there; norms are those of the whole model.
 //
-// `rank_of`: of each of `parameters`, which are all of the model's, in the model's order.
+// `rank_of`: the rank of each of `parameters`, which are all parameters of the model, in its order.
 // `copy_of`: a second rank that has the whole of it, as of a tied weight, -1 for none (empty: of
 // none): it makes the same updates, and norms count only the first. To be called before the
 // parameters have memory, for device `ranks->device()`, and before Parallelize and FullyShard. The

@@ -8,8 +8,8 @@ namespace lockstep::dist {
 
 void FlatExchange::CheckOpen() const {
   LS_CHECK(!closed_,
-           "the FullyShard that shares out this model's parameters has been destroyed: keep it "
-           "alive as long as the model is used");
+           "the FullyShard that shards this model's parameters has been destroyed: keep it alive "
+           "as long as the model is used");
 }
 
 std::vector<int64_t> FlatExchange::ElementsByRank() const {

@@ -11,12 +11,12 @@
 
 namespace lockstep::dist {
 
-// The ranges of parameters, or of their tensor-parallel parts, that ranks share out.
+// The ranges of parameters, or of their tensor-parallel parts, that are sharded across ranks.
 class FlatExchange : public PartsAxis {
  public:
   // A null group means a single rank.
   explicit FlatExchange(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  // `group`: of the ranks that share out the parameter, which are some of the exchange's; null: a
+  // `group`: the ranks across which the parameter is sharded, a subset of the exchange's; null: a
   // single one. It lives as long as the exchange is open.
   void Add(const Parameter& parameter, std::shared_ptr<const FlatLayout> layout, size_t index,
            ProcessGroup* group) {
@@ -34,8 +34,8 @@ class FlatExchange : public PartsAxis {
   }
   bool Divides(const Parameter& parameter) const override { return places_.contains(&parameter); }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
-  // Of each rank of its group: how many elements of all these parameters it has. Shards end in
-  // padding, so some have a few percent more than others.
+  // How many elements of all these parameters each rank of its group has. Shards end in padding, so
+  // some have a few percent more than others.
   std::vector<int64_t> ElementsByRank() const;
 
  private:

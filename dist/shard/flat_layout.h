@@ -1,4 +1,4 @@
-// Where the parameters of a unit lie in one range of elements, which ranks share out.
+// Where the parameters of a unit lie in one range of elements, which is sharded across ranks.
 #pragma once
 
 #include <cstdint>

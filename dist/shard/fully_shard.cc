@@ -18,11 +18,11 @@ namespace {
 ProcessGroup* Checked(const ShardGroups& groups, const Module& module) {
   const int64_t shards = SizeOf(groups.shard), copies = SizeOf(groups.replicate);
   LS_CHECK(SizeOf(groups.all) == shards * copies, "of ", SizeOf(groups.all), " ranks, ", shards,
-           " share out a model, of which there are ", copies,
+           " shard a model, of which there are ", copies,
            " copies: the groups do not fit together");
   LS_CHECK(RankIn(groups.all) == RankIn(groups.replicate) * shards + RankIn(groups.shard), "rank ",
            RankIn(groups.all), " has shard ", RankIn(groups.shard), " of copy ",
-           RankIn(groups.replicate), ": ranks that share out a copy must be neighbours");
+           RankIn(groups.replicate), ": ranks that shard a copy must be neighbours");
   // Throws where the user asked for another one, before there are groups.
   for (const auto& p : module.Parameters()) (void)SumDType(*p);
   return groups.all;
@@ -54,13 +54,13 @@ void Align(ProcessGroup* all, const Module& module, int64_t experts) {
   const bool shares = std::ranges::any_of(module.Parameters(),
                                           [](const auto& p) { return IsOfDistributedExperts(*p); });
   LS_CHECK(experts > 1 || !shares,
-           "FullyShard of a model whose experts ranks share out needs their number: set "
-           "ShardOptions::experts to that of ShareExperts");
+           "FullyShard of a model whose experts are split across ranks needs the number of these: "
+           "set ShardOptions::experts to that of ShareExperts");
   if (!all || all->device().is_meta()) return;
   CheckSameShape(*all, module);
   std::vector<Tensor> whole, of_experts;
   for (const auto& p : module.Parameters()) {
-    // Another stage of this rank may have the weight as well, and have shared it out.
+    // Another stage of this rank may have the weight as well, and have sharded it.
     if (p->layout().range) continue;
     (IsOfDistributedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
   }
@@ -235,7 +235,7 @@ void FullyShard::MakeUnits() {
   }
 }
 
-// Of tied weights, whoever keeps them apart.
+// The uses of tied weights whose gradients are kept apart.
 std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::SeparateUses() const {
   std::vector<std::shared_ptr<nn::TiedWeight>> uses;
   for (const TiedGradients* tied : {options_.separate_uses, tied_.get()}) {

@@ -1,4 +1,4 @@
-// Sharded data parallelism: weights, gradients and optimizer state are shared out among the ranks
+// Sharded data parallelism: weights, gradients and optimizer state are sharded across ranks
 // (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
 // 2020; Zhao et al., "PyTorch FSDP", 2023).
 #pragma once
@@ -41,8 +41,8 @@ struct ShardOptions {
   Accumulate accumulate = Accumulate::kShards;
   GradientSum sum = GradientSum::kFast;
   int64_t micro_batches = 0;  // per step, on all ranks together; 0: one per rank
-  // How many neighbouring ranks share out the experts of mixtures, as ShareExperts did: they divide
-  // the ranks of a copy. Weights of experts are shared out by the ranks that have the same ones.
+  // Across how many neighbouring ranks ShareExperts split the experts of mixtures; it divides the
+  // ranks of a copy. Weights of experts are sharded across the ranks that have the same ones.
   int64_t experts = 1;
   // Which modules are gathered as a whole, ahead of their forward: units. Where empty, the
   // outermost nn::Blocks. A module with units below it leaves it to its children; one without is a
@@ -59,20 +59,20 @@ struct ShardOptions {
   // Uses of tied weights that are apart already, in this module or in others of the model, such as
   // other stages; they outlive it. Each of these weights, and each use, is then a unit of its own,
   // cut alike wherever it is. This rank's part of a use's summed gradient becomes that of
-  // nn::TiedWeight::gradient_holder(), which whoever keeps them apart adds to the weight's. Null:
-  // none are.
+  // nn::TiedWeight::gradient_holder(), which the owner of `separate_uses` adds to the weight's.
+  // Null: none are.
   const TiedGradients* separate_uses = nullptr;
 };
 
-// The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
+// The levels of ZeRO: what is sharded is the optimizer's state; also the gradients; also the
 // weights.
 inline ShardOptions Zero1() { return {Reshard::kAfterStep, Accumulate::kWhole}; }
 inline ShardOptions Zero2() { return {Reshard::kAfterStep, Accumulate::kShards}; }
 inline ShardOptions Zero3() { return {}; }
 
-// The ranks of a step: `shard` are those that share out a copy of the model, `replicate` those
-// that have the same part of another copy. Rank `replicate->rank() * shard->size() + shard->rank()`
-// of `all` is in both.
+// The ranks of a step: `shard` are those across which a copy of the model is sharded, `replicate`
+// those that have the same shard of another copy. Rank `replicate->rank() * shard->size() +
+// shard->rank()` of `all` is in both.
 struct ShardGroups {
   ShardGroups(ProcessGroup* all) : all(all), shard(all) {}  // one copy; null: a single rank
   ShardGroups(ProcessGroup* all, ProcessGroup* shard, ProcessGroup* replicate)
@@ -86,7 +86,7 @@ struct ShardGroups {
 // Takes the place of DataParallel where a model is too large for one rank; the rest of a loop stays
 // as it is:
 //   FullyShard sharded(group.get(), model);
-//   model.Materialize(device, seed);                     // this rank's parts alone; or before
+//   model.Materialize(device, seed);                     // only this rank's parts; or before
 //   optim::AdamW adamw(model.Parameters());              // state for them
 //   ... a step as with DataParallel; ClipGradNorm and every optimizer know of the cuts ...
 //
@@ -98,8 +98,8 @@ struct ShardGroups {
 // own unit's forward and backward. Parts that are kept on the host (Parameter::KeepOnHost, as
 // nn::OffloadWeights says of blocks) come from there ahead of each gather. With kOrdered weights
 // have the same bits whatever the options and the number of ranks. A trainable parameter must take
-// part in every loss. After ShareExperts, every forward and backward is collective, and the ranks
-// that have the same experts share out their weights.
+// part in every loss. After ShareExperts, every forward and backward is collective, and the weights
+// of experts are sharded across the ranks that have the same ones.
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
   // Collective. Cuts all parameters of the module, which Parallelize may have cut before: then what
@@ -157,10 +157,10 @@ class FullyShard : public DataRanks, public BackwardObserver {
     // Uses whose backward makes its gradients; some, if it is tied; none, if that is done
     // elsewhere.
     std::vector<size_t> makers{};
-    bool of_experts = false;  // that ranks share out
+    bool of_experts = false;  // split across ranks
     bool is_summed() const { return memory->trainable() && !makers.empty(); }
   };
-  // Those of a copy that have the same experts. Groups are null for a single rank.
+  // The ranks of a copy that have the same experts. Groups are null for a single rank.
   struct ExpertRanks {
     std::shared_ptr<ProcessGroup> gather, sum;  // for weights; in the lane, for gradients
     FixedOrderPlan::Rank within;
@@ -224,7 +224,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::vector<int64_t> micro_order_;
   // A duplicate of the shard group for weights, and what comes between steps. Null: one rank.
   std::shared_ptr<ProcessGroup> gather_;
-  std::unique_ptr<ExpertRanks> experts_;  // null: all of the model is shared out alike
+  std::unique_ptr<ExpertRanks> experts_;  // null: all of the model is sharded alike
   const std::shared_ptr<MeshParts> parts_;
   const std::shared_ptr<FlatExchange> exchange_;  // an axis of these
   std::vector<Use> uses_;                         // in the order of the forward

@@ -123,7 +123,10 @@ std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, const Unit& o
   if (group && ordered) {
     sum = (of.of_experts ? experts_->scatter : scatter_)(*group, terms, purpose, works);
   } else if (group) {
-    sum = adds ? Tensor::EmptyLike(to) : to;
+    // Where it is to be added, in this rank's own part of what is scattered: memory that the plan
+    // has, though backward goes on meanwhile.
+    const int64_t n = to.numel(), r = group->rank();
+    sum = adds ? terms.back().Slice(0, r * n, (r + 1) * n) : to;
     works.push_back(group->ReduceScatter(terms.back(), sum, ReduceOp::kSum, purpose));
     works.back()->Wait();
   }

@@ -38,10 +38,10 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
                           GradientSum sum, int64_t experts) {
   const auto& [shards, copies] = sizes;
   LS_CHECK(experts >= 1 && shards % experts == 0, "the ", experts,
-           " data ranks that share out the experts (parallel.ep / parallel.cp) must divide the ",
-           shards, " that share out a copy of the model (parallel.shard_ranks)");
+           " data ranks that split the experts (parallel.ep / parallel.cp) must divide the ",
+           shards, " that shard a copy of the model (parallel.shard_ranks)");
   LS_CHECK(micro_batches >= 1 && micro_batches % (shards * copies) == 0, "a step of ",
-           micro_batches, " micro-batches cannot be shared out equally by ", shards * copies,
+           micro_batches, " micro-batches cannot be partitioned equally across ", shards * copies,
            " ranks, as sharding needs it: change train.grad_accum or train.global_batch_size, or "
            "use another number of ranks");
   const int64_t first = accumulate == Accumulate::kShards ? shards : micro_batches / copies;
@@ -50,11 +50,11 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
   // the fixed-order sum after as many halvings as `first` has bits.
   LS_CHECK(sum == GradientSum::kFast || second == 1 || std::has_single_bit<uint64_t>(first),
            "the ordered sum of ", micro_batches, " micro-batches over ", shards,
-           " ranks that share out the model",
+           " ranks that shard the model",
            copies > 1 ? StrCat(", and ", copies, " copies of it,") : "", " needs a power of two ",
            accumulate == Accumulate::kShards
-               ? "of these ranks, since each backward scatters its gradients: use so many, or one "
-                 "micro-batch per rank, or keep whole gradients (parallel.shard=optimizer, "
+               ? "of these ranks, since each backward scatters its gradients: use that many, or "
+                 "one micro-batch per rank, or keep whole gradients (parallel.shard=optimizer, "
                  "Accumulate::kWhole)"
                : "of micro-batches in each copy: change train.grad_accum, or scatter after each "
                  "backward (parallel.shard=gradients, Accumulate::kShards)",

@@ -1,5 +1,5 @@
-// How the gradients of a sharded model are summed: over the micro-batches of a step, the ranks
-// that share out a copy of the model, and the copies.
+// How the gradients of a sharded model are summed: over the micro-batches of a step, the ranks that
+// shard a copy of the model, and the copies.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ enum class Accumulate {
   kWhole,   // only the last backward does: a rank keeps whole gradients, and sends them once
 };
 
-// `shards` ranks share out a copy of the model; there are `copies`. Rank `copy * shards + shard` of
-// all has that shard of that copy.
+// `shards` ranks shard a copy of the model; there are `copies`. Rank `copy * shards + shard` of all
+// has that shard of that copy.
 struct ShardSizes {
   int64_t shards = 1, copies = 1;
 };
 
-// Two sums, one after the other: of whole gradients over the ranks that share out a copy, by a
+// Two sums, one after the other: of whole gradients over the ranks that shard a copy, by a
 // reduce-scatter, and of the resulting shards over the copies. A rank makes the first sum once for
 // each of its terms in the second. Together they are the fixed-order sum of all micro-batches
 // (dist/data_parallel/fixed_order.h), whose upper bits name a leaf of the first sum and whose lower
@@ -41,11 +41,12 @@ struct ShardSumPlan {
 };
 
 // With kFast the micro-batches are assigned in the same way, but gradients are added as they come,
-// in one buffer each. `experts` neighbouring ranks of a copy share out the experts of mixtures: the
-// leaves of the first sum are then assigned as by AssignForExperts (dist/expert/expert_parallel.h),
-// so that what they have for an expert in a micro-step is a leaf of the sum over a fraction of the
-// micro-batches, and of `sizes.shards`. Throws ArgumentError unless each rank has equally many
-// micro-batches, and with kOrdered if the two sums would not make up the fixed-order sum.
+// in one buffer each. The experts of mixtures are split across `experts` neighbouring ranks of a
+// copy: the leaves of the first sum are then assigned as by AssignForExperts
+// (dist/expert/expert_parallel.h), so that what they have for an expert in a micro-step is a leaf
+// of the sum over a fraction of the micro-batches, and of `sizes.shards`. Throws ArgumentError
+// unless each rank has equally many micro-batches, and with kOrdered if the two sums would not make
+// up the fixed-order sum.
 ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumulate accumulate,
                           GradientSum sum, int64_t experts = 1);
 

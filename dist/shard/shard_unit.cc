@@ -18,7 +18,7 @@ Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
                              flat.dtype(), shape);
 }
 
-// Of what the cuts give, without a range.
+// The shapes that the cuts give, without a range.
 std::vector<Shape> ShapesOf(std::span<const std::shared_ptr<Parameter>> parameters) {
   std::vector<Shape> shapes;
   for (const auto& p : parameters) {
@@ -184,7 +184,7 @@ WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
       Mine(p).CopyFrom(part);
     }
     seen.push_back({part.storage(), part.storage().version()});
-    // For whoever saved the weights as they were, they are overwritten.
+    // To code that saved the weights as they were, they are overwritten.
     const bool changed = !before.empty() && (!before[p].storage.SameBlock(part.storage()) ||
                                              before[p].version != seen[p].version);
     if (changed) slices_[p].storage().BumpVersion();

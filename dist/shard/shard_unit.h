@@ -14,13 +14,13 @@
 
 namespace lockstep::dist {
 
-// The value of a parameter of which only the leaves are used; it counts as no memory in a plan,
-// either.
+// The value of a parameter whose leaves alone are used; it takes no memory in a plan, either.
 Tensor WithoutMemory(const Shape& shape, DType dtype);
 
 // Cuts its parameters, of which each rank keeps a part (Parameter::value), and has memory for the
 // whole weights and gradients only while they are used: tensors keep pointing at the storages,
-// whose memory is released and taken again. For use by one thread, but for what says otherwise.
+// whose memory is released and taken again. For use by one thread, except where a function says
+// otherwise.
 class ShardUnit {
  public:
   // All of the parameters are trainable, or none; they are whole, or cut by Parallelize, and in
@@ -30,9 +30,9 @@ class ShardUnit {
   ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
-  // Of the gradients of one use of a tied weight, `gradient_holder`, which is of the whole's shape
-  // and is cut as the weight is: that is gathered, and its part kept, by the unit whose only
-  // parameter it is, with the same ranks and multiple.
+  // For the gradients of one use of a tied weight, `gradient_holder`, which has the shape of the
+  // whole and is cut as the weight is. The weight is gathered, and its part kept, by the unit whose
+  // only parameter it is, with the same ranks and multiple.
   ShardUnit(const std::shared_ptr<Parameter>& weight,
             const std::shared_ptr<Parameter>& gradient_holder, int64_t ranks, int64_t rank,
             int64_t multiple, BackwardObserver* observer);
@@ -107,7 +107,7 @@ class ShardUnit {
   Tensor weights_;
   std::vector<Tensor> slices_;
   std::vector<std::shared_ptr<Leaf>> leaves_;
-  // What the parts were when they were gathered last.
+  // The parts as they were when they were gathered last.
   struct Seen {
     Storage storage;
     uint64_t version = 0;

@@ -1,4 +1,4 @@
-// Linear layers whose matrices ranks share out.
+// Linear layers whose matrices are split across ranks.
 #pragma once
 
 #include <vector>
@@ -54,7 +54,7 @@ class RowLinear : public nn::BranchLayer {
 // gradient.
 Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b);
 
-// What the modules compute, with this rank's part of the weight and, of columns, of the bias.
+// The products of the modules, with this rank's part of the weight and, for columns, of the bias.
 Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
                      const Tensor& bias, Activation activation = Activation::kNone,
                      const std::vector<int64_t>& segments = {});

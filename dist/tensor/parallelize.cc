@@ -80,7 +80,7 @@ class Applier {
         if (mixture == nullptr) return false;
         const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture->experts().module());
         LS_CHECK(experts != nullptr, "Parallelize: '", path,
-                 ".experts' is no nn::Experts, and ranks can share out only these");
+                 ".experts' is not an nn::Experts, and only these can be split across ranks");
         for (const auto& p : experts->Parameters()) Cut(p, 0, {});
         model_.ReplaceChild(path + ".experts", std::make_shared<TensorExperts>(experts, ranks_));
         TakeParts(*mixture, ranks_);
@@ -101,7 +101,7 @@ class Applier {
     Cut(layer.weight(), 1, {});
     return std::make_shared<RowLinear>(layer, ranks_);
   }
-  // Of a slice's adapter, which has the cuts of the layer's segments that the slice consists of.
+  // Splits a slice's adapter, which has the cuts of those of the layer's segments that it covers.
   bool ShareAdapted(nn::LoraLinear& adapted, const std::vector<int64_t>& segments) {
     const std::string& path = adapted.adapter_path();
     adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));
@@ -145,10 +145,11 @@ class Applier {
   template <class M, class Slot>
   static const M& In(const std::string& path, const Child<Slot>& slot) {
     const auto* const module = dynamic_cast<const M*>(slot.module().get());
-    LS_CHECK(module != nullptr, "Parallelize: ", slot.name().empty() ? "the base" : "'",
-             slot.name(), slot.name().empty() ? "" : "'", " of the adapted layer '", path,
-             "' has been replaced by a layer of another kind, such as a quantised one, which "
-             "tensor-parallel ranks cannot share out: use parallel.tp = 1 and virtual.tp = 1");
+    LS_CHECK(
+        module != nullptr, "Parallelize: ", slot.name().empty() ? "the base" : "'", slot.name(),
+        slot.name().empty() ? "" : "'", " of the adapted layer '", path,
+        "' has been replaced by a layer of another kind, such as a quantised one, which cannot be "
+        "split across tensor-parallel ranks: use parallel.tp = 1 and virtual.tp = 1");
     return *module;
   }
   // A norm of all keys together cannot norm copies of them.
@@ -169,7 +170,7 @@ class Applier {
              "model.qk_norm=none");
     const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
     LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
-             "' is no nn::RmsNorm, and ranks can share out only these");
+             "' is not an nn::RmsNorm, and only these can be split across ranks");
     if (attention.qk_norm() == nn::QkNorm::kFull) {
       Cut(replaced->weight(), 0, {});
       return model_.ReplaceChild(StrCat(path, ".", norm.name()),

@@ -12,7 +12,7 @@ namespace lockstep::dist {
 
 enum class TensorStyle {
   kColumn,      // nn::Linear: ColumnLinear; nn::LoraLinear: its base, and its adapter
-  kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: likewise
+  kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: the same
   kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::BranchNorm, nn::Dropout: SequenceNorm, ...
@@ -23,8 +23,8 @@ enum class TensorStyle {
 struct TensorRule {
   std::string pattern;  // "h.*.attn.c_attn"
   TensorStyle style;
-  // Of kColumn: the sizes of the segments of the layer's outputs, each of which is cut: of queries,
-  // keys and values, of gate and up. Empty: the outputs are one segment.
+  // For kColumn: the sizes of the segments of the layer's outputs, each of which is cut: queries,
+  // keys and values, or gate and up. Empty: the outputs are one segment.
   std::vector<int64_t> segments = {};
 };
 using TensorPlan = std::vector<TensorRule>;
@@ -36,9 +36,9 @@ using TensorPlan = std::vector<TensorRule>;
 //                                    {"h.*.attn.c_proj", TensorStyle::kRow},
 //                                    {"h.*.ln_*", TensorStyle::kSequence}, ...});
 //   model.Materialize(...);  // fills this rank's parts, with the bits that they have in the whole
-// Layers with an adapter (nn::AddLora, before) share it out as well: of a column-parallel layer
-// each rank makes A x of its part of the sequence, and has the rows of B that it has of the layer;
-// of a row-parallel one it has the columns of A, and makes B h of its part of the sequence.
+// The adapter of a layer (nn::AddLora, before) is split as well: of a column-parallel layer each
+// rank makes A x of its part of the sequence, and has the rows of B that it has of the layer; of a
+// row-parallel one it has the columns of A, and makes B h of its part of the sequence.
 //
 // The model is used as before. Every rank gives it the same samples; what all ranks have whole
 // stays the same on each, and its gradients are those of the whole batch, to be summed over

@@ -110,7 +110,7 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
           return f(inner, of_inner, {where.begin + at.begin, where.of});
         });
   };
-  // Of a sample, in a virtual part.
+  // The elements of a sample in a virtual part.
   const int64_t elements = xs[0].dim(1) * x.dim(2) * (within ? within->size() : 1);
   for (size_t j = 0; j < xs.size(); ++j) {
     nn::ResidualStream part(xs[j], open);
@@ -142,7 +142,7 @@ SequenceBranchNorm::SequenceBranchNorm(const nn::BranchNorm& replaced, TensorRan
 
 ops::Branch SequenceBranchNorm::Forward(ops::Branch branch) {
   if (!GradEnabled()) return BranchNorm::Forward(std::move(branch));
-  // A stream of which the branch's value is all there is.
+  // A stream that consists of only the branch's value.
   nn::ResidualStream stream(branch.value, branch);
   stream.open.value = {};
   const StreamPart norm = [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,

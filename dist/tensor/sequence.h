@@ -44,7 +44,8 @@ class SequenceNorm : public nn::ResidualNorm {
   const TensorRanksPtr ranks_;
 };
 
-// In the place of an nn::BranchNorm, likewise: the branch is of this rank's part of the sequence.
+// In the place of an nn::BranchNorm, in the same way: the branch is of this rank's part of the
+// sequence.
 class SequenceBranchNorm : public nn::BranchNorm {
  public:
   SequenceBranchNorm(const nn::BranchNorm& replaced, TensorRanksPtr ranks);
@@ -58,8 +59,8 @@ class SequenceBranchNorm : public nn::BranchNorm {
 
 // In the place of an nn::Linear without bias and activation whose weight is whole on every rank:
 // the smaller matrix of a low-rank adapter. x is this rank's part of the sequence, [B, T / size,
-// K], or where its parts lie otherwise, those; y likewise. There is a product for each virtual
-// part, and the gradient of the weight is the sum of theirs.
+// K], or where its parts lie otherwise, those, and y is the same part. There is a product for each
+// virtual part, and the gradient of the weight is the sum of theirs.
 class SequenceLinear : public Layer {
  public:
   SequenceLinear(std::shared_ptr<Parameter> weight, TensorRanksPtr ranks);

@@ -1,4 +1,4 @@
-// Attention whose heads ranks share out, of which several may need the same keys and values.
+// Attention whose heads are split across ranks, several of which may need the same keys and values.
 #pragma once
 
 #include "dist/tensor/tensor_ranks.h"
@@ -18,9 +18,9 @@ int64_t KeyCopies(int64_t n_head, int64_t n_kv_head, int64_t parts);
 // unless the ranks divide n_head, and either divide n_kv_head or are a multiple of it.
 void ShareHeads(nn::CausalSelfAttention& attention, const TensorRanksPtr& ranks);
 
-// Of what this rank's part of c_attn gives, [B, T, (H + 2 G) D / size], with n_head = H and
-// n_kv_head = G of the whole layer: [B, T, (H + 2 G copies) D / size], queries, keys and values.
-// Collective if the ranks have parts of key heads; in backward as well.
+// Takes the output of this rank's part of c_attn, [B, T, (H + 2 G) D / size], with n_head = H and
+// n_kv_head = G of the whole layer, and returns [B, T, (H + 2 G copies) D / size], queries, keys
+// and values. Collective if the ranks have parts of key heads; in backward as well.
 Tensor CopyKeys(const TensorRanksPtr& ranks, const Tensor& qkv, int64_t n_head, int64_t n_kv_head,
                 int64_t copies);
 

@@ -10,7 +10,7 @@ namespace lockstep::dist {
 
 // Every rank has an equal run of the experts. As the ranks of a layer have the same samples, each
 // routes the whole sequence, computes the rows of its experts, and gets those of the others; it
-// then goes on with its part of the sequence. So there is a product per expert, as in a single
+// then continues with its part of the sequence. So there is a product per expert, as in a single
 // process, and its bits do not depend on the ranks, nor on TensorRanks::parts(). Router and shared
 // expert are whole on every rank, which computes them for the whole sequence, with whole gradients.
 //
@@ -20,7 +20,7 @@ class TensorExperts : public nn::ExpertsLayer {
   // The weights of `experts` are this rank's part.
   TensorExperts(std::shared_ptr<nn::Experts> experts, TensorRanksPtr ranks);
 
-  // This rank's, which further ranks may share out among themselves (ShareExperts).
+  // This rank's, which may be split across further ranks (ShareExperts).
   Child<nn::ExpertsLayer>& own() { return own_; }
   void Begin(const Tensor& rows, const Tensor& offsets) override;
 

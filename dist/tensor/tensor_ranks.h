@@ -18,7 +18,7 @@ namespace lockstep::dist {
 // ranks has an equal part of every layer (of the columns or rows of its matrices, of heads, of the
 // vocabulary), and between the layers an equal part of the sequence.
 //
-// A sum that ranks share out (over the inputs of a row-parallel layer, over the outputs of a
+// A sum that is split across ranks (over the inputs of a row-parallel layer, over the outputs of a
 // column-parallel one, over the tokens for a norm's weight, over the vocabulary in the loss) is
 // always the sum of parts() partial sums in f32, f64 for f64, added in adjacent pairs:
 // ((0 + 1) + (2 + 3)) + ..., and rounded once. A rank computes parts() / size() neighbouring ones,
@@ -43,19 +43,19 @@ class TensorRanks {
   int64_t first() const { return rank_ * own(); }  // the first of them
   ProcessGroup* group() const { return group_; }
 
-  // The own parts lie side by side along this dimension of a rank's part of the sequence, and the
-  // j-th of them is this one of so many equal parts of the sequence.
+  // The own parts lie side by side along part_dim() of a rank's part of the sequence, and own part
+  // j is part PartAt(j) of the sequence's sequence_parts() equal parts.
   virtual int part_dim() const { return 1; }
   virtual int64_t PartAt(int64_t j) const { return first() + j; }
   virtual int64_t sequence_parts() const { return parts_; }
   // The ranks that compute each of these parts together: of its tokens a rank has those of its
-  // rank among them. Null: this rank computes its parts alone.
+  // rank among them. Null: this rank computes its parts on its own.
   virtual std::shared_ptr<const TensorRanks> within() const { return nullptr; }
-  // What this rank has of a residual stream [B, T, C], in training. Throws ArgumentError unless the
-  // parts, and those within them, divide T.
+  // The shape of this rank's part of a residual stream [B, T, C], in training. Throws ArgumentError
+  // unless the parts, and those within them, divide T.
   Shape PartShape(Shape stream) const;
-  // Those of these ranks that have the same of the parameter are so many ranks apart. 1: all have
-  // the same; size(): each has another part.
+  // The stride between ranks that hold the same part of the parameter. 1: all hold the same;
+  // size(): each holds another part.
   virtual int64_t CopyStride(const Parameter& parameter) const;
 
   // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh

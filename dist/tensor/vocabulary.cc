@@ -11,7 +11,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of the rows of a table, those of this rank.
+// This rank's rows of a table.
 TablePart PartOf(const TensorRanks& ranks, const Shape& weight) {
   return {.first = ranks.rank() * weight[0], .of = ranks.size() * weight[0]};
 }
@@ -24,8 +24,8 @@ Tensor AsIntegers(const Tensor& x, int64_t parts) {
                              x.offset() * SizeOf(x.dtype()) / size);
 }
 
-// The rows of ids [B, T] of a table, of which each rank has a part: of this rank's part of the
-// sequence, or, under NoGrad, of all of it.
+// The rows of ids [B, T] in a table that is split across ranks: for this rank's part of the
+// sequence or, under NoGrad, for all of it.
 Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight) {
   const int64_t size = ranks.size(), batch = ids.dim(0), c = weight.dim(1);
   const Stream stream = CurrentStream(weight.device());

@@ -1,4 +1,5 @@
-// The token embedding and the output head of a language model, whose vocabulary ranks share out.
+// The token embedding and the output head of a language model, whose vocabulary is split across
+// ranks.
 #pragma once
 
 #include "dist/tensor/tensor_ranks.h"

@@ -28,8 +28,8 @@ class ChunkedLoss {
     }
   }
 
-  // Of the sum of the losses; where they are undefined none are computed. dx [rows, C] and dweight,
-  // both wide: on each rank the sum of its own parts.
+  // The gradients of the sum of the losses; where they are undefined none are computed. dx [rows,
+  // C] and dweight, both wide: on each rank the sum of its own parts.
   void WantGradients(const Tensor& dx, const Tensor& dweight) {
     dx_ = dx;
     dweight_ = dweight;
@@ -153,7 +153,7 @@ class ChunkedLoss {
 
   const TensorRanks& ranks_;
   const Tensor x_, targets_;
-  // Of each of the own parts; the raw logits are those before the soft cap.
+  // For each of the own parts; the raw logits are those before the soft cap.
   std::vector<Tensor> weights_, raw_logits_, logits_;
   const int64_t ignore_index_;
   const double softcap_;

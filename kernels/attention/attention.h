@@ -29,9 +29,9 @@ struct CausalAttentionOptions {
   Tensor first_key = {};
 };
 
-// For each head: y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(D)) v_j, but for what `options` say.
-// qkv [B, T, (H + 2G) D] holds the heads of q, k and v side by side, H = n_head of q and G =
-// n_kv_head of k and v each (0: n_head, as GPT-2's c_attn). H is a multiple of G: G = H is
+// For each head: y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(D)) v_j, unless `options` say
+// otherwise. qkv [B, T, (H + 2G) D] holds the heads of q, k and v side by side, H = n_head of q and
+// G = n_kv_head of k and v each (0: n_head, as GPT-2's c_attn). H is a multiple of G: G = H is
 // multi-head attention, G < H grouped-query attention (Ainslie et al., 2023), where query head h
 // uses key head h / (H / G). y [B, T, H D]. Any floating dtype.
 //

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kSeed = 99, kSite = 12345;
 constexpr int64_t kStep = 7, kFirstSample = 3;
 
-// What a sample asks for beside plain attention.
+// What a sample needs in addition to plain attention.
 struct Rules {
   double dropout = 0, scale = 0, softcap = 0;
   int64_t window = 0;

@@ -41,7 +41,7 @@ struct HeadTensor {
   int64_t batch = 0, row = 0, head = 0;  // strides
 
   HeadTensor() = default;
-  // Rows count from `first` on: kernels ask for none before it.
+  // Rows count from `first` on: kernels read none before it.
   explicit HeadTensor(const Tensor& x, int64_t first = 0)
       : data(Data<std::remove_const_t<T>>(x) - first * x.strides()[1]),
         batch(x.strides()[0]),
@@ -195,7 +195,7 @@ __device__ inline void StoreRows(const float (&out)[Tile::kM][Tile::kOut],
 
 // ---- Soft caps, windows and documents. ----
 
-// AttentionScores beside the scale, for the instances of kernels that have them (kRules).
+// AttentionScores without the scale, for the instances of kernels that have them (kRules).
 struct AttentionRules {
   float softcap = 0;                 // 0: none
   float to_tanh = 0, from_tanh = 0;  // scale / softcap and 1 / softcap, or 0

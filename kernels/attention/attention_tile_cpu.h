@@ -241,7 +241,7 @@ struct BackwardTile {
     for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
       const int64_t seen = tile.KeysSeen(c, kLanes<T>);
       const Vec<T> shift = Load(log_sum_exp + c), minus = Load(delta + c);
-      // Products go on to the end of a block of rows, where other keys may follow.
+      // Products continue to the end of a block of rows, where other keys may follow.
       for (int64_t r = 0; r < RoundUp(tile.keys, kRows); ++r) {
         const int64_t at = r * kTile + c;
         if (r >= seen) {

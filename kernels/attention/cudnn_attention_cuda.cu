@@ -271,9 +271,9 @@ void RunBackward(Stream stream, const DeviceState& state, const Answer& answer,
   }
 }
 
-// Whether a backward that has run gives the same gradients again, at these sizes and beside another
-// kernel: neither what cuDNN says about its kernels nor small sizes reveal the order in which it
-// adds. Gradients of zero prove nothing: then the next call checks again.
+// Whether a backward that has run gives the same gradients again, at these sizes and concurrently
+// with another kernel: neither what cuDNN says about its kernels nor small sizes reveal the order
+// in which it adds. Gradients of zero prove nothing: then the next call checks again.
 bool RepeatsBits(Stream stream, const DeviceState& state, const AttentionBackwardArgs& args,
                  Answer& answer) {
   constexpr int kTimes = 3;

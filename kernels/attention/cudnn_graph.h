@@ -90,7 +90,7 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-// What a plan is made for: a GPU of this process, or one of which only the properties are known, in
+// The GPU for which a plan is made: one of this process, or one known only by its properties, in
 // cuDNN's JSON. For the latter a plan is only a choice of an engine.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;

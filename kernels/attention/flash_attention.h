@@ -43,10 +43,10 @@ struct AttentionChoice {
 
 // Which of kPlain, kFlash and kCudnn run for q [B, T, H, D]. Flash kernels take bf16 and f16 heads
 // with D <= 128, a multiple of 8, and cuDNN's those of bf16; 64 and 128 run at full speed. `ours`:
-// what cuDNN's graphs do not have is asked for: our dropout, fewer queries than keys, or scores
-// that are not plain. `why_no_cudnn` returns why the device has none, empty if it has; it is called
-// last, since that takes seconds. So does making each cuDNN plan, hence the minimum size for kAuto.
-// The choice depends only on dtype, sizes, the device and its libraries. (How cuDNN then runs a
+// the call needs what cuDNN's graphs lack: our dropout, fewer queries than keys, or scores that are
+// not plain. `why_no_cudnn` returns why the device has none, empty if it has; it is called last,
+// since that takes seconds. So does making each cuDNN plan, hence the minimum size for kAuto. The
+// choice depends only on dtype, sizes, the device and its libraries. (How cuDNN then runs a
 // backward also depends on the limit of its workspace: cudnn_attention.h.)
 inline constexpr int64_t kFlashMaxHead = 128;
 inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 10 us

@@ -204,9 +204,9 @@ struct FlashFirstKeys<kM, true> {
       for (int h = 0; h < 2; ++h) key[m][h] = at(16 * m + 8 * h + FlashGroup());
     }
   }
-  // Whether some row sees keys before `end`, but for the future.
+  // Whether some row sees keys before `end`, apart from the causal mask.
   __device__ bool SeenUpTo(int end) const { return least < end; }
-  // Whether the row of s[m][.][i] sees this key, but for the future.
+  // Whether the row of s[m][.][i] sees this key, apart from the causal mask.
   __device__ bool See(int m, int i, int column) const { return column >= key[m][i / 2]; }
 };
 

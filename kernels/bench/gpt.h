@@ -1,4 +1,4 @@
-// What a training step of a GPT-2 asks of the kernels, for the benchmark only.
+// The kernel calls of a GPT-2's training step, only for the benchmark.
 #pragma once
 
 #include <string>

@@ -44,7 +44,7 @@ class Bench {
   const Tensor flush_;
 };
 
-// What the device can do, measured where it is asked for.
+// What the device can do, measured when a value is first needed.
 class Peaks {
  public:
   explicit Peaks(Bench& bench);

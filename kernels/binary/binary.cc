@@ -91,7 +91,7 @@ class BinaryNode : public Node {
   SavedTensor a_, b_;
 };
 
-// Of integers there are the first three, the maximum and the minimum.
+// Integers have the first three, the maximum and the minimum.
 bool TakesIntegers(BinaryOp op) { return op != BinaryOp::kDiv && op != BinaryOp::kPow; }
 
 Tensor OfIntegers(BinaryOp op, const Tensor& a, const Tensor& b) {

@@ -17,8 +17,7 @@ namespace ops {
 // that write into a: what is saved for backward must stay as it is.
 //
 // Add, Sub, Mul, Maximum and Minimum also take integers (i64, i32, u16, u8) of the same dtype,
-// whose results wrap around, and have no gradient; a number beside them must be one of their
-// values.
+// whose results wrap around, and have no gradient; a number operand must be one of their values.
 Tensor Add(const Tensor& a, const Tensor& b);
 Tensor Sub(const Tensor& a, const Tensor& b);
 Tensor Mul(const Tensor& a, const Tensor& b);
@@ -62,7 +61,7 @@ inline Tensor operator/(double number, const Tensor& x) { return ops::Div(number
 inline constinit Slot<void(BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y)>
     binary_forward{"binary_forward"};
 // What dy contributes to the gradient of operand `which` (0: a, 1: b), element by element before
-// any sum, or dx += that. Not called where that is dy itself. Of Mul, Maximum and Minimum `which`
+// any sum, or dx += that. Not called where that is dy itself. For Mul, Maximum and Minimum `which`
 // is 0: the gradient of b is that of a with a and b exchanged. dx: contiguous, of y's shape; its
 // dtype, or f32 for a 16-bit one, which is then never added to. a and b as in forward; an
 // operand may be undefined where the formula does not use it (Add and Sub: both; Mul: a; Div by a:

@@ -28,7 +28,7 @@ void DispatchForward(BinaryOp op, F&& f) {
   }
 }
 
-// Of dy, what an operand gets that was taken, was not, or equals the other.
+// The share of dy for an operand that was taken, was not, or equals the other.
 template <class A>
 A Share(bool taken, bool equal, A dy) {
   return equal ? A(0.5) * dy : taken ? dy : A(0);

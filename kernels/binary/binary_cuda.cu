@@ -21,7 +21,7 @@ struct Function {
   }
 };
 
-// Of dy, what an operand gets that was taken, was not, or equals the other.
+// The share of dy for an operand that was taken, was not, or equals the other.
 __device__ inline float Share(bool taken, bool equal, float dy) {
   return equal ? 0.5f * dy : taken ? dy : 0.0f;
 }

@@ -25,8 +25,8 @@ void StoreInCache(const Tensor& x, const Tensor& rows, const Tensor& positions,
 // the positions j <= positions[b] + t of the cache, with r = rows[b] and g = h / (H / G). q [B, T,
 // H, D], k and v caches as above; y [B, T, H, D]. Any floating dtype, sums in f32 or wider. Each
 // query's result does not depend on the other queries. Meant for few queries: CausalAttention is
-// faster where all tokens of a text are new. Of `options` scale, softcap and window apply, as in
-// CausalAttention; with a dropout or first_key it throws ArgumentError.
+// faster where all tokens of a text are new. From `options`, scale, softcap and window apply as in
+// CausalAttention; a dropout or first_key is an ArgumentError.
 //
 // Has no gradient: throws ArgumentError where one would be recorded.
 Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,

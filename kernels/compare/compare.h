@@ -21,8 +21,8 @@ Tensor LessEqual(const Tensor& a, const Tensor& b);
 Tensor Greater(const Tensor& a, const Tensor& b);
 Tensor GreaterEqual(const Tensor& a, const Tensor& b);
 
-// With a number, which is rounded to x's dtype where that is floating, and must be one of its
-// values where it is not.
+// With a number: it is rounded to x's dtype if that is floating, and must be one of its values
+// otherwise.
 Tensor Equal(const Tensor& x, double number);
 Tensor NotEqual(const Tensor& x, double number);
 Tensor Less(const Tensor& x, double number);
@@ -30,12 +30,12 @@ Tensor LessEqual(const Tensor& x, double number);
 Tensor Greater(const Tensor& x, double number);
 Tensor GreaterEqual(const Tensor& x, double number);
 
-// Of bool tensors. What is true of other dtypes, a comparison says: NotEqual(x, 0).
+// For bool tensors. Compare those of other dtypes first: NotEqual(x, 0).
 Tensor LogicalAnd(const Tensor& a, const Tensor& b);
 Tensor LogicalOr(const Tensor& a, const Tensor& b);
 Tensor LogicalNot(const Tensor& x);
 
-// Of floating tensors.
+// For floating tensors.
 Tensor IsNan(const Tensor& x);
 Tensor IsFinite(const Tensor& x);  // neither NaN nor infinite
 Tensor IsInf(const Tensor& x);     // of either sign

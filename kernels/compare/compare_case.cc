@@ -30,7 +30,7 @@ const Comparison kComparisons[] = {
      [](const Tensor& a, const Tensor& b) { return a >= b; },
      [](double a, double b) { return a >= b; }}};
 
-// Of small integers, so that many are equal.
+// Small integers, so that many are equal.
 InputSpec Integers(const Shape& shape, double low, double high) {
   return {.shape = shape, .low = low, .high = high, .index = true};
 }
@@ -87,7 +87,7 @@ OpSample OfDType(const Comparison& c, DType dtype) {
               }};
 }
 
-// Beside integers, and beside floats of the dtype under test.
+// With integers, and with floats of the dtype under test.
 OpSample WithNumber(const Comparison& c) {
   return {
       .name = StrCat(c.name, "_with_number"),

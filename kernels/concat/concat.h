@@ -17,10 +17,10 @@ Tensor Concat(const std::vector<Tensor>& tensors, int dim = 0);
 // each gets its part of the gradient.
 Tensor Stack(const std::vector<Tensor>& tensors, int dim = 0);
 
-// Copies of x side by side: counts[d] of them, at least 1, along each dimension d. Of [2, 3] with
-// {1, 4}: [2, 12], contiguous. The dimensions, with those that are repeated counted twice, are at
-// most 8. Saves nothing; the gradient of an element is the sum of those of its copies, in f32 or
-// wider.
+// Copies of x side by side: counts[d] of them, at least 1, along each dimension d. For x [2, 3] and
+// counts {1, 4} the result is [2, 12], contiguous. The dimensions, with those that are repeated
+// counted twice, are at most 8. Saves nothing; the gradient of an element is the sum of those of
+// its copies, in f32 or wider.
 Tensor Repeat(const Tensor& x, const std::vector<int64_t>& counts);
 
 }  // namespace lockstep::ops

@@ -136,8 +136,8 @@ void CopyOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
                           static_cast<cudaStream_t>(stream.handle.get())));
 }
 
-// Converted where it is, sent dense, spread out where it arrives, so that as few bytes as possible
-// travel.
+// Converts at the source, sends a dense tensor and spreads it at the destination, so that as few
+// bytes as possible travel.
 Tensor DenseAs(const Tensor& x, DType dtype) { return x.To(dtype).Contiguous(); }
 
 void CopyBetweenDevices(Stream stream, const Tensor& from, const Tensor& to) {

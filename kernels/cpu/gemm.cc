@@ -187,7 +187,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
       int64_t cost = 0;
       for (const auto& [workers, weight] : loads) {
         const int64_t rounds = divide(rows * columns * batch, workers);
-        // Of the tiles that a thread computes, those whose panel is not that of another one.
+        // The number of panels that a thread packs: tiles with the same panel pack it once.
         const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
           return threads == 0 || size * k > kept
                      ? rounds

@@ -142,9 +142,9 @@ class RadixSort {
   }
 
   // By the key id[i] - first of place i, where that is in [0, rows), else after all others, with
-  // the key `rows`. Makes as many passes as `rows` has bytes: where all keys are known to be within
-  // [0, rows), rows - 1 does as well.
-  // `sorted`: places hold what an earlier sort has put there, else place i holds position i.
+  // the key `rows`. Makes as many passes as `rows` has bytes: where all keys are within [0, rows),
+  // rows - 1 is enough. `sorted`: places hold what an earlier sort has put there, else place i
+  // holds position i.
   template <class I>
   void By(const I* id, int64_t first, int64_t rows, bool sorted) {
     LS_CHECK(rows < kMost, name_.name(), ": ", rows,

@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 // SHARED_ARRAY(float, sums, 32);       static: float sums[32], one per block
-// DYN_SHARED(float, tile);             dynamic: float* tile, as many bytes as the launch asked for
+// DYN_SHARED(float, tile);             dynamic: float* tile, the bytes that the launch gives
 //
 // Both go at the top of a kernel's body (or of a function it always calls), never in a branch. All
 // DYN_SHARED of a kernel are the same memory. Contents are initially undefined. T must not contain

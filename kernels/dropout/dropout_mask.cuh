@@ -11,7 +11,7 @@ namespace lockstep::cuda {
 struct DropoutSetting {
   uint32_t threshold;
   float scale;  // of kept elements
-  // Of the elements of a sample: where the tensor's begin, and how many there are in all.
+  // In the elements of a sample: where the tensor's begin, and how many there are in all.
   int64_t begin, whole;
   // Where the tensor has a part of each sample, how many elements it lacks, and 2^64 divided by how
   // many it has, rounded up: the upper half of its product with i is i / per_sample, while i times
@@ -38,7 +38,7 @@ struct ElementMask {
   float scale;
   uint64_t gap, reciprocal;  // as in DropoutSetting
 
-  // Of an element in the tensor of the whole batch.
+  // The number of an element in the tensor of the whole batch.
   __device__ uint64_t Number(int64_t i) const {
     const auto sample = static_cast<unsigned __int128>(static_cast<uint64_t>(i)) * reciprocal >> 64;
     return first + static_cast<uint64_t>(i) + static_cast<uint64_t>(sample) * gap;

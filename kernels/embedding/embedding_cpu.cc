@@ -40,7 +40,7 @@ struct Places {
   std::vector<int64_t> start, positions;
 };
 
-// Of the rows [first, first + v).
+// For the rows [first, first + v).
 template <class I>
 Places FindPlaces(const I* id, int64_t n, int64_t first, int64_t v) {
   Places places{std::vector<int64_t>(v + 1), std::vector<int64_t>(n)};

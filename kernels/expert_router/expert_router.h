@@ -15,7 +15,7 @@ enum class RouterScore {
 struct RouterOptions {
   RouterScore score = RouterScore::kSoftmax;
   // Divide the gates of a token by their sum. With kSoftmax this is the softmax over the logits of
-  // the chosen experts alone, as in Mixtral; without, the gates are shares of all experts.
+  // only the chosen experts, as in Mixtral; without, the gates are shares of all experts.
   bool normalise = true;
   double scale = 1;  // multiplies the gates (DeepSeek-V3's routed_scaling_factor)
   bool operator==(const RouterOptions&) const = default;

@@ -105,7 +105,7 @@ std::vector<OpSample> Samples() {
       Sample("vanishing_sigmoids", 5, 6, 2, sigmoid,
              {.low = -150, .high = -150, .finite_differences = false}),
       Sample("non_contiguous", 10, 6, 2, {}, {.non_contiguous = true}),
-      // Of so many some are near a tie, which differences would cross.
+      // Among this many some are near a tie, which differences would cross.
       Sample("many_tokens", 3000, 10, 2, {}, {.finite_differences = false}),
       Sample("qwen3_30b", 8192, 128, 8, {}, {.benchmark_only = true}),
   };

@@ -11,7 +11,7 @@
 namespace lockstep {
 
 // Squares are summed in f64 over chunks of this many elements of each gradient, and the chunks'
-// sums are added in their order. So the norm depends on the gradients' values and order alone.
+// sums are added in their order. So the norm depends only on the gradients' values and order.
 inline constexpr int64_t kGradNormChunk = 16384;
 
 // The number of chunks of a gradient.

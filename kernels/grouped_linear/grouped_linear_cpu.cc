@@ -7,7 +7,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// Products by a transposed B have bits of their own below so many rows (kernels/cpu/gemm.h), so
+// Products by a transposed B have bits of their own below this many rows (kernels/cpu/gemm.h), so
 // smaller groups are padded with zeros.
 constexpr int64_t kFewestRows = 8;
 

@@ -13,7 +13,7 @@ namespace {
 constexpr int kTile = 32, kDepth = 16, kThreads = 256, kRows = kTile * kTile / kThreads;
 
 // The f32 tile that a block adds up: a[i][l] b[l][j] over l in order, so that an element's bits
-// depend on its row and column alone. A thread has kRows rows of a column.
+// depend only on its row and column. A thread has kRows rows of a column.
 class Tile {
  public:
   // load_a(i, l), load_b(l, j): elements of the tile's rows i, columns j, at depth l of `depth`;

@@ -21,7 +21,7 @@ struct Layout {
     inner = blocks[2];
   }
   Shape Blocks(int64_t size) const { return {outer, size, inner}; }
-  // Of a contiguous tensor.
+  // For a contiguous tensor.
   Tensor ToBlocks(const Tensor& x) const { return x.View(Blocks(x.dim(dim))); }
 };
 
@@ -59,7 +59,7 @@ Tensor Checked(const char* op, const Tensor& x, int dim, const Tensor& index) {
   return checked;
 }
 
-// For an index that has the shape of x, but for one dimension.
+// For an index that has the shape of x, except in one dimension.
 Tensor CheckedLikeX(const char* op, const Tensor& x, int dim, const Tensor& index) {
   bool fits = index.defined() && index.ndim() == x.ndim();
   for (int i = 0; fits && i < x.ndim(); ++i) fits = i == dim || index.dim(i) == x.dim(i);
@@ -68,7 +68,7 @@ Tensor CheckedLikeX(const char* op, const Tensor& x, int dim, const Tensor& inde
   return Checked(op, x, dim, index);
 }
 
-// Whether the kernels take so many elements; asked before the index is copied.
+// Checks that the kernels can index this many elements, before the index is copied.
 void CheckSorted(const char* op, const char* why, const Tensor& x, int dim, const Tensor& index) {
   if (index.defined() && index.numel() > 0) {
     CheckSorts(op, why, x.device(), index.numel(), x.dim(dim));
@@ -128,7 +128,7 @@ class GatherNode : public Node {
   Layout layout_;
 };
 
-// Of Scatter and ScatterAdd.
+// The node of Scatter and ScatterAdd.
 class ScatterNode : public Node {
  public:
   ScatterNode(const char* name, bool add, const Tensor& index, const Layout& layout)

@@ -32,8 +32,8 @@ Tensor Gather(const Tensor& x, int dim, const Tensor& index);
 
 // x, with y[..., index[..., j, ...], ...] = source[..., j, ...]. The index has the shape of x,
 // except that its size in `dim` is any; the source has the shape of the index, and the dtype of x.
-// Of several elements for one place the one with the largest j counts; the others' gradient is 0,
-// and so is that of the elements of x that were replaced.
+// If several elements go to one place, the one with the largest j counts; the others' gradient is
+// 0, and so is that of the elements of x that were replaced.
 Tensor Scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 
 // The same, but elements of the source are added to x, which is floating: for one place in the
@@ -54,8 +54,8 @@ inline constinit Slot<void(const Tensor& index, const Tensor& source, const Tens
 // has the same index.
 inline constinit Slot<void(const Tensor& index, const Tensor& dy, const Tensor& dsource)>
     scatter_source_gradient{"scatter_source_gradient"};
-// y[o, index[o, j, i], i] += source[o, j, i], the sum of all for one place in the order of j. Of a
-// floating dtype.
+// y[o, index[o, j, i], i] += source[o, j, i], the sum of all for one place in the order of j. For
+// floating dtypes.
 inline constinit Slot<void(const Tensor& index, const Tensor& source, const Tensor& y)>
     scatter_add_slot{"scatter_add"};
 

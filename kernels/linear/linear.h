@@ -24,8 +24,8 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 
 }  // namespace ops
 
-// Up to this many rows M each have the same bits as alone, so that a prompt's text generated in a
-// batch is the same as by itself.
+// With up to this many rows M, each row has the bits that it has alone, so that a prompt's text is
+// the same in a batch and on its own.
 inline constexpr int64_t kFewRows = 16;
 
 // The low-level operations. Tensors are contiguous; M is the product of all dimensions of x except

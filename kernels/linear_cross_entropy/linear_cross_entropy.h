@@ -39,7 +39,7 @@ Tensor CappedLogits(const Tensor& x, const Tensor& weight, double softcap);
 
 // For a loss `total` of x and weight whose gradients forward has computed: records that backward
 // gives x `dx`, and the weight `dweight` (f32 or wider), times its upstream gradient and scale[0].
-// Those that are undefined are not needed. Keeps them as LinearCrossEntropy does.
+// Undefined ones are not needed. Keeps them as LinearCrossEntropy does.
 void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, const Tensor& dweight,
                      const Tensor& scale, Tensor* total);
 

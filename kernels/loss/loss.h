@@ -1,4 +1,4 @@
-// Losses of each element of a prediction beside that of a target.
+// Elementwise losses between a prediction and a target.
 #pragma once
 
 #include "core/dispatcher.h"

@@ -5,7 +5,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// Of each kind the loss, and its derivatives by x and by the target; A is float or double.
+// For each kind, the loss and its derivatives by x and by the target; A is float or double.
 struct Mse {
   template <class A>
   static A Value(A x, A t) {

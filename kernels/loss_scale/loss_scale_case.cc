@@ -86,12 +86,12 @@ OpCase Make() {
          "loss scaling: backoff must be a power of two, got 0.1: use 0.0625"},
         {"a scale of another run that rounds",
          [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = 3}); },
-         "loss scaling: the scale to go on with must be a power of two, got 3: use 2"},
+         "loss scaling: the scale to continue with must be a power of two, got 3: use 2"},
         {"no interval", enable({.growth_interval = 0}),
          "loss scaling: growth_interval must be at least 1, got 0"},
         {"damaged",
          [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = NAN}); },
-         "loss scaling: cannot go on with a scale of nan"},
+         "loss scaling: cannot continue with a scale of nan"},
         {"integers",
          [](Device d) {
            StepState state(d, 1);

@@ -141,7 +141,7 @@ Tensor RandInt(int64_t low, int64_t high, const Shape& shape, uint64_t seed, DTy
     CheckHasValue("rand_int", dtype, static_cast<double>(high - 1));
   }
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  // A word times the range, of which the upper half counts.
+  // The upper half of a word times the range.
   const auto within = [=](uint64_t word) {
     const auto upper = static_cast<unsigned __int128>(word) * range >> 64;
     return static_cast<int64_t>(static_cast<uint64_t>(low) + static_cast<uint64_t>(upper));

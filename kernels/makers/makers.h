@@ -35,7 +35,7 @@ Tensor Linspace(double begin, double end, int64_t n, DType dtype = DType::kF32,
 // The identity [n, n].
 Tensor Eye(int64_t n, DType dtype = DType::kF32, Device device = kCpu);
 
-// Random numbers. Element i is a function of (seed, i) alone: Philox keyed by the seed, with the
+// Random numbers. Element i is a function of only (seed, i): Philox keyed by the seed, with the
 // function's name and i as its counter. So equal calls give equal tensors, whatever the device and
 // the number of threads. A tensor of a larger shape begins with the elements of a smaller one, so
 // two tensors of one seed are not independent, also where their shapes differ: give each its own

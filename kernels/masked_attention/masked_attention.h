@@ -11,8 +11,9 @@ namespace lockstep::ops {
 struct AttentionOptions {
   // Which keys a query sees, or what is added to its scores. Undefined, or broadcast to
   // [B, H, S, T]: bool, true where it sees the key; or floating, with a gradient where it needs one
-  // (-infinity hides a key; a query for which all are hidden so gets NaN). Of three dimensions only
-  // [1, S, T]: one per sequence is [B, 1, S, T], one per head [1, H, S, T]. [S, T] is for all.
+  // (-infinity hides a key; a query for which all are hidden so gets NaN). With three dimensions it
+  // must be [1, S, T]: a mask per sequence is [B, 1, S, T], one per head [1, H, S, T]. [S, T] is
+  // for all.
   Tensor mask{};
   // Queries are those of the last S <= T positions, and see their own key and those before it.
   bool causal = false;

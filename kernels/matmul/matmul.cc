@@ -106,7 +106,7 @@ void Check(const Tensor& a, const Tensor& b) {
            b.Describe(), ": cast one of them");
 }
 
-// Of matrices whose leading dimensions broadcast to `leading`, or b [K, N].
+// The product of matrices whose leading dimensions broadcast to `leading`, or with b [K, N].
 Tensor Product(const Tensor& a, const Tensor& b, const Shape& leading) {
   const bool merge = b.ndim() == 2;
   const Shape a_whole = WithLeading(a.shape(), leading);

@@ -256,7 +256,7 @@ void Gemm(Stream stream, const GemmArgs& args) {
   if (args.k == 0) return;
   NoteSlowProduct(args, "plain",
                   args.dtype != args.c_dtype && args.c_dtype != DType::kF32
-                      ? "cuBLASLt takes no product of these dtypes"
+                      ? "cuBLASLt does not support products of these dtypes"
                       : "cuBLASLt has no algorithm for its sizes and alignment");
 }
 

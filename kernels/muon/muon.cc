@@ -1,5 +1,6 @@
 #include "kernels/muon/muon.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep::ops {
@@ -18,7 +19,16 @@ void MuonUpdate(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
              value.Describe(), ": give others to another optimizer");
   }
   internal::PrepareUpdate("muon", tensors, kMuonStates, state);
-  muon_update(CurrentStream(state.device()), tensors, hyper, state.device_values());
+  const Stream stream = CurrentStream(state.device());
+  for (const UpdateTensors& t : tensors) {
+    if (t.value.numel() == 0) continue;
+    const int64_t side = std::min(t.value.dim(0), t.value.dim(1));
+    const DType dtype = StateDType(t.value);
+    // Of zeros, since the first step of an update reads what it overwrites.
+    const Tensor matrices = Tensor::Zeros({2, t.value.numel()}, dtype, t.value.device());
+    const Tensor squares = Tensor::Empty({2, side, side}, dtype, t.value.device());
+    muon_update(stream, t, matrices, squares, hyper, state.device_values());
+  }
 }
 
 }  // namespace lockstep::ops

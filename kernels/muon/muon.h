@@ -11,7 +11,7 @@ namespace lockstep {
 
 inline constexpr const char* kMuonStates[] = {"momentum_buffer"};
 
-// What the learning rate is multiplied by.
+// The factor of the learning rate.
 enum class MuonScale {
   // 0.2 sqrt(max(R, C)), for a matrix [R, C]: the rms of AdamW's updates, so that its learning rate
   // and weight decay serve (Liu et al., "Muon is scalable for LLM training", 2025).
@@ -43,8 +43,10 @@ void MuonUpdate(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
 
 }  // namespace ops
 
-inline constinit Slot<void(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
-                           const StepValues* values)>
+// Of one matrix [R, C] that is not empty. `matrices`, [2, R C] of zeros, and `squares`, [2, n, n]
+// with n = min(R, C), are workspace in StateDType.
+inline constinit Slot<void(const UpdateTensors& matrix, const Tensor& matrices,
+                           const Tensor& squares, const MuonHyper& hyper, const StepValues* values)>
     muon_update{"muon_update"};
 
 }  // namespace lockstep

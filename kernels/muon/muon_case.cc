@@ -77,7 +77,7 @@ OpCase Make() {
                   .hyper = {},
                   .lr = 0.5,  // large, so that the update is most of the result
                   .weight_decay = 0.2,
-                  // Of a 4096 x 4096 matrix: five times three products.
+                  // For a 4096 x 4096 matrix: five times three products.
                   .flops = 5 * 3 * 2.0 * 4096};
   OpSample zeros = c.Sample("zeros", {.shape = {4, 3}}, c.hyper);
   for (size_t i : {1, 2}) zeros.inputs[i].low = zeros.inputs[i].high = 0;

@@ -62,11 +62,10 @@ void Normalize(int64_t n, double eps, A* x) {
 
 // The iteration on x [rows, columns]; the result is in x or `spare`, whichever is returned.
 template <class A>
-A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spare) {
+A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spare, A* squares) {
   const bool wide = rows <= columns;
   const int64_t n = std::min(rows, columns), n2 = n * n;
-  const Tensor squares = Tensor::Empty({2, n, n}, DTypeOf<A>);
-  A *gram = squares.data<A>(), *polynomial = gram + n2;
+  A *gram = squares, *polynomial = squares + n2;
   for (int step = 0; step < h.steps; ++step) {
     // X X^T for a wide matrix, X^T X for a tall one.
     Multiply(x, !wide, x, wide, n, n, wide ? columns : rows, gram);
@@ -83,28 +82,24 @@ A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spa
   return x;
 }
 
-void MuonUpdateCpu(Stream stream, std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
-                   const StepValues* values) {
+void MuonUpdateCpu(Stream stream, const UpdateTensors& t, const Tensor& matrices,
+                   const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
   if (values->found_inf != 0) return;
-  for (const UpdateTensors& t : tensors) {
-    const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
-    if (n == 0) continue;
-    DispatchFloat("muon", StateDType(t.value), [&](auto tag) {
-      using A = typename decltype(tag)::type;
-      if constexpr (std::is_same_v<A, Acc<A>>) {
-        const Tensor memory = Tensor::Empty({2, n}, DTypeOf<A>);
-        A* x = memory.data<A>();
-        const UpdateTensors momentum = MomentumUpdate(t, memory.Slice(0, 0, 1));
-        UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
-        Normalize(n, hyper.eps, x);
-        const A* direction = Orthogonalize(rows, columns, hyper, x, x + n);
-        UpdateTensors update = t;
-        update.grad = memory.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
-        UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
-                            {MuonFactor(hyper.scale, rows, columns)}, values);
-      }
-    });
-  }
+  const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
+  DispatchFloat("muon", matrices.dtype(), [&](auto tag) {
+    using A = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<A, Acc<A>>) {
+      A* x = matrices.data<A>();
+      const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
+      UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
+      Normalize(n, hyper.eps, x);
+      const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
+      UpdateTensors update = t;
+      update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
+      UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                          {MuonFactor(hyper.scale, rows, columns)}, values);
+    }
+  });
 }
 
 LS_REGISTER(muon_update, DeviceType::kCpu, MuonUpdateCpu);

@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kThreads)
 // One matrix [rows, columns] on its way.
 class Orthogonalizer {
  public:
-  Orthogonalizer(Stream stream, const UpdateTensors& t)
+  Orthogonalizer(Stream stream, const UpdateTensors& t, const Tensor& matrices,
+                 const Tensor& squares)
       : stream_(stream),
         rows_(t.value.dim(0)),
         columns_(t.value.dim(1)),
         n_(rows_ * columns_),
         side_(std::min(rows_, columns_)),
-        memory_(Tensor::Zeros({2, n_}, DType::kF32, t.value.device())),
-        squares_(Tensor::Empty({2, side_, side_}, DType::kF32, t.value.device())) {}
+        memory_(matrices),
+        squares_(squares) {}
 
   // The direction of the update, [rows, columns] of f32.
   Tensor Run(const UpdateTensors& t, const MuonHyper& hyper, const StepValues* values) {
@@ -136,15 +137,12 @@ class Orthogonalizer {
   Tensor memory_, squares_;
 };
 
-void MuonUpdateCuda(Stream stream, std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
-                    const StepValues* values) {
-  for (const UpdateTensors& t : tensors) {
-    if (t.value.numel() == 0) continue;
-    UpdateTensors update = t;
-    update.grad = Orthogonalizer(stream, t).Run(t, hyper, values);
-    UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
-                        {MuonFactor(hyper.scale, t.value.dim(0), t.value.dim(1))}, values);
-  }
+void MuonUpdateCuda(Stream stream, const UpdateTensors& t, const Tensor& matrices,
+                    const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
+  UpdateTensors update = t;
+  update.grad = Orthogonalizer(stream, t, matrices, squares).Run(t, hyper, values);
+  UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                      {MuonFactor(hyper.scale, t.value.dim(0), t.value.dim(1))}, values);
 }
 
 LS_REGISTER(muon_update, DeviceType::kCuda, MuonUpdateCuda);

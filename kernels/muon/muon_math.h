@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// What the learning rate is multiplied by for a matrix [rows, columns].
+// The factor of the learning rate for a matrix [rows, columns].
 inline double MuonFactor(MuonScale scale, int64_t rows, int64_t columns) {
   const double r = static_cast<double>(rows), c = static_cast<double>(columns);
   return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))

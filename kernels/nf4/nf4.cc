@@ -95,7 +95,8 @@ int64_t RowsOf(std::span<const Nf4Matrix> weight) {
   return rows;
 }
 
-// Into how long parts `size` rows or columns of so many bytes are cut: equal ones, multiples of 64.
+// The length of a panel: `size` rows or columns of `bytes` each are cut into equal panels, in
+// multiples of 64.
 int64_t PanelOf(int64_t size, int64_t bytes) {
   constexpr int64_t kUnit = 64;
   if (size * bytes <= kNf4PanelBytes) return std::max<int64_t>(size, 1);
@@ -118,7 +119,7 @@ void DequantizePanel(Stream stream, std::span<const Nf4Matrix> weight, int64_t r
 
 class Nf4LinearNode : public Node {
  public:
-  // Of x only the shape is needed.
+  // Only the shape of x is needed.
   explicit Nf4LinearNode(std::span<const Nf4Matrix> weight)
       : Node("nf4"), weight_(weight.begin(), weight.end()) {
     for (Nf4Matrix& m : weight_) {
@@ -198,7 +199,7 @@ void Check(const Tensor& x, std::span<const Nf4Matrix> weight, const Tensor& bia
   }
   if (!bias.defined()) return;
   LS_CHECK(bias.shape() == Shape({RowsOf(weight)}), "nf4: bias must be [", RowsOf(weight),
-           "] for a weight of so many rows, got ", bias.Describe());
+           "] for a weight of that many rows, got ", bias.Describe());
   LS_CHECK(bias.dtype() == x.dtype() && bias.device() == x.device(),
            "nf4: x and bias must have the same dtype and device, got ", x.Describe(), " and ",
            bias.Describe(), ": cast one of them");

@@ -77,12 +77,12 @@ Nf4Matrix Nf4Quantize(const Tensor& weight, bool double_quantized = true);
 Tensor Nf4Dequantize(const Nf4Matrix& matrix, DType dtype);
 
 // y = x weight^T + bias with a frozen weight, whose values are rounded to x's dtype.
-// x [..., K]; weight: matrices [N_i, K], one below the other, N rows in all, on x's device; bias
-// [N] or undefined, of x's dtype; y [..., N]. Gradients of x and of the bias. Forward and backward
-// dequantise the weight a panel at a time, of at most kNf4PanelBytes unless 64 rows or columns have
-// more, and multiply as Linear does. A panel is some rows of the weight in forward, and some of its
-// columns in backward, so no sum is cut: where products have bits that do not depend on their size
-// (kernels/cpu/gemm.h) they are those of Linear. Saves the 4-bit weight.
+// x [..., K]; weight: matrices [N_i, K], concatenated along dimension 0, N rows in all, on x's
+// device; bias [N] or undefined, of x's dtype; y [..., N]. Gradients of x and of the bias. Forward
+// and backward dequantise the weight a panel at a time, of at most kNf4PanelBytes unless 64 rows or
+// columns have more, and multiply as Linear does. A panel is some rows of the weight in forward,
+// and some of its columns in backward, so no sum is cut: where products have bits that do not
+// depend on their size (kernels/cpu/gemm.h) they are those of Linear. Saves the 4-bit weight.
 Tensor Nf4Linear(const Tensor& x, std::span<const Nf4Matrix> weight, const Tensor& bias = {});
 
 }  // namespace ops

@@ -55,7 +55,8 @@ std::vector<double> Quantized(std::span<const double> weight, bool double_quanti
   return out;
 }
 
-// x [..., K], weight [N, K] and bias [N] or absent; the weight as matrices of so many rows.
+// x [..., K], weight [N, K] and bias [N] or absent; the weight as matrices of these numbers of
+// rows.
 struct Options {
   std::vector<int64_t> rows;
   bool bias = true;
@@ -182,7 +183,7 @@ std::vector<ErrorSample> Errors() {
        [=](Device d) {
          ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({3}, d));
        },
-       "nf4: bias must be [5] for a weight of so many rows, got f32[3]"},
+       "nf4: bias must be [5] for a weight of that many rows, got f32[3]"},
       {"mixed",
        [=](Device d) {
          ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({5}, d, DType::kBF16));

@@ -1,4 +1,4 @@
-// An optimizer's update as an OpCase: all are alike but for their arithmetic.
+// An optimizer's update as an OpCase: all are alike except in their arithmetic.
 #pragma once
 
 #include <functional>
@@ -149,7 +149,7 @@ struct UpdateCase {
                 "tensor 0 has a master, but its value is f32[2, 3]")};
   }
 
-  // With the samples and errors that this op has besides.
+  // The case, with these further samples and errors of the op.
   OpCase Case(std::vector<OpSample> samples, std::vector<ErrorSample> errors) const {
     OpCase c;
     c.name = name;

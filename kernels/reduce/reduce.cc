@@ -138,7 +138,7 @@ struct ValueAndIndex {
   Tensor value, index;  // [outer, inner]
 };
 
-// Of integers and bools the value is i64.
+// For integers and bools the value is i64.
 ValueAndIndex FindExtreme(Extreme extreme, const Tensor& x) {
   const Tensor blocks = IsFloating(x.dtype()) ? x : x.To(DType::kI64);
   const Shape columns{blocks.dim(0), blocks.dim(2)};
@@ -229,7 +229,7 @@ class FoldNode : public Node {
   double scale_;
 };
 
-// `wide` is the fold's result; `mean` and `saves_result` say what is kept beside x.
+// `wide` is the fold's result; `mean` and `saves_result` say what is kept in addition to x.
 Tensor Folded(const char* op, ReduceFold fold, const Tensor& x, const Layout& layout,
               const Tensor& blocks, const Tensor& wide, bool saves_result, const Tensor& mean = {},
               double scale = 1) {

@@ -30,7 +30,7 @@ class Dims : public std::vector<int> {
 
 // Sums run in f32 or wider, in trees whose shape depends only on the sizes, so the error grows with
 // the logarithm of their length. Save nothing. The sum over no elements is 0; their mean is an
-// error. The sum of integers or bools is exact (but for overflow of i64, which wraps around), an
+// error. The sum of integers or bools is exact (except for overflow of i64, which wraps around), an
 // i64, and has no gradient.
 Tensor Sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
@@ -40,8 +40,9 @@ Tensor Mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor Min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
-// Where the extreme is, i64: of equal ones the first, and the first NaN if there is one. Of several
-// dimensions, the position in them in row-major order. No gradient. Over no elements: an error.
+// Where the extreme is, i64: of equal ones the first, and the first NaN if there is one. Over
+// several dimensions, it is the position in them in row-major order. No gradient. Over no elements:
+// an error.
 Tensor ArgMax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor ArgMin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
@@ -74,8 +75,8 @@ Tensor Norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim =
 Tensor LogSumExp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // The product, in f32 or wider, in a fixed order; 1 over no elements. Saves x. The gradient
-// of an element is the product of the others: by a quotient where no element is 0, so that where
-// the product overflows or underflows, it does as well; where one is 0, the others' product.
+// of an element is the product of the others: a quotient where no element is 0, which overflows or
+// underflows where the product does; where one is 0, the product of the others.
 Tensor Prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 
 // Whether any element, or each, is not 0; NaN is not. x has any dtype, the result is bool, without

@@ -284,7 +284,7 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
                            const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
                            bool accumulate) {
   if (x.numel() == 0) return;
-  // Of a column's numbers: no step along the reduced dimension.
+  // The strides of a column's numbers: no step along the reduced dimension.
   const Shape columns{x.dim(2), 0, 1};
   const StridedLoop<2> loop(x.shape(), {&x.strides(), &columns});
   DispatchFloat("reduce", x.dtype(), [&](auto tag) {

@@ -20,7 +20,7 @@ enum class NormKind {
 namespace ops {
 
 // What a branch adds to its residual connection: Dropout(value + bias, dropout, site), whose bias
-// and dropout are left to whatever adds it. Made from a tensor: that tensor, complete.
+// and dropout are left to the operation that adds it. Made from a tensor: that tensor, complete.
 struct Branch {
   Branch() = default;
   Branch(const Tensor& complete) : value(complete) {}

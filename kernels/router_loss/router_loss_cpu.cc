@@ -40,7 +40,7 @@ struct Shares {
   }
 };
 
-// Of one sequence.
+// For one sequence.
 template <class T>
 T LossOf(const RouterLossOptions& options, const T* logits, const int32_t* experts, int64_t t,
          int64_t e, int64_t k, T* weights) {

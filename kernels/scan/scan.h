@@ -10,7 +10,7 @@ namespace ops {
 
 // y[..., i, ...] = x[..., 0, ...] + ... + x[..., i, ...] along dimension `dim` (negative counts
 // from the end) of an x of any dtype and strides. Sums are in f32 or wider, in an order that
-// depends only on the shape, and each is rounded once. From a NaN on, all are NaN. Of integers and
+// depends only on the shape, and each is rounded once. From a NaN on, all are NaN. For integers and
 // bools the sums are exact, i64, and have no gradient. Saves nothing: the gradient is the running
 // sum of dy from the end.
 Tensor CumSum(const Tensor& x, int dim);

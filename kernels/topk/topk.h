@@ -11,7 +11,7 @@ namespace ops {
 
 // The k largest elements along dimension `dim` (negative counts from the end) of a floating x, in
 // descending order, or with `largest = false` the k smallest in ascending order, and where they
-// are: both have the shape of x with k elements in `dim`. Of equal elements the first in x comes
+// are: both have the shape of x with k elements in `dim`. Among equal elements the first in x comes
 // first; 0 and -0 are equal, and NaN is larger than all numbers, as in Max. CUDA devices sort all
 // elements of x together, at most 2^30. The indices are saved, and have no gradient; that
 // of the values goes to where they came from.

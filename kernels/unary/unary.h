@@ -75,11 +75,11 @@ inline constexpr int kNumUnaryOps = static_cast<int>(std::size(kUnaryInfo));
 namespace ops {
 
 // All of these take an x of any shape, any strides and a floating dtype, and return a contiguous
-// tensor like it. 16-bit floats compute in f32, and the result is rounded once. NaN stays NaN. What
-// has no value is NaN, and a pole is an infinity, as in C. Most save x; Relu, Exp and Sqrt save
-// their result, and Sign, Floor, Ceil and Round nothing. (A derivative computed from the 16-bit
-// result of any other would lose most of its digits.) There are no forms that write into x: what is
-// saved for backward must stay as it is.
+// tensor like it. 16-bit floats compute in f32, and the result is rounded once. NaN stays NaN.
+// Outside a function's domain the result is NaN, and at a pole an infinity, as in C. Most save x;
+// Relu, Exp and Sqrt save their result, and Sign, Floor, Ceil and Round nothing. (A derivative
+// computed from the 16-bit result of any other would lose most of its digits.) There are no forms
+// that write into x: what is saved for backward must stay as it is.
 
 Tensor Relu(const Tensor& x);        // max(x, 0), with derivative 0 at 0
 Tensor Tanh(const Tensor& x);        // within 4e-7 of the result in f32
@@ -107,7 +107,7 @@ Tensor Round(const Tensor& x);  // to the nearest integer; halves to the even on
 // included, and 0 outside. Throws ArgumentError unless low <= high.
 Tensor Clamp(const Tensor& x, double low, double high);
 // x^exponent, as C's pow: NaN for a negative x unless the exponent is an integer; 1 for exponent 0,
-// whose derivative is 0. Of the exponents 2, 0.5 and -1 it is Square, Sqrt and Reciprocal. With
+// whose derivative is 0. For the exponents 2, 0.5 and -1 it is Square, Sqrt and Reciprocal. With
 // tensors as exponents: kernels/binary.
 Tensor Pow(const Tensor& x, double exponent);
 // x, or slope x where x <= 0, with derivative `slope` there.

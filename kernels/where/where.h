@@ -13,8 +13,8 @@ namespace ops {
 // element is not taken its gradient is 0, and NaN and infinities there do not show; that of a
 // broadcast operand is summed as by ops::Sum. Saves the condition.
 //
-// A number takes the dtype of the tensor beside it: it is rounded where that is floating, and must
-// be one of its values where it is not. Two numbers make an f32.
+// A number takes the dtype of the other operand, a tensor: it is rounded where that is floating,
+// and must be one of its values where it is not. Two numbers make an f32.
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor Where(const Tensor& condition, const Tensor& a, double b);
 Tensor Where(const Tensor& condition, double a, const Tensor& b);

@@ -48,7 +48,7 @@ OpSample Transposed() {
   return s;
 }
 
-// Of one tensor, which both choices are: each element's gradient comes from one of them.
+// Both choices are one tensor: each element's gradient comes from one of them.
 OpSample Shared() {
   return {.name = "shared",
           .inputs = {Condition({7, 13}), {.shape = {7, 13}}},

@@ -8,7 +8,7 @@ namespace lockstep::cuda {
 namespace {
 
 // One element per thread, consecutive threads along y; no shared memory. T: an unsigned integer of
-// the elements' size. Of a and b only what is taken is read.
+// the elements' size. Only the elements of a and b that are taken are read.
 template <class T>
 __global__ void WhereKernel(int64_t n, StridedDims<3> dims, const bool* condition, const T* a,
                             const T* b, T* y) {

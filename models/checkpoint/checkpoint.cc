@@ -34,6 +34,7 @@ std::string ToJson(const TrainerState& s) {
                        {"good_steps", s.loss_scale->good_steps},
                        {"skipped", s.loss_scale->skipped}};
   }
+  if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
   return DumpJson(j, 2) + "\n";
@@ -100,8 +101,8 @@ class Collector {
     if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
   }
 
-  // All of it on rank 0; of a model with adapters only what is trained, and of that the f32
-  // originals where the optimizer has some, as PEFT keeps adapters in f32 beside 16-bit weights.
+  // All of it on rank 0; with adapters, only what is trained, in its f32 originals where the
+  // optimizer has some, as PEFT keeps adapters in f32 with 16-bit weights.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     const bool adapters = HasAdapters(model);
     std::map<const Parameter*, Tensor> weights;
@@ -193,7 +194,7 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
   if (!PathExists(file)) {
-    throw InputError(StrCat(file, " is missing: the model has state beside its weights ('",
+    throw InputError(StrCat(file, " is missing: the model has state in addition to its weights ('",
                             buffers[0].first, "'), which every checkpoint of it holds"));
   }
   const SafetensorsSet set = SafetensorsSet::Open(file);
@@ -272,6 +273,20 @@ std::string WeightsOf(const std::string& path) {
   return base;
 }
 
+void VerifyModel(const std::string& path) {
+  const std::string list = JoinPath(path, kManifestName);
+  if (!PathExists(list)) return;
+  CheckpointManifest manifest = ParseManifest(ReadFile(list, int64_t{64} << 20), list);
+  // Two thirds of the bytes, and no part of the model.
+  std::erase_if(manifest.files, [](const auto& f) { return f.name.starts_with("optimizer"); });
+  CheckFiles(path, manifest, /*hashes=*/true);
+}
+
+void VerifyModelAndBase(const std::string& path) {
+  VerifyModel(path);
+  if (const std::string weights = WeightsOf(path); weights != path) VerifyModel(weights);
+}
+
 void AddAdapters(const std::string& path, Gpt& model) {
   if (PeftAdapter::Exists(path)) PeftAdapter::Open(path).AddTo(model);
 }
@@ -280,9 +295,9 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
   const std::string path = WeightsOf(adapted);
   const bool adapters = PeftAdapter::Exists(adapted);
   if (adapters && !HasAdapters(model)) {
-    throw InputError(StrCat(adapted, " has adapters, beside which a model cannot be trained as a ",
-                            "whole: go on with the same lora.rank and lora.targets, or merge them "
-                            "first"));
+    throw InputError(
+        StrCat(adapted, " has adapters, with which a model cannot be trained as a ",
+               "whole: continue with the same lora.rank and lora.targets, or merge them first"));
   }
   const NamedTensors buffers = ReadBuffers(path, model);
   LoadParameters(path, model);
@@ -325,7 +340,9 @@ TrainerState ReadTrainerState(const std::string& path) {
   TrainerState s;
   s.step = Field<int64_t>(j, "step", file);
   s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
-  s.best_val_loss = Field<double>(j, "best_val_loss", file);
+  // Before 0.2.0 it was null where it was not finite.
+  const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
+  if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
   s.last_loss = Field<double>(j, "last_loss", file);
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
@@ -335,6 +352,9 @@ TrainerState ReadTrainerState(const std::string& path) {
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
                              .good_steps = Field<int32_t>(scale, "good_steps", file),
                              .skipped = Field<int64_t>(scale, "skipped", file)};
+  }
+  if (j.contains("unfinished_metrics")) {
+    s.unfinished_metrics = Field<std::string>(j, "unfinished_metrics", file);
   }
   if (s.step < 0) throw InputError(StrCat(file, ": \"step\" is negative"));
   return s;

@@ -25,15 +25,18 @@ namespace lockstep::models {
 struct TrainerState {
   int64_t step = 0;                       // updates made
   int64_t tokens_seen = 0;                // trained on, over all ranks
-  double best_val_loss = 0;               // 0: not evaluated yet
+  double best_val_loss = 0;               // 0: none was finite yet
   double last_loss = 0;                   // training loss of the last update
   std::string config_toml;                // the resolved configuration
   std::string data_fingerprint;           // of the training and validation tokens
-  bool finished = false;                  // the run reached its last step
+  bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
-  // Of a model with adapters, whose checkpoints leave the other weights out: the folder that has
-  // them, and HashOfBase of it. The adapters' files have both.
+  // For a model with adapters, whose checkpoints leave out the other weights: the folder that has
+  // these, and its HashOfBase. The adapters' files have both.
   std::string base{}, base_hash{};
+  // If a signal left out what was due after the step (an evaluation, a sample), which is then made
+  // before the next step: the step's line of metrics.jsonl, without its evaluation. Else empty.
+  std::string unfinished_metrics{};
 };
 
 // The files that one rank writes of a checkpoint, with what they will hold; any thread may write
@@ -46,7 +49,7 @@ struct CheckpointFiles {
   std::map<std::string, std::string> metadata{};  // of the files of tensors
 };
 
-// How ranks share out the writing.
+// How the writing is split across ranks.
 struct CheckpointShare {
   int64_t rank = 0, ranks = 1;
   // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes
@@ -73,19 +76,24 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot);
 
-// The checkpoint that programs take which only read a model: of a run's folder its best one, if it
-// has one, else its latest; any other folder is itself. InputError for RUN/best of a run without
-// one.
+// The checkpoint to read a model from: a run folder's best, or else its latest; any other folder is
+// returned unchanged. InputError for a run that has no checkpoint yet, and for RUN/best of a run
+// without one.
 std::string CheckpointOf(const std::string& path);
 // The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
 // the one to whose weights the adapters belong. InputError if that is not there.
 std::string WeightsOf(const std::string& path);
+// Verifies what a checkpoint holds of a model or of adapters: InputError naming a file that is not
+// as it was written. Of a folder without DONE nothing is known, and nothing is read.
+void VerifyModel(const std::string& path);
+// And the weights that its adapters belong to.
+void VerifyModelAndBase(const std::string& path);
 // Gives the model the adapters that the folder has, if any, without their values. Comes before the
 // model is parallelised and has memory.
 void AddAdapters(const std::string& path, Gpt& model);
-// Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and
-// the buffers, and adapters. A rank reads only its part of what is in parts. InputError if they do
-// not fit: also for adapters of a model that has none, and for those of other weights.
+// Restores the weights from a checkpoint's folder, whichever ranks wrote it, or as LoadHfWeights
+// does, and the buffers and adapters. A rank reads only its part of what is in parts. InputError if
+// they do not fit: also for adapters of a model that has none, and for those of other weights.
 void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);

@@ -76,6 +76,21 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
   return manifest;
 }
 
+void CheckFiles(const std::string& path, const CheckpointManifest& manifest, bool hashes) {
+  for (const CheckpointManifest::File& file : manifest.files) {
+    const std::string name = JoinPath(path, file.name);
+    if (!PathExists(name)) throw InputError(StrCat(name, " is missing"));
+    const int64_t bytes = FileSize(name);
+    if (bytes != file.bytes) {
+      throw InputError(StrCat(name, bytes < file.bytes ? " is truncated: it has " : " has ", bytes,
+                              " bytes, ", file.bytes, " were written"));
+    }
+    if (hashes && Sha256OfFile(name) != file.sha256) {
+      throw InputError(StrCat(name, " is corrupted: its SHA-256 differs from the one in DONE"));
+    }
+  }
+}
+
 namespace {
 
 uint64_t HashText(std::string_view text, uint64_t seed) {

@@ -32,14 +32,18 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
-// Tells apart the weights of folders. Of a checkpoint it is that of the manifest, which has the
-// hashes of all files; in a folder without one all *.safetensors are read, but for an adapter's,
-// and of config.json what says the model's shape: tokenizers, templates and pages may change. A
+// InputError naming the first file of the folder that is missing, or does not have the size, or
+// with `hashes` the SHA-256, of what was written.
+void CheckFiles(const std::string& folder, const CheckpointManifest& manifest, bool hashes);
+
+// Identifies the weights of a folder. For a checkpoint it is the hash of the manifest, which has
+// the hashes of all files; in a folder without one it is that of all *.safetensors, except an
+// adapter's, and of the model's shape in config.json: tokenizers, templates and pages may change. A
 // process reads a folder once, as long as its files stay. IoError, InputError for a config.json
 // that is not JSON.
 uint64_t HashOfWeights(const std::string& folder);
-// The same with all of *.json and an adapter's tensors: what training may start from, by which
-// ranks compare it.
+// HashOfWeights, extended to every *.json and an adapter's tensors. Ranks compare it to check that
+// they start from the same folder.
 uint64_t HashOfContent(const std::string& folder);
 
 }  // namespace lockstep::models

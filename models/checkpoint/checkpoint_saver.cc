@@ -83,8 +83,8 @@ std::optional<RankError> ParseFailure(const std::string& report) {
   return RankError{&kClasses[std::size(kClasses) - 1], text};
 }
 
-// Throws if there are errors among the reports: on all ranks of the same class, that of the first
-// which is no IoError, as those alone are no reason to end a run.
+// Throws if there are errors among the reports. All ranks throw the same class: that of the first
+// error that is not an IoError, since IoErrors alone need not end a run.
 void ThrowFailures(const std::exception_ptr& mine, const std::vector<std::string>& reports) {
   const ErrorClass* of = nullptr;
   std::string text;
@@ -120,7 +120,7 @@ class SharedSave {
             const std::exception_ptr error = Add(files, out);
             const auto reports = Exchange(error ? FailureText(error) : "");
             state = kRefused;
-            ThrowTogether(error, reports);  // of which all ranks know now
+            ThrowTogether(error, reports);  // all ranks know of them now
             state = kWritten;
             for (size_t r = 1; r < reports.size(); ++r) {
               out.Adopt(ParseManifest(reports[r], StrCat("the report of rank ", r)));
@@ -309,12 +309,12 @@ void CheckpointSaver::LoseSnapshot() {
   const int64_t bytes = context_->snapshot.reserved_bytes();
   context_->snapshot.Release();  // what was copied lives as long as the files that hold it
   const dist::ProcessGroup* const group = options_.group;
-  options_.warn(StrCat(group ? StrCat("rank ", group->world_rank()) : std::string("the host"),
-                       " has no memory for a copy of the weights and the optimizer's state (for ",
-                       bytes >> 20,
-                       " MiB of it there was some): from now on training waits while "
-                       "checkpoints are written, as with checkpoint.async=false (this is said "
-                       "once)"));
+  options_.warn(
+      StrCat(group ? StrCat("rank ", group->world_rank()) : std::string("the host"),
+             " cannot hold a copy of the weights and the optimizer's state in host memory (only ",
+             bytes >> 20,
+             " MiB fit); from now on training waits while checkpoints are written, as with "
+             "checkpoint.async=false (this is said once)"));
 }
 
 bool CheckpointSaver::Ended() const {

@@ -21,7 +21,7 @@ struct CheckpointSaverOptions {
   // otherwise Save returns when all is written.
   bool async = true;
   Device device = kCpu;  // of the model
-  // All ranks, for the saver alone; null: one rank. A rank that writes for longer than the group's
+  // All ranks, only for the saver; null: one rank. A rank that writes for longer than the group's
   // timeout is not given up, but named (dist/groups/pause.h).
   dist::ProcessGroup* group = nullptr;
   // How long the destructor waits for a save under way with a group.
@@ -55,8 +55,8 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // Collective, after Wait. `collect` is called at once; it gets null unless `async`. Its errors
-  // are thrown, those of writing by Wait.
+  // Collective, after Wait. `collect` is called at once; it gets null unless `async`. Throws its
+  // errors; errors of writing are thrown by Wait.
   void Save(const Collect& collect);
   // Whether a save has ended since the last Wait.
   bool Ended() const;

@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
-#include "core/io/sha256.h"
 
 namespace lockstep::models {
 namespace {
@@ -43,22 +42,6 @@ std::optional<int64_t> StepOf(std::string_view prefix, const std::string& name) 
 CheckpointManifest ReadManifest(const std::string& path) {
   const std::string file = JoinPath(path, kManifestName);
   return ParseManifest(ReadFile(file, int64_t{64} << 20), file);
-}
-
-// Throws an InputError naming the first file that is not as it was written.
-void CheckFiles(const std::string& path, const CheckpointManifest& manifest, bool hashes) {
-  for (const CheckpointManifest::File& file : manifest.files) {
-    const std::string name = JoinPath(path, file.name);
-    if (!PathExists(name)) throw InputError(StrCat(name, " is missing"));
-    const int64_t bytes = FileSize(name);
-    if (bytes != file.bytes) {
-      throw InputError(StrCat(name, bytes < file.bytes ? " is truncated: it has " : " has ", bytes,
-                              " bytes, ", file.bytes, " were written"));
-    }
-    if (hashes && Sha256OfFile(name) != file.sha256) {
-      throw InputError(StrCat(name, " is corrupted: its SHA-256 is not that of what was written"));
-    }
-  }
 }
 
 // Runs f; an IoError becomes a warning. Returns whether f succeeded.
@@ -234,8 +217,8 @@ CheckpointWriter CheckpointStore::Join(const std::string& folder_name,
   const std::string folder = JoinPath(folder_, folder_name);
   if (!IsDirectory(folder)) {
     throw IoError(StrCat("there is no ", folder,
-                         ", which the first rank has made: give all ranks the same out_dir, on a "
-                         "file system that they share"));
+                         ", which rank 0 has made: give all ranks the same out_dir, on a file "
+                         "system that they share"));
   }
   return CheckpointWriter(folder, manifest);
 }

@@ -5,8 +5,8 @@
 //   out_dir/latest -> checkpoints/step-00001000
 //
 // A checkpoint is built under a temporary name, synced to the disk with the sizes and SHA-256 of
-// its files (DONE), and only then renamed. One run writes to a run folder at a time, of which one
-// process calls Save; any number read.
+// its files (DONE), and only then renamed. Only one run writes to a run folder at a time, and one
+// of its processes calls Save; any number read.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class CheckpointWriter {
   std::string folder_name() const { return BaseName(folder_); }
   // On such a rank: what it has added.
   const CheckpointManifest& added() const { return *manifest_; }
-  // Lists the files that another rank has added, whose names are not to be those of others.
+  // Lists the files that another rank has added; their names must be new.
   void Adopt(const CheckpointManifest& added);
 
  private:
@@ -64,8 +64,7 @@ class CheckpointStore {
   struct Options {
     // How many checkpoints Save leaves; 0: all.
     int64_t keep = 0;
-    // Whether the one with the lowest validation loss is kept besides them, and `best` points to
-    // it.
+    // Whether the one with the lowest validation loss is kept, too, with `best` pointing to it.
     bool keep_best = false;
     // Receives problems that don't make a call fail. Default: a line to std::cerr.
     Warn warn;

@@ -14,20 +14,21 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     std::string checkpoint = "out", to;
     double max_gb = static_cast<double>(models::kHfFileBytes) / 1e9;
-    models::Options options(
-        {.name = "consolidate",
-         .summary =
-             "Makes a folder that transformers loads of a checkpoint whose ranks wrote their "
-             "parts (checkpoint.sharded).",
-         .example = "consolidate --checkpoint=out/latest --to=my-model",
-         .takes_file = false});
-    options.Add("checkpoint", &checkpoint,
-                {.doc = "its folder, or a run's, for its best, else its latest"});
+    models::Options options({.name = "consolidate",
+                             .summary = "Makes a Hugging Face folder from a checkpoint whose ranks "
+                                        "wrote their parts (checkpoint.sharded).",
+                             .example = "consolidate --checkpoint=out/latest --to=my-model",
+                             .takes_file = false});
+    options.Add(
+        "checkpoint", &checkpoint,
+        {.doc = "a checkpoint's folder, or a run's (its best checkpoint, else the latest)"});
     options.Add("to", &to, {.doc = "the folder to make"});
-    options.Add("max_file_gb", &max_gb,
-                {.above = 0,
-                 .max = 1e9,
-                 .doc = "a larger model is written in files of at most so many GB, with an index"});
+    options.Add(
+        "max_file_gb", &max_gb,
+        {.above = 0,
+         .max = 1e9,
+         .doc =
+             "largest size of a file, in GB; a larger model is written in several, with an index"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     if (to.empty()) throw InputError("say which folder to make: --to=FOLDER");
     const std::string folder = models::CheckpointOf(checkpoint);

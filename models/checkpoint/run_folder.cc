@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "core/io/file.h"
 #include "dist/control/socket.h"
@@ -19,15 +20,15 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
   return all;
 }
 
-// Where sums are made in other parts, a run would go on with other bits than it promises.
+// Where sums are made in other parts, a run would continue with other bits than it promises.
 void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
   if (now.dist.reduction != "ordered") return;
   const auto check = [&](const char* key, int64_t parts, int64_t wanted) {
     if (parts == wanted) return;
     throw InputError(StrCat(of, " was trained with ", key, " = ", parts, ", and this run has ", key,
                             " = ", wanted,
-                            ", with which dist.reduction = \"ordered\" has other bits: use --", key,
-                            "=", parts, ", or begin from its weights alone with --init_from"));
+                            ", with which dist.reduction = \"ordered\" gives other bits: use --",
+                            key, "=", parts, ", or begin from only its weights with --init_from"));
   };
   check("virtual.tp", before.parallel.tensor_parts(), now.parallel.tensor_parts());
   check("virtual.cp", before.parallel.context_pairs(), now.parallel.context_pairs());
@@ -37,6 +38,33 @@ void CheckParts(const RunConfig& before, const RunConfig& now, const std::string
 Checkpoint Locate(const std::string& path) {
   const std::string latest = JoinPath(path, "latest");
   return CheckpointStore::Verify(PathExists(latest) ? latest : path);
+}
+
+[[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
+  throw InputError(
+      StrCat(config.out_dir, " holds another run: ", why,
+             "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
+             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
+}
+
+bool LiesIn(const std::string& folder, const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path relative = fs::canonical(path).lexically_relative(fs::canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+// What is in out_dir and would be overwritten or mixed up by a run that goes on from a checkpoint
+// elsewhere. A run of the same command that was killed before its first checkpoint is not.
+void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
+  if (LiesIn(config.out_dir, checkpoint.path)) return;
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  const bool has_run = PathExists(file);
+  const auto checkpoints = CheckpointStore(config.out_dir).List();
+  const bool same =
+      has_run && RealDifferences(RunConfigFromToml(ReadFile(file), file), config).empty();
+  if (checkpoints.empty() && (!has_run || same)) return;
+  RefuseOther(config, StrCat("it has ", checkpoints.empty() ? file : checkpoints[0].path, ", and ",
+                             checkpoint.path, " is not of that run"));
 }
 
 RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
@@ -49,6 +77,7 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                             ", which the run would overwrite: choose another out_dir, or remove ",
                             c.path));
   }
+  CheckNoOtherRun(config, checkpoint);
   const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
   CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
@@ -57,13 +86,6 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   if (!differences.empty())
     start.note += ", with a different configuration:\n" + ToString(differences);
   return start;
-}
-
-[[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
-  throw InputError(
-      StrCat(config.out_dir, " holds another run: ", why,
-             "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
-             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
 }
 
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
@@ -126,7 +148,7 @@ RunStart PrepareRunFolder(const RunConfig& config,
   try {
     store.CleanUp();
   } catch (const IoError& e) {  // a process of the run before may still be writing
-    warn(StrCat("what an interrupted save has left stays: ", e.what()));
+    warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
   const std::string& resume = config.checkpoint.resume;
   if (resume != "auto" && resume != "none") return FromCheckpoint(config, resume);

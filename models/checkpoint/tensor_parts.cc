@@ -163,7 +163,7 @@ void TensorParts::AddEntry(const SafetensorsEntry& entry) {
   if (entry.dtype() != whole.dtype) fail("is not ", whole.dtype, ", as ", source_, " says");
   if (entry.shape != std::vector<int64_t>{part->end - part->begin} ||
       part->end > whole.shape.numel()) {
-    fail("does not have the elements that its name says, of ", whole.shape.numel());
+    fail("does not have the elements that its name gives, of ", whole.shape.numel());
   }
   if (part->begin < part->end) whole.ranges.push_back({part->begin, part->end, &entry});
 }

@@ -1,4 +1,4 @@
-// Tensors whose elements several files share out.
+// Tensors whose elements are split across several files.
 //
 // A checkpoint that n ranks wrote together has, beside an index, a safetensors file of each rank's
 // weights and one of its optimizer state:
@@ -31,7 +31,7 @@ inline constexpr char kPartsIndex[] = "parts.json";
 // "model.part-00000-of-00004.safetensors"
 std::string PartFile(const std::string& kind, int64_t part, int64_t parts);
 
-// Which one this is of the ranks that hold the same elements, and of which each writes a share.
+// This rank's index among the ranks that hold the same elements; each of them writes one share.
 struct PartCopy {
   int64_t index = 0, count = 1;
 };
@@ -51,7 +51,7 @@ std::string PartsIndex(int64_t parts,
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
 
-// Reads from mapped files: only what is asked for. Copies share the mappings.
+// Reads from mapped files, and only what is needed. Copies share the mappings.
 class TensorParts {
  public:
   // Whether the folder has an index.

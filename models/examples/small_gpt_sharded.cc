@@ -1,4 +1,4 @@
-// small_gpt_data.cc, with weights, gradients and optimizer state shared out among the ranks.
+// small_gpt_data.cc, with weights, gradients and optimizer state sharded across the ranks.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,4 @@
-// small_gpt_data.cc, with every layer shared out among the ranks.
+// small_gpt_data.cc, with every layer split across the ranks.
 #include <cstdio>
 #include <string>
 

@@ -54,8 +54,8 @@ struct ExportTokenizer {
   std::optional<int32_t> end_of_answer;  // by this template
 };
 
-// The token that ends an answer, by the template of the folder. None, with a note, if the template
-// does not show it.
+// The token that ends an answer in the folder's chat template; nullopt, with a note on stderr, if
+// the template does not show one.
 std::optional<int32_t> EndOfAnswer(const std::string& folder,
                                    const std::shared_ptr<const data::Tokenizer>& tokenizer) {
   try {
@@ -64,7 +64,7 @@ std::optional<int32_t> EndOfAnswer(const std::string& folder,
   } catch (const InputError& e) {
     std::fprintf(stderr,
                  "export_gpt: note: the chat template does not show which token ends an answer, so "
-                 "the tokenizer's eos stands alone: %s\n",
+                 "only the tokenizer's eos ends it: %s\n",
                  e.what());
     return std::nullopt;
   }
@@ -124,7 +124,7 @@ std::string TokenizerConfig(const data::Tokenizer& tokenizer) {
   return DumpJson(j, 2) + "\n";
 }
 
-// What goes into the folder beside model and config.json.
+// What goes into the folder in addition to the model and config.json.
 std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer& t,
                                                            const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> files;
@@ -224,8 +224,8 @@ void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSo
   CheckBase(adapter, source.weights_folder);
   if (!adapter.base_kind().empty()) {
     std::fprintf(stderr,
-                 "export_gpt: note: %s was trained beside weights in 4 bits (%s), and is merged "
-                 "into those of %s, which differ from them by that rounding\n",
+                 "export_gpt: note: %s was trained on weights in 4 bits (%s), and is merged into "
+                 "the weights of %s, which differ from those by that rounding\n",
                  adapter.folder().c_str(), adapter.base_kind().c_str(),
                  source.weights_folder.c_str());
   }
@@ -270,21 +270,20 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
                       "Hugging Face folder"});
-  options.Add(
-      "adapter", &c.adapter,
-      {.aliases = {"lora", "adapters", "lora_path"},
-       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it, to "
-              "be merged into them; those that the checkpoint has itself always are"});
+  options.Add("adapter", &c.adapter,
+              {.aliases = {"lora", "adapters", "lora_path"},
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's) to "
+                      "merge into them; the checkpoint's own adapters are always merged"});
   options.Add("format", &c.format,
               {.choices = {"hf", "gguf"},
                .aliases = {"outtype"},
-               .doc = "hf: a folder for transformers and what reads its files; gguf: a file for "
-                      "llama.cpp"});
+               .doc = "hf: a folder for transformers and programs that read its files; gguf: a "
+                      "file for llama.cpp"});
   options.Add("dtype", &c.dtype,
               {.choices = {"auto", "f32", "f16", "bf16", "q8_0"},
                .aliases = {"precision", "torch_dtype"},
-               .doc = "of the weights, rounded once; auto: as they are; q8_0, only in gguf: 8.5 "
-                      "bits each"});
+               .doc = "dtype of the weights, rounded once; auto: as they are; q8_0, only in gguf: "
+                      "8.5 bits each"});
   options.Add(
       "out", &c.out,
       {.aliases = {"output", "outfile", "output_dir", "to"}, .doc = "the folder or file to make"});
@@ -294,8 +293,8 @@ void AddExportOptions(Options& options, ExportConfig& c) {
               {.above = 0,
                .max = 1e9,
                .aliases = {"max_shard_bytes", "max_shard_size"},
-               .doc = "hf: a larger model is written in files of at most so many GB, with an "
-                      "index"});
+               .doc = "hf: largest size of a file, in GB; a larger model is written in several, "
+                      "with an index"});
 }
 
 int ExportGpt(const ExportConfig& c) {

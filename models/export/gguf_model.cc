@@ -17,7 +17,7 @@ struct Architecture {
   bool square = false;              // heads * head_dim must be the width
   bool windows = false;             // has layers with a window, by attention.sliding_window_pattern
   bool own_head = false;            // a tied head must be written, too
-  int64_t large_layers = 0;  // a model of so many layers has attention scaled by width / heads
+  int64_t large_layers = 0;  // a model with this many layers scales attention by width / heads
 };
 
 constexpr Architecture kArchitectures[] = {

@@ -83,7 +83,7 @@ std::string HeaderOf(const GgufMetadata& metadata, std::span<const GgufTensor> t
   for (const GgufTensor& t : tensors) {
     require_new(t.name);
     LS_CHECK(t.type != GgufType::kQ8_0 || t.shape[-1] % kQ8_0Block == 0, "GGUF: rows of '", t.name,
-             "', ", t.shape, ", are no whole blocks of ", kQ8_0Block);
+             "', ", t.shape, ", are not whole blocks of ", kQ8_0Block);
     header.Add(t.name);
     header.Add(static_cast<uint32_t>(t.shape.ndim()));
     for (int i = t.shape.ndim() - 1; i >= 0; --i) header.Add<uint64_t>(t.shape[i]);

@@ -3,8 +3,6 @@
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/checkpoint_manifest.h"
-#include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/peft/adapter.h"
 
@@ -22,16 +20,12 @@ std::string FolderOf(const std::string& given) {
   return path;
 }
 
-void Verify(const std::string& folder) {
-  if (PathExists(JoinPath(folder, kManifestName))) CheckpointStore::Verify(folder);
-}
-
 }  // namespace
 
 ModelSource OpenModel(const std::string& path, const std::string& adapter) {
   ModelSource source;
   source.folder = FolderOf(path);
-  Verify(source.folder);
+  VerifyModelAndBase(source.folder);
   if (PeftAdapter::Exists(source.folder)) {
     if (!adapter.empty()) {
       throw InputError(StrCat(source.folder,
@@ -41,7 +35,7 @@ ModelSource OpenModel(const std::string& path, const std::string& adapter) {
     source.adapter_folder = source.folder;
   } else if (!adapter.empty()) {
     source.adapter_folder = FolderOf(adapter);
-    Verify(source.adapter_folder);
+    VerifyModel(source.adapter_folder);
   }
   const std::string weights = source.weights_folder = WeightsOf(source.folder);
   source.model = std::make_unique<Gpt>(ReadHfConfig(weights));

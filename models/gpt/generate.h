@@ -68,8 +68,8 @@ std::vector<std::vector<int32_t>> GenerateBatch(
 
 // For one sequence. `kept` keeps its context for the next call: of a prompt, only what follows the
 // tokens that it has is computed, and counted in prompt_tokens. The tokens are the same, except for
-// ties within the rounding of f32. Without options.kv_cache it is left alone. What this text took
-// is added to `stats`.
+// ties within the rounding of f32. Without options.kv_cache it is left alone. The time and tokens
+// of this text are added to `stats`.
 std::vector<int32_t> Generate(Gpt& model, std::span<const int32_t> prompt, int64_t vocab_limit,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t)>& on_token = {},

@@ -13,7 +13,7 @@ namespace lockstep::models {
 // A decoder-only transformer with an output head, by default tied to the token
 // embedding. The default configuration is GPT-2's: learned positions, layer norms, tanh GELU; with
 // rope, rms_norm, swiglu and no biases it is Llama, and further options make the families of
-// models/README.md. Parameters always
+// models/gpt/README.md. Parameters always
 // have Hugging Face's GPT-2 names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as
 // [out, in]. Initialised like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2
 // n_layer)), biases 0, norms 1.
@@ -22,9 +22,10 @@ class Gpt : public LanguageModel {
   explicit Gpt(const GptConfig& config);
 
   const GptConfig& config() const { return config_; }  // Resolved
-  // Of all parameters, and of quantised layers, whose weights are none.
+  // The number of weights: all parameters, plus the weights of quantised layers, which are not
+  // parameters.
   int64_t NumWeights() const;
-  // Those that a token meets: of a mixture, without the experts that it does not go to.
+  // The parameters that a token uses: of a mixture, without the experts that it is not routed to.
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer

@@ -137,7 +137,7 @@ void ValidateMixture(const GptConfig& c) {
   LS_CHECK(m.n_inner > 0 && m.n_shared >= 0, "the widths of the model's experts must be positive, ",
            "got ", m.n_inner, ", and of those that all tokens share ", m.n_shared);
   LS_CHECK(c.n_dense >= 0 && c.n_dense < c.n_layer, "the model's n_dense = ", c.n_dense,
-           " must leave some of its ", c.n_layer, " layers to experts");
+           " must leave at least one of its ", c.n_layer, " layers to experts");
   LS_CHECK(m.router.scale > 0, "the scale of the model's router must be positive, got ",
            m.router.scale);
   RouterName(m.router);

@@ -34,7 +34,7 @@ struct GptConfig {
   double attn_scale = 0;       // of attention's scores; 0: head_dim^-1/2
   double attn_softcap = 0;     // scores s become cap tanh(s / cap); 0: no cap
   int64_t window = 0;          // how many tokens a query sees, with its own; 0: all before it
-  int64_t window_pattern = 0;  // every so many-th layer sees all tokens; 0: none does
+  int64_t window_pattern = 0;  // every window_pattern-th layer attends to all tokens; 0: none
   int64_t n_inner = 0;         // hidden width of the MLP; 0: DefaultInner
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
@@ -45,7 +45,7 @@ struct GptConfig {
   RotaryOptions rope = {};  // for kRope
   double rope_local_theta =
       0;                     // of layers with a window, which then do not scale; 0: as the others
-  int64_t rope_skip = 0;     // every so many-th layer has no rotary embedding; 0: all have
+  int64_t rope_skip = 0;     // every rope_skip-th layer has no rotary embedding; 0: all have
   double embed_scale = 1;    // factor of token embeddings, rounded to their dtype
   double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
   double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
@@ -64,7 +64,7 @@ struct GptConfig {
   // Experts in the place of the MLPs; n_inner 0: that of the MLPs.
   nn::MixtureOptions mixture = {};
   int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP
-  // Adapters, beside which everything is frozen (nn/lora/add_lora.h).
+  // Adapters; everything else is frozen then (nn/lora/add_lora.h).
   LoraOptions lora = {};
 
   int64_t key_heads() const { return n_kv_head == 0 ? n_head : n_kv_head; }

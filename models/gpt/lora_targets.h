@@ -15,7 +15,7 @@ namespace lockstep::models {
 // any characters. Throws ArgumentError, with the names that exist, for a word that names none.
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
 
-// The options as those of layers.
+// The options, converted to those of layers.
 nn::LoraOptions ToNn(const LoraOptions& options);
 
 }  // namespace lockstep::models

@@ -1,4 +1,4 @@
-// The frozen matrices beside adapters, in 4 bits: Dettmers et al., "QLoRA: efficient finetuning of
+// The frozen base of adapters, in 4 bits: Dettmers et al., "QLoRA: efficient finetuning of
 // quantized LLMs" (2023).
 #pragma once
 

@@ -16,8 +16,8 @@ struct SamplingOptions {
   double temperature = 1;
   // Only the k likeliest tokens (Fan et al., 2018); ties go to smaller ids. 0: all.
   int64_t top_k = 0;
-  // Of these only the likeliest that together reach this share of the probability (Holtzman et al.,
-  // "The curious case of neural text degeneration", 2020). 1: all.
+  // Keeps only the likeliest of these tokens that together reach this share of the probability
+  // (Holtzman et al., "The curious case of neural text degeneration", 2020). 1: all.
   double top_p = 1;
 };
 

@@ -14,7 +14,7 @@ MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits);
 
 // Collective over `group`, which may be null. Settles an automatic choice, for which each rank may
 // have found another answer, on the most layers that any rank needs, and returns the plan of that:
-// ranks that share a model out gather each block as often as its recomputation asks for.
+// ranks of a sharded model gather each block as often as it is recomputed.
 MemoryPlan AgreeOnRecompute(RunSetup& setup, const MemoryPlan& mine, dist::ProcessGroup* group);
 
 }  // namespace lockstep::models

@@ -105,8 +105,7 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
                JudgeHost(result.memory, setup.device, host, on_host).text;
   }
   if (IsSharded(setup) && setup.model.lora.quantizes()) {
-    verdict +=
-        "\nnote: parallel.shard does not share out weights of 4 bits: each rank has all of them";
+    verdict += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
   }
   result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
                             Table(result.memory, setup.device, FormatDecimalBytes), verdict);

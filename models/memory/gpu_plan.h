@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-// So many GPUs of one kind, a rank of the run on each, or so many machines that have them.
+// A number of equal GPUs (one rank on each), or of equal machines, and the memory of each.
 struct DeviceSet {
   int64_t count = 1;
   int64_t bytes = 0;  // of each
@@ -25,7 +25,7 @@ struct GpuPlan {
   std::string text;  // what was planned, the table, and the verdict with what would fit
 };
 
-// Plans the run that the options ask for, without allocating its weights; `options` are those that
+// Plans the run that `config` describes, without allocating its weights; `options` are those that
 // filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have about equal
 // numbers of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
 // InputError.

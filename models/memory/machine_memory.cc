@@ -115,11 +115,13 @@ MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& h
   if (plan.snapshot > 0) {
     keeps += fmt::format("{}{} to write checkpoints from", keeps.empty() ? "" : " and ",
                          Bytes((plan.all_copy ? processes : 1) * plan.snapshot));
-    remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
-                            remedies.empty() ? "" : ", or ");
+    remedies += remedies.empty() ? "" : ", or ";
+    remedies += plan.collects ? "let each rank write its part of a checkpoint while training waits "
+                                "(checkpoint.sharded=true checkpoint.async=false)"
+                              : "write checkpoints while training waits (checkpoint.async=false)";
   }
-  return {kind, fmt::format("beside their GPUs, {} {} {} of their machine's memory, {}, and it has "
-                            "{} free of {}: {}, or use GPUs of more machines",
+  return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
+                            "and it has {} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",
                             Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
                             Bytes(host.total), remedies)};

@@ -34,9 +34,9 @@ struct MemoryFit {
 // `processes` of the run share the machine's memory; each has a GPU of its own.
 MemoryFit::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
                       int64_t processes);
-// Of a run on GPUs: whether their host has what these processes keep there. kTooLarge: more than it
-// has would be page-locked; kTight: with the copies that checkpoints are written from it is more
-// than is free.
+// For a run on GPUs: whether their host has the memory that these processes take there. kTooLarge:
+// more than it has would be page-locked; kTight: with the copies from which checkpoints are written
+// it is more than is free.
 MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
                           int64_t processes);
 // The same in words.

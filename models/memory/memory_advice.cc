@@ -19,7 +19,7 @@ struct Change {
   std::function<void(RunSetup&)> apply;
   bool several = false;  // of its kind at once: only where nothing is enough by itself
 };
-// Changes of one kind, of which a run makes at most one, from the cheapest to the one that saves
+// Changes of one kind (a run makes at most one of them), from the cheapest to the one that saves
 // most.
 using Changes = std::vector<Change>;
 
@@ -38,7 +38,7 @@ Changes SmallerBatches(const RunSetup& setup) {
   return changes;
 }
 
-// What has to be said so that the changed run has its micro-batches; "" where that follows from
+// The option that gives the changed run its micro-batches; "" where that follows from
 // train.global_batch_size, or is as before. None if its ranks cannot have equally many.
 std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
   const TrainOptions& train = setup.config.train;
@@ -117,7 +117,7 @@ Changes Offloads(const RunSetup& setup) {
   return changes;
 }
 
-// On `ranks` ranks, of which `shards` share out a copy of the model.
+// On `ranks` ranks, where each copy of the model is sharded across `shards`.
 void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* changes) {
   constexpr std::pair<const char*, const char*> kLevels[] = {
       {"optimizer", "no more traffic than without sharding"},
@@ -149,7 +149,7 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
 
 Changes Shards(const RunSetup& setup) {
   Changes changes;
-  // Ranks of a copy share out its experts, too.
+  // The experts are split across ranks of a copy, too.
   const int64_t experts = setup.config.parallel.data_ranks_of_experts();
   for (int64_t shards = std::max<int64_t>(2, experts); shards <= setup.data_ranks; ++shards) {
     const bool fits = setup.data_ranks % shards == 0 && shards % experts == 0;
@@ -300,9 +300,9 @@ std::string SmallerModel(const RunSetup& setup) {
           : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
   const std::string_view experts = m.mixture.n_expert > 0 ? ", parallel.ep" : "";
   return fmt::format(
-      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: share out "
-      "layers and sequences on more devices, by parallel.pp, parallel.tp, parallel.cp{}, or make "
-      "the model smaller, by {}, or its windows, by model.block_size (now {})",
+      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: split "
+      "layers and sequences across more devices, by parallel.pp, parallel.tp, parallel.cp{}, or "
+      "make the model smaller, by {}, or its windows, by model.block_size (now {})",
       experts, what, setup.window);
 }
 
@@ -316,7 +316,7 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   // Compressed gradients are not for shards.
   const bool can_shard = setup.config.dist.compress == "none";
   const Changes shards = can_shard ? Shards(setup) : Changes();
-  // Where layers or sequences are shared out, a data rank is several GPUs.
+  // Where layers or sequences are split across ranks, a data rank is several GPUs.
   const ParallelOptions& parallel = setup.config.parallel;
   const bool rank_is_gpu = parallel.pp * parallel.tp * parallel.cp == 1;
   const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();

@@ -45,8 +45,8 @@ Tensor LossOf(const MemoryPlanOptions& o, LanguageModel& model) {
   return model.Loss(ids, Tensor::EmptyLike(ids));
 }
 
-// What micro-batches in a pipeline keep between their forwards and their backwards, of which there
-// are several at once.
+// What the micro-batches of a pipeline, several at once, keep between their forwards and their
+// backwards.
 class ActivationsInFlight : public BackwardObserver {
  public:
   explicit ActivationsInFlight(AllocationLog& log) : log_(log), since_(log.Now()) {}
@@ -133,8 +133,7 @@ int64_t IndexOfMost(const Values& values, Projection projection) {
   return std::ranges::max_element(values, {}, projection) - values.begin();
 }
 
-// Of the data ranks, one that takes most: the largest shard, or the most buffers of a sum in a
-// fixed order.
+// A data rank that takes most: the largest shard, or the most buffers of a sum in a fixed order.
 int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_t pipeline_rank) {
   if (plan.shard) {
     const MeshGroups groups = PlannedGroups(setup, plan, pipeline_rank, /*data_rank=*/0);
@@ -153,7 +152,7 @@ int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_
   return IndexOfMost(sum.ranks, &dist::FixedOrderPlan::Rank::buffers);
 }
 
-// Of a rank with these stages.
+// The plan of a rank with these stages.
 MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
   const ParallelPlan plan = PlanOf(setup);
   const MeshGroups groups =
@@ -179,7 +178,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
                  !SumsGradients(setup) && !setup.prefers()});
 }
 
-// The same run with so many micro-batches for each data rank.
+// The same run with this many micro-batches for each data rank.
 RunSetup With(const RunSetup& setup, int64_t micro_batches) {
   RunSetup changed = setup;
   changed.micro_batches = setup.data_ranks * micro_batches;
@@ -303,8 +302,9 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   plan.host = most_on_host;
   plan.evaluating = most_evaluating;
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
-  if (setup.config.checkpoint.async && !setup.evaluates_only) {
-    plan.all_copy = SavesParts(setup);
+  plan.all_copy = SavesParts(setup);
+  plan.collects = SharesOutModel(setup) && !plan.all_copy;
+  if ((setup.config.checkpoint.async || plan.collects) && !setup.evaluates_only) {
     plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
   }
   return plan;

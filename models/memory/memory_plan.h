@@ -23,11 +23,11 @@ struct MemoryKinds {
   int64_t parameters = 0;
   int64_t gradients = 0;  // of parameters
   int64_t optimizer = 0;  // its state
-  // Batches, what forward keeps for backward, and what that keeps for weight gradients that a
-  // zero-bubble pipeline makes later.
+  // Batches, the tensors that forward keeps for backward, and those that backward keeps for weight
+  // gradients that a zero-bubble pipeline makes later.
   int64_t activations = 0;
-  // What summing the gradients over ranks and micro-batches takes besides the gradients: buckets
-  // and staging; with sharding, whole gradients of the units that are being summed.
+  // What summing the gradients over ranks and micro-batches takes in addition to the gradients:
+  // buckets and staging; with sharding, whole gradients of the units that are being summed.
   int64_t buckets = 0;
   // With sharding, whole weights of the units that are in use or on their way. `parameters`,
   // `gradients` and `optimizer` are then this rank's parts.
@@ -49,39 +49,41 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // Of the model's parameters that a checkpoint has, which are only the trained ones where there
-  // are adapters: how many elements this rank has, and as how many of them it writes to a
-  // checkpoint in parts where the model has one copy; ranks that have the same ones share these.
-  // And the bytes of the other parameters.
+  // Elements of the parameters that a checkpoint has (with adapters, only the trained ones): how
+  // many this rank has, and how many of these it writes to a checkpoint in parts where the model
+  // has one copy; ranks that have the same ones divide the writing. And the bytes of the other
+  // parameters.
   int64_t elements = 0, written = 0, left_out = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
-  // whether each rank does, rather than the first alone.
+  // What a rank copies to the host's memory to write a checkpoint from, at most, and whether each
+  // rank does, rather than only the first. Only asynchronous checkpoints need it, or those for
+  // which the first rank collects what others have of the model.
   int64_t snapshot = 0;
-  bool all_copy = false;
-  // Of a GPU: page-locked memory of the host for what is offloaded, and what of it stays from step
-  // to step: weights and optimizer state.
+  bool all_copy = false, collects = false;
+  // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to
+  // step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;
-  // Steps are CUDA graphs, which keep everything that is reserved; and what the allocator takes
-  // beside it for an evaluation, which is no graph.
+  // Steps are CUDA graphs, which keep everything that is reserved; and `evaluation` is what the
+  // allocator takes in addition for an evaluation, which is no graph.
   bool graphs = false;
   // There are no steps: `peak` and `largest` are those of an evaluation.
   bool evaluates_only = false;
   int64_t evaluation = 0;
   // Bytes of tensors, with weights and optimizer state, at the peak of an evaluation, for which
-  // ranks that compute a sequence together each have all of it. Of the rank that takes most.
+  // ranks that compute a sequence together each have all of it. It is that of the rank that takes
+  // most.
   int64_t evaluating = 0;
-  // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
-  // there is none. Where ranks share out weights, it is of the one that has most of them.
+  // In a pipeline, the rank along pp with the highest peak; the whole plan describes that rank (of
+  // sharded ranks, the one with the most weights). -1: no pipeline.
   int64_t pipeline_rank = -1;
-  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
-  // most: those of a pipeline count as the one that takes most.
+  // At most this much: what a rank takes on the GPU, or what this many ranks of one machine take on
+  // its CPU, where each rank of a pipeline counts as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
     if (!device.is_cpu()) {
       return std::max({graphs ? reserved + evaluation : 0, peak.total(), evaluating}) + program;
     }
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
   }
-  // What so many ranks on GPUs of one machine take of its host's memory.
+  // The host memory that this many GPU ranks of one machine take together.
   int64_t needed_of_host(int64_t processes = 1) const {
     return processes * host + (all_copy ? processes : 1) * snapshot;
   }

@@ -87,13 +87,13 @@ void AddDataOptions(Options& options, DataOptions& data) {
               "'fineweb_*.bin'); a folder of either, or one made by prepare; empty: the embedded "
               "corpus"});
   options.Add("data.mix", &data.mix,
-              {.doc = "instead of data.path, several of them with the proportions in which samples "
+              {.doc = "instead of data.path: several paths, with the proportions in which samples "
                       "are taken: \"web.bin:0.7,code.bin:0.3\""});
   options.Add("data.field", &data.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.tokenizer", &data.tokenizer,
               {.check = CheckTokenizer,
                .doc = "char, byte, gpt2, or a tokenizer file or folder; auto: the matching one for "
-                      "token files, and for text beside them in data.mix; else char"});
+                      "token files, and for text in a data.mix with them; else char"});
   options.Add("data.val_fraction", &data.val_fraction,
               {.min = 0,
                .below = 1,
@@ -112,16 +112,16 @@ void AddDataOptions(Options& options, DataOptions& data) {
       {.choices = {"auto", "text", "chat"},
        .doc = "what JSONL holds: text in data.field, or conversations (messages of OpenAI's "
               "or ShareGPT's, instruction and output, prompt and completion), of which "
-              "only the answers are learnt; auto: what its first line is"});
+              "only the answers are learnt; auto: told by its first line"});
   options.Add("data.chat_template", &data.chat_template,
               {.doc = "conversations: a chat_template.jinja, or a folder with one; empty: that of "
                       "init_from or of the tokenizer's folder"});
   options.Add("data.if_long", &data.if_long,
               {.choices = {"drop", "cut", "error"},
-               .doc = "conversations of more tokens than a row: leave them out, keep their "
-                      "beginnings, or stop"});
+               .doc = "what to do with conversations of more tokens than a row: leave them out, "
+                      "keep their beginnings, or stop"});
   options.Add("data.user_special_tokens", &data.user_special_tokens,
-              {.doc = "conversations: special tokens that users spell, such as <|im_end|>, become "
+              {.doc = "conversations: special tokens in users' text, such as <|im_end|>, become "
                       "these tokens, as in transformers; false: they are plain text"});
 }
 
@@ -135,7 +135,7 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               {.min = 0,
                .max = kMaxSteps,
                .aliases = {"max_iters", "max_steps", "num_steps", "iterations"},
-               .doc = "updates to make; 0: as many as train.epochs asks for"});
+               .doc = "updates to make; 0: set by train.epochs"});
   options.Add("train.epochs", &train.epochs,
               {.min = 0,
                .max = 1e9,
@@ -150,7 +150,7 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               {.min = 0,
                .max = kMaxBatch,
                .aliases = {"gradient_accumulation_steps", "accum"},
-               .doc = "micro-steps per update; 0: what global_batch_size asks for, else 1"});
+               .doc = "micro-steps per update; 0: set by global_batch_size, else 1"});
   options.Add("train.global_batch_size", &train.global_batch_size,
               {.min = 0,
                .max = kMaxBatch,
@@ -163,19 +163,17 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "fp32; tf32 (fp32, but a GPU rounds the inputs of matrix products to 10 bits "
                       "of mantissa); bf16 or fp16 (weights and activations; master weights, "
                       "gradients, sums and statistics stay fp32), fp16 with a dynamic loss scale"});
-  options.Add(
-      "train.grad_dtype", &train.grad_dtype,
-      {.choices = {"fp32", "bf16"},
-       .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
-              "train.precision=bf16 in a single process, and rounds each sum, so a step may "
-              "have at most 8 micro-batches"});
-  options.Add(
-      "train.loss_scale", &train.loss_scale,
-      {.min = 1,
-       .max = 0x1p60,
-       .aliases = {"init_scale"},
-       .doc = "fp16: what gradients are multiplied by at first, a power of two; halved whenever "
-              "one is infinite, and that update is skipped"});
+  options.Add("train.grad_dtype", &train.grad_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "dtype in which gradients are kept and added up over micro-batches; bf16 is "
+                      "for train.precision=bf16 in a single process, and rounds each sum, so a "
+                      "step may have at most 8 micro-batches"});
+  options.Add("train.loss_scale", &train.loss_scale,
+              {.min = 1,
+               .max = 0x1p60,
+               .aliases = {"init_scale"},
+               .doc = "fp16: initial factor of the gradients, a power of two; halved whenever one "
+                      "is infinite, and that update is skipped"});
   options.Add("train.loss_scale_every", &train.loss_scale_every,
               {.min = 1,
                .max = 1e9,
@@ -192,17 +190,18 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
       {.check = Check<ParseRecompute>,
        .aliases = {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "remat"},
        .operational = true,
-       .doc = "what backward computes again instead of keeping it in memory, of each layer: none, "
-              "block, attention, mlp, or results of operations (gelu, silu, swiglu, layer_norm, "
-              "rms_norm), as in gelu,layer_norm; auto: as many layers' blocks as memory asks for. "
-              "The bits stay the same"});
+       .doc = StrCat("what backward computes again instead of keeping it in memory, of each layer: "
+                     "none, block, attention, mlp, or the results of operations (",
+                     RecomputableOps(),
+                     "), as in gelu,layer_norm; auto: the blocks of as few layers as make the run "
+                     "fit. The bits stay the same")});
   options.Add("train.offload", &train.offload,
               {.check = Check<ParseOffload>,
                .aliases = {"cpu_offload", "activation_offload"},
                .operational = true,
-               .doc = "what waits in the host's memory until a GPU needs it: none, or any of "
-                      "activations and weights, except those of two layers, and optimizer, as in "
-                      "optimizer,weights. The bits stay the same"});
+               .doc = "what is kept in the host's memory until a GPU needs it: none, or a list of "
+                      "activations, weights (of each, all but two layers' leave the GPU) and "
+                      "optimizer, as in optimizer,weights. The bits stay the same"});
   options.Add("train.cuda_graphs", &train.cuda_graphs,
               {.operational = true,
                .doc = "on a single GPU with dist.reduction=fast, launch a step as a whole instead "
@@ -235,8 +234,8 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
   options.Add("train.sample_prompt", &train.sample_prompt,
               {.check = CheckNotEmpty,
                .operational = true,
-               .doc = "text that samples continue; of conversations, what the user says (blank: "
-                      "what the first one that is held out says)"});
+               .doc = "text that samples continue; with conversations, what the user says (blank: "
+                      "what the user says in the first held-out one)"});
 }
 
 void AddOptimOptions(Options& options, OptimOptions& optim) {
@@ -299,8 +298,8 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
                       "updates are then rounded stochastically"});
   options.Add("optim.state_dtype", &optim.state_dtype,
               {.choices = {"fp32", "bf16"},
-               .doc = "of the optimizer's moments; bf16 takes half the memory, and is rounded "
-                      "stochastically"});
+               .doc = "dtype of the optimizer's moments; bf16 takes half the memory, and is "
+                      "rounded stochastically"});
 }
 
 void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
@@ -314,8 +313,8 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
   options.Add("checkpoint.keep_best", &checkpoint.keep_best,
               {.aliases = {"save_best", "load_best_model_at_end"},
                .operational = true,
-               .doc = "also keep the checkpoint with the lowest validation loss, of those saved at "
-                      "an evaluation, as out_dir/best"});
+               .doc = "among the checkpoints saved at an evaluation, also keep the one with the "
+                      "lowest validation loss, as out_dir/best"});
   options.Add("checkpoint.resume", &checkpoint.resume,
               {.check = CheckNotEmpty,
                .operational = true,
@@ -323,18 +322,20 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
                       "checkpoint"});
   options.Add("checkpoint.save_initial", &checkpoint.save_initial,
               {.operational = true, .doc = "also save the model before the first step"});
-  options.Add("checkpoint.async", &checkpoint.async,
-              {.aliases = {"async_save", "async_checkpoint"},
-               .operational = true,
-               .doc = "copy what is saved to the host's memory, and write it while training "
-                      "continues; false: training waits, and needs no memory for the copy"});
+  options.Add(
+      "checkpoint.async", &checkpoint.async,
+      {.aliases = {"async_save", "async_checkpoint"},
+       .operational = true,
+       .doc = "copy what is saved to the host's memory, and write it while training "
+              "continues; false: training waits, and needs no memory for the copy, but for what "
+              "the first rank collects with checkpoint.sharded=false"});
   options.Add(
       "checkpoint.sharded", &checkpoint.sharded,
       {.aliases = {"save_sharded", "sharded_checkpoint"},
        .operational = true,
-       .doc = "where parallel.shard, pp, tp or ep share out the model, each rank writes its part, "
-              "and out_dir/model is made for Hugging Face at the end; false: the first rank "
-              "collects all, and every checkpoint is a Hugging Face folder"});
+       .doc = "where parallel.shard, pp, tp or ep divide the model among ranks, each rank writes "
+              "its part, and out_dir/model is made for Hugging Face at the end; false: the first "
+              "rank collects all, and every checkpoint is a Hugging Face folder"});
 }
 
 }  // namespace

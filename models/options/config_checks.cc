@@ -11,7 +11,7 @@
 namespace lockstep::models {
 namespace {
 
-// For two options of which at most one may be set (above 0): where both are, the one from the
+// For two options that exclude each other (set: above 0): where both are set, the one from the
 // stronger source wins and the other becomes 0. False if both come from the same source.
 template <class A, class B>
 bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {
@@ -103,6 +103,12 @@ void CheckPrecision(Options& options, const RunConfig& config) {
               config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }
 
+// Stochastic gradient descent without momentum keeps nothing.
+void CheckState(Options& options, const OptimOptions& optim) {
+  CheckEffect(options, "optim.state_dtype", optim.state_dtype, OptimOptions().state_dtype,
+              optim.name != "sgd" || optim.momentum > 0, "optim.momentum above 0");
+}
+
 void CheckRope(Options& options, const ModelOptions& model) {
   const ModelOptions d;  // the defaults
   const bool rope = model.position == "rope", scaled = model.rope_scaling != "none";
@@ -180,6 +186,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
   CheckPrecision(options, config);
+  CheckState(options, config.optim);
   CheckLora(options, config.lora);
   CheckDpo(options, config);
   CheckTrace(options, config);

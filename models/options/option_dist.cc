@@ -47,13 +47,12 @@ void AddDistOptions(Options& options, DistOptions& dist) {
               {.min = 0,
                .operational = true,
                .doc = "steps between comparisons of the ranks' weights, bit by bit; 0: never"});
-  options.Add(
-      "dist.timeout", &dist.timeout,
-      {.min = 1,
-       .max = 86400,
-       .operational = true,
-       .doc = "seconds that a rank waits for others that are alive but late, not counting the time "
-              "in which rank 0 writes, samples or prints"});
+  options.Add("dist.timeout", &dist.timeout,
+              {.min = 1,
+               .max = 86400,
+               .operational = true,
+               .doc = "how long a rank waits, in seconds, for others that are alive but late, not "
+                      "counting the time in which rank 0 writes, samples or prints"});
   options.Add("dist.heartbeat", &dist.heartbeat,
               {.min = 0,
                .max = 86400,

@@ -8,18 +8,18 @@ void AddDpoOptions(Options& options, DpoRunOptions& dpo) {
   options.Add("dpo.loss", &dpo.loss,
               {.choices = {"sigmoid", "ipo"},
                .aliases = {"loss_type"},
-               .doc = "train.objective=dpo: of the margin between the answers' rewards, -log "
-                      "sigmoid, or ipo: the squared distance to a margin of 1 / (2 beta), of "
-                      "log-ratios per token"});
+               .doc = "train.objective=dpo: loss of the margin between the answers' rewards: "
+                      "sigmoid (-log sigmoid), or ipo (the squared distance to a margin of 1 / (2 "
+                      "beta), with log-ratios per token)"});
   options.Add("dpo.beta", &dpo.beta,
               {.above = 0,
                .max = 1e6,
-               .doc = "train.objective=dpo: how much it costs to leave the reference, the model "
-                      "without its adapters"});
+               .doc = "train.objective=dpo: strength of the penalty for leaving the reference, "
+                      "which is the model without its adapters"});
   options.Add("dpo.label_smoothing", &dpo.label_smoothing,
               {.min = 0,
                .below = 0.5,
-               .doc = "train.objective=dpo: the share of pairs that may be the wrong way round"});
+               .doc = "train.objective=dpo: the assumed share of pairs whose labels are swapped"});
 }
 
 void CheckDpo(const Options& options, const RunConfig& config) {

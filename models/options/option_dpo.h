@@ -17,7 +17,7 @@ struct DpoRunOptions {
 
 void AddDpoOptions(Options& options, DpoRunOptions& dpo);
 
-// Fails for what has no effect, and for what preference tuning cannot do.
+// Fails for options that have no effect, or that preference tuning does not support.
 void CheckDpo(const Options& options, const RunConfig& config);
 
 }  // namespace lockstep::models

@@ -15,31 +15,29 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
               {.above = 0,
                .max = 1e6,
                .aliases = {"lora_alpha"},
-               .doc = "what adapters add is multiplied by alpha / rank"});
+               .doc = "the adapters' output is multiplied by alpha / rank"});
   options.Add("lora.dropout", &lora.dropout,
               {.min = 0,
                .below = 1,
                .aliases = {"lora_dropout"},
-               .doc = "share of the adapters' inputs that a training step drops"});
-  options.Add("lora.targets", &lora.targets,
-              {.aliases = {"target_modules", "lora_target_modules"},
-               .doc = "which matrices get an adapter: all, or Hugging Face's names, as in "
-                      "q_proj,v_proj, which may have * and the path before them, as in "
-                      "layers.1*.mlp.*"});
+               .doc = "dropout probability of the adapters' inputs"});
   options.Add(
-      "lora.base", &lora.base,
-      {.choices = {"model", "nf4", "nf4_single"},
-       .aliases = {"bnb_4bit_quant_type"},
-       .doc = "the frozen matrices of attention and MLPs (QLoRA): model (of train.precision), "
-              "nf4 (4 bits, with 8-bit scales: 4.13 bits a weight), nf4_single (with f32 "
-              "scales: 4.5)"});
+      "lora.targets", &lora.targets,
+      {.aliases = {"target_modules", "lora_target_modules"},
+       .doc = "which matrices get an adapter: all, or Hugging Face's names (q_proj,v_proj), which "
+              "may contain * and be preceded by a path (layers.1*.mlp.*)"});
+  options.Add("lora.base", &lora.base,
+              {.choices = {"model", "nf4", "nf4_single"},
+               .aliases = {"bnb_4bit_quant_type"},
+               .doc = "storage of the frozen matrices of attention and MLPs (QLoRA): model (as "
+                      "train.precision says), nf4 (4 bits, with 8-bit scales: 4.13 bits a weight), "
+                      "nf4_single (with f32 scales: 4.5)"});
   options.Add("lora.rank_stabilized", &lora.rank_stabilized,
               {.aliases = {"use_rslora"}, .doc = "divide alpha by the root of the rank instead"});
-  options.Add(
-      "lora.init_from", &lora.init_from,
-      {.aliases = {"adapter", "adapter_name_or_path"},
-       .doc = "a folder of adapters, as PEFT and checkpoints have them, whose training goes "
-              "on; it decides rank, alpha and targets"});
+  options.Add("lora.init_from", &lora.init_from,
+              {.aliases = {"adapter", "adapter_name_or_path"},
+               .doc = "a folder of adapters (PEFT's or a checkpoint's) to continue training; it "
+                      "decides rank, alpha and targets"});
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {

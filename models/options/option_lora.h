@@ -14,8 +14,8 @@ struct LoraOptions {
   double dropout = 0;
   std::string targets = "all";  // models/gpt/lora_targets.h
   bool rank_stabilized = false;
-  std::string init_from;  // a folder of adapters to go on with, which decides all but the dropout
-  std::string base = "model";  // what the matrices of blocks beside them are: also nf4, nf4_single
+  std::string init_from;  // a folder of adapters to continue, which decides all but the dropout
+  std::string base = "model";  // storage of the frozen matrices: model, nf4 or nf4_single
 
   bool quantizes() const { return base != "model" && (rank > 0 || !init_from.empty()); }
 
@@ -24,7 +24,7 @@ struct LoraOptions {
 
 void AddLoraOptions(Options& options, LoraOptions& lora);
 
-// Fails for what has no effect.
+// Fails for options that have no effect.
 void CheckLora(const Options& options, const LoraOptions& lora);
 
 }  // namespace lockstep::models

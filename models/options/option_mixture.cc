@@ -10,41 +10,38 @@ void AddMixtureOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 1024,
                .aliases = {"num_experts", "num_local_experts", "n_routed_experts"},
-               .doc = "experts in the place of each MLP; 0: none"});
+               .doc = "number of experts that replace each MLP; 0: no mixture"});
   options.Add("model.n_expert_used", &model.n_expert_used,
               {.min = 1,
                .max = 1024,
                .aliases = {"num_experts_per_tok", "top_k_experts"},
-               .doc = "experts of a token, those with the largest scores"});
+               .doc = "experts per token: those with the largest scores"});
   options.Add("model.n_expert_inner", &model.n_expert_inner,
               {.min = 0,
                .max = 10000000,
                .aliases = {"moe_intermediate_size"},
                .doc = "hidden width of an expert; 0: n_inner"});
-  options.Add(
-      "model.n_shared_expert", &model.n_shared_expert,
-      {.min = 0,
-       .max = 1024,
-       .aliases = {"n_shared_experts"},
-       .doc = "experts that all tokens have beside those, as one MLP so many times as wide"});
+  options.Add("model.n_shared_expert", &model.n_shared_expert,
+              {.min = 0,
+               .max = 1024,
+               .aliases = {"n_shared_experts"},
+               .doc = "shared experts, used by every token, as one MLP that many times as wide"});
   options.Add("model.shared_gate", &model.shared_gate,
-              {.doc = "multiply what the shared expert gives by the sigmoid of a gate"});
+              {.doc = "multiply the shared expert's output by the sigmoid of a gate"});
   options.Add("model.n_dense", &model.n_dense,
               {.min = 0,
                .max = 10000,
                .aliases = {"first_k_dense_replace"},
-               .doc = "first layers that keep their MLP"});
+               .doc = "number of first layers that keep their MLP"});
   options.Add(
       "model.router", &model.router,
       {.choices = {"softmax", "softmax_all", "sigmoid"},
        .doc = "gates of the chosen experts: softmax over these, as in Mixtral; softmax_all: "
-              "their shares of all experts, as in OLMoE; sigmoid: as in DeepSeek-V3, evened "
-              "out by a bias instead of a loss"});
-  options.Add("model.router_scale", &model.router_scale,
-              {.above = 0,
-               .max = 1e6,
-               .aliases = {"routed_scaling_factor"},
-               .doc = "what multiplies the gates"});
+              "softmax over all experts, as in OLMoE; sigmoid: as in DeepSeek-V3, balanced by a "
+              "bias instead of a loss"});
+  options.Add(
+      "model.router_scale", &model.router_scale,
+      {.above = 0, .max = 1e6, .aliases = {"routed_scaling_factor"}, .doc = "factor of the gates"});
   options.Add("model.balance_loss", &model.balance_loss,
               {.min = 0,
                .max = 1e6,
@@ -60,8 +57,8 @@ void AddMixtureOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 1e6,
                .aliases = {"bias_update_speed"},
-               .doc = "sigmoid routers: what a step adds to the bias of an expert with less than "
-                      "the mean load, or takes from one with more"});
+               .doc = "sigmoid routers: amount by which a step raises the bias of an expert with "
+                      "less than the mean load, and lowers that of one with more"});
 }
 
 void CheckMixture(const Options& options, const ModelOptions& model, const std::string& weights) {

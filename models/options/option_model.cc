@@ -42,12 +42,12 @@ void AddRopeOptions(Options& options, ModelOptions& model) {
                .max = 1e12,
                .aliases = {"rope_local_base_freq"},
                .doc = "rope: base of the wavelengths in layers with a window, which rope_scaling "
-                      "does not touch then, as in Gemma 3; 0: as in the others"});
+                      "then leaves alone, as in Gemma 3; 0: rope_theta"});
   options.Add("model.rope_skip", &model.rope_skip,
               {.min = 0,
                .max = 10000,
                .aliases = {"no_rope_layer_interval"},
-               .doc = "rope: every so many-th layer has no position embedding, as in SmolLM3; 0: "
+               .doc = "rope: every rope_skip-th layer has no position embedding, as in SmolLM3; 0: "
                       "all have it"});
 }
 
@@ -71,14 +71,14 @@ void AddAttentionOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = kMaxTokens,
                .aliases = {"sliding_window"},
-               .doc = "how many tokens a query sees, with its own, as in Mistral 7B; 0: all before "
-                      "it"});
+               .doc = "how many tokens a query attends to, including its own, as in Mistral 7B; 0: "
+                      "all before it"});
   options.Add("model.window_pattern", &model.window_pattern,
               {.min = 0,
                .max = 10000,
                .aliases = {"sliding_window_pattern"},
-               .doc = "with a window: every so many-th layer sees all tokens (Gemma 2: 2, Gemma 3: "
-                      "6); 0: none does"});
+               .doc = "with a window: every window_pattern-th layer attends to all tokens (Gemma "
+                      "2: 2, Gemma 3: 6); 0: none does"});
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 1e-30,
                .max = 1,
                .aliases = {"rms_norm_eps", "layer_norm_epsilon"},
-               .doc = "added to the variance or mean square"});
+               .doc = "number added to the variance or mean square"});
   options.Add(
       "model.norm_offset", &model.norm_offset,
       {.min = 0,

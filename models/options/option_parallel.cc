@@ -18,9 +18,9 @@ void AddContextOptions(Options& options, ParallelOptions& parallel) {
               {.min = 0,
                .max = 1024,
                .operational = true,
-               .doc = "with dist.reduction=ordered: in how many pairs of chunks of a sequence "
-                      "gradients are summed. A run has the same bits with any parallel.cp that "
-                      "divides it; 0: parallel.cp"});
+               .doc = "with dist.reduction=ordered: the number of pairs of chunks of a sequence in "
+                      "which gradients are summed. A run has the same bits with any parallel.cp "
+                      "that divides it; 0: parallel.cp"});
   options.OnResolve([&parallel](Options& resolved) {
     const int64_t pairs = parallel.context_pairs(), own = pairs / parallel.cp;
     if (pairs % parallel.cp != 0 || (parallel.cp > 1 && (own & (own - 1)) != 0)) {
@@ -48,48 +48,50 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
       {.min = 0,
        .max = 1024,
        .operational = true,
-       .doc = "with dist.reduction=ordered: in how many parts a layer's sums are made. A run "
-              "has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
+       .doc = "with dist.reduction=ordered: the number of parts in which a layer's sums are made. "
+              "A run has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
   AddContextOptions(options, parallel);
   options.Add("parallel.pp", &parallel.pp,
               {.min = 1,
                .max = 1024,
                .aliases = {"pipeline_parallel", "pipeline_model_parallel_size", "pp_size"},
                .operational = true,
-               .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
-                      "through which the micro-batches of a step go one after the other "
-                      "(train.grad_accum); the other ranks have copies of the stages"});
+               .doc = "pipeline parallelism: into how many stages, each on ranks of its own, the "
+                      "model is cut; the micro-batches of a step (train.grad_accum) pass through "
+                      "them one after the other, and all further ranks have copies of the stages"});
   options.Add("parallel.schedule", &parallel.schedule,
               {.choices = {"1f1b", "interleaved", "zb_h1", "zbv"},
                .operational = true,
-               .doc = "in which order the ranks of a pipeline work: 1f1b; interleaved (two stages "
-                      "per rank, half the idle time, twice the transfers); zb_h1 (a third of the "
-                      "idle time, the first rank's memory on every rank); zbv (two stages per rank "
-                      "in a V, a sixth of the idle time)"});
-  options.Add("parallel.ep", &parallel.ep,
-              {.min = 1,
-               .max = 1024,
-               .aliases = {"expert_parallel", "expert_model_parallel_size", "ep_size"},
-               .operational = true,
-               .doc = "expert parallelism: how many neighbouring ranks, each with tokens of its "
-                      "own, share out the experts of a mixture, to which tokens are sent; a power "
-                      "of two that divides model.n_expert. With parallel.tp, each of its ranks' "
-                      "experts. The ranks are those of parallel.cp first, which it divides or is "
-                      "a multiple of, and then data ranks; with parallel.shard, so many of these "
-                      "divide parallel.shard_ranks"});
-  options.Add("parallel.shard", &parallel.shard,
-              {.choices = {"none", "optimizer", "gradients", "full"},
-               .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
-               .operational = true,
-               .doc = "what ranks share out instead of each keeping all of it: none, optimizer "
-                      "(its state), gradients (too), full (weights, too); ZeRO 1, 2 and 3. With "
-                      "parallel.pp, full does what gradients does: a stage's weights are "
-                      "gathered once a step"});
+               .doc = "the order in which the ranks of a pipeline work: 1f1b; interleaved (two "
+                      "stages per rank, half the idle time, twice the transfers); zb_h1 (a third "
+                      "of the idle time, the first rank's memory on every rank); zbv (two stages "
+                      "per rank in a V, a sixth of the idle time)"});
+  options.Add(
+      "parallel.ep", &parallel.ep,
+      {.min = 1,
+       .max = 1024,
+       .aliases = {"expert_parallel", "expert_model_parallel_size", "ep_size"},
+       .operational = true,
+       .doc =
+           "expert parallelism: how many neighbouring ranks, each with tokens of its "
+           "own, split the experts of a mixture, to which tokens are sent; a power of two that "
+           "divides model.n_expert. With parallel.tp it divides the experts of each "
+           "tensor-parallel rank. It takes the ranks of parallel.cp first, which it must divide or "
+           "be a multiple of, and then data ranks, whose number, with parallel.shard, must divide "
+           "parallel.shard_ranks"});
+  options.Add(
+      "parallel.shard", &parallel.shard,
+      {.choices = {"none", "optimizer", "gradients", "full"},
+       .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
+       .operational = true,
+       .doc = "what is sharded across data ranks: none; optimizer (its state, ZeRO 1); gradients "
+              "(also gradients, ZeRO 2); full (also weights, ZeRO 3). With parallel.pp, full does "
+              "what gradients does: a stage's weights are gathered once a step"});
   options.Add("parallel.shard_ranks", &parallel.shard_ranks,
               {.min = 0,
                .operational = true,
-               .doc = "how many neighbouring data ranks share out a copy of the model, which the "
-                      "other groups of so many have too; 0: all of them"});
+               .doc = "neighbouring data ranks that hold one sharded copy of the model; each such "
+                      "group holds a copy; 0: all data ranks are one group"});
   options.Add("parallel.reshard_after_forward", &parallel.reshard_after_forward,
               {.operational = true,
                .doc = "with parallel.shard=full: whether a block's weights are released after its "
@@ -115,7 +117,7 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                     StrCat(resolved.Describe("parallel.ep"), " neither divides ",
                            resolved.Describe("parallel.cp"),
                            " nor is a multiple of it, and the ranks that compute a sequence are "
-                           "the first to share out experts: use powers of two"));
+                           "the first to split experts: use powers of two"));
     }
     if (parallel.pp == 1 && parallel.schedule != d.schedule) {
       resolved.Fail({"parallel.schedule", "parallel.pp"},
@@ -134,6 +136,12 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                     StrCat(resolved.Describe("parallel.shard_ranks"),
                            " does nothing without parallel.shard = \"full\", \"gradients\" or "
                            "\"optimizer\": add one of them, or leave parallel.shard_ranks out"));
+    }
+    if (parallel.shard_ranks == 1) {
+      resolved.Fail({"parallel.shard_ranks"},
+                    StrCat(resolved.Describe("parallel.shard_ranks"),
+                           " shards nothing, since each rank would have a whole copy: use 2 or "
+                           "more, or parallel.shard = \"none\""));
     }
     if (parallel.shard != "full" && !parallel.reshard_after_forward) {
       resolved.Fail({"parallel.reshard_after_forward", "parallel.shard"},

@@ -1,4 +1,4 @@
-// Options that say how ranks share out a model.
+// Options that say how a model is divided among ranks.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@ struct ParallelOptions {
   int64_t shard_ranks = 0;  // 0: all
   bool reshard_after_forward = true;
 
-  // The parts in which sums that tp shares out are made.
+  // The parts in which sums that are split across tp are made.
   int64_t tensor_parts() const { return virtual_tp > 0 ? virtual_tp : tp; }
   // The pairs of chunks into which sequences are cut; 1: they are not.
   int64_t context_pairs() const { return virtual_cp > 0 ? virtual_cp : cp; }
-  // How many neighbouring data ranks share out the experts, with the ranks that compute the same
-  // sequences as each of them. 1: these share them out alone.
+  // Across how many neighbouring data ranks, with the ranks that compute the same sequences as each
+  // of them, the experts are split. 1: only across the latter.
   int64_t data_ranks_of_experts() const { return std::max<int64_t>(1, ep / cp); }
 };
 

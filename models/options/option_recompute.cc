@@ -22,6 +22,8 @@ std::string Joined(const auto& words) {
 
 }  // namespace
 
+std::string RecomputableOps() { return Joined(kOps); }
+
 RecomputeChoice ParseRecompute(std::string_view text) {
   if (text == "none") return {};
   if (text == "auto") return {.automatic = true};
@@ -32,7 +34,7 @@ RecomputeChoice ParseRecompute(std::string_view text) {
   for (std::string& word : WordsOf(text)) {
     if (std::find(kOps.begin(), kOps.end(), word) == kOps.end()) {
       throw InputError(StrCat("must be none, auto, block, attention, mlp, or operations of ",
-                              Joined(kOps), ", as in gelu,layer_norm"));
+                              RecomputableOps(), ", as in gelu,layer_norm"));
     }
     choice.ops.push_back(std::move(word));
   }

@@ -13,8 +13,8 @@ struct RecomputeChoice {
   enum class Part { kNone, kBlock, kAttention, kMlp, kOps };
   Part part = Part::kNone;
   std::vector<std::string> ops{};  // kOps
-  int64_t layers = -1;             // only of the first so many blocks; -1: of all
-  // The first so many blocks, as many as memory asks for, are yet to be chosen.
+  int64_t layers = -1;             // recompute only in the first `layers` blocks; -1: in all
+  // `auto`: `layers` is still to be chosen by the memory plan.
   bool automatic = false;
 
   bool operator==(const RecomputeChoice&) const = default;
@@ -23,6 +23,9 @@ struct RecomputeChoice {
 // Parses none, auto, block, attention, mlp, or operations as in "gelu,layer_norm". Throws
 // InputError; the message does not say where the text came from.
 RecomputeChoice ParseRecompute(std::string_view text);
+
+// The operations that ParseRecompute takes: "gelu, silu, ...".
+std::string RecomputableOps();
 
 // "the blocks of the first 3 of 12 layers", "the MLPs", "the results of gelu, layer_norm"; for
 // kNone "nothing".

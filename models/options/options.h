@@ -40,15 +40,15 @@ struct OptionSpec {
   // Returns why a string can't be used and what to write instead, or "". Runs before choices, and
   // for each string of a list.
   std::function<std::string(const std::string&)> check{};
-  // Of a string that was true or false in earlier versions: the words that false and true stand
-  // for, wherever they are still written.
+  // For a string that was true or false in earlier versions: the words that false and true stand
+  // for where they are still written.
   std::vector<std::string> formerly{};
   // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
   // True if the option affects where, how fast or how verbosely a program runs, but its numbers at
-  // most by rounding: runs that differ only in such options count as the same run. Those that
-  // decide bits, as the parts do in which sums are made (parallel.*, virtual.*), a run that
-  // promises these compares by itself (models/checkpoint/run_folder.cc).
+  // most by rounding: runs that differ only in such options count as the same run. A run that
+  // promises bits compares the options that decide them (parallel.*, virtual.*) itself
+  // (models/checkpoint/run_folder.cc).
   bool operational = false;
   // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
   std::string doc{};
@@ -76,7 +76,7 @@ class Options {
   Options& operator=(const Options&) = delete;
 
   // Binds "section.key" (lower case, digits, '_'; the section may have several parts or none) to a
-  // variable that outlives the registry. What the variable holds now is the default.
+  // variable that outlives the registry. The variable's value at this call is the default.
   void Add(std::string key, bool* value, OptionSpec spec);
   void Add(std::string key, int64_t* value, OptionSpec spec);
   void Add(std::string key, double* value, OptionSpec spec);
@@ -85,10 +85,10 @@ class Options {
   void Add(std::string key, TextList* value, OptionSpec spec);
   // A switch such as --dry_run: on the command line only, not part of the configuration.
   void AddFlag(std::string name, bool* value, std::string doc);
-  // An option that earlier versions had. `meaning` is the value that stands for what is always done
-  // now, and is ignored, so that configurations of those versions still load; any other value is an
-  // error that ends with `instead`, what to write: "write train.steps = N". The option is neither
-  // listed nor dumped.
+  // An option that earlier versions had. The value `meaning` stands for today's only behaviour and
+  // is ignored, so that configurations of those versions still load; any other value is an error
+  // that ends with `instead`, such as "write train.steps = N". The option is neither listed nor
+  // dumped.
   void AddRemoved(std::string key, OptionValue meaning, std::string instead);
   // A string option that names one of the presets, or none when empty. At most one per registry.
   void AddPresets(std::string key, std::string* value, std::vector<Preset> presets,

@@ -158,7 +158,7 @@ weight_decay = 0.1
 clip = 1.0
 )";
 
-// The same with experts half as wide, two to a token: as many active parameters, but for the
+// The same with experts half as wide, two to a token: as many active parameters, except for the
 // router.
 std::string MixtralTiny() {
   std::string text = kLlamaTiny;

@@ -22,7 +22,7 @@ struct DpoOptions {
   double label_smoothing = 0;
 };
 
-// Of P pairs of answers.
+// The loss of P pairs of answers.
 struct PreferenceLoss {
   Tensor losses;            // [P]
   Tensor chosen, rejected;  // [P]: the answers' rewards, beta (policy - reference); no gradient

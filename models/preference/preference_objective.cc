@@ -23,7 +23,7 @@ Tensor LogProbabilities(LanguageModel& model, const Tensor& ids, const Tensor& t
   const Tensor losses = model.Loss(ids, targets);
   LS_CHECK(losses.ndim() == 1,
            "preferences need the losses of whole rows, and the head of this "
-           "model returns only their sum: its vocabulary is shared out among ranks");
+           "model returns only their sum: its vocabulary is split across ranks");
   return -losses;
 }
 

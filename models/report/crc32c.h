@@ -7,8 +7,8 @@
 namespace lockstep::models {
 
 uint32_t Crc32c(std::string_view bytes);
-// As stored beside the bytes: rotated right by 15 bits, plus a constant, since a CRC is weak for
-// data that contains CRCs.
+// The form in which it is stored with the bytes: rotated right by 15 bits, plus a constant, since a
+// CRC is weak for data that contains CRCs.
 uint32_t MaskedCrc32c(std::string_view bytes);
 
 }  // namespace lockstep::models

@@ -44,7 +44,8 @@ constexpr Field kFields[] = {
     {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
 };
 
-// Of pairs, all of them or none: reward_chosen, ..., and with a prefix those of an evaluation.
+// With pairs, all of these are there, else none: reward_chosen, ..., and with a prefix those of an
+// evaluation.
 constexpr std::pair<const char*, double PreferenceMetrics::*> kPreferenceFields[] = {
     {"reward_chosen", &PreferenceMetrics::chosen},
     {"reward_rejected", &PreferenceMetrics::rejected},

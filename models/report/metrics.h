@@ -50,8 +50,8 @@ struct StepMetrics {
   double expert_most = 0, expert_least = 0;
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   std::optional<double> val_loss;  // after the update, if evaluated
-  // Of preference tuning, whose losses are nats per pair: of the step's pairs, and of those held
-  // out.
+  // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the
+  // pairs held out.
   std::optional<PreferenceMetrics> preference, val_preference;
 };
 

@@ -13,7 +13,7 @@ namespace lockstep::models {
 
 enum class Health { kGood, kWatch, kBad, kUnknown };  // kUnknown: too early to tell
 
-// What the history does not say.
+// Facts of the run that are not in its history.
 struct RunPlan {
   int64_t steps = 0;  // of the whole run
   int64_t tokens_per_step = 0;
@@ -40,7 +40,7 @@ struct RunHealth {
 
 // The rules, all on curves smoothed over a twentieth of the run:
 //   diverging    a loss that is not finite, or a training loss that has risen by a quarter of its
-//                total fall
+//                total fall, and by at least 0.1 nats
 //   overfitting  a validation loss over 1% above its best while the training loss kept falling
 //   falling      0.5% or more over the last third of the run; else flat
 // Gradients: spikes are steps at 10 times the median norm in the later half of the run; there, the

@@ -32,7 +32,8 @@ class Curve {
   double sum() const { return sum_; }
   // Over all buckets that overlap the steps in [first, last]. 0 if there are none.
   double Mean(int64_t first, int64_t last) const;
-  // Of the means of the same buckets. share = 0.5: the median, which one slow step does not affect.
+  // The quantile of the means of the same buckets. share = 0.5: the median, which one slow step
+  // does not affect.
   double Quantile(double share, int64_t first, int64_t last) const;
   double Median(int64_t first, int64_t last) const { return Quantile(0.5, first, last); }
 
@@ -84,7 +85,7 @@ class RunHistory {
 
   double clip_;
   int64_t val_losses_ = 0;                // how many so far
-  int64_t val_stride_ = 1;                // thinning keeps one of so many
+  int64_t val_stride_ = 1;                // thinning keeps one in this many
   std::vector<int64_t> val_loss_number_;  // of each point in val_loss, from 0
   int64_t clipped_steps_ = 0, skipped_steps_ = 0;
   Curve skipped_;  // 1 where a step was, with a loss scale

@@ -13,6 +13,9 @@
 namespace lockstep::models {
 namespace {
 
+// Of all updates, that a run skips; a scale that is much too high at first is halved once a step.
+constexpr double kManySkips = 0.1;
+
 std::string CommandOf(const std::string& program) {
   return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
 }
@@ -40,6 +43,7 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 
 void RunProgress::Add(const StepMetrics& m) {
   ++steps_;
+  if (m.skipped) ++skipped_;
   tokens_ += std::llround(m.tokens_per_second * m.ms * 1e-3);
   seconds_ += m.ms / 1e3;
 }
@@ -48,16 +52,20 @@ void RunProgress::PrintStep(const StepMetrics& m) {
   const double seconds_per_step = seconds_ / static_cast<double>(steps_);
   const double per_second = static_cast<double>(tokens_) / seconds_;
   const std::string share = utilization_.Describe(per_second);
+  const std::string norm = m.skipped ? "infinite" : fmt::format("{:.2f}", m.grad_norm);
+  const std::string skipped =
+      skipped_ > 0 ? fmt::format(" | {} of {} updates skipped", skipped_, steps_) : "";
   Print(fmt::format(
-      "step {:>{}}/{} | loss {:.4f}{} | norm {:.2f} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta "
-      "{}",
+      "step {:>{}}/{} | loss {:.4f}{} | norm {}{} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
       m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, Describe(m.preference),
-      m.grad_norm, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
+      norm, skipped, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
       share.empty() ? "" : " | ", share,
       FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
   total_tokens_ += tokens_;
   total_seconds_ += seconds_;
-  steps_ = tokens_ = 0;
+  total_steps_ += steps_;
+  total_skipped_ += skipped_;
+  steps_ = tokens_ = skipped_ = 0;
   seconds_ = 0;
 }
 
@@ -102,11 +110,23 @@ void RunProgress::PrintEnd(const End& end) const {
                                              FormatBytes(static_cast<double>(end.resident_bytes)))
                                : ""));
   }
+  if (total_skipped_ > 0) {
+    const bool many =
+        static_cast<double>(total_skipped_) >= kManySkips * static_cast<double>(total_steps_);
+    const std::string text = fmt::format(
+        "{} of {} updates were skipped, since a gradient times the loss scale was infinite",
+        total_skipped_, total_steps_);
+    many ? Warn(text +
+                ": those steps learnt nothing; use train.precision=bf16, or a lower "
+                "train.loss_scale")
+         : Print(text);
+  }
   if (evaluations_ > 0) {
     // A resumed run may evaluate only once.
     const std::string first = evaluations_ > 1 ? fmt::format("{:.4f} -> ", first_val_loss_) : "";
-    Print(fmt::format("validation loss {}{:.4f}, best {:.4f}", first, last_val_loss_,
-                      end.best_val_loss));
+    Print(
+        fmt::format("validation loss {}{:.4f}{}", first, last_val_loss_,
+                    end.best_val_loss != 0 ? fmt::format(", best {:.4f}", end.best_val_loss) : ""));
   }
   Print("report " + end.report);
   const std::string& folder = setup_.config.out_dir;

@@ -46,10 +46,10 @@ class RunProgress {
 
   struct End {
     int64_t step = 0;
-    double seconds = 0;          // wall time of this process's steps and everything between them
-    int64_t peak_bytes = 0;      // of tensors
-    int64_t resident_bytes = 0;  // peak of the process; 0: unknown
-    double best_val_loss = 0;
+    double seconds = 0;            // wall time of this process's steps and everything between them
+    int64_t peak_bytes = 0;        // of tensors
+    int64_t resident_bytes = 0;    // peak of the process; 0: unknown
+    double best_val_loss = 0;      // 0: there is none
     int64_t best_checkpoint = -1;  // as in RunPlan
     std::string report;            // its path
   };
@@ -58,8 +58,9 @@ class RunProgress {
  private:
   const RunSetup& setup_;
   const Utilization utilization_;
-  int64_t steps_ = 0;                      // since the last line
-  int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line, and before it
+  int64_t steps_ = 0, total_steps_ = 0;      // since the last line, and before it
+  int64_t skipped_ = 0, total_skipped_ = 0;  // of these, whose updates were skipped
+  int64_t tokens_ = 0, total_tokens_ = 0;    // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
   int evaluations_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0;

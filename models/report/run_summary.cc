@@ -175,7 +175,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   }
   if (c.parallel.tensor_parts() > 1) {
     facts.emplace_back("layers",
-                       fmt::format("shared out among {} {}, sums in {} parts", tp,
+                       fmt::format("split across {} {}, sums in {} parts", tp,
                                    tp == 1 ? "rank" : "ranks", c.parallel.tensor_parts()));
   }
   const bool shards_weights = c.parallel.shard == "full";

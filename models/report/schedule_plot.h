@@ -8,7 +8,7 @@
 namespace lockstep::models {
 
 // A row per rank and a box per action, of the width that it takes if forward, input gradient and
-// weight gradient take equally long. Later stages of a rank are darker. Of more than 32 ranks or
+// weight gradient take equally long. Later stages of a rank are darker. With more than 32 ranks or
 // 4,000 actions only the first ranks are drawn, and a line says so.
 std::string SvgSchedule(const dist::PipelineSchedule& schedule);
 

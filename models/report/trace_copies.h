@@ -1,4 +1,4 @@
-// Copies between a GPU and the host in a trace, beside what the GPU computes with them.
+// Copies between a GPU and the host in a trace, next to the GPU's computation.
 #pragma once
 
 #include <array>

@@ -295,17 +295,16 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
                .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
                       "Hugging Face folder"});
-  options.Add(
-      "adapter", &c.adapters,
-      {.aliases = {"lora", "adapters", "lora_path"},
-       .doc = "a folder of adapters of the checkpoint's weights, as PEFT or a run has it; of "
-              "several each continues all prompts"});
+  options.Add("adapter", &c.adapters,
+              {.aliases = {"lora", "adapters", "lora_path"},
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); with "
+                      "several, each continues all prompts"});
   options.Add("base", &c.base,
               {.choices = {"auto", "model", "nf4", "nf4_single"},
                .aliases = {"lora.base", "bnb_4bit_quant_type"},
                .doc = "the matrices of attention and MLPs: model (f32), nf4 (4 bits, with 8-bit "
-                      "scales), nf4_single (with f32 scales); auto: what the adapter was trained "
-                      "beside, or what they are in the checkpoint"});
+                      "scales), nf4_single (with f32 scales); auto: as the adapter was trained or, "
+                      "without one, as in the checkpoint"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("prompt", &c.prompts,
@@ -313,10 +312,10 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("prompt_file", &c.prompt_file,
               {.doc = "a file with one prompt per line; they follow those of --prompt"});
   options.Add("chat", &c.chat,
-              {.doc = "have a conversation by the model's chat template: prompts, or else lines of "
-                      "standard input, are what the user says, and the model answers each"});
+              {.doc = "have a conversation by the model's chat template: the user says the "
+                      "prompts, or else the lines of standard input, and the model answers each"});
   options.Add("system", &c.system,
-              {.aliases = {"system_prompt"}, .doc = "--chat: what the system says first"});
+              {.aliases = {"system_prompt"}, .doc = "--chat: the system message"});
   options.Add("chat_template", &c.chat_template,
               {.doc = "--chat: a chat_template.jinja, or a folder with one; empty: the "
                       "checkpoint's"});
@@ -377,6 +376,10 @@ int SampleGpt(const SampleConfig& c) {
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
   const std::string folder = CheckpointOf(c.checkpoint);
+  if (is_main) {
+    VerifyModelAndBase(folder);
+    for (const std::string& adapter : c.adapters) VerifyModel(CheckpointOf(adapter));
+  }
   const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,

@@ -42,7 +42,7 @@ void AddSampleOptions(Options& options, SampleConfig& config);
 // Prints text to stdout and speed to stderr. Returns the exit code. Throws InputError.
 //
 // Started as several ranks (ReadRendezvous), each has a part of every layer, and the first prints:
-// the text of one process, but for ties within the rounding of f32.
+// the text of one process, except for ties within the rounding of f32.
 int SampleGpt(const SampleConfig& config);
 
 }  // namespace lockstep::models

@@ -19,9 +19,9 @@ std::string BaseFor(const std::string& option, const std::string& folder,
     const std::string of_adapter = adapter.base_kind().empty() ? stored : adapter.base_kind();
     if (base.empty()) base = of_adapter;
     if (base == of_adapter) continue;
-    throw InputError(StrCat(all[0].folder(), " was trained beside weights of the kind ", base,
-                            ", and ", adapter.folder(), " beside ", of_adapter,
-                            ": say which ones all are to have with --base"));
+    throw InputError(StrCat(all[0].folder(), " was trained on weights of the kind ", base, ", and ",
+                            adapter.folder(), " on ", of_adapter,
+                            ": choose the kind for all of them with --base"));
   }
   return base.empty() ? stored : base;
 }
@@ -35,7 +35,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
   if (base != "model") {
     if (ranks->size() > 1) {
       throw InputError(StrCat("weights in 4 bits (", base, ") have blocks that ", ranks->size(),
-                              " processes cannot share out: use one process, or --base=model"));
+                              " processes cannot split: use one process, or --base=model"));
     }
     QuantizeBase(*model, base == "nf4");
   }
@@ -49,12 +49,12 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
 void CheckDivides(const GptConfig& shape, int ranks) {
   const int64_t keys = shape.key_heads();
   if (const int64_t experts = shape.mixture.n_expert; experts % ranks != 0) {
-    throw InputError(StrCat("the model's ", experts, " experts cannot be shared out among ", ranks,
+    throw InputError(StrCat("the model's ", experts, " experts cannot be split across ", ranks,
                             " processes: use --nproc with a divisor of them"));
   }
   if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
   throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
-                          " keys and values, cannot be shared out among ", ranks,
+                          " keys and values, cannot be split across ", ranks,
                           " processes: use --nproc with a divisor of the heads that divides the "
                           "others or is a multiple of them"));
 }

@@ -12,23 +12,23 @@
 
 namespace lockstep::models {
 
-// What the matrices of attention and MLPs are to be: "model" (f32), or in 4 bits "nf4" or
-// "nf4_single", as lora.base has it. `option` says so, unless it is "auto": then they are what the
-// adapters were trained beside, those of `folder` or of the list; where no adapter tells, what they
-// are in the folder. InputError if several adapters were trained beside different ones.
+// The storage of attention and MLP matrices: "model" (f32), or in 4 bits "nf4" or "nf4_single", as
+// in lora.base. It is `option`, unless that is "auto": then it is that of the base on which the
+// adapters (those of `folder` and of the list) were trained or, without adapters, the folder's.
+// InputError if adapters were trained on different bases.
 std::string BaseFor(const std::string& option, const std::string& folder,
                     const std::vector<PeftAdapter>& adapters);
 
 // The model of a checkpoint or a Hugging Face folder, on this device. `base` is BaseFor's: matrices
 // in 4 bits are quantised one by one as they are read, and the unquantised model is never in
-// memory. `adapter` may be null; one that the folder has itself is in effect without it. Of several
-// ranks each has its part. InputError if the adapter does not fit the model, and for weights in 4
-// bits on several ranks.
+// memory. `adapter` may be null; one that the folder has itself is in effect without it. With
+// several ranks, each has its part. InputError if the adapter does not fit the model, and for
+// weights in 4 bits on several ranks.
 std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,
                                       const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
                                       Device device);
 
-// InputError if so many ranks cannot share out a model of this shape.
+// InputError if a model of this shape cannot be split across `ranks` ranks.
 void CheckDivides(const GptConfig& shape, int ranks);
 // Gives this rank its part of a model that only generates text, before it has weights. A vocabulary
 // that does not divide among the ranks stays whole. Throws ArgumentError if the heads do not.

@@ -14,8 +14,8 @@ struct WeightsFolder {
   const Options& options;
   const std::string& path;
 
-  // Fails if the user asked for another value than that of the weights. With `zero_is_open` 0 asks
-  // for that of the weights.
+  // Fails if the user asked for a value that differs from that of the weights. With `zero_is_open`
+  // 0 means that of the weights.
   template <class T>
   void Adopt(std::string_view key, T* option, T of_weights, bool zero_is_open = false) const {
     const bool open = zero_is_open && *option == T{};
@@ -81,15 +81,15 @@ void AdoptMixture(const WeightsFolder& weights, const GptConfig& shape, ModelOpt
   CheckMixture(options, *m, weights.path);
 }
 
-// Fails unless training goes on with these adapters as they are: so does a dry run, which reads no
-// weights.
+// Fails unless training continues with these adapters as they are: so does a dry run, which reads
+// no weights.
 void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
   const bool has_own = !lora.init_from.empty();
   if (lora.rank == 0 && !has_own) {
     options.Fail({"init_from", "lora.rank"},
                  StrCat(adapter.folder(), " has adapters, and without lora.rank all weights are ",
                         "trained: use lora.rank = ", adapter.config().rank,
-                        " to go on with these, or merge them first (export_gpt --checkpoint=",
+                        " to continue with these, or merge them first (export_gpt --checkpoint=",
                         adapter.folder(), " --out=merged)"));
   }
   if (!has_own && adapter.config().rank_pattern.empty() && lora.rank != adapter.config().rank) {
@@ -101,7 +101,7 @@ void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraO
   if (kind.empty() || kind == lora.base) return;
   options.Fail({"lora.base"},
                StrCat(options.Describe("lora.base"), ", but the adapters of ", adapter.folder(),
-                      " were trained beside weights in 4 bits: use lora.base = \"", kind, "\""));
+                      " were trained on weights in 4 bits: use lora.base = \"", kind, "\""));
 }
 
 }  // namespace

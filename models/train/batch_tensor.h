@@ -17,7 +17,7 @@ inline Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& ba
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
 
-// Those of the batch; undefined if it does not say where they begin.
+// The documents of the batch; undefined if it does not say where they begin.
 inline nn::Documents DocumentsOf(const data::Batch& batch, Device device) {
   if (batch.first_key.empty()) return {};
   if (device.is_meta()) return {ToTensor({}, batch, device), ToTensor({}, batch, device)};

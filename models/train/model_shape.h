@@ -6,7 +6,7 @@
 
 namespace lockstep::models {
 
-// The shape that the options ask for; vocab_size is copied, even if it is 0.
+// The shape that the options describe; vocab_size is copied, even if it is 0.
 GptConfig ToGptConfig(const ModelOptions& model);
 
 // Sets what the options say of a mixture and is no part of a model's shape: the coefficients of its

@@ -55,10 +55,13 @@ bool IsSharded(const RunSetup& setup) {
   return setup.data_ranks > 1 && setup.config.parallel.shard != "none";
 }
 
-bool SavesParts(const RunSetup& setup) {
+bool SharesOutModel(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
-  return (IsSharded(setup) || parallel.pp > 1 || parallel.tp > 1 || parallel.ep > 1) &&
-         setup.config.checkpoint.sharded && setup.model.lora.rank == 0;
+  return IsSharded(setup) || parallel.pp > 1 || parallel.tp > 1 || parallel.ep > 1;
+}
+
+bool SavesParts(const RunSetup& setup) {
+  return SharesOutModel(setup) && setup.config.checkpoint.sharded && setup.model.lora.rank == 0;
 }
 
 std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh) {

@@ -1,4 +1,4 @@
-// How the ranks of a run share out a model and the samples of its steps.
+// How a run divides a model and the samples of its steps among its ranks.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ struct MeshGroups {
   // dp: the same part of the model, other samples. Where the reducer sums over sequences, too
   // (`sums_context`), dp and cp.
   std::shared_ptr<dist::ProcessGroup> data;
-  // Where the model has several copies: the ranks of one that share it out, and those with the same
-  // part of other copies. Otherwise null, and `data` shares it out.
+  // Where the model has several copies: the ranks that hold the shards of one, and those with the
+  // same shard of other copies. Otherwise null, and `data` holds the shards.
   std::shared_ptr<dist::ProcessGroup> shard, replicate;
   std::shared_ptr<dist::ProcessGroup> context;  // cp: other parts of the same sequences
   std::shared_ptr<dist::ProcessGroup> tensor;   // tp: other parts of the same layers
-  // ep and edp: the ranks that share out the experts, and those that have the same ones. In
-  // `experts` there are so many ranks of `data`.
+  // ep and edp: the ranks that split the experts, and those that have the same ones.
+  // `data_ranks_of_experts`: how many ranks of `data` are in `experts`.
   std::shared_ptr<dist::ProcessGroup> experts, expert_copies;
   int64_t data_ranks_of_experts = 1;
   // pp and the axes of `data`, for small values on the host: what stages and samples add up to.
@@ -62,21 +62,23 @@ struct ParallelPlan {
   int64_t context_pairs = 1;
   // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.
   bool sums_context_with_data = false;
-  // How the data ranks work together: with `shard` they also share out weights and optimizer state,
+  // How the data ranks work together: with `shard` they also shard weights and optimizer state,
   // with `reducer` they only sum gradients. Neither: a single process, in the library's order.
   std::optional<dist::ShardOptions> shard = {};
   std::optional<dist::ReducerOptions> reducer = {};
 };
 
-// How the ranks of a run share it out. `trace` (may be null) gets spans of what they exchange.
+// How a run is divided among its ranks. `trace` (may be null) gets spans of what they exchange.
 ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
 
-// Whether ranks share out more of the model than its samples.
+// Whether weights or optimizer state are sharded, too, rather than only samples partitioned.
 bool IsSharded(const RunSetup& setup);
+// Whether ranks have different parts of the weights, or of what an optimizer keeps of them.
+bool SharesOutModel(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);
-// This rank of the mesh and those of other copies of the model that have the same part of it, of
-// which each writes a share. (What a part has in common with others, such as norms, is on more.)
+// This rank of the mesh and the ranks of other copies of the model that have the same part of it;
+// each of them writes a share. (What a part has in common with others, such as norms, is on more.)
 std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.

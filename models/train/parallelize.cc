@@ -38,7 +38,8 @@ void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks) {
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   ParallelizeLayers(model, tensor);
-  // Of the experts of a tensor-parallel rank, first among those that compute a sequence together.
+  // Splits the experts of a tensor-parallel rank, first across those that compute a sequence
+  // together.
   const bool of_sequence = groups.data_ranks_of_experts == 1;
   dist::ShareExperts(model, groups.experts, of_sequence ? groups.experts : groups.context);
   if (plan.context_pairs == 1) return tensor;

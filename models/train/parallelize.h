@@ -1,4 +1,4 @@
-// A GPT on several ranks: how they share out its layers, weights and samples.
+// A GPT on several ranks: how its layers, weights and samples are divided among them.
 #pragma once
 
 #include <functional>
@@ -12,28 +12,28 @@
 
 namespace lockstep::models {
 
-// How tensor-parallel ranks share out a model of this shape.
+// How a model of this shape is split across tensor-parallel ranks.
 dist::TensorPlan GptTensorPlan(const GptConfig& config);
 
 // Gives this rank its part of each layer, before an optimizer holds the parameters. With one rank
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks);
 
-// Shares out the layers and, where plan.context_pairs is above 1, the sequences. Returns the ranks
-// that compute a sequence together, or a layer, of which there may be only one.
+// Splits the layers and, where plan.context_pairs is above 1, the sequences across ranks. Returns
+// the ranks that compute a sequence, or a layer, together; there may be only one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
 
 // Collective over the ranks that compute layers or sequences together, between steps. Throws
-// dist::ReplicaError where what these have alike differs; of data ranks dist::DataRanks does so.
-// `when` is for the message, "after step 100".
+// dist::ReplicaError if their common tensors differ. dist::DataRanks checks data ranks. `when` is
+// for the message, "after step 100".
 void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPlan& plan,
                    const std::string& when);
 
-// Shares out everything: stages, layers, sequences, samples and, with these, weights. `materialize`
-// gives the model memory: with on_meta on the meta device, where a sharded model needs dtypes
-// first; then on its own device, filled with this rank's part of the weights. A model with
-// plan.pipeline is a PipelinedGpt. Collective over all ranks of the mesh; groups and model outlive
-// the result. Returns null if nothing is to be summed. Throws ArgumentError and InputError.
+// Divides everything among ranks: stages, layers, sequences, samples and, with these, weights.
+// `materialize` gives the model memory: with on_meta on the meta device, where a sharded model
+// needs dtypes first; then on its own device, filled with this rank's part of the weights. A model
+// with plan.pipeline is a PipelinedGpt. Collective over all ranks of the mesh; groups and model
+// outlive the result. Returns null if nothing is to be summed. Throws ArgumentError and InputError.
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                              const ParallelPlan& plan,
                                              const std::function<void(bool on_meta)>& materialize);

@@ -103,7 +103,8 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
   groups.replicate = own(of_rank.replicate);
   groups.experts = of_rank.experts;  // only forwards and backwards use it, one at a time
   groups.data_ranks_of_experts = of_rank.data_ranks_of_experts;
-  // Ranks of other samples, unless ranks that compute the same sequences share out the experts.
+  // Ranks of other samples, unless the experts are split only across ranks that compute the same
+  // sequences.
   if (groups.data_ranks_of_experts > 1) groups.expert_copies = own(of_rank.expert_copies);
   data = MakeDataRanks(groups, plan, model);
   if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {

@@ -1,4 +1,4 @@
-// A GPT whose stages are on several ranks, each perhaps with its copies that share out the samples.
+// A GPT whose stages are on several ranks; the samples may be partitioned among copies of a stage.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@
 
 namespace lockstep::models {
 
-// The schedule of a step on so many ranks. Throws InputError if there is none for these numbers, or
+// The schedule of a step on these ranks. Throws InputError if there is none for these numbers, or
 // if data ranks would have different numbers of micro-batches.
 dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks);
 
@@ -62,10 +62,10 @@ class PipelineParallel : public dist::DataRanks {
                    dist::TensorRanksPtr tensor = nullptr);
   ~PipelineParallel() override;
 
-  // Collective: the gradients of a step, summed over all micro-batches. `batches`: those of
-  // micro_order(), which ranks of one pipeline have in common; `root`: the gradient of each loss,
-  // before the state's loss scale. The sums of the losses are on the last stage's rank, in the
-  // batches' order; none on the others. Parameters that are elsewhere get an empty gradient.
+  // Collective: the gradients of a step, summed over all micro-batches. `batches`: the
+  // micro-batches of micro_order(), which all ranks of a pipeline have; `root`: the gradient of
+  // each loss, before the state's loss scale. The sums of the losses are on the last stage's rank,
+  // in the batches' order; none on the others. Parameters that are elsewhere get an empty gradient.
   std::vector<HostRead> Gradients(std::span<const data::Batch> batches, double root,
                                   const StepState& state,
                                   std::span<BackwardObserver* const> observers = {});
@@ -88,7 +88,7 @@ class PipelineParallel : public dist::DataRanks {
     Stage(Gpt& gpt, int64_t begin, int64_t end, const dist::TensorRanksPtr& tensor,
           const MeshGroups& of_rank, const std::string& name, const ParallelPlan& plan);
     GptStage model;
-    MeshGroups groups;  // of the data ranks, and of those that share out experts
+    MeshGroups groups;  // of the data ranks, and of those that split the experts
     std::unique_ptr<dist::DataRanks> data;
     BackwardObserver* gradients;  // the same, or a part of it
   };

@@ -6,7 +6,7 @@
 namespace lockstep::models {
 namespace {
 
-// Of a part that multiplies by its matrices; a token meets some of the experts' only.
+// The cost of a part that multiplies by its matrices; a token uses only some experts.
 double CostOf(const Module& part, const nn::MixtureOptions& mixture) {
   double cost = 0;
   for (const auto& p : part.Parameters()) {
@@ -68,8 +68,8 @@ Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& t
   return stream.open.value.defined() ? Sum(stream) : stream.x;
 }
 
-// By the pass that would make the sum within a stage, of which the norm is not used. In backward
-// the next stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
+// By the pass that would make the sum within a stage; its norm is not used. In backward the next
+// stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
 Tensor GptStage::Sum(const nn::ResidualStream& stream) const {
   const auto sum = [](const nn::ResidualStream& part, const std::vector<Tensor>&,
                       SamplePart where) {

@@ -14,14 +14,15 @@ namespace lockstep::models {
 // [cut[s], cut[s + 1]). Throws InputError if there are fewer parts than stages.
 std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages);
 
-// Some consecutive parts, of which it shares the modules, under their names in the whole model.
+// Some consecutive parts of the model, whose modules it shares, under their names in the whole
+// model.
 class GptStage : public Module {
  public:
   // `tensor`: the ranks that compute its layers together.
   GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr tensor);
 
-  // `input`: what the stage before gave, [B, T, n_embd], of which tensor-parallel ranks each have
-  // their part of the sequence where a graph is recorded; undefined for the first stage. ids and
+  // `input`: what the stage before gave, [B, T, n_embd], where, while a graph is recorded, each
+  // tensor-parallel rank has its part of the sequence; undefined for the first stage. ids and
   // targets are i32 [B, T] and only read by the first and the last stage. The last stage gives what
   // Gpt does: the loss, or without targets the logits.
   //

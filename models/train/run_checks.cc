@@ -1,8 +1,12 @@
 #include "models/train/run_checks.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "data/dataset.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
@@ -80,8 +84,8 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
       parallel.shard != "none") {
     options.Fail({"parallel.schedule", "parallel.shard", "lora.rank"},
                  StrCat(options.Describe("parallel.schedule"),
-                        " puts embedding and head on one rank, and their weight, which is tied and "
-                        "frozen beside adapters, cannot be cut twice by ",
+                        " puts embedding and head on one rank, and their weight, which is tied "
+                        "and, with adapters, frozen, cannot be cut twice by ",
                         options.Describe("parallel.shard"),
                         ": use parallel.schedule=1f1b or parallel.shard=none"));
   }
@@ -98,11 +102,24 @@ void CheckHeldOut(const Options& options, const RunSetup& setup) {
   constexpr std::string_view kKey = "data.val_fraction";
   const bool given =
       options.IsWritten(kKey) && setup.config.data.val_fraction != DataOptions().val_fraction;
-  // What an earlier version began goes on.
+  // What an earlier version began continues.
   if (!given || !setup.dataset.val_has_files || setup.start.checkpoint) return;
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
                               " has files for validation: leave ", kKey, " out, or name only the ",
                               "files for training, as with --data.path='FOLDER/*train*.bin'"));
+}
+
+void CheckField(const Options& options, const RunSetup& setup) {
+  constexpr std::string_view kKey = "data.field";
+  const DataOptions& data = setup.config.data;
+  const bool given = options.IsWritten(kKey) && data.field != DataOptions().field;
+  if (!given || setup.start.checkpoint) return;
+  std::vector<std::string> paths = {data.path};
+  if (!data.mix.empty()) paths = setup.dataset.mixture_paths;
+  if (std::ranges::any_of(paths, data::HoldsJsonLines)) return;
+  options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because no file of ",
+                              setup.dataset.name, " is JSONL by its name: leave ", kKey,
+                              " out, or let the names of files of rows end in .jsonl"));
 }
 
 namespace {
@@ -173,7 +190,7 @@ void CheckHasDataRanks(const RunSetup& setup) {
   }
   if (parallel.shard != "none") {
     throw InputError(StrCat("parallel.shard = \"", parallel.shard,
-                            "\" shares out weights among data-parallel ranks, and ",
+                            "\" shards weights across data-parallel ranks, and ",
                             "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
                             "it would do nothing: "
                             "leave it out, or start ",
@@ -203,8 +220,8 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
             "which is not supported for the parts of '",
             p->name(), "' that parallel.tp = ", tp,
             " makes, whose queries, keys and values differ in size (model.n_kv_head): use "
-            "optim.master_weights = true with optim.state_dtype = \"fp32\", or share the model out "
-            "by parallel.shard instead of parallel.tp"));
+            "optim.master_weights = true with optim.state_dtype = \"fp32\", or shard the model by "
+            "parallel.shard instead of parallel.tp"));
       }
     }
   }
@@ -277,7 +294,9 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
     options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
   };
   if (experts == 0) {
-    fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
+    fail(
+        " splits experts across ranks, and the model has none: add model.n_expert = 8, or leave it "
+        "out");
   }
   const int64_t tp = parallel.tp;
   if (experts % (ep * tp) != 0) {
@@ -313,6 +332,10 @@ void CheckPipeline(const RunSetup& setup) {
 
 std::string NoteOnPlan(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
+  if (parallel.shard != "none" && setup.data_ranks == 1) {
+    return StrCat("parallel.shard = \"", parallel.shard,
+                  "\" shards nothing in a single process: start several, as with --nproc=4");
+  }
   const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
   if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";
   return StrCat(

@@ -9,8 +9,8 @@
 
 namespace lockstep::models {
 
-// Gradients in bf16 are rounded after each micro-batch, and what is less than half a unit in the
-// last place of their sum is lost: after some more than these, all of it.
+// Gradients in bf16 are rounded after each micro-batch, and whatever is below half a unit in the
+// last place of the sum is lost; beyond this many micro-batches that is too much.
 inline constexpr int64_t kMostSumsInBf16 = 8;
 
 // All throw InputError, which names the options and what to use instead:
@@ -24,10 +24,12 @@ void CheckOffload(const Options& options, const RunSetup& setup);
 void CheckAdapters(const Options& options, const RunSetup& setup);
 // for a fraction to hold out of data that have files for validation;
 void CheckHeldOut(const Options& options, const RunSetup& setup);
+// for a field of rows where the data have no rows;
+void CheckField(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
-// for data-parallel ranks that cannot share out the weights, or their sums;
+// for weights, or sums of gradients, that cannot be sharded across data-parallel ranks;
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
 // for sums of gradients, or shares of weights, where other axes leave one data-parallel rank;
 void CheckHasDataRanks(const RunSetup& setup);
@@ -35,12 +37,12 @@ void CheckHasDataRanks(const RunSetup& setup);
 void CheckTensorParallel(const RunSetup& setup);
 // for sequences that they cannot compute together;
 void CheckContextParallel(const Options& options, const RunSetup& setup);
-// for experts that they cannot share out;
+// for experts that cannot be split across ranks;
 void CheckExpertParallel(const Options& options, const RunSetup& setup);
 // and for a model or a step that does not fit a pipeline.
 void CheckPipeline(const RunSetup& setup);
 
-// What the user should know of a plan that gives the right weights, but gains nothing; "": nothing.
+// A note on a plan that gives the right weights, but gains nothing; "": none.
 std::string NoteOnPlan(const RunSetup& setup);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);

@@ -14,8 +14,8 @@
 namespace lockstep::models {
 namespace {
 
-// The tokenizer beside the weights, or null. Also null for token files, which need none, if
-// Lockstep does not support its kind.
+// The tokenizer from the folder of the weights, or null. Also null for token files, which need
+// none, if Lockstep does not support its kind.
 std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, bool token_files) {
   const std::string file = JoinPath(weights, "tokenizer.json");
   if (!PathExists(file)) return nullptr;
@@ -70,7 +70,7 @@ bool KeepTheirTokenizer(const DataOptions& data) {
     return data.tokenizer == "char" ? data::HoldsTokenFiles(path) : data::HoldsPreparedFiles(path);
   };
   if (data.mix.empty()) return keep(data.path);
-  // Texts take the tokenizer of token files beside them.
+  // Texts take the tokenizer of the token files in the mixture.
   return std::ranges::any_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
 }
 

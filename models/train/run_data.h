@@ -13,13 +13,12 @@ namespace lockstep::models {
 bool Prefers(const RunConfig& config);
 // Whether the data are rendered by a chat template.
 bool HoldsConversations(const RunConfig& config);
-// Whether tokens see only those of their own document.
+// Whether tokens attend only to their own document.
 bool MasksDocuments(const RunConfig& config, bool conversations);
 
-// The configuration, with the tokenizer that a preset names, and not the user, given up for that of
-// the data, data.tokenizer = "auto": of token files no char tokenizer can be made, and those of
-// `prepare` have their own. Written down, it opens the same data again. InputError for a malformed
-// manifest.
+// The configuration; a tokenizer that a preset names, not the user, gives way to the data's,
+// data.tokenizer = "auto": no char tokenizer can be made from token files, and those of `prepare`
+// have their own. Written down, it opens the same data again. InputError for a malformed manifest.
 RunConfig SettleTokenizer(const Options& options, const RunConfig& config);
 
 // Opens the data into `setup`, with the tokenizer and the chat template of the folder `weights`,

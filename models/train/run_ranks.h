@@ -29,8 +29,8 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 // in the library's order, where a reducer makes it.
 bool SumsContextWithData(const RunConfig& config);
 
-// How many ranks share out the samples of a step: those of the run that are not needed for
-// parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
+// Among how many ranks the samples of a step are partitioned: those of the run that are not needed
+// for parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
 
 // All processes of the run, as `rank` of them sees them.

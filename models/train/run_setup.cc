@@ -95,6 +95,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
   CheckHeldOut(options, setup);
+  CheckField(options, setup);
   if (weights.empty()) {
     const char* key = config.lora.rank > 0 ? "lora.rank" : "lora.init_from";
     if (config.lora.rank > 0 || !config.lora.init_from.empty()) {

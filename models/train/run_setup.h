@@ -15,7 +15,7 @@
 namespace lockstep::models {
 
 struct RunSetup {
-  // As given, but for a preset's tokenizer that gives way to the data's (SettleTokenizer); the
+  // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer); the
   // fields below settle what it leaves open.
   RunConfig config;
   RunStart start;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/allocator.h"
+#include "core/io/file.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
@@ -12,12 +13,14 @@
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/hf_model.h"
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
 #include "models/memory/memory_advice.h"
 #include "models/memory/memory_plan.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
+#include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"
 #include "models/train/run_ranks.h"
@@ -50,6 +53,35 @@ void CheckContinues(const RunSetup& setup) {
         StrCat(text, ", or accept the difference with --checkpoint.resume=", setup.config.out_dir));
   }
   Warn(text);
+}
+
+// --eval_only needs weights, and data: those of the run, unless the user names others.
+void CheckEvaluation(const Options& options, const RunConfig& config) {
+  const std::string& from = config.init_from;
+  if (from.empty()) {
+    throw InputError(
+        StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
+               "--init_from=",
+               config.out_dir, "/latest"));
+  }
+  const std::string checkpoint = CheckpointOf(from);
+  const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
+  if (!of_run || options.IsWritten("data.path") || options.IsWritten("data.mix")) return;
+  const std::string toml = ReadTrainerState(checkpoint).config_toml;
+  const DataOptions data = RunConfigFromToml(toml, checkpoint).data;
+  if (data.path.empty() && data.mix.empty()) return;
+  std::string file = "RUN/config.toml";
+  // RUN, RUN/latest, or RUN/checkpoints/step-...
+  for (const std::string& run : {from, ParentPath(from), ParentPath(ParentPath(from))}) {
+    if (!PathExists(JoinPath(run, "config.toml"))) continue;
+    file = JoinPath(run, "config.toml");
+    break;
+  }
+  throw InputError(StrCat(
+      from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
+      data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
+      "embedded corpus: for the run's own, train_gpt ", file, " --eval_only --init_from=", from,
+      "; for others, name them with --data.path"));
 }
 
 // A line for each source of a mixture.
@@ -97,6 +129,14 @@ uint64_t HashOfStart(const RunSetup& setup) {
   return hash;
 }
 
+// The run will replace or remove out_dir/model at its end.
+std::string CheckOldModel(const RunSetup& setup) {
+  const std::string& folder = setup.config.out_dir;
+  const auto step = SavesParts(setup) ? CheckHfModel(folder) : StepOfHfModel(folder);
+  if (!step || setup.start.step >= setup.steps) return "";
+  return StrCat(folder, "/model has the weights of step ", *step, " until this run ends");
+}
+
 // Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
@@ -128,22 +168,28 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
-  RunStart start;
-  if (!only_evaluate) {
-    start = ranks.FromMain([&] {
+  const RunStart start = ranks.FromMain([&] {
+    RunStart from;
+    if (!only_evaluate) {
       lock = LockRunFolder(config.out_dir, Warn);
-      return PrepareRunFolder(SettleTokenizer(options, config), Warn);
-    });
-    // The folder is locked now, so this run may write its flight records there.
-    if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  }
+      from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
+    }
+    if (from.checkpoint) return from;  // verified
+    if (!config.init_from.empty()) VerifyModelAndBase(CheckpointOf(config.init_from));
+    if (!config.lora.init_from.empty()) VerifyModel(config.lora.init_from);
+    return from;
+  });
+  // The folder is locked now, so this run may write its flight records there.
+  if (recorder && !only_evaluate) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
   MemoryPlan memory;
   uint64_t start_hash = 0;
+  std::string old_model;  // a note on the main rank; may be empty
   ranks.OnEveryRank([&] {
     setup = PrepareRun(options, config, start, device, ranks.size());
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
+    if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
     if (ranks.control()) start_hash = HashOfStart(setup);
     memory = SettleMemory(setup, rendezvous);
     return "";
@@ -168,6 +214,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       if (!only_evaluate) WarnOf(options, setup);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      if (!old_model.empty()) Print(old_model);
       if (only_evaluate) return;
       PrintMixture(setup);
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
@@ -190,33 +237,28 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  const bool only_evaluate = mode == RunMode::kEvaluate;
-  if (only_evaluate && config.init_from.empty()) {
-    throw InputError(
-        StrCat("--eval_only says nothing of random weights: name what to evaluate, as "
-               "with --init_from=",
-               config.out_dir, "/latest"));
-  }
-  if (mode == RunMode::kDryRun) {
+  if (mode.evaluates) CheckEvaluation(options, config);
+  if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    setup.evaluates_only = mode.evaluates;
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    WarnOf(options, setup);
+    if (!mode.evaluates) WarnOf(options, setup);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
-    PrintRow(setup);
-    Print("dry run: nothing was written or trained");
+    if (!mode.evaluates) PrintRow(setup);
+    Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;
   }
   if (rendezvous.world_size == 1) {
-    return TrainRanks(options, config, rendezvous, device, nullptr, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, nullptr, mode.evaluates);
   }
   const auto recorder =
       std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
   try {
-    return TrainRanks(options, config, rendezvous, device, recorder, only_evaluate);
+    return TrainRanks(options, config, rendezvous, device, recorder, mode.evaluates);
   } catch (const std::exception& e) {
     recorder->Write(e.what());
     throw;

@@ -22,14 +22,14 @@ int main(int argc, char** argv) {
              "processes on this machine.",
          .example = "train_gpt --data.path=input.txt --model.preset=shakespeare-char-cpu"});
     models::AddRunOptions(options, config);
-    bool dry_run = false, eval_only = false;
-    options.AddFlag("dry_run", &dry_run, "only print what would be trained");
-    options.AddFlag("eval_only", &eval_only,
-                    "only print the validation loss of init_from, on data.path as it would be "
-                    "split and shared out for training; write no files");
+    models::RunMode mode;
+    options.AddFlag("dry_run", &mode.dry_run, "only print what would be trained, or evaluated");
+    options.AddFlag("eval_only", &mode.evaluates,
+                    "only print the validation loss of init_from, on data.path (for a run's own: "
+                    "RUN/config.toml) as it would be split and partitioned for training; write no "
+                    "files");
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
-    using enum models::RunMode;
-    return models::TrainGpt(options, config, dry_run ? kDryRun : eval_only ? kEvaluate : kTrain);
+    return models::TrainGpt(options, config, mode);
   } catch (const std::exception& e) {
     std::fflush(stdout);
     dist::TellLauncher(e);

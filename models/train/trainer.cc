@@ -32,7 +32,7 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   if (options.parallel) {
     const dist::DataRanks& parallel = *options.parallel;
     LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the ranks share out ", parallel.micro_batches(),
+             options.micro_batches, ", but the ranks partition ", parallel.micro_batches(),
              ": give the trainer and what sums the gradients the same number");
     return parallel.micro_order();
   }
@@ -45,6 +45,13 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
 void Store(HostRead& read, int64_t index, std::vector<double>* all) {
   const std::vector<double> values = read.Get().To(DType::kF64).ToVector<double>();
   std::ranges::copy(values, all->begin() + index * std::ssize(values));
+}
+
+// An undefined tensor is.
+bool IsFinite(const Tensor& x) {
+  if (!x.defined()) return true;
+  const std::vector<double> values = x.To(kCpu).To(DType::kF64).ToVector<double>();
+  return std::ranges::all_of(values, [](double v) { return std::isfinite(v); });
 }
 
 // Adds up groups of n values.
@@ -145,7 +152,7 @@ Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor
   return sum.Detach();
 }
 
-// The same for pairs, of which it returns the measures.
+// The same for pairs; returns their measures.
 Tensor Trainer::MicroStepOfPairs(const data::Batch& rows, const Tensor& root) {
   clock_->Enter(&StepTimes::forward_ms);
   const PreferenceObjective::Sums sums = (*options_.preference)(model_, rows, state_.device());
@@ -306,37 +313,41 @@ StepMetrics Trainer::Collect(bool have_gradients) {
 
 std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients,
                                        bool was_skipped) {
-  std::string bad;
+  // The gradient that is not finite, and the weight that was not before the step.
+  std::string bad, damaged;
   for (const auto& p : parameters_) {
-    if (!have_gradients || !p->grad().defined()) continue;
-    for (double g : p->grad().To(kCpu).To(DType::kF64).ToVector<double>()) {
-      if (!std::isfinite(g)) bad = p->name();
-    }
-    if (!bad.empty()) break;
+    if (bad.empty() && have_gradients && !IsFinite(p->grad())) bad = p->name();
+    if (damaged.empty() && was_skipped && !IsFinite(p->value().Detach())) damaged = p->name();
   }
   std::string where;
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
   if (options_.all != nullptr) {
-    // Of a single data rank, only the parameters.
+    // With a single data rank, only the parameters.
     if (!where.empty() && ranks() == 1) {
       where = StrCat("rank ", options_.all->world_rank(), " (", where, ")");
     }
     where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
     // Ranks have parameters of their own, and must say the same.
-    for (const std::string& of_rank : dist::GatherTexts(*options_.all, bad, kTextLimit)) {
-      if (bad = of_rank; !bad.empty()) break;
+    for (std::string* name : {&bad, &damaged}) {
+      for (const std::string& of_rank : dist::GatherTexts(*options_.all, *name, kTextLimit)) {
+        if (*name = of_rank; !name->empty()) break;
+      }
     }
     dist::MeetBeforeThrowing(*options_.all);
   }
+  const std::string remedy =
+      damaged.empty()
+          ? StrCat("Lower optim.lr, raise optim.warmup, or set optim.clip",
+                   loss_scale_ ? ", or use train.precision=bf16" : "")
+          : StrCat("The weight '", damaged, "' was not finite before: go on from an earlier ",
+                   "checkpoint, or begin from other weights with init_from");
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"
                                       : "",
                 where.empty() ? "" : StrCat(", first on ", where),
-                was_skipped ? "; the update was not made. " : "; the update was made. ",
-                "Lower optim.lr, raise optim.warmup, or set optim.clip",
-                loss_scale_ ? ", or use train.precision=bf16" : "");
+                was_skipped ? "; the update was not made. " : "; the update was made. ", remedy);
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics) {

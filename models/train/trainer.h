@@ -46,7 +46,7 @@ struct TrainerOptions {
   // All ranks of the run, also those that have other parts of the model, for errors; null: only
   // those of `parallel`.
   dist::ProcessGroup* all = nullptr;
-  // Ranks that compute the same samples together, and share out evaluations; null: none.
+  // Ranks that compute the same samples together, and partition evaluations; null: none.
   dist::ProcessGroup* context = nullptr;
   // What a step minimises instead of the mean cross entropy of its targets: the mean loss of its
   // pairs of answers. The loader's batches are windows of pairs (SplitPairs). Not with `pipeline`
@@ -91,8 +91,8 @@ class Trainer {
 
   // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
   // among them, also those of `context`; the result has the same bits at any number of ranks.
-  // With `preference` it is the mean over the pairs of the batches, of which this also measures the
-  // rewards, if asked.
+  // With `preference` it is the mean over the pairs of the batches; their rewards are measured,
+  // too, if `metrics` is set.
   double Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics = nullptr);
   // The same; or nothing, if `stop` says so. It is asked between batches, at the same ones on all
   // ranks, where it must say the same.
@@ -147,7 +147,7 @@ class Trainer {
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
-  // Of the step being submitted.
+  // Those of the step being submitted.
   BackwardOptions backward_;
   PhaseClock* clock_ = nullptr;
   std::optional<StepGraphs> graphs_;

@@ -13,7 +13,7 @@
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/consolidate.h"
+#include "models/checkpoint/hf_model.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf/generation_config.h"
 #include "models/memory/machine_memory.h"
@@ -140,61 +140,47 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
     best_val_loss_ = state.best_val_loss;
     last_loss_ = state.last_loss;
+    unfinished_ = ParseMetrics(state.unfinished_metrics);
   }
 }
 
 int TrainingLoop::Train() {
   ranks_.OnMain("opening its log", [&] {
     WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
-    // A run that starts from the beginning logs step 0 again.
-    const int64_t first_step = setup_.start.step == 0 ? 0 : setup_.start.step + 1;
+    const bool logs_again = setup_.start.step == 0 || unfinished_;
+    const int64_t first_step = setup_.start.step + (logs_again ? 0 : 1);
     log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
                                     Warn);
   });
   const InterruptGuard interrupt;
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
-  while (trainer_.step() < setup_.steps) {
+  if (unfinished_) DoWhatIsDue(*unfinished_);
+  while (interrupt_ == 0 && trainer_.step() < setup_.steps) {
     // A step after which nothing was due is logged once the next one is under way.
     if (std::optional<StepMetrics> before = TrainStep()) {
       Add(*before);
       ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
     }
     if (saver_.Ended()) FinishSave(/*required=*/false);
-    const bool last = trainer_.step() == setup_.steps;
-    bool stop = Interrupt() != 0;
     // On a GPU, its metrics are read once the next step is under way.
+    const bool stop = Interrupt() != 0;
     if (!setup_.device.is_cpu() && !stop && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
     m.memory_bytes = memory_bytes_;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
-    if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
+    if (Every(config_.train.log_every, m.step) || m.step == setup_.steps || stop || m.step == 1) {
       ranks_.OnMain("printing", [&] {
         progress_.PrintStep(m);
         log_->Flush();
       });
     }
-    const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
-    if (evaluate) {
-      Evaluate(/*may_stop=*/true, &m);
-      stop = stop || interrupt_ != 0;
-    }
-    if (!stop && (last || Every(config_.train.sample_every, m.step))) {
-      Timed(&PauseTimes::sample_ms, [&] { Sample(); });
-    }
-    const bool save = last || stop || Every(config_.checkpoint.every, m.step);
-    ranks_.OnMain("writing its log", [&] {
-      log_->Step(m);
-      if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
-    });
-    if (save) Save(last || stop, m.val_loss);
-    if (stop && !last) break;
-    if (evaluate && !last) ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+    DoWhatIsDue(m);
   }
   FinishSave(/*required=*/true);  // the last one, unless a required one was
-  if (trainer_.step() == setup_.steps && share_.parts) {
-    ranks_.OnMain("writing the model for Hugging Face", [&] { WriteHfModel(); });
+  if (trainer_.step() == setup_.steps) {
+    ranks_.OnMain("writing the model for Hugging Face", [&] { UpdateHfModel(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
@@ -202,7 +188,7 @@ int TrainingLoop::Train() {
 
 int TrainingLoop::EvaluateOnly() {
   StepMetrics m;
-  Evaluate(/*may_stop=*/false, &m);
+  Evaluate(&m);
   if (!m.val_loss) {
     throw InputError(
         "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
@@ -213,11 +199,36 @@ int TrainingLoop::EvaluateOnly() {
 
 // Before the first step.
 void TrainingLoop::Begin() {
-  if (config_.checkpoint.save_initial) Save(/*required=*/true, {});
-  if (config_.train.eval_every == 0) return;
-  StepMetrics m;
-  Evaluate(/*may_stop=*/true, &m);
-  if (log_ && m.val_loss) log_->Step(m);
+  if (config_.checkpoint.save_initial) Save(/*required=*/true);
+  if (config_.train.eval_every > 0) {
+    StepMetrics m;
+    Evaluate(&m);
+    if (log_ && m.val_loss) log_->Step(m);
+  }
+  if (interrupt_ != 0 && !config_.checkpoint.save_initial) Save(/*required=*/true);
+}
+
+// After a step, whose metrics `m` are not logged yet: an evaluation, a sample, a checkpoint. A
+// signal leaves the first two out, or ends them; the run then begins with them when it goes on.
+void TrainingLoop::DoWhatIsDue(StepMetrics m) {
+  const bool last = m.step == setup_.steps;
+  const bool evaluate = last || Every(config_.train.eval_every, m.step);
+  const bool sample =
+      config_.train.sample_tokens > 0 && (last || Every(config_.train.sample_every, m.step));
+  if (evaluate) Evaluate(&m);
+  const bool stop = interrupt_ != 0;
+  if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
+  const bool again = m.step == setup_.start.step;  // saved as unfinished before
+  const bool save = last || stop || again || Every(config_.checkpoint.every, m.step);
+  ranks_.OnMain("writing its log", [&] {
+    log_->Step(m);
+    if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
+  });
+  const bool unfinished = stop && (sample || (evaluate && validation_));
+  if (save) Save(last || stop, m.val_loss, unfinished ? ToJson(m) : "");
+  if (evaluate && !last && !stop) {
+    ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+  }
 }
 
 // Only on the main rank.
@@ -288,27 +299,34 @@ void TrainingLoop::Add(StepMetrics& m) {
   progress_.Add(m);
 }
 
-// If it `may_stop`, a signal ends it, and it measures nothing.
-void TrainingLoop::Evaluate(bool may_stop, StepMetrics* m) {
+// A signal ends it, and it measures nothing.
+void TrainingLoop::Evaluate(StepMetrics* m) {
   if (!validation_) return;
   const Clock::time_point start = Clock::now();
   PreferenceMetrics preference;
   m->val_loss = Timed(&PauseTimes::eval_ms, [&] {
-    return trainer_.EvaluateUnless([&] { return may_stop && Interrupt(/*ask=*/true) != 0; },
-                                   *validation_, &preference);
+    return trainer_.EvaluateUnless([&] { return Interrupt(/*ask=*/true) != 0; }, *validation_,
+                                   &preference);
   });
   if (!m->val_loss) {
     ranks_.OnMain("printing", [&] {
       Warn(StrCat("a signal ended the evaluation after step ", trainer_.step(),
-                  ", which is not made up for: train_gpt --eval_only --init_from=CHECKPOINT "
-                  "evaluates what is saved"));
+                  ": the same command, run again, begins with it"));
     });
     return;
   }
   if (preference_) m->val_preference = preference;
-  const bool best = best_val_loss_ == 0 || *m->val_loss < best_val_loss_;
+  const bool finite = std::isfinite(*m->val_loss);
+  const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
   ranks_.OnMain("printing", [&] {
+    if (!finite) {
+      Warn(StrCat("the validation loss after step ", trainer_.step(),
+                  " is not a finite number: these weights are of no use, and ",
+                  config_.checkpoint.keep_best && best_val_loss_ != 0
+                      ? StrCat(config_.out_dir, "/best has better ones")
+                      : "earlier checkpoints may have better ones"));
+    }
     progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
                               SecondsSince(start), m->val_preference);
   });
@@ -316,7 +334,6 @@ void TrainingLoop::Evaluate(bool may_stop, StepMetrics* m) {
 
 // All ranks generate the same text.
 void TrainingLoop::Sample() {
-  if (config_.train.sample_tokens == 0) return;
   const data::IdTokenizer ids_only(std::min(setup_.dataset.vocab_size, setup_.model.vocab_size));
   const data::Tokenizer& tokenizer =
       setup_.dataset.tokenizer ? *setup_.dataset.tokenizer : ids_only;
@@ -345,17 +362,20 @@ void TrainingLoop::Sample() {
 }
 
 // Begins a save, once the one before is finished.
-void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
-  const TrainerState state{.step = trainer_.step(),
-                           .tokens_seen = trainer_.step() * setup_.tokens_per_step,
-                           .best_val_loss = best_val_loss_,
-                           .last_loss = last_loss_,
-                           .config_toml = ToToml(config_),
-                           .data_fingerprint = setup_.dataset.fingerprint,
-                           .finished = trainer_.step() >= setup_.steps,
-                           .loss_scale = trainer_.loss_scale(),
-                           .base = base_,
-                           .base_hash = base_hash_};
+void TrainingLoop::Save(bool required, std::optional<double> val_loss,
+                        const std::string& unfinished_metrics) {
+  const TrainerState state{
+      .step = trainer_.step(),
+      .tokens_seen = trainer_.step() * setup_.tokens_per_step,
+      .best_val_loss = best_val_loss_,
+      .last_loss = last_loss_,
+      .config_toml = ToToml(config_),
+      .data_fingerprint = setup_.dataset.fingerprint,
+      .finished = trainer_.step() >= setup_.steps && unfinished_metrics.empty(),
+      .loss_scale = trainer_.loss_scale(),
+      .base = base_,
+      .base_hash = base_hash_,
+      .unfinished_metrics = unfinished_metrics};
   Timed(&PauseTimes::checkpoint_ms, [&] {
     if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
       Warn(StrCat("the checkpoint of step ", saved_step_,
@@ -396,19 +416,22 @@ void TrainingLoop::FinishSave(bool required) {
   if (ranks_.is_main()) log_->SetBestCheckpoint(BestCheckpoint());
 }
 
-// The newest checkpoint as one that transformers loads. The checkpoint is what counts.
-void TrainingLoop::WriteHfModel() const {
-  const std::string to = JoinPath(config_.out_dir, "model"), made = to + ".new";
+// The newest checkpoint as one that transformers loads, or no older one. The checkpoint is what
+// counts.
+void TrainingLoop::UpdateHfModel() const {
+  const std::string& folder = config_.out_dir;
   try {
     const auto checkpoints = store_.List();
     if (checkpoints.empty()) return;  // continued elsewhere, with nothing left to do
-    RemoveTree(made);
-    Consolidate(checkpoints[0].path, made);
-    RemoveTree(to);
-    RenameDurably(made, to);
+    if (share_.parts) {
+      WriteHfModel(checkpoints[0], folder);
+    } else if (const auto step = RemoveHfModel(folder)) {
+      Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
+                   ": those of step ", checkpoints[0].step, " are in ", folder, "/latest"));
+    }
   } catch (const Error& e) {
-    Warn(StrCat("no ", to, ": ", e.what(),
-                "; make it later with consolidate --checkpoint=", config_.out_dir, " --to=FOLDER"));
+    Warn(StrCat("no new ", folder, "/model: ", e.what(),
+                "; make one later with consolidate --checkpoint=", folder, " --to=FOLDER"));
   }
 }
 

@@ -41,11 +41,13 @@ class TrainingLoop {
   void Begin();
   std::optional<StepMetrics> TrainStep();
   void Add(StepMetrics& m);
-  void Evaluate(bool may_stop, StepMetrics* m);
+  void DoWhatIsDue(StepMetrics m);
+  void Evaluate(StepMetrics* m);
   void Sample();
-  void Save(bool required, std::optional<double> val_loss);
+  void Save(bool required, std::optional<double> val_loss = {},
+            const std::string& unfinished_metrics = "");
   void FinishSave(bool required);
-  void WriteHfModel() const;
+  void UpdateHfModel() const;
   void End(double seconds);
   int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;
@@ -87,6 +89,8 @@ class TrainingLoop {
   std::string base_hash_;                      // of these, on the main rank
   std::string generation_config_;              // of checkpoints, on the main rank; may be empty
   double best_val_loss_ = 0, last_loss_ = 0;
+  // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
+  std::optional<StepMetrics> unfinished_;
 };
 
 }  // namespace lockstep::models

@@ -11,7 +11,7 @@
 
 namespace lockstep::nn {
 
-// What a layer asks of attention, for qkv [B, T, (n_head + 2 n_kv_head) D].
+// The arguments of a layer's attention, for qkv [B, T, (n_head + 2 n_kv_head) D].
 struct AttentionCall {
   int64_t n_head, n_kv_head;
   ops::CausalAttentionOptions options;  // with first_key [B, T] of the whole sequence
@@ -34,7 +34,7 @@ class CausalSelfAttention : public BranchLayer {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
 
-  // Of this rank, if the heads are shared out.
+  // This rank's, if the heads are split across ranks.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
   QkNorm qk_norm() const { return qk_norm_; }
@@ -48,8 +48,8 @@ class CausalSelfAttention : public BranchLayer {
   // of heads, and divides n_kv_head without copies or is a multiple of it.
   using KeysFunction = std::function<Tensor(const Tensor& qkv)>;
   void KeepHeads(int64_t parts, int64_t part, int64_t key_copies = 1, KeysFunction copy_keys = {});
-  // From now on, where gradients are recorded, `attend` computes what c_proj takes from what c_attn
-  // gave, which may be of a part of the sequence.
+  // From now on, where gradients are recorded, `attend` computes the input of c_proj from the
+  // output of c_attn, which may be that of a part of the sequence.
   using AttendFunction = std::function<Tensor(const Tensor& qkv, const AttentionCall& call)>;
   void AttendBy(AttendFunction attend) { attend_ = std::move(attend); }
 

@@ -17,7 +17,7 @@ struct MultiheadAttentionOptions {
 //   y = out_proj(concat_h(softmax(q_h k_h^T / sqrt(D) + mask) v_h))
 // with q = q_proj(query), k = k_proj(key), v = v_proj(value) and D = dim / n_head. query [B, S,
 // dim], key and value [B, T, key_dim]; y [B, S, dim]. Children, replaceable: q_proj, k_proj, v_proj
-// and out_proj, Layers. The options of a call are ops::Attention's, but for the dropout, which is
+// and out_proj, Layers. The options of a call are ops::Attention's, except the dropout, which is
 // this module's, with the site "<path>.attn_dropout":
 //   Tensor y = attention(x, x, x);                            // self-attention
 //   y = attention(x, memory, memory, {.mask = mask});         // cross attention

@@ -65,10 +65,10 @@ double SquaredNorm(const Tensor& x) { return ops::Sum(ops::Mul(x, x).To(DType::k
 
 void CheckMergeable(const LoraAdapter& adapter) {
   LS_CHECK(adapter.without() != nullptr, "LoRA: the base of the adapter at '",
-           adapter.adapter_path(), "' is no plain linear layer, so nothing can be merged into ",
+           adapter.adapter_path(), "' is not a plain linear layer, so nothing can be merged into ",
            "it: merge into the model's files instead");
   LS_CHECK(adapter.weight()->layout().is_whole(), "LoRA: the weight at '", adapter.adapter_path(),
-           "' is shared out among ranks: merge in a single process");
+           "' is sharded across ranks: merge in a single process");
 }
 
 // The share of `update` that is not in after - before.
@@ -138,7 +138,7 @@ void RemoveLora(Module& model) {
     std::ranges::move(adapter->frozen(), std::back_inserter(frozen));
     layers.emplace_back(adapter->adapter_path(), adapter->without());
     LS_CHECK(layers.back().second != nullptr, "LoRA: the base of the adapter at '",
-             layers.back().first, "' is no plain linear layer any more, so it cannot be put back");
+             layers.back().first, "' is no longer a plain linear layer, so it cannot be put back");
   }
   LS_CHECK(!layers.empty(), "LoRA: the model has no adapters to remove");
   for (auto& [path, layer] : layers) model.ReplaceChild(path, std::move(layer));

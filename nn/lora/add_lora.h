@@ -24,8 +24,8 @@ struct LoraTarget {
 //   optim::AdamW optimizer(model.Parameters(), ...);
 // To be called before the model is parallelised or wrapped, and before an optimizer or anything
 // else holds a parameter. If the model has memory, so have the adapters, in the base's dtype, with
-// the values that Materialize(seed) gives. Throws ArgumentError for a path that is no such layer,
-// naming those that are, for one that already has an adapter, and as LoraLinear does.
+// the values that Materialize(seed) gives. Throws ArgumentError for a path without such a layer
+// (the error names the layers), for one that already has an adapter, and as LoraLinear does.
 void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOptions& options,
              uint64_t seed = 0);
 // The same with all layers whose paths match one of the patterns, in which * stands for any
@@ -56,7 +56,7 @@ struct LoraMergeLoss {
 // of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`
 // the sums are rounded to that one, in which the model is going to be written, whatever the dtype
 // of its weights is. ArgumentError, before anything is changed, as RemoveLora throws it, and if a
-// weight is shared out among ranks.
+// weight is sharded across ranks.
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype = {});
 
 }  // namespace lockstep::nn

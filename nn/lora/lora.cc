@@ -35,9 +35,8 @@ std::vector<LoraSlice> Checked(const L& linear, std::vector<LoraSlice> slices) {
              "LoRA: a slice needs rows, a rank of at least 0 and a finite scale, got ", slice.rows,
              " rows, rank ", slice.rank, " and scale ", slice.scale);
     LS_CHECK(slice.rank <= std::min(slice.rows, in), "LoRA: the rank ", slice.rank, name,
-             " is larger than its matrix [", slice.rows, ", ", in,
-             "], which a full update would fit better: use a rank of ", std::min(slice.rows, in),
-             " at most");
+             " exceeds the smaller dimension of its matrix [", slice.rows, ", ", in,
+             "]: use a rank of at most ", std::min(slice.rows, in), ", or train the matrix itself");
     rows += slice.rows;
   }
   LS_CHECK(rows == out, "LoRA: the slices have ", rows, " rows together, and the matrix has ", out);

@@ -44,8 +44,8 @@ class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
  public:
   explicit LoraUpdate(const std::vector<LoraSlice>& slices);
 
-  // The slices' rows of y, if parallel ranks share them out, divided by `parts`: each has an equal
-  // part of each slice.
+  // Divides the slices' rows of y by `parts`, where they are split across ranks: each rank has an
+  // equal part of each slice.
   void KeepRows(int64_t parts);
   // Null for a slice without an adapter.
   Child<Layer>* layer(size_t slice) const { return layers_[slice].get(); }
@@ -63,7 +63,7 @@ class LoraUpdate : public ModuleOf<Tensor(Tensor y, const Tensor& h)> {
   std::vector<std::unique_ptr<Child<Layer>>> layers_;
 };
 
-// What LoraLinear and LoraBranchLinear share; for whoever reads, writes or merges adapters:
+// What LoraLinear and LoraBranchLinear share; for code that reads, writes or merges adapters:
 //   for (nn::LoraAdapter* adapter : nn::LoraAdapters(model)) ... adapter->a()->value() ...
 class LoraAdapter {
  public:
@@ -77,8 +77,8 @@ class LoraAdapter {
   int64_t in_features() const { return a_->logical_shape()[1]; }
   int64_t out_features() const;
   const std::vector<LoraSlice>& slices() const { return slices_; }
-  // A of all slices, one below the other in their order: [sum of ranks, in]; those of slice i begin
-  // at row first_rank(i).
+  // A of all slices, concatenated in their order: [sum of ranks, in]; those of slice i begin at row
+  // first_rank(i).
   const std::shared_ptr<Parameter>& a() const { return a_; }
   int64_t first_rank(size_t slice) const;
   // B of slice i, [rows, rank]; null for one without an adapter.
@@ -86,7 +86,7 @@ class LoraAdapter {
   // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   // The parameters that AddLora froze when it added this adapter, for RemoveLora; of adapters that
-  // were added together the first has them. Those that are gone by now are left out.
+  // were added together the first has them. Parameters that no longer exist are left out.
   std::vector<std::shared_ptr<Parameter>> frozen() const;
   void SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen);
 
@@ -159,7 +159,7 @@ class LoraBranchLinear : public LoraAdapter, public BranchLayer {
   Child<LoraUpdate> update_;
 };
 
-// Those of a model, in the order of its modules. With them the model has names.
+// The adapters of a model, in the order of its modules. With them the model has names.
 std::vector<LoraAdapter*> LoraAdapters(Module& model);
 
 // Their parameters, by their names in the model.

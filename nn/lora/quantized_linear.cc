@@ -29,7 +29,7 @@ QuantizedLayer::QuantizedLayer(Parameter& weight, const QuantizeOptions& options
            "QuantizedLinear: the matrices of a weight of shape ", weight.logical_shape(),
            " must have ", out_features(), " rows together");
   LS_CHECK(weight.layout().is_whole(),
-           "QuantizedLinear: a weight that ranks share out cannot be quantised: quantise first");
+           "QuantizedLinear: a weight that is sharded cannot be quantised: quantise first");
   for (int64_t n : rows) shapes_.push_back({n, in_features()});
   Shrink(*weight_);
   Shrink(weight);

@@ -1,4 +1,4 @@
-// Linear layers with frozen weights of 4 bits, for adapters beside them: Dettmers et al., "QLoRA:
+// Linear layers with frozen weights of 4 bits, the base of adapters: Dettmers et al., "QLoRA:
 // efficient finetuning of quantized LLMs" (2023).
 #pragma once
 
@@ -68,8 +68,8 @@ class QuantizedWeight : public QuantizedLayer, public Interface {
 };
 
 // In the place of an nn::Linear: y = activation(x weight^T + bias), x [..., in_features] -> [...,
-// out_features], in x's dtype, as ops::Nf4Linear computes it. Of a layer with memory the weight is
-// quantised here. Throws ArgumentError if the rows do not add up to those of the weight.
+// out_features], in x's dtype, as ops::Nf4Linear computes it. If the layer has memory, its weight
+// is quantised here. Throws ArgumentError if the rows do not add up to those of the weight.
 class QuantizedLinear : public QuantizedWeight<Layer> {
  public:
   explicit QuantizedLinear(const Linear& linear, const QuantizeOptions& options = {});
@@ -92,7 +92,7 @@ class QuantizedBranchLinear : public QuantizedWeight<BranchLayer> {
   ops::Branch Forward(ops::Branch x) override;
 };
 
-// Those of a model, with their paths, in the order of its modules.
+// The quantised layers of a model, with their paths, in the order of its modules.
 std::vector<std::pair<std::string, QuantizedLayer*>> QuantizedLayers(const Module& model);
 // How many weights these have.
 int64_t NumQuantizedWeights(const Module& model);

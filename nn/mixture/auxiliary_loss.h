@@ -1,4 +1,4 @@
-// Losses beside a model's own, from within its layers.
+// Auxiliary losses, added to a model's own from within its layers.
 #pragma once
 
 #include "core/tensor.h"
@@ -9,8 +9,8 @@ namespace lockstep::nn {
 // loss begins is the root gradient of the backward (core/autograd/root_gradient.h), that of the
 // main loss. So both are divided by the same number of tokens, and multiplied by the same loss
 // scale, whatever ranks and micro-batches there are; and a loss need not find its way out of the
-// model. Backward throws Error where no root gradient is known, or only the default one, 1, which
-// would make the loss too strong beside a mean.
+// model. Backward throws Error where no root gradient is known, or only the default one, 1, with
+// which the loss would be too strong next to a mean.
 Tensor WithAuxiliaryLoss(const Tensor& y, const Tensor& loss);
 
 }  // namespace lockstep::nn

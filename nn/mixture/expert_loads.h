@@ -29,13 +29,13 @@ class ExpertLoads {
   // Whether MoveBiases does anything, for which the loads must be known before the next step.
   bool has_biases() const { return has_biases_; }
   // Begins to read the loads since the last call, a read for each router, and counts from 0 again.
-  // Those of routers that other ranks have, in a pipeline, are 0, for a sum over all ranks.
+  // In a pipeline, loads of routers on other ranks are 0, for a sum over all ranks.
   std::vector<HostRead> Take();
   // With sigmoid scores: bias += bias_rate for experts whose load is below the mean, -= for those
   // above it. Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts"
-  // (2024), algorithm 1. Those of routers whose weight is frozen stay, as beside adapters, whose
-  // files do not have them. Loads are integers, so that their sum, and with it the biases, have the
-  // same bits however the step's tokens were shared out.
+  // (2024), algorithm 1. Biases of routers whose weight is frozen stay, as when adapters are
+  // trained, whose files do not have them. Loads are integers, so that their sum, and with it the
+  // biases, have the same bits however the step's tokens were partitioned.
   void MoveBiases(const LayerLoads& loads) const;
 
  private:

@@ -37,7 +37,8 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
   explicit ExpertRouter(const TransformerOptions& options);
 
   int64_t n_expert() const { return options_.n_expert; }
-  // What a step moves biases by: 0 while the weight is frozen, since the biases belong to it.
+  // The amount by which a step moves biases: 0 while the weight is frozen, since the biases belong
+  // to it.
   double bias_rate() const { return weight_->trainable() ? options_.bias_rate : 0; }
   // Whether another rank of a pipeline has this layer, and runs it.
   bool is_elsewhere() const { return weight_->value().numel() == 0; }
@@ -49,7 +50,7 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
     std::function<void(const ExpertOrder&)> count;
   };
   void SetParts(Parts parts) { parts_ = std::move(parts); }
-  // Of offsets only.
+  // Uses only the offsets.
   void CountLoad(const ExpertOrder& order);
   // f32 [n_expert], or undefined.
   const Tensor& bias() const;

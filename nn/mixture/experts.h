@@ -11,8 +11,8 @@ namespace lockstep::nn {
 // rows [R, C], sorted by expert, and offsets i32 [E + 1] (ExpertOrder::offsets) -> [R, C].
 class ExpertsLayer : public ModuleOf<Tensor(const Tensor& rows, const Tensor& offsets)> {
  public:
-  // Begins what can go on while its caller computes something else, such as sending the rows to
-  // other ranks. A forward of the same arguments must follow; one without it does all itself.
+  // Begins what can run while its caller computes something else, such as sending the rows to other
+  // ranks. A forward of the same arguments must follow; one without it does all itself.
   virtual void Begin(const Tensor& /*rows*/, const Tensor& /*offsets*/) {}
 };
 

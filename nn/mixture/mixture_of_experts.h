@@ -17,8 +17,8 @@ namespace lockstep::nn {
 // multiplies as many as chose it, and the results of a token are added in the order of its gates,
 // the largest first. Children, replaceable: router (an ExpertRouter), experts (an ExpertsLayer),
 // dropout; where mixture.n_shared is not 0 shared, an Mlp of that width, and with shared_gate
-// shared_gate, a Layer (n_embd -> 1) whose sigmoid multiplies what shared gives. What the experts
-// have has no biases, whatever TransformerOptions::bias says.
+// shared_gate, a Layer (n_embd -> 1) whose sigmoid multiplies what shared gives. The experts have
+// no biases, whatever TransformerOptions::bias says.
 class MixtureOfExperts : public BranchLayer {
  public:
   explicit MixtureOfExperts(const TransformerOptions& options);

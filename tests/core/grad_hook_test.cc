@@ -258,7 +258,7 @@ TEST(GradHookTest, MustNotWriteToTheGradient) {
   const Tensor x = LeafOf({1, 2});
   x.RegisterHook([](const Tensor& grad) { grad.Fill(0); });
   EXPECT_THAT(MessageOf([&] { Backward(Sum(x)); }),
-              HasSubstr("a hook wrote to the gradient of 'unnamed', whose memory others may have: "
+              HasSubstr("a hook wrote to the gradient of 'unnamed', whose memory others may share: "
                         "return a new tensor instead"));
 }
 

@@ -192,7 +192,7 @@ TEST(ShardLayoutTest, AParameterHasItsPartOfTheWhole) {
   }
 }
 
-// Rows of this rank, of which it shares out a third, and of these a range.
+// Rows of this rank, of which it holds a third, and of these a range.
 TEST(ShardLayoutTest, APartIsCutFurther) {
   ShardLayout layout{.cuts = {{.axis = "tp", .parts = 2, .part = 1}}};
   Parameter p({12, 5}, kIota, true);

@@ -379,7 +379,7 @@ TEST_F(Conversations, ErrorsSayWhatToDo) {
                    "\n"
                    R"({"prompt":"Hi"})"
                    "\n{");
-  EXPECT_THAT(ErrorOf(), StartsWith(path_ + ":2: this row is no conversation: expected"));
+  EXPECT_THAT(ErrorOf(), StartsWith(path_ + ":2: this row is not a conversation: expected"));
   WriteConversations(3);
   options_.vocab_size = 50;
   EXPECT_THAT(ErrorOf(), HasSubstr("model.vocab_size is 50"));

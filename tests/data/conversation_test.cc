@@ -137,7 +137,7 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
   says(R"({"messages":)", "not valid JSON");
   says(R"({"messages":"\ud800"})", "not valid JSON");
   says("[]", "found array, but expected {\"messages\"");
-  says(R"({"text":"Q"})", "this row is no conversation: expected {\"messages\"");
+  says(R"({"text":"Q"})", "this row is not a conversation: expected {\"messages\"");
   says(R"({"conversation":[],"id":3})", "; found \"conversation\", \"id\"");
   says(R"({"prompt":"Q","chosen":"A","rejected":"B"})",
        "pairs of answers are trained with --train.objective=dpo");
@@ -159,7 +159,7 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
   message(R"({"role":"assistant","value":"A"})", "has \"value\" where \"content\" is expected");
   message(R"({"from":"gpt","text":"A"})", "has \"text\" where \"value\" is expected");
   message(R"({"role":"assistant","content":["A",{"type":"image_url","image_url":{"url":"u"}}]})",
-          "message 2 of \"messages\": part 2 of its content is no text");
+          "message 2 of \"messages\": part 2 of its content is not text");
   message(R"({"role":"assistant","content":5})", "must be a text or a list of parts, not number");
   message(R"({"role":"assistant","content":"A","weight":0.5})", "must be true or false, 1 or 0");
   message(R"({"role":"user","content":"A","train":true})", "only what the assistant writes");

@@ -79,6 +79,12 @@ TEST_F(DatasetTest, JsonLinesWithoutTheirNameAreRefused) {
     EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(name), HasSubstr("looks like a JSON object"),
                                            HasSubstr("end in .jsonl"), HasSubstr("in .txt")));
   }
+  for (const char* name : {"/table.csv", "/table.tsv.gz"}) {
+    options_.path = folder_ + name;
+    WriteText(options_.path, options_.path.ends_with(".gz") ? GzipOf("a,b\n1,c") : "a,b\n1,c");
+    EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(name), HasSubstr("--ojsonl"),
+                                           HasSubstr("let the name end in .txt")));
+  }
   options_.path = folder_ + "/rows.txt";
   WriteText(options_.path, rows);
   EXPECT_EQ(OpenError(options_), "no error");

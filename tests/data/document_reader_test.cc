@@ -92,8 +92,8 @@ TEST(DocumentReader, JsonLinesWithoutTheirNameAreRefused) {
                         HasSubstr("--data.type=jsonl"), HasSubstr("--data.type=text")));
     }
     EXPECT_THAT(message("rows.data.gz", GzipOf(text)), HasSubstr("--data.type=jsonl"));
-    EXPECT_THAT(message("rows", text, {.type_advice = "ask its author"}),
-                AllOf(HasSubstr("ask its author"), Not(HasSubstr("--data."))));
+    EXPECT_THAT(message("rows", text, {.type_advice = {"ask its author", "sleep"}}),
+                AllOf(HasSubstr("ask its author, or sleep"), Not(HasSubstr("--data."))));
     // As the name or the option says.
     EXPECT_EQ(message("rows.txt", text), "no error");
     EXPECT_EQ(message("rows", text, {.type = "text"}), "no error");
@@ -115,6 +115,38 @@ TEST(DocumentReader, JsonLinesWithoutTheirNameAreRefused) {
         std::string("{}"), std::string("{"), std::string(), "{" + std::string(100'000, 'a')}) {
     EXPECT_EQ(message("prose", text), "no error") << Quoted(text.substr(0, 80));
   }
+}
+
+// Nor whoever has a table on commas and quotes.
+TEST(DocumentReader, TablesAreNoText) {
+  const std::string folder = TestFolder(), csv = "id,text\n1,\"a, b\"\n";
+  const auto message = [&](const std::string& name, const std::string& contents,
+                           const TextOptions& options = {}) {
+    WriteText(folder + "/" + name, contents);
+    return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
+  };
+  EXPECT_THAT(message("a.csv", csv),
+              AllOf(HasSubstr("/a.csv: this is a table (CSV) by its name"),
+                    HasSubstr("mlr -S --icsv --ojsonl cat '" + folder + "/a.csv' > rows.jsonl"),
+                    HasSubstr("--data.field"), HasSubstr("--data.type=text")));
+  EXPECT_THAT(message("a.tsv.gz", GzipOf(csv)),
+              HasSubstr("zcat '" + folder + "/a.tsv.gz' | mlr -S --itsv --ojsonl cat > rows"));
+  EXPECT_THAT(message("a.csv.zst", ZstdOf(csv), {.type_advice = {"weep", "ask its author"}}),
+              AllOf(HasSubstr("zstdcat '"), HasSubstr(", or ask its author"),
+                    Not(HasSubstr("weep")), Not(HasSubstr("--data.type"))));
+  for (const auto& [name, reader] :
+       {std::pair("a.parquet", "from_parquet"), std::pair("a.arrow", "from_file")}) {
+    EXPECT_THAT(message(name, "PAR1\x15\x04"),
+                AllOf(HasSubstr(StrCat("Dataset.", reader, "('", folder, "/", name,
+                                       "').to_json('rows.jsonl')")),
+                      Not(HasSubstr("--data.type"))));
+  }
+  // As the option says, and text about tables.
+  EXPECT_EQ(message("a.csv", csv, {.type = "text"}), "no error");
+  EXPECT_EQ(message("a.csv.txt", csv), "no error");
+  EXPECT_EQ(message("csv", csv), "no error");
+  EXPECT_THAT(message("a.parquet", "PAR1\x15\x04", {.type = "text"}),
+              AllOf(HasSubstr("a Parquet file"), HasSubstr("from_parquet")));
 }
 
 TEST(DocumentReader, FormatsGiveTheSameDocuments) {

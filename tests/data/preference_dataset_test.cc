@@ -96,7 +96,7 @@ TEST(PreferencePair, EqualAnswers) {
 
 TEST(PreferencePair, RefusesWhatIsNoPair) {
   EXPECT_THAT(Refused(R"({"messages": []})"),
-              AllOf(StartsWith("p.jsonl:3: this row is no pair"), HasSubstr("\"rejected\""),
+              AllOf(StartsWith("p.jsonl:3: this row is not a pair"), HasSubstr("\"rejected\""),
                     HasSubstr("; found \"messages\"")));
   EXPECT_THAT(
       Refused(R"({"chosen": "yes", "rejected": "no"})"),
@@ -230,7 +230,7 @@ TEST_F(PreferenceDatasetTest, PromptsThatFillTheRowAreCountedAndLeftOut) {
 
 TEST_F(PreferenceDatasetTest, ErrorsSayWhereAndWhat) {
   EXPECT_THAT(Fails(Four() + "{\"prompt\": \"5\"}\n"),
-              HasSubstr("pairs.jsonl:5: this row is no pair of answers"));
+              HasSubstr("pairs.jsonl:5: this row is not a pair of answers"));
   EXPECT_THAT(Fails(Four() + "{oops\n"), HasSubstr("pairs.jsonl:5: not valid JSON"));
   EXPECT_THAT(Fails(Row("1", "one", "eins")),
               AllOf(HasSubstr("1 pairs of answers are there"), HasSubstr("--data.val_fraction")));

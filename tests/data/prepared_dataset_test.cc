@@ -71,6 +71,19 @@ TEST_F(PreparedDatasetTest, PreparedFoldersBringTheirTokenizerAndDocuments) {
   EXPECT_EQ(OpenDataset({.path = folder}).fingerprint, dataset.fingerprint);
 }
 
+// It ends as JSON lines do.
+TEST_F(PreparedDatasetTest, AManifestIsRefusedAsText) {
+  const std::string folder = PreparedFolder(folder_, 20, 0);
+  for (const std::string name : {"manifest.json", "manifest.*", "*.json"}) {
+    EXPECT_THAT(OpenError({.path = JoinPath(folder, name)}),
+                AllOf(HasSubstr(folder + "/manifest.json: this is the manifest of a folder that "),
+                      testing::EndsWith("--data.path=" + folder)));
+  }
+  WriteText(folder_ + "/manifest.json", "{\"text\": \"lines of another program\"}\n");
+  const Dataset other = OpenDataset({.path = folder_ + "/manifest.json", .val_fraction = 0});
+  EXPECT_EQ(Text(other, *other.train), "lines of another program");
+}
+
 TEST_F(PreparedDatasetTest, ShardsThatAreNotThoseOfTheManifestAreRefused) {
   for (const bool nanogpt : {false, true}) {
     const std::string folder = PreparedFolder(folder_, 20, 0, nanogpt);

@@ -100,10 +100,13 @@ TEST_F(RawDatasetTest, TooLargeDocumentsAreToldToPrepare) {
                 AllOf(HasSubstr("large.txt.zst: no place to cut it, such as a space after a word, "
                                 "within 134217728 bytes."),
                       HasSubstr("prepare it: prepare --data.path='" + folder_ +
-                                "/large.txt.zst' --data.field=text --data.document=paragraph "
+                                "/large.txt.zst' --data.document=paragraph "
                                 "--data.max_document_bytes=1073741824 " +
                                 advised + " --out_dir=tokens, and train with --data.path=tokens")));
   }
+  WriteText(folder_ + "/large.jsonl.zst", frames);
+  EXPECT_THAT(OpenError({.path = folder_ + "/large.jsonl.zst", .field = "body", .tokenizer = ""}),
+              HasSubstr("large.jsonl.zst' --data.field=body --data.max_document_bytes=1073741824"));
 }
 
 TEST_F(RawDatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {

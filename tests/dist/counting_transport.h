@@ -42,7 +42,7 @@ class CountingTransport : public Transport {
   const std::unique_ptr<Transport> inner_;
 };
 
-// How many messages a rank of so many sends for a check: at most 7 in each round.
+// How many messages each of this many ranks sends for a check: at most 7 in each round.
 inline int64_t MessagesOfACheck(int size) {
   int64_t messages = 0;
   for (int64_t hop = 1; hop < size; hop *= 8) {

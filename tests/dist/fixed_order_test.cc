@@ -261,11 +261,11 @@ TEST(ShardSum, IsTheFixedOrderSum) {
   EXPECT_THAT(test::MessageOf([] {
                 PlanShardSum(6, {4, 1}, Accumulate::kShards, GradientSum::kFast);
               }),
-              HasSubstr("a step of 6 micro-batches cannot be shared out equally by 4 ranks"));
+              HasSubstr("a step of 6 micro-batches cannot be partitioned equally across 4 ranks"));
 }
 
-// Where ranks share out experts: in each micro-step, those of a group compute micro-batches m,
-// m + M / ep, ..., of which m is that of the smaller sum.
+// Where experts are split across ranks: in each micro-step, those of a group compute micro-batches
+// m, m + M / ep, ..., of which m is that of the smaller sum.
 TEST(ShardSum, GivesExpertsTheLeavesOfASmallerSum) {
   using enum Accumulate;
   int planned = 0;
@@ -304,7 +304,7 @@ TEST(ShardSum, GivesExpertsTheLeavesOfASmallerSum) {
   EXPECT_THAT(test::MessageOf([] {
                 PlanShardSum(8, {2, 2}, kShards, GradientSum::kOrdered, /*experts=*/4);
               }),
-              HasSubstr("must divide the 2 that share out a copy of the model"));
+              HasSubstr("must divide the 2 that shard a copy of the model"));
 }
 
 }  // namespace

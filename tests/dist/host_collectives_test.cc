@@ -73,7 +73,7 @@ TEST(HostCollectives, CallsForDifferentPurposesDiffer) {
         ADD_FAILURE() << "rank " << transport.rank() << " has not noticed";
       } catch (const MismatchError& e) {
         EXPECT_EQ(e.culprits, std::vector<int>{odd});
-        EXPECT_THAT(e.what(), testing::HasSubstr("makes this call for something else"));
+        EXPECT_THAT(e.what(), testing::HasSubstr("makes this call for another purpose"));
       }
     });
   }

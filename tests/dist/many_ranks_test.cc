@@ -184,7 +184,7 @@ const FaultCase kFaults[] = {
      },
      {},
      Cause::kMismatch,
-     "rank 11 makes this call for something else than others"},
+     "rank 11 makes this call for another purpose than the other ranks"},
     {"ends",
      [](ProcessGroup&, const std::atomic<int>&) {},
      {},

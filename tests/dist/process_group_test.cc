@@ -105,7 +105,7 @@ TEST_P(ProcessGroupTest, AllReduces) {
   });
 }
 
-TEST_P(ProcessGroupTest, ReduceScatters) {
+TEST_P(ProcessGroupTest, ReduceScattersAlsoInPlace) {
   Run([](ProcessGroup& g) {
     for (const int64_t n : {0, 1, 7, 50'001, 1'200'000}) {
       const Tensor x = Values(g.rank(), n * g.size());
@@ -119,6 +119,9 @@ TEST_P(ProcessGroupTest, ReduceScatters) {
       };
       ASSERT_EQ(FirstWrong(y, expected), "");
       EXPECT_EQ(x.ToVector<float>(), before);
+      const Tensor part = x.Slice(0, g.rank() * n, (g.rank() + 1) * n);
+      g.ReduceScatter(x, part)->Wait();
+      ASSERT_EQ(FirstWrong(part, expected), "");
     }
   });
 }
@@ -367,7 +370,7 @@ TEST(ProcessGroupSplit, RefusesWhatCannotBe) {
     // Rank 2 does not know that it is in the part.
     const std::vector<int> ranks = g.rank() == 2 ? std::vector<int>{2} : std::vector<int>{0, 1, 2};
     EXPECT_THAT(MessageOf<ArgumentError>([&] { g.Split("part", ranks); }),
-                HasSubstr("ranks 0 and 1 name parts of which not all ranks name the same one"));
+                HasSubstr("ranks 0 and 1 name parts that some of their own ranks do not name"));
     g.Barrier()->Wait();
   });
 }

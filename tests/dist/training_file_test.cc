@@ -33,7 +33,7 @@ constexpr int64_t kRows = 4, kMicroBatches = 4;
 struct Task {
   DType dtype = DType::kF32;  // f16 with a loss scale
   bool norm = false;          // a batch norm, which has buffers
-  int64_t hidden = 4096;      // as many weights as ranks need to share them out
+  int64_t hidden = 4096;      // as many weights as ranks need to shard them
 };
 
 void Build(nn::Sequential& model, const Task& task) {

@@ -158,7 +158,7 @@ TEST(RootFileTest, APipeIsNotRead) {
     ADD_FAILURE() << "it waits for a writer";
     std::ofstream(path) << "{}";
   }
-  EXPECT_THAT(reads.get(), HasSubstr("is not a file of this user's alone"));
+  EXPECT_THAT(reads.get(), HasSubstr("is not a file that only this user can access"));
   std::filesystem::remove(path);
 }
 

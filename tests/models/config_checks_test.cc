@@ -170,6 +170,15 @@ TEST(ConfigChecks, OptionsOfOnePrecision) {
   EXPECT_EQ(ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16"}), "no error");
 }
 
+TEST(ConfigChecks, SgdWithoutMomentumKeepsNoState) {
+  const std::vector<std::string> bf16 = {"--optim.name=sgd", "--optim.state_dtype=bf16"};
+  EXPECT_EQ(ErrorOf(bf16), "no error");
+  EXPECT_EQ(ErrorOf({bf16[0], bf16[1], "--optim.momentum=0"}),
+            "command line: optim.state_dtype = \"bf16\" (command line) does nothing without "
+            "optim.momentum above 0: use optim.momentum above 0, or optim.state_dtype = \"fp32\"");
+  EXPECT_EQ(ErrorOf({bf16[1], "--optim.momentum=0"}), "no error");  // of AdamW
+}
+
 TEST(ConfigChecks, StepsOrEpochs) {
   const ParsedRun epochs({"--train.epochs=2"});
   EXPECT_EQ(epochs.config.train.steps, 0);
@@ -336,7 +345,7 @@ TEST(ConfigChecks, CompressionNeedsRanksThatSumGradients) {
   EXPECT_EQ(ErrorOnRanks(1, {bf16}), "no error");
 }
 
-// Nor would weights be shared out.
+// Nor would weights be sharded.
 TEST(ConfigChecks, ShardsNeedDataRanks) {
   for (const char* plan : {"--parallel.pp=2", "--parallel.tp=2", "--parallel.cp=2"}) {
     EXPECT_THAT(
@@ -373,7 +382,7 @@ TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 
-// The ranks of a sequence come first among those that share out experts.
+// The ranks of a sequence come first among those that split experts.
 TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
   const std::string experts = "--model.n_expert=4", cp = "--parallel.cp=2", ep = "--parallel.ep=4";
   EXPECT_EQ(ErrorOnRanks(2, {experts, cp, "--parallel.ep=2"}), "no error");
@@ -388,7 +397,7 @@ TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
               HasSubstr("does not divide the 2 ranks that parallel.pp and parallel.tp leave for "
                         "other samples: start a multiple of 8 processes, as with --nproc=8"));
   EXPECT_THAT(
-      ErrorOnRanks(8, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=1"}),
+      ErrorOnRanks(12, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=3"}),
       HasSubstr("parallel.ep"));
 }
 
@@ -426,6 +435,8 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
               HasSubstr("neither divides parallel.cp = 6"));
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=full", "--parallel.shard_ranks=1"}),
+              HasSubstr("parallel.shard_ranks = 1 (command line) shards nothing"));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));

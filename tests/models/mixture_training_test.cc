@@ -128,8 +128,8 @@ TEST(MixtureTraining, ABiasedRunContinuesToTheSameBits) {
     }
     RemoveTree(JoinPath(folder, kBuffersFile));
     EXPECT_THAT(test::MessageOf<InputError>([&] { Training(WithBiases(), 3, folder); }),
-                HasSubstr("buffers.safetensors is missing: the model has state beside its weights "
-                          "('h.0.mlp.router.bias')"));
+                HasSubstr("buffers.safetensors is missing: the model has state in addition to its "
+                          "weights ('h.0.mlp.router.bias')"));
   }
 }
 

@@ -210,7 +210,7 @@ TEST(BitsAndBytesFolder, DamagedMatricesAreRefused) {
     return s.Message();
   };
   EXPECT_THAT(with([](Stored& s) { s.entries.erase("w.absmax"); }),
-              HasSubstr("file: 'w' has 4 bits a weight, but 'w.absmax' is missing beside it"));
+              HasSubstr("file: 'w' has 4 bits a weight, but 'w.absmax' is missing"));
   EXPECT_THAT(with([](Stored& s) { s.entries.erase("w.quant_state.bitsandbytes__nf4"); }),
               HasSubstr("file: 'w' has integers, and no 'w.quant_state.bitsandbytes__nf4'"));
   EXPECT_THAT(with([](Stored& s) { s.Set("", "U8", std::vector<std::byte>(63)); }),
@@ -225,7 +225,7 @@ TEST(BitsAndBytesFolder, DamagedMatricesAreRefused) {
                 code[3] = 0;
                 s.Set(".quant_map", "F32", std::as_bytes(std::span(code)));
               }),
-              HasSubstr("file: 'w.quant_map' has other values than those of nf4"));
+              HasSubstr("file: 'w.quant_map' does not have the values of nf4"));
   for (const auto& [state, message] : std::vector<std::pair<std::string, std::string>>{
            {"[]", "is not a JSON object"},
            {"{", "quant_state.bitsandbytes__nf4"},

@@ -272,7 +272,7 @@ TEST(TrainerRanks, ANonFiniteGradientIsLocatedWhileTheNextStepIsUnderWay) {
   });
 }
 
-// The same with a limit: all ranks skip bad updates, up to so many in a row.
+// The same with a limit: all ranks skip bad updates, up to this many in a row.
 TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
   std::vector<std::string> messages(3);
   std::vector<std::vector<float>> weights(3);
@@ -331,7 +331,7 @@ TEST(TrainerRanks, RefusesAReducerForOtherMicroBatches) {
                         optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
                         {.micro_batches = 2, .parallel = bench.parallel.get()});
               }),
-              HasSubstr("micro_batches is 2, but the ranks share out 4"));
+              HasSubstr("micro_batches is 2, but the ranks partition 4"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "optim/adamw.h"
+#include "tests/message_of.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {
@@ -115,7 +116,8 @@ TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
   } catch (const NonFiniteError& e) {
     EXPECT_THAT(e.what(), testing::AllOf(testing::HasSubstr("step 2: the loss is nan"),
                                          testing::HasSubstr("the gradient of 'wte.weight'"),
-                                         testing::HasSubstr("Lower optim.lr")));
+                                         testing::HasSubstr("The weight 'ln_f.bias' was not")));
+    EXPECT_THAT(e.what(), testing::Not(testing::HasSubstr("Lower optim.lr")));
   }
   EXPECT_EQ(s.trainer->step(), 1);
   const std::vector<float> after = WeightsOf(s.model);
@@ -131,7 +133,8 @@ TEST(Trainer, AScaleThatIsNeverLoweredIsNotTheFaultForEver) {
   Trainer trainer(model, adamw, SmallSchedule(), loader,
                   {.max_skips = 2, .loss_scaling = LossScaleOptions{.init = 0x1p40, .backoff = 1}});
   for (int i = 0; i < 2; ++i) EXPECT_FALSE(trainer.Step().skipped) << "by the scale's fault";
-  EXPECT_THROW(trainer.Step(), NonFiniteError);
+  const std::string message = test::MessageOf<NonFiniteError>([&] { trainer.Step(); });
+  EXPECT_THAT(message, testing::HasSubstr("Lower optim.lr"));
 }
 
 TEST(Trainer, RefusesALoaderAtAnotherStep) {

@@ -372,7 +372,7 @@ TEST(LoraErrorTest, WhatCannotBeMergedChangesNothing) {
   const auto before = Values(m(x));
   const auto weights = Weights(m);
   EXPECT_THAT(MessageOf<ArgumentError>([&] { MergeLora(m); }),
-              HasSubstr("is no plain linear layer, so nothing can be merged into it"));
+              HasSubstr("is not a plain linear layer, so nothing can be merged into it"));
   EXPECT_EQ(LoraAdapters(m).size(), 8u);
   EXPECT_EQ(Weights(m), weights);
   EXPECT_EQ(Values(m(x)), before);

@@ -241,6 +241,32 @@ TEST_P(RecomputedBlocks, OffloadKeepsTheLastBlockOnTheDevice) {
   }
 }
 
+// The host's memory is not that of each length by itself.
+TEST_P(RecomputedBlocks, OffloadKeepsItsHostMemoryWhereLengthsVary) {
+  if (GetParam().is_cpu()) return;
+  const TransformerOptions options = Gpt2(0);
+  const auto kept_after = [&](const std::vector<int64_t>& lengths) {
+    Stack stack(3, options, Part::kOffload);
+    stack.Materialize(GetParam(), 5);
+    for (const int64_t length : lengths) {
+      Tensor x = RandomTensor({1, length, options.n_embd}, 1).To(DType::kF32).To(GetParam());
+      x.SetRequiresGrad();
+      const Tensor y = stack(x);
+      Backward(y, y.Detach());
+      EXPECT_EQ(stack.offloader->host_bytes(), 0);
+    }
+    return stack.offloader->kept_host_bytes();
+  };
+  std::vector<int64_t> growing, shrinking;
+  for (int64_t length = 8; length <= 64; length += 4) growing.push_back(length);
+  shrinking.assign(growing.rbegin(), growing.rend());
+  const int64_t longest = kept_after({64});
+  EXPECT_GT(longest, 0);
+  EXPECT_EQ(kept_after({64, 64}), longest);
+  EXPECT_EQ(kept_after(shrinking), longest);
+  EXPECT_LE(kept_after(growing), 4 * longest);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RecomputedBlocks, test::Devices(),
                          [](const auto& info) { return info.param.is_cpu() ? "cpu" : "gpu"; });
 

@@ -165,6 +165,29 @@ TEST_F(TrainGptOptions, ValFractionIsRefusedBesideFilesForValidation) {
               HasSubstr("600 training and 600 validation tokens"));
 }
 
+TEST_F(TrainGptOptions, DataFieldIsRefusedWithoutRows) {
+  const std::string text = Path("other.txt");
+  WriteFileAtomically(Path("rows.jsonl"), "{\"body\": \"" + std::string(400, 'a') + "\"}\n");
+  const auto run = [](const Arguments& data) {
+    Arguments all = {"models/train_gpt", "--dry_run", "--model.block_size=16", "--data.field=body"};
+    all.insert(all.end(), data.begin(), data.end());
+    return RunProgram(all);
+  };
+  for (const Arguments& data :
+       std::vector<Arguments>{{},
+                              {"--data.path=" + text},
+                              {"--data.path=" + Path("documents.bin")},
+                              {"--data.mix=" + text + ":1", "--data.tokenizer=byte"}}) {
+    const Result refused = run(data);
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("data.field = \"body\" (command line) does nothing"),
+                                   HasSubstr("leave data.field out")));
+  }
+  EXPECT_EQ(run({"--data.path=" + Path("rows.jsonl")}).exit_code, 0);
+  const std::string both = "--data.mix=" + text + ":1," + Path("rows.jsonl") + ":1";
+  EXPECT_EQ(run({both, "--data.tokenizer=byte"}).exit_code, 0);
+}
+
 // ---- Options that change something else: a test each, in train_gpt_run_options_test or as noted
 
 const std::set<std::string> kOthers = {

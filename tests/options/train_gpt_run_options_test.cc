@@ -309,6 +309,48 @@ TEST_F(TrainGptRunOptions, EvalOnlySaysNothingOfTraining) {
   }
 }
 
+// Its loss on other data would be mistaken for that of the run.
+TEST_F(TrainGptRunOptions, EvalOnlyNeedsTheDataOfARun) {
+  const TrainingRun& run = Train({"--data.path=" + Path("other.txt")});
+  const std::string more = Path("more.txt");
+  WriteFileAtomically(more, std::string(400, 'a'));
+  const auto evaluate = [](const Arguments& more) {
+    Arguments all = {"models/train_gpt", "--eval_only", "--threads=1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunProgram(all);
+  };
+  for (const std::string weights : {"", "/latest", "/checkpoints/step-00000006"}) {
+    const std::string from = "--init_from=" + run.folder + weights;
+    const Result refused = evaluate({from});
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    const std::string config = run.folder + "/config.toml";
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr("trained on data.path=" + Path("other.txt") + ", and "),
+                      HasSubstr("the embedded corpus"),
+                      HasSubstr("train_gpt " + config + " --eval_only " + from)));
+    // What the error says.
+    EXPECT_THAT(evaluate({config, from}).out, HasSubstr("  data       " + Path("other.txt")));
+    EXPECT_THAT(evaluate({from, "--data.path=" + more}).out, HasSubstr("  data       " + more));
+  }
+  EXPECT_THAT(evaluate({"--init_from=" + Train({}).folder}).out,
+              HasSubstr("  data       the embedded corpus\n"));
+}
+
+TEST_F(TrainGptRunOptions, ADryRunOfAnEvaluationPlansThat) {
+  const Result run =
+      RunProgram({"models/train_gpt", "--eval_only", "--dry_run", "--threads=1",
+                  "--init_from=" + Train({}).folder, "--train.steps=10", "--optim.warmup=9"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("at the peak of an evaluation: parameters "),
+                             HasSubstr("  evaluates  "), HasSubstr("dry run: nothing was written"),
+                             Not(HasSubstr("validation loss"))));
+  for (const char* of_training : {"batch ", "length", "optimizer", "gradients", "epochs", "writes",
+                                  "training tokens", "trained"}) {
+    EXPECT_THAT(run.out, Not(HasSubstr(of_training)));
+  }
+}
+
 TEST_F(TrainGptRunOptions, Samples) {
   EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
   EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);

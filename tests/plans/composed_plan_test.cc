@@ -1,5 +1,5 @@
-// Stages, layers, weights and samples shared out at once: losses, norms, weights and optimizer
-// state of ordered runs are those of one process.
+// Stages, layers, weights and samples divided among ranks at once: losses, norms, weights and
+// optimizer state of ordered runs are those of one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -197,7 +197,7 @@ TEST(ComposedPlan, PartsOfSequences) {
   ExpectSameBits(task, plans);
 }
 
-// Each chunk of a sequence is computed by ranks that share out the layers.
+// Each chunk of a sequence is computed by ranks that split the layers.
 TEST(ComposedPlan, PartsOfSequencesAndOfLayers) {
   for (Task task :
        {Llama(DType::kF32), Qwen3(DType::kF32), Gpt2(DType::kBF16), Gpt2(DType::kF16)}) {

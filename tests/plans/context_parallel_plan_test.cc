@@ -303,7 +303,7 @@ TEST(ContextParallelPlan, ComparesThePartsOfLayersThatRanksHaveAlike) {
   }
 }
 
-// Of ranks of a sequence, runs of neighbours share out the experts: each run has copies of them.
+// Experts are split across runs of neighbouring ranks of a sequence: each run has copies of them.
 // Routers' biases, which no gradient moves, are the same on all.
 TEST(ContextParallelPlan, ComparesCopiesOfExpertsAndBiases) {
   Task task = SigmoidMixture(DType::kF32);

@@ -57,7 +57,7 @@ const Arguments kMixture =
                        "--model.n_expert_inner=48", "--model.n_dense=1",
                        "--model.balance_loss=0.05", "--model.z_loss=0.01"};
 
-// A physical plan as options of a run of so many ranks.
+// A physical plan as options of a run on this many ranks.
 struct Physical {
   ParallelOptions options;
   int64_t dp = 1;
@@ -90,7 +90,7 @@ struct Physical {
   }
 };
 
-// How data ranks share out what they train: not at all, or groups of so many of them.
+// How data ranks shard what they train: not at all, or in groups of this many.
 std::vector<Physical> WithShards(const Physical& one) {
   std::vector<Physical> all = {one};
   for (int64_t shards = 2; shards <= one.dp; ++shards) {

@@ -1,4 +1,4 @@
-// Expert parallelism: whatever ranks share out the experts, losses, norms, loads, weights and
+// Expert parallelism: however experts are split across ranks, losses, norms, loads, weights and
 // optimizer state of ordered runs are those of one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ Task Sigmoid(DType dtype) {
   return task;
 }
 
-// Whose layers ranks may share out, in so many parts.
+// Whose layers may be split across ranks, in this many parts.
 Task InParts(int64_t parts, Task task) {
   task.virtual_tp = parts;
   task.model.vocab_size = 16;
@@ -189,7 +189,8 @@ TEST(ExpertParallelPlan, SameBitsWhereRanksShareOutLayers) {
       {OnTensorRanks(4, Ranks(2, 2, "block")), OnTensorRanks(2, InPipelines(2, Ranks(2, 2)))});
 }
 
-// Ranks share out the experts that compute a sequence together, some of these, or these and others.
+// Experts are split across the ranks that compute a sequence together, some of these, or these and
+// others.
 TEST(ExpertParallelPlan, SameBitsWhereRanksShareOutSequences) {
   Task task = Softmax(DType::kF32);
   task.virtual_cp = 2;

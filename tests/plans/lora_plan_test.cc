@@ -1,5 +1,6 @@
-// Low-rank adapters in every parallel mode: whatever ranks share out a run, losses, norms, weights
-// and optimizer state are those of one process; frozen weights have neither gradients nor state.
+// Low-rank adapters in every parallel mode: however a run is divided among ranks, losses, norms,
+// weights and optimizer state are those of one process; frozen weights have neither gradients nor
+// state.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -154,7 +155,7 @@ TEST(LoraPlan, GoesOnByAnotherPlan) {
   }
 }
 
-// Of attention and shared experts, beside experts that ranks share out.
+// Of attention and shared experts, beside experts that are split across ranks.
 TEST(LoraPlan, Mixtures) {
   Task task = Llama(DType::kF32);
   task.model.lora.dropout = 0;

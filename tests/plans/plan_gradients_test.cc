@@ -22,8 +22,9 @@ using Gradients = std::map<std::string, std::vector<double>>;
 // How many times as far a gradient may be.
 constexpr double kLimit = 1.1;
 
-// Over so many steps of a run are squared errors added up. In f32, a few tokens decide the errors
-// of the last layers: over 12 or 40 steps, equally exact runs differ by 12%, over 120 by 6%.
+// The number of steps of a run over which squared errors are added up. In f32, a few tokens decide
+// the errors of the last layers: over 12 or 40 steps, equally exact runs differ by 12%, over 120 by
+// 6%.
 int Steps(DType dtype) { return dtype == DType::kF32 ? 120 : 12; }
 constexpr int64_t kBatch = 2;  // sequences of a micro-batch, as PlanRun has them
 

@@ -49,7 +49,7 @@ struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
   int64_t cp = 1;                  // ranks that compute a sequence together
-  // Ranks that share out experts: of cp, and then of the shards, or else of the copies.
+  // Ranks that split experts: of cp, and then of the shards, or else of the copies.
   int64_t ep = 1;
   int64_t pp = 0;  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;

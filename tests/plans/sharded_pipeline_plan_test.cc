@@ -1,4 +1,4 @@
-// Pipelines whose stages are shared out among data ranks, or partly in the host's memory: losses,
+// Pipelines whose stages are sharded across data ranks, or partly in the host's memory: losses,
 // norms, weights and optimizer state of ordered runs are those of one process. Embedding and head
 // are tied, in stages of one rank or of two.
 #include <gmock/gmock.h>

@@ -145,8 +145,8 @@ struct TrafficFormula {
   static int64_t SumOf(int64_t n, int64_t elements) {
     return elements < (1 << 15) ? GatherAll(n, elements * kSum) : Reduce(n, elements * kSum);
   }
-  // Of the router and the experts of a tensor-parallel rank. What these ranks share out of the
-  // experts needs no sum over them, which get all tokens.
+  // Of the router and the experts of a tensor-parallel rank. What is split across these ranks of
+  // the experts needs no sum over them, which get all tokens.
   int64_t ContextExperts() const {
     const int64_t router = m.mixture.n_expert * m.n_embd, experts = Experts() / plan.tp;
     if (plan.ep == 1) return SumOf(plan.cp, router + experts);
@@ -214,9 +214,9 @@ struct TrafficFormula {
     return bytes * data * plan.tp * plan.cp;
   }
 
-  // Gradients and, where they are shared out, weights.
+  // Gradients and, where they are sharded, weights.
   void Data(Bytes& all) const {
-    // Experts are those of all ranks that share them out together, those of a sequence included.
+    // Experts are those of all ranks across which they are split, those of a sequence included.
     const int64_t sharing = plan.data_ranks_of_experts(), experts = m.n_layer * Experts();
     const int64_t copies = plan.cp / std::min(plan.cp, plan.ep);
     if (!plan.is_sharded()) {

@@ -117,7 +117,7 @@ TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
                        "--out_dir=" + root_.Path("more")}),
                 HasSubstr("train_gpt --data.path=" + prepared));
   }
-  // Texts among the token files: the same command goes on.
+  // Texts among the token files: the same command continues.
   const std::string texts = root_.Path("texts");
   MakeDirectories(texts);
   WriteFileAtomically(texts + "/a.txt", "some text");
@@ -132,6 +132,48 @@ TEST_F(PrepareProgram, MessagesSayWhatToWrite) {
                     Not(HasSubstr("min_frequency"))));
 }
 
+TEST_F(PrepareProgram, OptionsThatWouldDoNothingAreRefused) {
+  WriteFileAtomically(root_.Path("b.txt"), "a text\n\nand another");
+  const std::string text = "--data.path=" + root_.Path("b.txt");
+  const auto refused = [&](const std::vector<std::string>& more) {
+    const Result result = RunProgram(Command("new", more));
+    EXPECT_EQ(result.exit_code, 2) << result;
+    EXPECT_FALSE(PathExists(root_.Path("new")));
+    return result.err;
+  };
+  EXPECT_THAT(
+      refused({"--format=nanogpt", "--name=web"}),
+      AllOf(HasSubstr("name = \"web\" (command line) does nothing"), HasSubstr("--format=llmc")));
+  EXPECT_THAT(refused({"--val_shard", "--val_fraction=0.1"}),
+              AllOf(HasSubstr("val_fraction = 0.1"), HasSubstr("leave one of the two out")));
+  for (const std::vector<std::string>& rows :
+       std::vector<std::vector<std::string>>{{}, {"--data.type=jsonl"}}) {
+    std::vector<std::string> more = rows;
+    more.push_back("--data.document=line");
+    EXPECT_THAT(refused(more), HasSubstr("--data.type=text"));
+  }
+  const auto prepare = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"tools/prepare", "--data.tokenizer=byte",
+                                    "--out_dir=" + root_.Path("new")};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = RunProgram(all);
+    RemoveTree(root_.Path("new"));
+    return result;
+  };
+  EXPECT_THAT(prepare({text, "--data.field=body"}).err, HasSubstr("--data.type=jsonl"));
+  WriteFileAtomically(root_.Path("d.csv"), "body\nrows\n");
+  const std::string table = "--data.path=" + root_.Path("d.csv");
+  EXPECT_THAT(prepare({table, "--data.field=body"}).err,
+              AllOf(HasSubstr("mlr -S"), HasSubstr("--data.type=text")));
+  EXPECT_EQ(prepare({table, "--data.type=text"}).exit_code, 0);
+  // With both kinds of files each has its effect, and what says the default is no mistake.
+  WriteFileAtomically(root_.Path("c.jsonl"), "{\"body\": \"rows\"}\n");
+  const std::string rows = "--data.path=" + root_.Path("c.jsonl");
+  EXPECT_THAT(prepare({text, rows, "--data.field=body", "--data.document=paragraph"}).out,
+              HasSubstr("from 3 documents"));
+  EXPECT_EQ(prepare({text, "--data.field=text", "--format=nanogpt", "--name=tokens"}).exit_code, 0);
+}
+
 TEST_F(PrepareProgram, AnInterruptionSaysHowToGoOn) {
   ASSERT_EQ(RunProgram(Command("whole")).exit_code, 0);
   // Its files take long from then on.
@@ -143,7 +185,7 @@ TEST_F(PrepareProgram, AnInterruptionSaysHowToGoOn) {
   program.Signal(SIGINT);
   const Result result = program.Wait();
   EXPECT_EQ(result.signal, SIGINT) << result;
-  EXPECT_THAT(result.err, HasSubstr("prepare: interrupted; the same command goes on"));
+  EXPECT_THAT(result.err, HasSubstr("prepare: interrupted; the same command continues"));
   ASSERT_EQ(RunProgram(Command("interrupted")).exit_code, 0);
   EXPECT_EQ(Contents("interrupted"), Contents("whole"));
 }

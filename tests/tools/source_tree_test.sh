@@ -23,14 +23,6 @@ done < <(grep -nE '#include [<"](fmt|spdlog|toml\+\+)/' -r core kernels --includ
 
 folders=(core kernels nn optim dist data models tools tests)
 
-# Files that READMEs name, by the end of a path, must exist: otherwise renaming a file would leave
-# READMEs wrong.
-files=$(find "${folders[@]}" -type f -printf '/%p\n')
-while IFS=: read -r readme name; do
-  grep -qF "/$name" <<<"$files" || fail "$readme names $name, which does not exist"
-done < <(find . -maxdepth 1 -name '*.md' -o -path './bazel-*' -prune -o -name README.md -print |
-  xargs grep -oE '`[a-z][a-z0-9_/]*\.(h|cc|cu|cuh|py|sh|bzl|md)`' --with-filename | tr -d '`' | sort -u)
-
 # Things are found by folder and file names: a folder with more files than this should be split.
 most=45
 while read -r count folder; do

@@ -16,12 +16,12 @@ constexpr char kState[] = ".quant_state.bitsandbytes__";
   throw InputError(StrCat(*entry.source, ": '", entry.name, "' ", what));
 }
 
-// One of the tensors beside a matrix.
+// One of the tensors that describe a matrix.
 const SafetensorsEntry& Beside(const FindEntry& find, const SafetensorsEntry& matrix,
                                const std::string& name, const char* suffix) {
   const SafetensorsEntry* entry = find(name + suffix);
   if (entry == nullptr) {
-    Fail(matrix, StrCat("has 4 bits a weight, but '", name, suffix, "' is missing beside it"));
+    Fail(matrix, StrCat("has 4 bits a weight, but '", name, suffix, "' is missing"));
   }
   return *entry;
 }
@@ -45,7 +45,7 @@ void CopyBytes(const SafetensorsEntry& entry, DType dtype, int64_t count, std::b
 void CheckCode(const SafetensorsEntry& entry) {
   std::array<float, 16> code{};
   CopyBytes(entry, DType::kF32, std::ssize(code), reinterpret_cast<std::byte*>(code.data()));
-  if (code != kNf4Code) Fail(entry, "has other values than those of nf4");
+  if (code != kNf4Code) Fail(entry, "does not have the values of nf4");
 }
 
 void CheckShape(const Fields& f, const Shape& shape) {

@@ -1,6 +1,5 @@
-// Weights of 4 bits in Hugging Face folders, as bitsandbytes writes them: beside each matrix
-// `name`, U8, its scales and what they mean, name.absmax, name.quant_state.bitsandbytes__nf4 and
-// others.
+// Weights of 4 bits in Hugging Face folders, as bitsandbytes writes them: with each matrix `name`,
+// U8, its scales and their description, name.absmax, name.quant_state.bitsandbytes__nf4 and others.
 #pragma once
 
 #include <functional>

@@ -37,9 +37,9 @@ struct HfFamily {
   // What config.json means. Throws InputError naming the field for what our models lack: a field
   // that is ignored would give wrong results.
   GptConfig (*read)(const Fields& f) = nullptr;
-  // The inverse, for a resolved config. What the family's keys cannot say may be left out: a model
-  // is of the first family of which read(write(config)) is the config. Null: transformers would
-  // refuse it.
+  // The inverse, for a resolved config. Properties that the family's keys cannot express may be
+  // left out: a model belongs to the first family with read(write(config)) == config. Null:
+  // transformers would refuse it.
   OrderedJson (*write)(const GptConfig& config) = nullptr;
   std::vector<HfLayerName> names = {};  // of kLlama, those that differ from Llama's
   HfExpertNames experts = {};

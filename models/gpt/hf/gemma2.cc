@@ -20,8 +20,8 @@ OrderedJson Write(const GptConfig& c) { return WriteGemmaKeys(c, "gemma2", "Gemm
 }  // namespace
 
 GptConfig ReadGemmaKeys(const Fields& f, const LlamaDefaults& defaults) {
-  // transformers reads "hidden_activation" alone; old files also have "hidden_act": "gelu", of
-  // which it takes the tanh form, too.
+  // transformers reads only "hidden_activation"; old files also have "hidden_act": "gelu", for
+  // which it also takes the tanh form.
   f.Expect("hidden_activation", "gelu_pytorch_tanh");
   f.Expect("attention_bias", false);
   f.Expect("use_bidirectional_attention", false);

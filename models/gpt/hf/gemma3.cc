@@ -15,7 +15,7 @@ void ReadRopes(const Fields& f, GptConfig* c) {
     const RotaryOptions of_window = ReadRopeObject(sliding, {.theta = local});
     if (of_window.scaling != RotaryScaling::kNone) {
       sliding.Fail("rope_type",
-                   "is not \"default\", which alone is supported in layers with a window");
+                   "is not \"default\", the only type that is supported in layers with a window");
     }
     local = of_window.theta;
   } else {

@@ -1,6 +1,6 @@
 // Models as Hugging Face folders: model.safetensors and config.json. A model is written as the
 // first family that has all of its parts (a file each beside this one; the table is in
-// models/README.md), and transformers loads it. All other models have a format of our own, with
+// models/gpt/README.md), and transformers loads it. All other models have a format of our own, with
 // model_type "lockstep" and the names of Gpt's parameters, which transformers does not know.
 #pragma once
 
@@ -29,7 +29,8 @@ GptConfig FromHfConfig(const std::string& json, const std::string& source);
 // The model's weights, without adapters, under the names of its family. GPT-2: Conv1D weights as
 // [in, out]; a model without biases gets zeros for them, since the format always has them. Llama:
 // q, k and v, and gate and up, are separate; a tied head is left out. With experts also each
-// expert's matrices. Of a sharded model all ranks produce the items together, in the same order.
+// expert's matrices. If the model is sharded, all ranks produce the items together, in the same
+// order.
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
 // The same with weights from elsewhere, of the model's shapes and dtypes: `weight` is called when
 // an item is written, for the whole of a parameter.
@@ -43,14 +44,14 @@ struct HfRows {
   int64_t begin = 0, end = 0;
   bool transposed = false;
 };
-// Those that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
+// The rows that make up a parameter of the model, named as it is in Gpt; not for stacked experts.
 std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p);
 // Whether a parameter is an adapter's (nn/lora), which no folder of a model has: gpt/peft.
 bool IsOfAdapter(std::string_view parameter);
 
 // Fills a folder that transformers loads: `config` (config.json), and the tensors, in this order,
-// in model.safetensors; if they take more than `max_bytes`, in files of at most so much (one
-// tensor, if it alone takes more), model-00001-of-0000n.safetensors and so on, with
+// in model.safetensors; if they take more than `max_bytes`, in files of at most so much (or one
+// tensor that takes more), model-00001-of-0000n.safetensors and so on, with
 // model.safetensors.index.json. IoError.
 void WriteHfFolder(const std::string& folder, const std::string& config,
                    std::span<const SafetensorsItem> tensors, int64_t max_bytes);
@@ -62,7 +63,7 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
 // another shape, and refuses non-zero biases for a model without biases.
 void LoadHfWeights(Gpt& model, const std::string& path);
 // The same weights one at a time, for a model that need not be in memory: each is read when it is
-// asked for, and is of the dtype that the model's has.
+// needed, and has the dtype of the model's parameter.
 WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.

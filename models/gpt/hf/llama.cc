@@ -1,4 +1,4 @@
-// Llama 2 and 3 (Touvron et al., 2023; Llama Team, 2024), and what has their shape: SmolLM2,
+// Llama 2 and 3 (Touvron et al., 2023; Llama Team, 2024), and models of their shape: SmolLM2,
 // TinyLlama, Mistral 7B from version 0.2 on.
 #include "models/gpt/hf/llama_keys.h"
 

@@ -53,11 +53,11 @@ GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults) {
   c.n_inner = f.Integer("intermediate_size");
   c.n_layer = f.Integer("num_hidden_layers");
   c.n_head = f.Integer("num_attention_heads");
-  // A null asks for as many as heads.
+  // A null means as many as heads.
   const bool left_out = !f.j.contains("num_key_value_heads");
   c.n_kv_head =
       f.Integer("num_key_value_heads", left_out ? defaults.n_kv_head.value_or(c.n_head) : c.n_head);
-  // A null asks for n_embd / n_head.
+  // A null means n_embd / n_head.
   c.head_dim = f.IntegerOrNull("head_dim", defaults.head_dim);
   c.norm_eps = f.Number("rms_norm_eps", defaults.eps);
   c.init_std = f.Number("initializer_range", 0.02);
@@ -123,8 +123,8 @@ void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c)
   for (int64_t i = 0; i < c->n_layer; ++i) {
     if (HasWindow(*c, i) != (types[static_cast<size_t>(i)] == "sliding_attention")) {
       f.Fail("layer_types", StrCat("is ", DumpJson(types),
-                                   "; only that every so many-th layer is \"full_attention\", "
-                                   "counted from the first, is supported"));
+                                   "; supported is only \"full_attention\" in every n-th layer, "
+                                   "counted from the first"));
     }
   }
 }

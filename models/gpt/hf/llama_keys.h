@@ -20,7 +20,7 @@ struct LlamaDefaults {
 
 // A Llama without biases: sizes, rotary embedding, RMS norms, SwiGLU. "hidden_act" must be "silu".
 GptConfig ReadLlamaKeys(const Fields& f, const LlamaDefaults& defaults = {});
-// The same but for the activation, whose key differs.
+// The same, except the activation, whose key differs.
 GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults);
 OrderedJson WriteLlamaKeys(const GptConfig& c, const char* model_type, const char* architecture);
 
@@ -31,8 +31,8 @@ RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope = {});
 RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope);
 OrderedJson WriteRopeScaling(const RotaryOptions& rope);
 
-// "layer_types" where there is one, else layers have the window but for every `pattern`-th (0: all
-// have it).
+// "layer_types" where there is one, else all layers have the window except every `pattern`-th (0:
+// all have it).
 void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c);
 // "sliding_window", null for none, and "layer_types".
 void WriteWindows(const GptConfig& c, OrderedJson* j);

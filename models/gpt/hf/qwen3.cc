@@ -40,7 +40,7 @@ int64_t DenseLayers(const Fields& f) {
 }
 
 GptConfig ReadMoe(const Fields& f) {
-  f.Expect("use_sliding_window", false);  // of which transformers makes something else here
+  f.Expect("use_sliding_window", false);  // which transformers takes differently here
   GptConfig c = ReadQwen3(f, {.positions = 32768, .n_kv_head = 4});
   nn::MixtureOptions& m = c.mixture;
   // transformers 5 writes Mixtral's name.

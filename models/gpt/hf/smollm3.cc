@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// "no_rope_layers" has a 0 for each layer without. What is supported: every so many-th.
+// "no_rope_layers" has a 0 for each layer without. Supported is only a 0 for every n-th layer.
 int64_t ReadSkip(const Fields& f, const GptConfig& c) {
   const Json& layers = f.Array("no_rope_layers");
   if (layers.empty()) return f.Integer("no_rope_layer_interval", 4);
@@ -20,8 +20,8 @@ int64_t ReadSkip(const Fields& f, const GptConfig& c) {
   for (int64_t i = 0; i < c.n_layer; ++i) {
     if (layers[static_cast<size_t>(i)] != (HasRope(read, i) ? 1 : 0)) {
       f.Fail("no_rope_layers", StrCat("is ", DumpJson(layers),
-                                      "; only a 0 for every so many-th layer, counted from the "
-                                      "first, and 1 for the others is supported"));
+                                      "; only a 0 for every n-th layer, counted from the first, "
+                                      "and 1 for the others is supported"));
     }
   }
   return read.rope_skip;

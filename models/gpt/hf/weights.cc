@@ -138,7 +138,7 @@ std::vector<Piece> Pieces(const HfFamily& family, const GptConfig& c, const std:
   throw ArgumentError("no such layout");
 }
 
-// For each weight of a linear layer or norm, the bias that GPT-2's format requires beside it.
+// For each weight of a linear layer or norm, the bias that GPT-2's format requires with it.
 std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& family,
                                                            const Gpt& model) {
   std::vector<std::pair<std::string, int64_t>> out;
@@ -293,7 +293,7 @@ class HfWeights {
       const Parameter& weight = layer->weight();
       for (const Piece& piece : Pieces(family_, config_, path + ".weight", weight)) {
         if (!find(piece.name)) missing += " " + piece.name;
-        FindNf4(piece, piece.ShapeOf(weight.logical_shape()), find);  // uses the scales beside it
+        FindNf4(piece, piece.ShapeOf(weight.logical_shape()), find);  // uses its scales
       }
     }
     if (!missing.empty()) {

@@ -76,7 +76,7 @@ std::string AdaptableNames(const std::vector<AdaptableLayer>& layers) {
   return out;
 }
 
-// Of the logical shape, in f32.
+// `whole` has the logical shape, in f32.
 void SetValue(const Parameter& p, const Tensor& whole) {
   const NoGrad no_grad;
   p.value().Detach().CopyFrom(p.PartOf(whole));
@@ -172,8 +172,8 @@ void PeftAdapter::CheckScale(const std::string& module, double scale) const {
                    " --lora.rank_stabilized=", config_.rank_stabilized ? "true" : "false", ", or ");
   throw InputError(StrCat(JoinPath(folder_, kAdapterConfig), ": what the adapter of ", module,
                           " adds is multiplied by ", own,
-                          " (lora_alpha and r), and the model that ",
-                          "is to have its values multiplies it by ", scale, ": use ", options,
+                          " (lora_alpha and r), but the model that ",
+                          "takes its values multiplies it by ", scale, ": use ", options,
                           "--init_from=WEIGHTS --lora.init_from=", folder_,
                           ", which takes ranks and alphas from the file"));
 }
@@ -230,11 +230,12 @@ bool PeftAdapter::IsOfResized(const std::string& module) const {
 void PeftAdapter::CheckVocabulary(const Gpt& model, const SafetensorsEntry& entry) const {
   const int64_t rows = entry.shape.empty() ? 0 : entry.shape[0];
   if (rows == model.config().vocab_size) return;
-  Fail(entry, StrCat("has ", rows, " rows, but the model's vocabulary has ",
-                     model.config().vocab_size, " tokens: PEFT writes it where the model's ",
-                     "vocabulary was changed before training (resize_token_embeddings). Change ",
-                     "that of the weights likewise, and save them (save_pretrained), for use with ",
-                     "this adapter"));
+  Fail(entry,
+       StrCat("has ", rows, " rows, but the model's vocabulary has ", model.config().vocab_size,
+              " tokens: PEFT writes it if the model's ",
+              "vocabulary was changed before training (resize_token_embeddings). Change ",
+              "that of the weights in the same way, and save them (save_pretrained), for use with ",
+              "this adapter"));
 }
 
 void PeftAdapter::MarkSaved(Gpt& model) const {
@@ -302,13 +303,12 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       if (rank == 0 && it == matrices_.end()) continue;
       if (rank == 0)
         Fail(*it->second.a,
-             "has no adapter in the model that is to have its values: let lora.targets name its "
-             "matrix, too, or take targets from the file by lora.init_from");
+             "has no adapter in the model that takes its values: let lora.targets name its matrix, "
+             "too, or take targets from the file by lora.init_from");
       if (it == matrices_.end()) {
-        throw InputError(
-            StrCat(file_.source(), ": has no adapter of ", module,
-                   ", as the model that is to have its values does: lora.targets names "
-                   "more than it has; lora.init_from takes targets from the file"));
+        throw InputError(StrCat(file_.source(), ": has no adapter of ", module,
+                                ", unlike the model that takes its values: lora.targets names more "
+                                "than it has; lora.init_from takes targets from the file"));
       }
       const auto& [entry_a, entry_b] = it->second;
       CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));

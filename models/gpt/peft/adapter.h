@@ -38,7 +38,7 @@ class PeftAdapter {
   const PeftConfig& config() const { return config_; }
   // WriteAdapter's base_hash; "" if another program wrote the files.
   std::string base_hash() const;
-  // "nf4" or "nf4_single" if Lockstep trained it beside weights in 4 bits, else "".
+  // "nf4" or "nf4_single" if Lockstep trained it on weights in 4 bits, else "".
   std::string base_kind() const;
 
   // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.

@@ -1,5 +1,5 @@
-// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter beside
-// its tensors.
+// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter in
+// addition to its tensors.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct PeftConfig {
   std::vector<std::string> modules_to_save{};
 
   int64_t RankOf(const std::string& module) const;
-  // Of what the adapter adds: alpha / rank, or alpha / sqrt(rank).
+  // The factor of the adapter's output: alpha / rank, or alpha / sqrt(rank).
   double ScaleOf(const std::string& module) const;
   bool Targets(const std::string& module) const;
   bool Saves(const std::string& module) const;

@@ -16,8 +16,8 @@ namespace lockstep::models {
 //   adapters.Add("chat", PeftAdapter::Open("out/chat"));
 //   adapters.Add("code", PeftAdapter::Open("out/code"));
 //   adapters.Use("chat");
-// To change it copies the adapter's matrices, small beside the model's. For models that generate in
-// one process, and only without other references to the model's parameters.
+// Switching copies the adapter's matrices, which are small compared with the model's. For models
+// that generate in one process, and only without other references to the model's parameters.
 class AdapterSet {
  public:
   // The model has its weights, and no adapter. It outlives this object, which leaves the adapter in

@@ -5,7 +5,7 @@
 namespace lockstep::models {
 namespace {
 
-// Of a model with a head; Llama's names of tensors have the "model." already.
+// For a model with a head; Llama's names of tensors have the "model." already.
 std::string ModuleOf(const GptConfig& config, const std::string& tensor) {
   const std::string module = tensor.substr(0, tensor.rfind('.'));
   const bool bare = module != "lm_head" && HfModelType(config) == "gpt2";

@@ -113,6 +113,15 @@ bool Survives(const std::string& plan, const PrepareOptions& options) {
   return WIFEXITED(status);
 }
 
+void KillAfterShards(size_t count, const PrepareOptions& options) {
+  for (int at = 5;; at += 5) {
+    RemoveTree(options.out_dir);
+    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
+    const auto manifest = ReadManifest(options.out_dir);
+    if (manifest && manifest->shards.size() == count) return;
+  }
+}
+
 void WriteLargeTexts(const std::string& first, const std::string& second,
                      const std::string& third) {
   std::mt19937 random(5);

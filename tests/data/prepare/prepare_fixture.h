@@ -94,6 +94,9 @@ Stream Together(const std::string& folder, const Manifest& manifest, Split split
 // Runs Prepare in a child process that dies at an operation; returns whether it finished.
 bool Survives(const std::string& plan, const PrepareOptions& options);
 
+// Kills Prepare as soon as the folder has `count` finished shards.
+void KillAfterShards(size_t count, const PrepareOptions& options);
+
 // Two large files with a short one between them, each one document.
 void WriteLargeTexts(const std::string& first, const std::string& second, const std::string& third);
 

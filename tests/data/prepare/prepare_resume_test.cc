@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io/file_lock.h"
+#include "core/io/sha256.h"
 #include "data/document_index.h"
 #include "tests/data/prepare/prepare_fixture.h"
 
@@ -75,16 +76,6 @@ TEST_F(PrepareResumeTest, OtherConfigurationsInTheSameFolderAreRefused) {
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(locked); }), HasSubstr("another process"));
 }
 
-// Kills Prepare as soon as the folder has `count` finished shards.
-void KillAfterShards(size_t count, const PrepareOptions& options) {
-  for (int at = 5;; at += 5) {
-    RemoveTree(options.out_dir);
-    ASSERT_FALSE(Survives(StrCat("kill@", at), options));
-    const auto manifest = ReadManifest(options.out_dir);
-    if (manifest && manifest->shards.size() == count) return;
-  }
-}
-
 TEST_F(PrepareResumeTest, AnEditedSourceOfTheSameSizeIsRefused) {
   const PrepareOptions whole = To("whole"), begun = To("begun");
   Prepare(whole);
@@ -117,33 +108,70 @@ TEST_F(PrepareResumeTest, AnEditedSourceOfTheSameSizeIsRefused) {
   EXPECT_TRUE(Prepare(whole).was_complete);
 }
 
+// Returns when the file had been changed before.
+std::filesystem::file_time_type Touch(const std::string& path) {
+  const auto time = std::filesystem::last_write_time(path);
+  std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
+  return time;
+}
+
 TEST_F(PrepareResumeTest, ASourceThatWasOnlyTouchedIsTheSame) {
   const PrepareOptions whole = To("whole"), begun = To("begun");
   Prepare(whole);
   KillAfterShards(4, begun);
-  Manifest manifest = *ReadManifest(begun.out_dir);
-  ASSERT_FALSE(manifest.complete());
-  std::vector<SourceFile>& sources = manifest.sources;
-  ASSERT_FALSE(sources.front().sha256.empty());
-  // As if the last one had not been read to its end.
-  sources.back().sha256.clear();
-  WriteText(JoinPath(begun.out_dir, kManifestName), manifest.ToJson());
-  const auto touch = [](const std::string& path) {
-    const auto time = std::filesystem::last_write_time(path);
-    std::filesystem::last_write_time(path, time + std::chrono::seconds(100));
-    return time;
-  };
-  const auto last_time = touch(sources.back().path);
-  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(begun); }),
-              AllOf(HasSubstr("modification time of " + sources.back().path),
-                    HasSubstr("touch -d @"), Not(HasSubstr(sources.front().path))));
-  std::filesystem::last_write_time(sources.back().path, last_time);
-  touch(sources.front().path);
+  ASSERT_FALSE(ReadManifest(begun.out_dir)->sources.front().sha256.empty());
+  Touch(Source("1.jsonl"));
   EXPECT_TRUE(Prepare(whole).was_complete);
   Prepare(begun);
   const PrepareOptions again = To("again");
   Prepare(again);
   EXPECT_EQ(Contents(begun.out_dir), Contents(again.out_dir));
+}
+
+TEST_F(PrepareResumeTest, APartlyReadSourceIsToldByTheHashOfThePart) {
+  RemoveTree(folder_ + "/sources");
+  const std::string first = Source("1.txt"), second = Source("2.txt"), third = Source("3.txt");
+  WriteLargeTexts(first, second, third);
+  PrepareOptions options = To("begun");
+  options.shard_tokens = 300'000;
+  options.val_fraction = 0;
+  KillAfterShards(2, options);
+  const auto begun = Contents(options.out_dir);
+  const SourceFile source = ReadManifest(options.out_dir)->sources.front();
+  const std::string text = ReadFile(first);
+  EXPECT_EQ(source.sha256, "");
+  EXPECT_GE(source.read_bytes, 2 * options.shard_tokens - 1);
+  ASSERT_LT(source.read_bytes, std::ssize(text));
+  EXPECT_EQ(source.read_sha256, Sha256Of(text.substr(0, source.read_bytes)));
+  // Edited in that part.
+  std::string edited = text;
+  edited[100'000] = 'E';
+  WriteText(first, edited);
+  const auto edited_at = Touch(first);
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr(StrCat("SHA-256 of the first ", source.read_bytes, " bytes of ",
+                                     first, ": ", source.read_sha256.substr(0, 12))),
+                    Not(HasSubstr("touch")), HasSubstr("another --out_dir")));
+  EXPECT_EQ(Contents(options.out_dir), begun);
+  // An earlier version did not know the part.
+  Manifest earlier = *ReadManifest(options.out_dir);
+  earlier.sources.front().read_bytes = 0;
+  WriteText(JoinPath(options.out_dir, kManifestName), earlier.ToJson());
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
+              AllOf(HasSubstr("modification time of " + first), HasSubstr("touch -d @"),
+                    Not(HasSubstr(second))));
+  WriteText(JoinPath(options.out_dir, kManifestName), begun.at(kManifestName));
+  // What was not read may be new.
+  edited = text;
+  edited.back() = 'E';
+  WriteText(first, edited);
+  std::filesystem::last_write_time(first, edited_at);
+  Touch(second);
+  EXPECT_FALSE(Prepare(options).was_complete);
+  PrepareOptions again = options;
+  again.out_dir = Out("again");
+  Prepare(again);
+  EXPECT_EQ(Contents(options.out_dir), Contents(again.out_dir));
 }
 
 TEST_F(PrepareResumeTest, AFolderAmongItsSourcesIsNoSource) {
@@ -212,6 +240,8 @@ TEST_F(PrepareResumeTest, WithoutShardsItStartsAgainWithOtherOptions) {
   options.text.max_document_bytes = 20'000;
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }),
               AllOf(HasSubstr("no place to cut it"), HasSubstr("paragraph")));
+  EXPECT_FALSE(PathExists(options.out_dir));
+  EXPECT_FALSE(Survives("kill@13", options));
   ASSERT_TRUE(PathExists(JoinPath(options.out_dir, kManifestName)));
   options.text.unit = DocumentUnit::kParagraph;
   options.text.max_document_bytes = 300'000;
@@ -220,12 +250,48 @@ TEST_F(PrepareResumeTest, WithoutShardsItStartsAgainWithOtherOptions) {
   EXPECT_EQ(LoadTokenizer(options.out_dir)->vocab_size(), 256);
   // A token file that the manifest does not list may be anybody's.
   options.out_dir = Out("strange");
-  options.text.unit = DocumentUnit::kFile;
-  options.text.max_document_bytes = 20'000;
-  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("paragraph"));
+  MakeDirectories(options.out_dir);
   WriteText(JoinPath(options.out_dir, "other.bin"), "");
-  options.text.unit = DocumentUnit::kParagraph;
   EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("other.bin"));
+}
+
+TEST_F(PrepareResumeTest, ARefusedCallLeavesWhatWasThere) {
+  PrepareOptions refused = To("a/b/c");
+  refused.text.field = "no_such_field";
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_FALSE(PathExists(Out("a")));
+  // In a folder with files of its user, even of these names.
+  MakeDirectories(Out("a/b"));
+  WriteText(Out("a/b/notes"), "mine");
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(ListDirectory(Out("a/b")), std::vector<std::string>{"notes"});
+  MakeDirectories(refused.out_dir);
+  WriteText(refused.out_dir + "/tokenizer.json", "{}");
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_THAT(ListDirectory(refused.out_dir),
+              ::testing::UnorderedElementsAre(".lock", "tokenizer.json"));
+  // What a killed call had begun without a shard.
+  refused.out_dir = Out("begun");
+  EXPECT_FALSE(Survives("kill@13", To("begun")));
+  ASSERT_TRUE(PathExists(JoinPath(refused.out_dir, kManifestName)));
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(ListDirectory(refused.out_dir), std::vector<std::string>{".lock"});
+  // Shards that are finished stay, whoever is refused then.
+  const PrepareOptions options = To("shards");
+  KillAfterShards(2, options);
+  const auto before = Contents(options.out_dir);
+  refused.out_dir = options.out_dir;
+  EXPECT_THROW(Prepare(refused), InputError);
+  EXPECT_EQ(Contents(options.out_dir), before);
+  const std::string source = Source("3.jsonl.zst"), bytes = ReadFile(source);
+  const auto modified = std::filesystem::last_write_time(source);
+  WriteText(source, std::string(bytes.size(), '?'));
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_THROW(Prepare(options), InputError);
+  EXPECT_EQ(ReadManifest(options.out_dir)->shards.size(), 2u);
+  WriteText(source, bytes);
+  std::filesystem::last_write_time(source, modified);
+  EXPECT_FALSE(Prepare(options).was_complete);
 }
 
 TEST_F(PrepareResumeTest, AFinishedFolderIsVerified) {

@@ -146,7 +146,9 @@ TEST_F(PrepareTest, UnusableInputIsRefused) {
     PrepareOptions options = To("refused");
     RemoveTree(options.out_dir);
     change(options);
-    return MessageOf<InputError>([&] { Prepare(options); });
+    const std::string message = MessageOf<InputError>([&] { Prepare(options); });
+    EXPECT_FALSE(PathExists(options.out_dir)) << message;
+    return message;
   };
   EXPECT_THAT(message([](auto& o) { o.text.field = "text"; }),
               AllOf(HasSubstr("1.jsonl:1"), HasSubstr("no field \"text\"")));

@@ -126,8 +126,8 @@ TEST(ExpertParallel, GradientsAreThoseOfOneProcess) {
 
 // ---- The norm ----
 
-// Each chunk comes from one rank, with its number and values in the whole, whatever ranks share
-// out.
+// Each chunk comes from one rank, with its number and values in the whole, whatever is split across
+// ranks.
 TEST(ExpertExchange, MakesTheRunsOfTheWhole) {
   constexpr int64_t kElements = 8 * 50 * 200;
   std::vector<float> whole(kElements);
@@ -209,7 +209,7 @@ TEST(ExpertExchange, KnowsWhichRanksComputeASequence) {
       const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank() % 2, 2};
       EXPECT_EQ(parts_of(*of_sequence)->CopyOf(*p), of_experts ? one : copy) << name;
     }
-    // Once ranges are shared out, too, whoever does that counts the other sequences' ranks.
+    // Once ranges are sharded, too, whoever does that counts the other sequences' ranks.
     parts_of(*of_all)->Find<ExpertExchange>()->JoinRanges();
     const Tensor ones = Tensor::Full({1}, 1, DType::kF64);
     parts_of(*of_all)->Sum(ones);

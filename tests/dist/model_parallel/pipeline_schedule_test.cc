@@ -183,9 +183,9 @@ TEST(PipelineSchedule, RefusesWhatIsIncomplete) {
   EXPECT_FAILS("rank 0 makes 0B0 0 times, 0I0 1 times and 0W0 0 times", "0F0,0I0\n");
   EXPECT_FAILS("order of the micro-batches", "0F0,0F1,0B1,0B0\n");
   EXPECT_FAILS("order of the micro-batches", "0F0,0F1,0I0,0I1,0W1,0W0\n");
-  EXPECT_FAILS("'0X0' is no action", "0F0,0X0\n");
-  EXPECT_FAILS("'F0' is no action", "F0\n");
-  EXPECT_FAILS("'0F' is no action", "0F\n");
+  EXPECT_FAILS("'0X0' is not an action", "0F0,0X0\n");
+  EXPECT_FAILS("'F0' is not an action", "F0\n");
+  EXPECT_FAILS("'0F' is not an action", "0F\n");
   EXPECT_FAILS("stage 0 of the pipeline schedule is on lines 1 and 2", "0F0,0B0\n0F1,0B1\n");
   EXPECT_FAILS("stage 0 of the pipeline schedule is on no rank", "1F0,1B0\n");
   EXPECT_FAILS("needs a stage", "\n");

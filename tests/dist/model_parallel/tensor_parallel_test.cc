@@ -59,7 +59,7 @@ Tensor Whole(const TensorRanks& ranks, const Tensor& part, int dim,
   return whole;
 }
 
-// What body computes on so many ranks; all must have the same.
+// The result of body on this many ranks; it must be the same on all.
 Results On(int size, const std::function<Results(const TensorRanksPtr&)>& body) {
   std::vector<Results> of_ranks(static_cast<size_t>(size));
   RunInProcess(size, [&](ProcessGroup& group) {

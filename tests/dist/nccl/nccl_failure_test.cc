@@ -66,9 +66,10 @@ TEST(NcclFailureTest, CallsForDifferentPurposesDiffer) {
           g.CheckInStep();
         },
         options);
-    EXPECT_THAT(errors,
-                Each(HasSubstr(check ? "rank 1 makes this call for something else than others"
-                                     : "in what they are for, as for another block")));
+    EXPECT_THAT(
+        errors,
+        Each(HasSubstr(check ? "rank 1 makes this call for another purpose than the other ranks"
+                             : "in their purpose, such as another block")));
   }
 }
 

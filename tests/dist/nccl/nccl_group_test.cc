@@ -43,6 +43,8 @@ TEST_P(NcclGroupTest, EveryCollective) {
       g.AllReduce(highest, ReduceOp::kMax);
       g.AllGather(Values(g, n), gathered);
       g.ReduceScatter(many, scattered);
+      const Tensor whole = Values(g, n * size), in_place = whole.Slice(0, rank * n, (rank + 1) * n);
+      g.ReduceScatter(whole, in_place);
       g.Broadcast(root, size - 1);
       // Operations run in order, so waiting for this one is enough.
       g.AllToAll(many, swapped)->Wait();
@@ -53,13 +55,15 @@ TEST_P(NcclGroupTest, EveryCollective) {
       };
       const auto a = all.ToVector<float>(), h = highest.ToVector<float>(),
                  b = root.ToVector<float>(), s = scattered.ToVector<float>(),
-                 y = gathered.ToVector<float>(), x = swapped.ToVector<float>();
+                 p = in_place.ToVector<float>(), y = gathered.ToVector<float>(),
+                 x = swapped.ToVector<float>();
       for (int64_t i = 0; i < n; ++i) {
         const auto at = static_cast<size_t>(i);
         ASSERT_EQ(a[at], sum(i));
         ASSERT_EQ(h[at], Value(size - 1, i));
         ASSERT_EQ(b[at], Value(size - 1, i));
         ASSERT_EQ(s[at], sum(rank * n + i));
+        ASSERT_EQ(p[at], s[at]);
         for (int r = 0; r < size; ++r) {
           ASSERT_EQ(y[static_cast<size_t>(r * n + i)], Value(r, i));
           ASSERT_EQ(x[static_cast<size_t>(r * n + i)], Value(r, rank * n + i));

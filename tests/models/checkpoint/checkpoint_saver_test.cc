@@ -182,7 +182,7 @@ TEST_F(CheckpointSaverTest, TheFolderMustBeShared) {
   EXPECT_EQ(CheckpointStore(Path("out")).FindNewest(), std::nullopt);
 }
 
-// Of a model that is not shared out, as before there were parts.
+// For a model that is not sharded, as before there were parts.
 TEST_F(CheckpointSaverTest, RanksThatWriteNothingNeedNotShareTheFolder) {
   const auto out_of = [&](int rank) { return Path(rank == 0 ? "out" : "other"); };
   OnRanks({.copies = 2}, out_of, /*async=*/true, [&](Rank& rank, CheckpointSaver& saver) {

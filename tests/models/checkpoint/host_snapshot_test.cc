@@ -42,7 +42,7 @@ TEST_F(HostSnapshotTest, ARankWithoutMemoryForASnapshotWritesWhileTheOthersTrain
         }));
     EXPECT_THAT(warnings,
                 ElementsAre(AllOf(HasSubstr(plan.ranks() > 1 ? StrCat("rank ", poor) : "the host"),
-                                  HasSubstr("has no memory for a copy"))));
+                                  HasSubstr("cannot hold a copy"))));
     for (const int64_t step : {11, 12, 13}) {
       const std::string sync = Folder(out + "sync", step), mixed = Folder(out, step);
       for (const std::string& name : ListDirectory(sync)) {

@@ -181,8 +181,8 @@ TEST_F(ExportGptTest, TellsOfAdaptersThatWereTrainedBeside4Bits) {
   };
   EXPECT_EQ(said({}), "");
   EXPECT_THAT(said({{kBaseKindEntry, "nf4"}}),
-              AllOf(HasSubstr("qlora was trained beside weights in 4 bits (nf4), and is merged"),
-                    HasSubstr("into those of tests/testdata/qwen2_parity")));
+              AllOf(HasSubstr("qlora was trained on weights in 4 bits (nf4), and is merged"),
+                    HasSubstr("into the weights of tests/testdata/qwen2_parity")));
 }
 
 constexpr char kChatMl[] =

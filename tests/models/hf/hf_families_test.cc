@@ -280,14 +280,14 @@ TEST(HfFamilyConfigs, RefuseByNameWhatIsNotSupported) {
               HasSubstr("\"use_bidirectional_attention\" is true"));
   EXPECT_THAT(error("gemma2", R"("layer_types": ["full_attention", "sliding_attention",
     "sliding_attention", "sliding_attention"])"),
-              AllOf(HasSubstr("\"layer_types\" is ["), HasSubstr("every so many-th layer")));
+              AllOf(HasSubstr("\"layer_types\" is ["), HasSubstr("in every n-th layer")));
   EXPECT_THAT(error("gemma2", R"("layer_types": ["chunked_attention", "a", "b", "c"])"),
               HasSubstr("\"layer_types\" has \"chunked_attention\""));
   EXPECT_THAT(error("gemma2", R"("query_pre_attn_scalar": 0)"),
               HasSubstr("\"query_pre_attn_scalar\" must be positive"));
   EXPECT_THAT(error("olmo2", R"("attention_bias": true)"), HasSubstr("\"attention_bias\" is true"));
   EXPECT_THAT(error("smollm3", R"("no_rope_layers": [0, 1, 1, 1])"),
-              HasSubstr("\"no_rope_layers\" is [0,1,1,1]; only a 0 for every so many-th layer"));
+              HasSubstr("\"no_rope_layers\" is [0,1,1,1]; only a 0 for every n-th layer"));
   EXPECT_THAT(error("smollm3", R"("no_rope_layers": [1])"),
               HasSubstr("\"no_rope_layers\" must have an entry for each layer"));
   EXPECT_THAT(error("mistral", R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0})"),

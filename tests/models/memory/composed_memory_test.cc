@@ -1,5 +1,5 @@
-// The plan of a run that shares out stages, layers, sequences, weights and samples at once, and the
-// memory that the allocator measures in train_gpt on the rank that takes most.
+// The plan of a run that divides stages, layers, sequences, weights and samples among ranks at
+// once, and the memory that the allocator measures in train_gpt on the rank that takes most.
 //
 // A quarter of the table is run; all of it by
 //   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models/memory:composed_memory_test
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, ComposedMemory, testing::ValuesIn(Drawn(kRows)),
 INSTANTIATE_TEST_SUITE_P(GpuRows, ComposedMemory, testing::ValuesIn(Drawn(kGpuRows)),
                          [](const testing::TestParamInfo<Row>& info) { return info.param.name; });
 
-// Ranks that compute a sequence together share out a step, but each has all of an evaluation: of a
+// Ranks that compute a sequence together split a step, but each has all of an evaluation: of a
 // narrow model it takes more, for logits mostly, and is planned too.
 TEST(ComposedMemoryTest, EvaluationsOfWholeSequencesArePlanned) {
   const Row row = {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <sstream>
 
 #include "core/allocator.h"
+#include "core/io/file.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 
@@ -24,6 +26,11 @@ constexpr double kGb = 1e9;
 GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments, const DeviceSet& hosts = {}) {
   ParsedRun run(arguments);
   return PlanOnGpus(run.options, run.config, ParseDeviceSet("gpus", gpus), hosts);
+}
+
+Arguments WordsOf(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 // The changes that a plan says would fit, each with the bytes that it says.
@@ -88,7 +95,7 @@ TEST(GpuPlan, EightBillionInFp32DoNotFitEightyGigabytes) {
   EXPECT_FALSE(plan.fits);
   EXPECT_THAT(plan.text, AllOf(HasSubstr("does not fit: needs "), HasSubstr(" of 80.0 GB"),
                                HasSubstr("parallel.shard=")));
-  // Shared out among the eight they are 16 GB each.
+  // Sharded across the eight they are 16 GB each.
   const GpuPlan sharded = PlanOf(
       "8x80", {"--model.preset=llama-3-8b", "--parallel.shard=full", "--train.recompute=block"});
   EXPECT_NEAR(static_cast<double>(sharded.memory.largest.optimizer), n, 0.02 * n);
@@ -237,7 +244,7 @@ TEST(GpuPlan, WhatItSaysWouldFitDoes) {
                           "--train.global_batch_size=0", "--train.grad_accum=4"});
 }
 
-// Ranks that share out experts may share out the rest, too.
+// Ranks that split experts may shard the rest, too.
 TEST(GpuPlan, AdviceOfSharedOutExpertsHasShards) {
   const Arguments experts = {
       "--model.preset=gpt2",         "--model.n_expert=8",  "--model.n_expert_used=2",
@@ -367,7 +374,7 @@ TEST(GpuPlan, SaysWhatTheAllocatorKeeps) {
 TEST(GpuPlan, WeightsOfFourBitsAreOnEveryRank) {
   Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=1", "--lora.rank=4",
                          "--lora.base=nf4"};
-  constexpr char kNote[] = "parallel.shard does not share out weights of 4 bits";
+  constexpr char kNote[] = "parallel.shard does not shard weights of 4 bits";
   const GpuPlan alone = PlanOf("2x24", arguments);
   EXPECT_THAT(alone.text, Not(HasSubstr(kNote)));
   arguments.push_back("--parallel.shard=full");
@@ -419,6 +426,22 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
                                               : "gpus = \"eight\" must be";
     EXPECT_THAT(run.out + run.err, HasSubstr(text));
   }
+}
+
+// The lines of a page may be broken where the program's are not.
+TEST(GpuPlan, IsWhatThePageShows) {
+  std::istringstream page(ReadFile("models/memory/README.md"));
+  std::string line, shown;
+  const std::string command = "    $ bazel run -c opt //tools:plan -- ";
+  while (std::getline(page, line) && !line.starts_with(command)) {
+  }
+  ASSERT_TRUE(line.starts_with(command));
+  Arguments all = {"tools/plan"};
+  for (const std::string& argument : WordsOf(line.substr(command.size()))) all.push_back(argument);
+  while (std::getline(page, line) && line.starts_with("    ")) shown += line;
+  const Result run = RunProgram(all);
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_EQ(WordsOf(shown), WordsOf(run.out)) << run;
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {

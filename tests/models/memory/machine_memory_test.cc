@@ -83,6 +83,10 @@ TEST(MachineMemory, TheHostOfGpusIsComparedWithWhatItHas) {
                     HasSubstr("6.00 GiB page-locked for train.offload"),
                     HasSubstr("4.00 GiB to write checkpoints from"),
                     HasSubstr("9.00 GiB free of 12.0 GiB"), HasSubstr("checkpoint.async=false")));
+  plan.collects = true;  // waiting would not help
+  EXPECT_THAT(judge(2, {12 * kGib, 9 * kGib}).text,
+              HasSubstr("(checkpoint.sharded=true checkpoint.async=false)"));
+  plan.collects = false;
   EXPECT_EQ(judge(4, {12 * kGib, 12 * kGib}).kind, Kind::kTight);
   EXPECT_EQ(judge(4, {11 * kGib, 11 * kGib}).kind, Kind::kTooLarge);
   plan.all_copy = true;

@@ -11,6 +11,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "optim/adamw.h"
+#include "optim/muon.h"
 
 namespace lockstep::models {
 
@@ -22,6 +23,7 @@ struct MemoryCase {
   DType dtype = DType::kF32;
   optim::AdamWOptions adamw = {};
   dist::ContextRanksPtr context = nullptr;
+  bool muon = false;  // instead of AdamW
 };
 
 // `rest` with these sizes.
@@ -46,6 +48,11 @@ inline std::shared_ptr<Gpt> Make(const MemoryCase& c, Device device) {
   return model;
 }
 
+inline std::unique_ptr<optim::Optimizer> MakeOptimizer(const MemoryCase& c, LanguageModel& model) {
+  if (c.muon) return std::make_unique<optim::Muon>(model.Parameters());
+  return std::make_unique<optim::AdamW>(model.Parameters(), c.adamw);
+}
+
 // 4096 ids below 13.
 inline std::shared_ptr<const data::TokenSource> MemoryTokens() {
   std::vector<int32_t> ids;
@@ -67,10 +74,7 @@ inline MemoryPlan Plan(
     std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel = {}) {
   return PlanMemory({.model = [&] { return Make(c, kMeta); },
                      .parallel = std::move(parallel),
-                     .optimizer =
-                         [&](LanguageModel& model) {
-                           return std::make_unique<optim::AdamW>(model.Parameters(), c.adamw);
-                         },
+                     .optimizer = [&](LanguageModel& model) { return MakeOptimizer(c, model); },
                      .batch_size = c.batch_size,
                      .window = c.window,
                      .grad_accum = c.grad_accum,

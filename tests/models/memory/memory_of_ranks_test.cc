@@ -1,4 +1,4 @@
-// Memory plans of ranks that share out samples, weights or sequences.
+// Memory plans of ranks among which samples, weights or sequences are divided.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ void TrainRank(dist::ProcessGroup* group, const Case& c, const Options& options,
   at_rest();
 }
 
-// Of a rank of so many.
+// The plan of one of this many ranks.
 template <class Ranks, class Options>
 MemoryPlan PlanOfRanks(const Case& c, const Options& options, int ranks) {
   const auto group = ranks > 1 ? dist::MakePlannedGroup(ranks) : nullptr;

@@ -24,11 +24,11 @@ int64_t MeasuredPeak(const Case& c, Device device = kCpu) {
   const int64_t before = allocator.stats().live_bytes;
   const auto tokens = MemoryTokens();
   const auto model = Make(c, device);
-  optim::AdamW adamw(model->Parameters(), c.adamw);
+  const auto optimizer = MakeOptimizer(c, *model);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size, .micro_batches = c.grad_accum});
   Trainer trainer(
-      *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+      *model, *optimizer, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
       {.micro_batches = c.grad_accum,
        .clip = c.clip,
        .loss_scaling = c.dtype == DType::kF16 ? std::optional(LossScaleOptions()) : std::nullopt});
@@ -181,14 +181,15 @@ GptConfig OnGpu(const char* recompute, bool offload) {
       {.bias = false, .recompute = ParseRecompute(recompute), .offload_activations = offload});
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GpuMemory,
-                         testing::Values(Case{"none", 8, 32, 1, 1, OnGpu("none", false)},
-                                         Case{"block", 8, 32, 1, 1, OnGpu("block", false)},
-                                         Case{"mlp", 8, 32, 1, 1, OnGpu("mlp", false),
-                                              DType::kBF16},
-                                         Case{"offload", 8, 32, 2, 1, OnGpu("none", true)},
-                                         Case{"block_offload", 8, 32, 1, 1, OnGpu("block", true)}),
-                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, GpuMemory,
+    testing::Values(Case{"none", 8, 32, 1, 1, OnGpu("none", false)},
+                    Case{"block", 8, 32, 1, 1, OnGpu("block", false)},
+                    Case{"mlp", 8, 32, 1, 1, OnGpu("mlp", false), DType::kBF16},
+                    Case{"muon", 1, 8, 1, 1, OnGpu("none", false), DType::kF32, {}, nullptr, true},
+                    Case{"offload", 8, 32, 2, 1, OnGpu("none", true)},
+                    Case{"block_offload", 8, 32, 1, 1, OnGpu("block", true)}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // ---- What the process takes besides tensors. ----
 
@@ -203,6 +204,19 @@ TEST(MemoryPlanTest, WhatTheAllocatorRoundsIsPlanned) {
   EXPECT_GE(plan.reserved, plan.peak.total());
   if (test::kSanitized) GTEST_SKIP() << "sanitized allocators neither round sizes nor keep blocks";
   EXPECT_NEAR(static_cast<double>(plan.reserved), static_cast<double>(measured), 0.05 * measured);
+}
+
+// Of which the update of a matrix as large as the MLP's is the peak.
+TEST(MemoryPlanTest, MuonsWorkspaceIsPlanned) {
+  Case c{"", 1, 16, 1, 1, Shape(65, 16, 2, 4, 128)};
+  c.muon = true;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    c.dtype = dtype;
+    const MemoryPlan plan = Plan(c);
+    EXPECT_GE(plan.peak.workspace, 4 * 2 * (128 * 512 + 128 * 128)) << Summary(plan);
+    const auto measured = static_cast<double>(MeasuredPeak(c));
+    EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.01 * measured) << Summary(plan);
+  }
 }
 
 // The purpose of train.loss_chunk.

@@ -51,6 +51,22 @@ const std::vector<Row> kRows = {
      kGpt2Untied,
      {kFull, "--parallel.reshard_after_forward=false"}},
 
+    // Little to compute between the sums of two units' gradients, which are added to what the
+    // micro-batches before have left.
+    {"gpt2_full_accumulated_on_2",
+     2,
+     false,
+     {"--model.n_layer=4", "--model.n_head=4", "--model.n_embd=256",
+      "--model.tie_embeddings=false"},
+     {kFull, "--train.grad_accum=4", "--train.batch_size=1", "--optim.name=sgd"}},
+    {"gpt2_gradients_accumulated_on_2",
+     2,
+     false,
+     kGpt2Untied,
+     {"--parallel.shard=gradients", "--train.grad_accum=4", "--train.batch_size=1"}},
+    {"llama_muon", 1, false, kLlama, {"--optim.name=muon", "--train.batch_size=1"}},
+    {"gpt2_muon_on_2_full", 2, false, kGpt2, {kFull, "--optim.name=muon", "--train.batch_size=1"}},
+
     {"gpu_gpt2", 1, true, kGpt2, {}},
     {"gpu_gpt2_offload", 1, true, kGpt2, {kOffload, "--train.grad_accum=2"}},
     {"gpu_llama_block_bf16", 1, true, kLlama, {kBf16, kBlock}},
@@ -107,8 +123,8 @@ const std::vector<Row> kGraphRows = {
 INSTANTIATE_TEST_SUITE_P(Rows, MemoryOfGraphs, testing::ValuesIn(Drawn(kGraphRows)),
                          [](const testing::TestParamInfo<Row>& info) { return info.param.name; });
 
-TEST(MemoryTableTest, HasTwentyFourDifferentRows) {
-  EXPECT_EQ(kRows.size(), 24u);
+TEST(MemoryTableTest, HasTwentyEightDifferentRows) {
+  EXPECT_EQ(kRows.size(), 28u);
   std::set<Arguments> different;
   for (const Row& row : kRows) {
     Arguments all = All(row);

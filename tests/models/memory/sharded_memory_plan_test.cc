@@ -1,5 +1,5 @@
-// Memory plans of runs whose ranks share out weights: of which rank they are, and what ranks copy
-// to write checkpoints from.
+// Memory plans of runs with sharded weights: of which rank they are, and what ranks copy to write
+// checkpoints from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ TEST(ShardedMemoryPlan, RanksCopyTheModelOnce) {
     Arguments arguments, experts;
     double tolerance = 0.01;
   };
-  for (const auto& [ranks, arguments, experts, tolerance] :
+  for (auto [ranks, arguments, experts, tolerance] :
        {Run{2, {"--parallel.ep=2"}, kExperts}, Run{4, {"--parallel.ep=2"}, kExperts},
         Run{4, {"--parallel.ep=4"}, kExperts},
         Run{8, {"--parallel.ep=2", "--parallel.tp=2"}, kExperts, 0.05},
@@ -114,6 +114,11 @@ TEST(ShardedMemoryPlan, RanksCopyTheModelOnce) {
     EXPECT_FALSE(of_first.all_copy);
     EXPECT_NEAR(static_cast<double>(of_first.snapshot), whole, 0.01 * whole)
         << testing::PrintToString(arguments);
+    // What it collects is in its memory even if training waits; parts are written where they are.
+    for (Arguments* waits : {&arguments, &collected})
+      waits->emplace_back("--checkpoint.async=false");
+    EXPECT_EQ(PlanMemory(SetupOf(collected, ranks, experts)).snapshot, of_first.snapshot);
+    EXPECT_EQ(PlanMemory(SetupOf(arguments, ranks, experts)).snapshot, 0);
   }
 }
 

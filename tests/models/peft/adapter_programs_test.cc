@@ -1,4 +1,4 @@
-// Adapters through the programs: train_gpt goes on with one that PEFT made, sample_gpt uses it, and
+// Adapters through the programs: train_gpt continues one that PEFT made, sample_gpt uses it, and
 // both know when its base is not the one it belongs to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -161,7 +161,7 @@ TEST(AdapterPrograms, TrainAndSampleBesideWeightsOfFourBits) {
                    "/latest ----\n", tuned));
   const Result mixed = RunProgram(Sample(kBase, {other, own}));
   EXPECT_EQ(mixed.exit_code, 1);
-  EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained beside weights of the kind model"),
+  EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained on weights of the kind model"),
                                HasSubstr("beside nf4"), HasSubstr("--base")));
   const Result shared = RunProgram(Sample(out, {"--nproc=2"}));
   EXPECT_EQ(shared.exit_code, 1);
