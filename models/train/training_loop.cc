@@ -323,9 +323,8 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     if (!finite) {
       Warn(StrCat("the validation loss after step ", trainer_.step(),
                   " is not a finite number: these weights are of no use, and ",
-                  config_.checkpoint.keep_best && best_val_loss_ != 0
-                      ? StrCat(config_.out_dir, "/best has better ones")
-                      : "earlier checkpoints may have better ones"));
+                  log_ && BestCheckpoint() >= 0 ? StrCat(config_.out_dir, "/best has better ones")
+                                                : "earlier checkpoints may have better ones"));
     }
     progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
                               SecondsSince(start), m->val_preference);
