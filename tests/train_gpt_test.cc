@@ -114,7 +114,7 @@ TEST_F(TrainGpt, BitsDoNotDependOnThreads) {
 // checkpoint and ends with the bits of an undisturbed run.
 TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
   const std::vector<std::string> shorter = {"--train.steps=12", "--checkpoint.every=4",
-                                            "--threads=1"};
+                                            "--checkpoint.keep_best=true", "--threads=1"};
   ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
   const std::string expected = Bytes("undisturbed", 12);
   constexpr int kStride = test::kSanitized ? 11 : 1;  // the file operations are the same
@@ -125,11 +125,13 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
     if (killed.exit_code == 0) break;
     ASSERT_EQ(killed.signal, SIGKILL) << killed.err;
     ++kills;
-    // A kill between the last checkpoint and the end leaves nothing to do.
+    // Between the last checkpoint and the end, too: what the kill left out is made up for.
+    const bool finished = PathExists(Path("out/DONE"));
     const Result resumed = Train("out", shorter);
-    const bool finished = resumed.err.find("holds a finished run") != std::string::npos;
-    ASSERT_TRUE(resumed.exit_code == 0 || finished) << "kill@" << at << ": " << resumed.err;
+    ASSERT_EQ(resumed.exit_code, finished ? 1 : 0) << "kill@" << at << ": " << resumed.err;
     ASSERT_EQ(Bytes("out", 12), expected) << "kill@" << at;
+    ASSERT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<")) << "kill@" << at;
+    ASSERT_TRUE(PathExists(Path("out/best/DONE"))) << "kill@" << at;
   }
   EXPECT_GT(kills, 60 / kStride);
 }
