@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/io/file.h"
+#include "core/system/environment.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::models {
@@ -105,7 +106,9 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
             0,
             StrCat("starting over in ", config.out_dir, ": the run there has no checkpoint yet")};
   const TrainerState state = ReadTrainerState(newest->path);
-  if (state.finished && PathExists(EndMark(config.out_dir))) {
+  // A launcher that restarts this run is told that it is finished: its end is only written again.
+  const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
+  if (state.finished && !restarted && PathExists(EndMark(config.out_dir))) {
     throw InputError(
         StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
                " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
