@@ -22,9 +22,9 @@ int main(int argc, char** argv) {
   const auto group = world.Group();
 
   models::Gpt model(config);
-  model.Materialize(kCpu, /*seed=*/1);
   dist::FullyShard parallel(  // gathers each block when it is used
       group.get(), model, {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches});
+  model.Materialize(kCpu, /*seed=*/1);  // only this rank's parts
 
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
   const optim::LrSchedule lr({.lr = 3e-3, .warmup = 10, .decay_steps = kSteps});

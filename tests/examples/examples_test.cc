@@ -16,6 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+const std::string kPage = "models/examples/";
 const std::string kTransformer = "models/examples/train_transformer_";
 
 class Examples : public RankRuns {
@@ -115,6 +116,14 @@ TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLines) {
   EXPECT_LE(lines, 10) << diff;
 }
 
+// Else every rank would first have memory for the whole of a model that does not fit.
+TEST_F(Examples, ShardBeforeTheModelHasMemory) {
+  for (const std::string file : {kTransformer + "sharded.cc", kPage + "small_gpt_sharded.cc"}) {
+    const std::string text = ReadFile(file);
+    EXPECT_LT(text.find("dist::FullyShard parallel("), text.find("Materialize(")) << file;
+  }
+}
+
 // ---- The README's program. ----
 
 TEST_F(Examples, TheReadmesProgramLearnsToMultiply) {
@@ -139,8 +148,6 @@ TEST_F(Examples, TheReadmeShowsItsProgram) {
 }
 
 // ---- The page: one script, five ways to train it. ----
-
-const std::string kPage = "models/examples/";
 
 class Page : public RankRuns {
  protected:
