@@ -221,6 +221,21 @@ TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
   EXPECT_THAT(run.out, HasSubstr("step 40/40"));
 }
 
+// A folder in the place of the report cannot be replaced.
+TEST_F(TrainGpt, ARunWithoutItsReportNamesNoneAndMakesItLater) {
+  MakeDirectories(Path("out/report.html/obstacle"));
+  const Result run = Train("out", {"--threads=1", "--train.eval_every=0"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err, HasSubstr("warning: no report: "));
+  EXPECT_THAT(run.err, testing::Not(HasSubstr("training continues")));
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("report.html")));
+  RemoveTree(Path("out/report.html"));
+  const Result again = Train("out", {"--threads=1", "--train.eval_every=0"});
+  EXPECT_EQ(again.exit_code, 0) << again;
+  EXPECT_THAT(again.out, HasSubstr("report " + Path("out/report.html")));
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<"));
+}
+
 TEST_F(TrainGpt, CtrlCSavesAndSaysHowToContinue) {
   // Long enough that the signal arrives before the end.
   std::vector<std::string> options = {"--train.steps=2000", "--model.n_embd=64",

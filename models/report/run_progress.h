@@ -51,7 +51,7 @@ class RunProgress {
     int64_t resident_bytes = 0;    // peak of the process; 0: unknown
     double best_val_loss = 0;      // 0: there is none
     int64_t best_checkpoint = -1;  // as in RunPlan
-    std::string report;            // its path
+    std::string report;            // its path; empty if it could not be written
   };
   void PrintEnd(const End& end) const;
 

@@ -238,12 +238,12 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
 void TrainingLoop::End(double seconds, bool complete) {
   FinishTrace();
   const bool interrupted = trainer_.step() < setup_.steps;
-  complete &= log_->Finish(interrupted);
+  const bool reported = log_->Finish(interrupted);
   if (interrupted) {
     progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
     return;
   }
-  if (complete) Mark();
+  if (complete && reported) Mark();
   progress_.PrintEnd(
       {.step = trainer_.step(),
        .seconds = seconds,
@@ -251,7 +251,7 @@ void TrainingLoop::End(double seconds, bool complete) {
        .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
        .best_val_loss = best_val_loss_,
        .best_checkpoint = BestCheckpoint(),
-       .report = log_->report_path()});
+       .report = reported ? log_->report_path() : ""});
 }
 
 // What ranks learn of each other: the signal that any received, and the memory of the one that took
@@ -439,7 +439,8 @@ bool TrainingLoop::UpdateHfModel() {
     return true;
   } catch (const Error& e) {
     Warn(StrCat("no new ", folder, "/model: ", e.what(),
-                "; make one later with consolidate --checkpoint=", folder, " --to=FOLDER"));
+                "; the same command makes it later, and so does consolidate --checkpoint=", folder,
+                " --to=FOLDER"));
     return false;
   }
 }
