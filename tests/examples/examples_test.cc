@@ -13,8 +13,10 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 const std::string kPage = "models/examples/";
 const std::string kTransformer = "models/examples/train_transformer_";
@@ -120,6 +122,20 @@ TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLinesWhichThePageShows) {
   EXPECT_GT(lines, 2) << diff;
   EXPECT_LE(lines, 10) << diff;
   EXPECT_THAT(ReadFile("dist/shard/README.md"), HasSubstr("\n\n" + shown + "\n"));
+}
+
+// In the library's words, and without an abort.
+TEST_F(Examples, SayWhatIsWrong) {
+  const std::string missing = Path("missing/file");
+  const Result unsaved = RunProgram({kTransformer + "sharded", missing, "1"});
+  EXPECT_EQ(unsaved.exit_code, 1) << unsaved;
+  EXPECT_THAT(unsaved.err, AllOf(HasSubstr(missing), Not(HasSubstr("terminate"))));
+  for (const Result& r : Wait(Start(3, {kPage + "small_gpt_sharded"}))) {
+    EXPECT_EQ(r.exit_code, 1) << r;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("4 micro-batches cannot be partitioned equally across 3"),
+                             HasSubstr("use a multiple of 3 micro-batches"),
+                             Not(HasSubstr("train.")), Not(HasSubstr("terminate"))));
+  }
 }
 
 // Else every rank would first have memory for the whole of a model that does not fit.
