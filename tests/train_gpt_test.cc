@@ -236,6 +236,19 @@ TEST_F(TrainGpt, ARunWithoutItsReportNamesNoneAndMakesItLater) {
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<"));
 }
 
+// Whatever the machine has: hundreds of terabytes.
+TEST_F(TrainGpt, WhatNoSwapSpaceWouldHoldIsRefused) {
+  const std::vector<std::string> huge = {"--model.n_embd=100000", "--model.n_layer=100"};
+  const Result run = Train("out", huge);
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("this run needs "), HasSubstr(" TiB, and this machine has"),
+                             testing::Not(HasSubstr("warning: this run"))));
+  EXPECT_FALSE(PathExists(Path("out/metrics.jsonl")));
+  const Result dry = Train("out", {huge[0], huge[1], "--dry_run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry;
+  EXPECT_THAT(dry.err, HasSubstr("warning: this run needs "));
+}
+
 TEST_F(TrainGpt, CtrlCSavesAndSaysHowToContinue) {
   // Long enough that the signal arrives before the end.
   std::vector<std::string> options = {"--train.steps=2000", "--model.n_embd=64",
