@@ -34,6 +34,15 @@ TEST_F(LaunchedRuns, AreTheSameAsByHand) {
   }
 }
 
+TEST_F(LaunchedRuns, PointToTheLauncherForItsOptions) {
+  Arguments arguments = Train("out", {"--nproc=2", "--max-restarts=1"});
+  const Result r = RunProgram(arguments);
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.err,
+            "train_gpt: --max-restarts=1 is an option of the launcher: launch --nproc=2 "
+            "--max-restarts=1 -- train_gpt ...\n");
+}
+
 // The arguments of the commands of a page that train with several processes. An indented line that
 // ends with a backslash goes on in the next one.
 std::vector<std::vector<std::string>> CommandsOfRanks(const std::string& page) {
