@@ -509,7 +509,8 @@ TEST_F(TrainGpt, AModelThatFitsNoMachineIsReportedBeforeItIsMade) {
                     testing::Not(HasSubstr("batch_size"))));
 }
 
-// The share of the device's arithmetic is the same wherever it is reported.
+// The share of the device's arithmetic is the same wherever it is reported. Where a step is faster
+// than the rate that was measured at the start, that is corrected.
 TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
   const Result run = Train("out");
   ASSERT_EQ(run.exit_code, 0) << run;
@@ -523,8 +524,13 @@ TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
     if (j["step"] == 0) continue;
     const double share = j["gemm_share"], speed = j["tokens_per_second"];
     if (ratio == 0) ratio = share / speed;
-    EXPECT_NEAR(share / speed, ratio, 1e-9 * ratio);
+    if (share < 1 - 1e-9) {
+      EXPECT_NEAR(share / speed, ratio, 1e-9 * ratio);
+    }
+    EXPECT_LE(share / speed, ratio * (1 + 1e-9));
+    ratio = share / speed;
     EXPECT_GT(share, 0);
+    EXPECT_LE(share, 1 + 1e-9);
     EXPECT_FALSE(j.contains("mfu"));
   }
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("% of GEMM"));

@@ -55,6 +55,7 @@ void RunLog::Step(StepMetrics metrics) {
   metrics_.Write(metrics);
   tensorboard_.Write(metrics);
   history_.Add(metrics);
+  input_.plan.utilization.Correct(metrics.tokens_per_second);
 }
 
 void RunLog::Sample(TextSample sample) {

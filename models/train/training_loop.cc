@@ -126,7 +126,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                       .device = setup.device,
                       .group = ranks.checkpoints(),
                       .warn = Warn}),
-      progress_(setup, utilization) {
+      progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
@@ -297,6 +297,7 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
 
 void TrainingLoop::Add(StepMetrics& m) {
   if (std::isfinite(m.loss)) last_loss_ = m.loss;
+  utilization_.Correct(m.tokens_per_second);
   m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
   m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
   m.slow_kernels = static_cast<double>(SlowKernelChoices());

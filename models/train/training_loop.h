@@ -64,7 +64,7 @@ class TrainingLoop {
 
   const RunSetup& setup_;
   const MemoryPlan memory_;
-  const Utilization utilization_;
+  Utilization utilization_;
   const RunRanks& ranks_;
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
