@@ -34,6 +34,15 @@ TEST_F(LaunchedRuns, AreTheSameAsByHand) {
   }
 }
 
+TEST_F(LaunchedRuns, PointToTheLauncherForItsOptions) {
+  Arguments arguments = Train("out", {"--nproc=2", "--max-restarts=1"});
+  const Result r = RunProgram(arguments);
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.err,
+            "train_gpt: --max-restarts=1 is an option of the launcher: launch --nproc=2 "
+            "--max-restarts=1 -- train_gpt ...\n");
+}
+
 // The arguments of the commands of a page that train with several processes. An indented line that
 // ends with a backslash goes on in the next one.
 std::vector<std::vector<std::string>> CommandsOfRanks(const std::string& page) {
@@ -119,6 +128,29 @@ TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
   const Result r = launch.Wait();
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.out, HasSubstr("[0] step 2000/2000"));
+}
+
+// What cannot be trained is refused only once; a run that a rank's death found finished is not.
+TEST_F(LaunchedRuns, RestartsOnlyWhatAnotherStartMayMend) {
+  const auto launch = [](const std::string& script, const Arguments& train) {
+    Arguments all = {"tools/launch", "--nproc=2", "--max_restarts=2", "--", "bash", "-c",
+                     script,         "rank"};
+    all.insert(all.end(), train.begin(), train.end());
+    return RunProgram(all);
+  };
+  const Arguments train = Train("out", {"--train.steps=4", "--parallel.shard=full"});
+  const Result r =
+      launch("\"$@\" || exit; [ $RANK$LOCKSTEP_RESTARTS = 10 ] && kill -9 $$; exit 0", train);
+  EXPECT_EQ(r.exit_code, 0) << r;
+  EXPECT_THAT(r.err, AllOf(HasSubstr("(restart 1 of"), Not(HasSubstr("(restart 2 of"))));
+  EXPECT_TRUE(PathExists(Path("out/DONE")));
+  for (const auto& [arguments, code] : {std::pair(train, 1),
+                                        {Train("x", {"--init_from=nowhere"}), 1},
+                                        {Train("x", {"--train.recompute=blok"}), 2}}) {
+    const Result refused = launch("exec \"$@\"", arguments);
+    EXPECT_EQ(refused.exit_code, code) << refused;
+    EXPECT_THAT(refused.err, Not(HasSubstr("restarting all ranks"))) << refused;
+  }
 }
 
 // The launcher restarts all ranks from the newest checkpoint, to the same result.

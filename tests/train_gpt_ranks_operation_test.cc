@@ -122,6 +122,28 @@ TEST_F(Ranks, OnlyAModelThatTheRunHasMadeIsReplaced) {
   EXPECT_FALSE(PathExists(Path("out/model")));
 }
 
+// As a kill between the last checkpoint and the end leaves a run.
+TEST_F(Ranks, WhatFollowsTheLastCheckpointIsMadeUpFor) {
+  const Arguments options = {"--train.steps=4", "--train.eval_every=2", "--parallel.shard=full",
+                             "--checkpoint.keep_best=true", "--checkpoint.keep=1"};
+  Run(2, "out", options);
+  const std::string weights = ReadFile(Path("out/model/model.safetensors"));
+  const std::string bytes = Bytes("out", 4);
+  for (const char* made : {"model", "report.html", "best", "latest", "DONE"}) {
+    ASSERT_TRUE(PathExists(Path("out/") + made)) << made;
+    RemoveTree(Path("out/") + made);
+  }
+  EXPECT_THAT(Run(2, "out", options)[0].out, HasSubstr("(step 4, the last one)"));
+  EXPECT_EQ(ReadFile(Path("out/model/model.safetensors")), weights);
+  EXPECT_EQ(Bytes("out", 4), bytes);
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<"));
+  EXPECT_TRUE(PathExists(Path("out/best/DONE")) && PathExists(Path("out/latest/DONE")));
+  for (const Result& r : Wait(Start(2, Train("out", options)))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
+  }
+}
+
 TEST_F(Ranks, ADryRunIsPrintedOnce) {
   const auto results = Run(2, "dry", {"--dry_run"});
   EXPECT_THAT(results[0].out, HasSubstr("dry run: nothing was written or trained"));

@@ -114,7 +114,7 @@ TEST_F(TrainGpt, BitsDoNotDependOnThreads) {
 // checkpoint and ends with the bits of an undisturbed run.
 TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
   const std::vector<std::string> shorter = {"--train.steps=12", "--checkpoint.every=4",
-                                            "--threads=1"};
+                                            "--checkpoint.keep_best=true", "--threads=1"};
   ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
   const std::string expected = Bytes("undisturbed", 12);
   constexpr int kStride = test::kSanitized ? 11 : 1;  // the file operations are the same
@@ -125,11 +125,13 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
     if (killed.exit_code == 0) break;
     ASSERT_EQ(killed.signal, SIGKILL) << killed.err;
     ++kills;
-    // A kill between the last checkpoint and the end leaves nothing to do.
+    // Between the last checkpoint and the end, too: what the kill left out is made up for.
+    const bool finished = PathExists(Path("out/DONE"));
     const Result resumed = Train("out", shorter);
-    const bool finished = resumed.err.find("holds a finished run") != std::string::npos;
-    ASSERT_TRUE(resumed.exit_code == 0 || finished) << "kill@" << at << ": " << resumed.err;
+    ASSERT_EQ(resumed.exit_code, finished ? 1 : 0) << "kill@" << at << ": " << resumed.err;
     ASSERT_EQ(Bytes("out", 12), expected) << "kill@" << at;
+    ASSERT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<")) << "kill@" << at;
+    ASSERT_TRUE(PathExists(Path("out/best/DONE"))) << "kill@" << at;
   }
   EXPECT_GT(kills, 60 / kStride);
 }
@@ -217,6 +219,34 @@ TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("training continues"));
   EXPECT_THAT(run.out, HasSubstr("step 40/40"));
+}
+
+// A folder in the place of the report cannot be replaced.
+TEST_F(TrainGpt, ARunWithoutItsReportNamesNoneAndMakesItLater) {
+  MakeDirectories(Path("out/report.html/obstacle"));
+  const Result run = Train("out", {"--threads=1", "--train.eval_every=0"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err, HasSubstr("warning: no report: "));
+  EXPECT_THAT(run.err, testing::Not(HasSubstr("training continues")));
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("report.html")));
+  RemoveTree(Path("out/report.html"));
+  const Result again = Train("out", {"--threads=1", "--train.eval_every=0"});
+  EXPECT_EQ(again.exit_code, 0) << again;
+  EXPECT_THAT(again.out, HasSubstr("report " + Path("out/report.html")));
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<"));
+}
+
+// Whatever the machine has: hundreds of terabytes.
+TEST_F(TrainGpt, WhatNoSwapSpaceWouldHoldIsRefused) {
+  const std::vector<std::string> huge = {"--model.n_embd=100000", "--model.n_layer=100"};
+  const Result run = Train("out", huge);
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("this run needs "), HasSubstr(" TiB, and this machine has"),
+                             testing::Not(HasSubstr("warning: this run"))));
+  EXPECT_FALSE(PathExists(Path("out/metrics.jsonl")));
+  const Result dry = Train("out", {huge[0], huge[1], "--dry_run"});
+  EXPECT_EQ(dry.exit_code, 0) << dry;
+  EXPECT_THAT(dry.err, HasSubstr("warning: this run needs "));
 }
 
 TEST_F(TrainGpt, CtrlCSavesAndSaysHowToContinue) {
@@ -479,7 +509,8 @@ TEST_F(TrainGpt, AModelThatFitsNoMachineIsReportedBeforeItIsMade) {
                     testing::Not(HasSubstr("batch_size"))));
 }
 
-// The share of the device's arithmetic is the same wherever it is reported.
+// The share of the device's arithmetic is the same wherever it is reported. Where a step is faster
+// than the rate that was measured at the start, that is corrected.
 TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
   const Result run = Train("out");
   ASSERT_EQ(run.exit_code, 0) << run;
@@ -493,8 +524,13 @@ TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
     if (j["step"] == 0) continue;
     const double share = j["gemm_share"], speed = j["tokens_per_second"];
     if (ratio == 0) ratio = share / speed;
-    EXPECT_NEAR(share / speed, ratio, 1e-9 * ratio);
+    if (share < 1 - 1e-9) {
+      EXPECT_NEAR(share / speed, ratio, 1e-9 * ratio);
+    }
+    EXPECT_LE(share / speed, ratio * (1 + 1e-9));
+    ratio = share / speed;
     EXPECT_GT(share, 0);
+    EXPECT_LE(share, 1 + 1e-9);
     EXPECT_FALSE(j.contains("mfu"));
   }
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("% of GEMM"));

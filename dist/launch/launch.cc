@@ -304,6 +304,10 @@ int Launch(const LaunchOptions& options) {
     if (attempt.StoppedTogether()) return failed->exit_code();
     attempt.ReportCause();
     if (number == options.max_restarts) return failed->exit_code();
+    if (failed->is_usage_error()) {
+      Say("not restarted, since it would fail again");
+      return failed->exit_code();
+    }
     Say(StrCat("restarting all ranks (restart ", number + 1, " of at most ", options.max_restarts,
                ")"));
   }
@@ -319,8 +323,10 @@ void TellLauncher(const std::exception& error) noexcept {
       const auto& culprits = failure->culprits();
       consequence = std::find(culprits.begin(), culprits.end(), failure->rank()) == culprits.end();
     }
+    const bool input_error = dynamic_cast<const InputError*>(&error) != nullptr;
     const nlohmann::json report = {{"message", std::string(error.what()).substr(0, kLongest)},
-                                   {"consequence", consequence}};
+                                   {"consequence", consequence},
+                                   {"input_error", input_error}};
     const std::string text = DumpJson(report);
     [[maybe_unused]] const ssize_t n = write(std::stoi(*fd), text.data(), text.size());
   } catch (...) {  // stderr has it too

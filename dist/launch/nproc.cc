@@ -7,10 +7,21 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/system/environment.h"
 
 namespace lockstep::dist {
 namespace {
+
+// Whether ParseLaunchOptions takes it, and no program does.
+bool IsOptionOfLauncher(const std::string& argument) {
+  constexpr std::string_view kOnly[] = {"__max_restarts", "__restart_nproc", "__log_dir",
+                                        "__grace",        "__nnodes",        "__node_rank",
+                                        "__rdzv",         "__rdzv_endpoint"};
+  std::string name = argument.substr(0, argument.find('='));
+  std::ranges::replace(name, '-', '_');
+  return std::ranges::find(kOnly, name) != std::end(kOnly);
+}
 
 int RealGpus() { return cuda::kSimulated ? 0 : cuda::DeviceCount(); }
 
@@ -53,6 +64,13 @@ std::optional<int> LaunchIfAsked(int argc, char** argv, LaunchOptions options) {
       nproc = argument.substr(kOption.size());
     } else {
       options.command.push_back(argument);
+    }
+  }
+  for (const std::string& argument : options.command) {
+    if (IsOptionOfLauncher(argument)) {
+      throw InputError(StrCat(argument, " is an option of the launcher: launch ", kOption,
+                              nproc.value_or("N"), " ", argument, " -- ", BaseName(argv[0]),
+                              " ..."));
     }
   }
   if (!nproc) return {};

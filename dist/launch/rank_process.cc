@@ -216,11 +216,14 @@ void RankProcess::ReadReport() {
   const auto report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
   if (!report.is_object()) return;
   // The program may have written anything there.
-  const auto message = report.find("message"), consequence = report.find("consequence");
+  const auto message = report.find("message");
+  const auto is = [&](const char* name) {
+    const auto field = report.find(name);
+    return field != report.end() && field->is_boolean() && field->get<bool>();
+  };
   if (message != report.end() && message->is_string()) message_ = message->get<std::string>();
-  if (consequence != report.end() && consequence->is_boolean()) {
-    consequence_ = consequence->get<bool>();
-  }
+  consequence_ = is("consequence");
+  input_error_ = is("input_error");
 }
 
 bool RankProcess::signaled() const { return status_ && WIFSIGNALED(*status_); }

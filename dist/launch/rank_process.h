@@ -97,6 +97,8 @@ class RankProcess {
   const std::string& message() const { return message_; }
   // Whether it reported that another rank's failure was the cause.
   bool is_consequence() const { return consequence_; }
+  // Whether it reported an InputError, or ended with the exit code of a wrong command line.
+  bool is_usage_error() const { return input_error_ || exit_code() == 2; }
 
  private:
   void ReadReport();
@@ -108,7 +110,7 @@ class RankProcess {
   std::optional<int> status_;
   Clock::time_point ended_;
   std::string message_;
-  bool consequence_ = false;
+  bool consequence_ = false, input_error_ = false;
 };
 
 }  // namespace lockstep::dist

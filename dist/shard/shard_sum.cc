@@ -42,8 +42,8 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
            shards, " that shard a copy of the model (parallel.shard_ranks)");
   LS_CHECK(micro_batches >= 1 && micro_batches % (shards * copies) == 0, "a step of ",
            micro_batches, " micro-batches cannot be partitioned equally across ", shards * copies,
-           " ranks, as sharding needs it: change train.grad_accum or train.global_batch_size, or "
-           "use another number of ranks");
+           " ranks, as sharding needs it: use a multiple of ", shards * copies,
+           " micro-batches, or another number of ranks");
   const int64_t first = accumulate == Accumulate::kShards ? shards : micro_batches / copies;
   const int64_t second = micro_batches / first;
   // Leaf i of the first sum stands for the leaves i * second + j of all: they are what is left of
@@ -54,11 +54,9 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
            copies > 1 ? StrCat(", and ", copies, " copies of it,") : "", " needs a power of two ",
            accumulate == Accumulate::kShards
                ? "of these ranks, since each backward scatters its gradients: use that many, or "
-                 "one micro-batch per rank, or keep whole gradients (parallel.shard=optimizer, "
-                 "Accumulate::kWhole)"
-               : "of micro-batches in each copy: change train.grad_accum, or scatter after each "
-                 "backward (parallel.shard=gradients, Accumulate::kShards)",
-           ", or dist.reduction=fast");
+                 "one micro-batch per rank, or scatter whole gradients once a step"
+               : "of micro-batches in each copy: use that many, or scatter after each backward",
+           ", or give up the fixed order");
   return {.within = Plan(first, shards, sum, experts), .across = Plan(second, copies, sum)};
 }
 

@@ -194,6 +194,11 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
     throw;
   }
   const Checkpoint saved = {step, PathOf(kStepPrefix, step)};
+  Conclude(saved);
+  return saved;
+}
+
+void CheckpointStore::Conclude(const Checkpoint& saved) {
   const bool current = OrWarn(options_.warn, "the checkpoint is saved, but latest is not updated",
                               [&] { Link("latest", saved); });
   OrWarn(options_.warn, "the checkpoint is saved, but best is not updated", [&] {
@@ -209,7 +214,6 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
     OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
            [&] { RemoveOld(options_.keep, saved.path); });
   }
-  return saved;
 }
 
 CheckpointWriter CheckpointStore::Join(const std::string& folder_name,

@@ -83,6 +83,10 @@ class CheckpointStore {
   Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                   std::optional<double> val_loss = {});
 
+  // Save's last part, which a kill after the commit leaves out: `latest`, `best`, and the removal
+  // of older checkpoints. `saved`: the newest one. Failures are warnings.
+  void Conclude(const Checkpoint& saved);
+
   // For another process than the one that is within Save, to add files to the same checkpoint:
   // `manifest` gets them, for CheckpointWriter::Adopt. IoError if this one does not see the folder.
   CheckpointWriter Join(const std::string& folder_name, CheckpointManifest* manifest) const;

@@ -28,14 +28,19 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   // A name that nobody else gives: what is there was left by a call that was interrupted.
   const std::string temporary = JoinPath(ParentPath(to), ".tmp-consolidate-" + BaseName(to));
   RemoveTree(temporary);
-  WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
-                ToHfTensors(model, weight), max_bytes);
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", kGenerationConfig, kBuffersFile}) {
-    const std::string file = JoinPath(checkpoint, name);
-    if (PathExists(file)) WriteFileAtomically(JoinPath(temporary, name), ReadFile(file));
+  try {
+    WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
+                  ToHfTensors(model, weight), max_bytes);
+    for (const char* name :
+         {"tokenizer.json", "tokenizer_config.json", kGenerationConfig, kBuffersFile}) {
+      const std::string file = JoinPath(checkpoint, name);
+      if (PathExists(file)) WriteFileAtomically(JoinPath(temporary, name), ReadFile(file));
+    }
+    RenameDurably(temporary, to);
+  } catch (...) {  // it would keep a disk full
+    RemoveTree(temporary);
+    throw;
   }
-  RenameDurably(temporary, to);
 }
 
 }  // namespace lockstep::models

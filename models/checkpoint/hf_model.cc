@@ -75,10 +75,16 @@ void WriteHfModel(const Checkpoint& checkpoint, const std::string& out_dir) {
   CheckHfModel(out_dir);
   const std::string made = JoinPath(out_dir, ".tmp-model");  // a name that nobody else gives
   RemoveTree(made);
-  Consolidate(checkpoint.path, made);
-  ListFiles(made, checkpoint.step);
-  const std::string old = MoveAside(out_dir);
-  RenameDurably(made, FolderIn(out_dir));
+  std::string old;
+  try {
+    Consolidate(checkpoint.path, made);
+    ListFiles(made, checkpoint.step);
+    old = MoveAside(out_dir);
+    RenameDurably(made, FolderIn(out_dir));
+  } catch (...) {
+    RemoveTree(made);
+    throw;
+  }
   RemoveTree(old);
 }
 

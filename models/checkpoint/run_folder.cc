@@ -9,10 +9,13 @@
 #include <filesystem>
 
 #include "core/io/file.h"
+#include "core/system/environment.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::models {
 namespace {
+
+std::string EndMark(const std::string& out_dir) { return JoinPath(out_dir, "DONE"); }
 
 std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfig& b) {
   std::vector<OptionDifference> all = Difference(a, b);
@@ -103,14 +106,17 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
             0,
             StrCat("starting over in ", config.out_dir, ": the run there has no checkpoint yet")};
   const TrainerState state = ReadTrainerState(newest->path);
-  if (state.finished) {
+  // A launcher that restarts this run is told that it is finished: its end is only written again.
+  const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
+  if (state.finished && !restarted && PathExists(EndMark(config.out_dir))) {
     throw InputError(
         StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
                " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
                ". To train it further: --checkpoint.resume=", config.out_dir, " --train.steps=N"));
   }
   return {newest->path, state.step,
-          StrCat("resuming from ", newest->path, " (step ", state.step, ")")};
+          StrCat("resuming from ", newest->path, " (step ", state.step,
+                 state.finished ? ", the last one): what was to follow it is made up for" : ")")};
 }
 
 // "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
@@ -160,6 +166,15 @@ RunStart PrepareRunFolder(const RunConfig& config,
   if (resume == "none")
     RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
   return Continue(config, store, warn);
+}
+
+void BeginRun(const RunConfig& config) {
+  RemoveTree(EndMark(config.out_dir));
+  WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), ToToml(config));
+}
+
+void MarkEnd(const std::string& out_dir, int64_t step) {
+  WriteFileAtomically(EndMark(out_dir), StrCat("step ", step, "\n"));
 }
 
 }  // namespace lockstep::models

@@ -35,4 +35,11 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn);
 
+// Writes config.toml into the folder of a run that begins, or goes on. IoError.
+void BeginRun(const RunConfig& config);
+
+// Marks the run as finished, with the file DONE: its last checkpoint and all that follows it is
+// there. Without the mark, the same command goes on from the last checkpoint. IoError.
+void MarkEnd(const std::string& out_dir, int64_t step);
+
 }  // namespace lockstep::models

@@ -9,7 +9,7 @@
 
 using namespace lockstep;
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   constexpr int64_t kSteps = 40, kMicroBatches = 4, kRows = 4, kLength = 32;
   constexpr double kTokens = kMicroBatches * kRows * kLength;             // of a step
   const data::Dataset text = data::OpenDataset({.block_size = kLength});  // the embedded corpus
@@ -50,4 +50,7 @@ int main(int argc, char** argv) {
   }
   if (argc > 1) dist::SaveTraining(argv[1], nullptr, model, adamw, state);
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

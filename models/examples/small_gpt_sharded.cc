@@ -7,7 +7,7 @@
 
 using namespace lockstep;
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   constexpr int64_t kSteps = 40, kMicroBatches = 4, kRows = 4, kLength = 32;
   constexpr double kTokens = kMicroBatches * kRows * kLength;             // of a step
   const data::Dataset text = data::OpenDataset({.block_size = kLength});  // the embedded corpus
@@ -22,9 +22,9 @@ int main(int argc, char** argv) {
   const auto group = world.Group();
 
   models::Gpt model(config);
-  model.Materialize(kCpu, /*seed=*/1);
   dist::FullyShard parallel(  // gathers each block when it is used
       group.get(), model, {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches});
+  model.Materialize(kCpu, /*seed=*/1);  // only this rank's parts
 
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
   const optim::LrSchedule lr({.lr = 3e-3, .warmup = 10, .decay_steps = kSteps});
@@ -55,4 +55,7 @@ int main(int argc, char** argv) {
   }
   if (argc > 1) dist::SaveTraining(argv[1], group.get(), model, adamw, state);
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

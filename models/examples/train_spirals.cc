@@ -11,7 +11,7 @@
 
 using namespace lockstep;
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   constexpr int64_t kEpochs = 20, kSamples = 4096, kBatch = 128;
   examples::Mlp model(64);
   model.Materialize(kCpu, /*seed=*/1);
@@ -43,4 +43,7 @@ int main(int argc, char** argv) {
   std::printf("accuracy on new points: %.1f%%\n", 100 * accuracy);
   if (argc > 1) nn::SaveModule(model, argv[1]);
   return accuracy > 0.97 ? 0 : 1;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

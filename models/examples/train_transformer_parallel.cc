@@ -43,7 +43,7 @@ class Transformer : public ModuleOf<Tensor(const Tensor& ids, const Tensor& targ
   Child<nn::LmHeadLayer> head_;
 };
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   constexpr int64_t kLength = 32, kRows = 4, kMicroBatches = 4;  // of a step, on all ranks together
   const std::string file = argc > 1 ? argv[1] : "";
   const int64_t steps = argc > 2 ? std::atoll(argv[2]) : 120;
@@ -95,4 +95,7 @@ int main(int argc, char** argv) {
     }
   }
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

@@ -43,7 +43,7 @@ class Transformer : public ModuleOf<Tensor(const Tensor& ids, const Tensor& targ
   Child<nn::LmHeadLayer> head_;
 };
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   constexpr int64_t kLength = 32, kRows = 4, kMicroBatches = 4;  // of a step, on all ranks together
   const std::string file = argc > 1 ? argv[1] : "";
   const int64_t steps = argc > 2 ? std::atoll(argv[2]) : 120;
@@ -52,13 +52,13 @@ int main(int argc, char** argv) {
   const nn::TransformerOptions options{
       .n_embd = 64, .n_head = 4, .rotary = std::make_shared<nn::Rotary>(16, RotaryOptions{})};
   Transformer model(text.vocab_size, /*layers=*/3, options);
-  // Weights and activations are bf16; gradients, and what the optimizer keeps, f32.
-  nn::Materialize(model, kCpu, /*seed=*/1, {.compute = DType::kBF16});
 
   dist::World world(dist::ReadRendezvous());
   const auto group = world.Group();
   dist::FullyShard parallel(  // gathers each block, the embedding and the head when it is used
       group.get(), model, {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches});
+  // Only this rank's parts get memory. Weights and activations are bf16; the rest is f32.
+  nn::Materialize(model, kCpu, /*seed=*/1, {.compute = DType::kBF16});
 
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
   const optim::LrSchedule lr({.lr = 3e-3, .warmup = 10, .decay_steps = 120});
@@ -95,4 +95,7 @@ int main(int argc, char** argv) {
     }
   }
   return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
 }

@@ -81,6 +81,8 @@ std::string Describe(const DeviceMemory& memory) {
                      Bytes(memory.free));
 }
 
+int64_t SwapBytes() { return ProcBytes("/proc/meminfo", "SwapTotal"); }
+
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 

@@ -18,6 +18,9 @@ struct DeviceMemory {
 // The memory of the GPU or, for the CPU, of the machine. Zeros if the system does not say.
 DeviceMemory MemoryOf(Device device);
 
+// The machine's swap space; 0 if it has none, or the system does not say.
+int64_t SwapBytes();
+
 // A line for a plan's table: "  there are          8.00 GiB, of which 7.91 GiB are free".
 std::string Describe(const DeviceMemory& memory);
 

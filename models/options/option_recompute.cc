@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/error.h"
 #include "models/options/option_text.h"
+#include "models/options/suggest.h"
 
 namespace lockstep::models {
 namespace {
@@ -14,10 +16,35 @@ using Part = RecomputeChoice::Part;
 constexpr std::array<std::string_view, 6> kOps = {"gelu",       "silu",       "swiglu",
                                                   "geglu_tanh", "layer_norm", "rms_norm"};
 
+constexpr std::array<std::string_view, 5> kAlone = {"none", "auto", "block", "attention", "mlp"};
+
+bool Has(const auto& words, std::string_view word) {
+  return std::ranges::find(words, word) != std::ranges::end(words);
+}
+
 std::string Joined(const auto& words) {
   std::string text;
   for (const auto& word : words) text += StrCat(text.empty() ? "" : ", ", word);
   return text;
+}
+
+// What is wrong with a word of `text`, after those in `ops`: the beginning of a sentence, which may
+// be empty. None if it is fine.
+std::optional<std::string> FaultOf(const std::string& word, std::string_view text,
+                                   const std::vector<std::string>& ops) {
+  if (Has(ops, word)) return StrCat(word, " is named twice: the value ");
+  if (Has(kOps, word)) return std::nullopt;
+  if (Has(kAlone, word)) return StrCat(word, " cannot be combined with others: the value ");
+  std::vector<Candidate> known;
+  for (const std::string_view op : kOps) known.push_back({std::string(op)});
+  const bool alone = word == text;
+  if (alone) {
+    for (const std::string_view one : kAlone) known.push_back({std::string(one)});
+  }
+  const std::string subject = alone || word.empty() ? "" : word + ": ";
+  const std::vector<std::string> nearest = Nearest(word, known);
+  if (!nearest.empty()) return StrCat(subject, "did you mean ", nearest.front(), "? It ");
+  return subject;
 }
 
 }  // namespace
@@ -32,9 +59,9 @@ RecomputeChoice ParseRecompute(std::string_view text) {
   if (text == "mlp") return {.part = Part::kMlp};
   RecomputeChoice choice{.part = Part::kOps};
   for (std::string& word : WordsOf(text)) {
-    if (std::find(kOps.begin(), kOps.end(), word) == kOps.end()) {
-      throw InputError(StrCat("must be none, auto, block, attention, mlp, or operations of ",
-                              RecomputableOps(), ", as in gelu,layer_norm"));
+    if (const auto fault = FaultOf(word, text, choice.ops)) {
+      throw InputError(StrCat(*fault, "must be ", Joined(kAlone), ", or operations of ",
+                              RecomputableOps(), ", each once, as in gelu,layer_norm"));
     }
     choice.ops.push_back(std::move(word));
   }

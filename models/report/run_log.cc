@@ -55,6 +55,7 @@ void RunLog::Step(StepMetrics metrics) {
   metrics_.Write(metrics);
   tensorboard_.Write(metrics);
   history_.Add(metrics);
+  input_.plan.utilization.Correct(metrics.tokens_per_second);
 }
 
 void RunLog::Sample(TextSample sample) {
@@ -64,7 +65,7 @@ void RunLog::Sample(TextSample sample) {
   if (input_.samples.size() > kSamples) input_.samples.erase(input_.samples.begin());
 }
 
-void RunLog::WriteReport() {
+bool RunLog::WriteReport() {
   tensorboard_.Flush();
   const Stopwatch watch(*this, &PauseTimes::report_ms);
   try {
@@ -72,17 +73,20 @@ void RunLog::WriteReport() {
     RunHistory history = history_;
     Add(history.pauses, pauses_);
     WriteFileAtomically(report_path_, RenderReport(history, input_));
+    return true;
   } catch (const std::exception& e) {
-    if (!std::exchange(report_failed_, true)) {
-      warn_(StrCat("no report: ", e.what(), "; training continues"));
+    const bool last = input_.plan.finished || input_.plan.interrupted;
+    if (!std::exchange(report_failed_, true) || last) {
+      warn_(StrCat("no report: ", e.what(), last ? "" : "; training continues"));
     }
+    return false;
   }
 }
 
-void RunLog::Finish(bool interrupted) {
+bool RunLog::Finish(bool interrupted) {
   input_.plan.interrupted = interrupted;
   input_.plan.finished = !interrupted;
-  WriteReport();
+  return WriteReport();
 }
 
 }  // namespace lockstep::models

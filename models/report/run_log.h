@@ -38,10 +38,11 @@ class RunLog {
   }
   // Writes what is buffered, so that TensorBoard sees it.
   void Flush() { tensorboard_.Flush(); }
-  // Flush, and replaces report.html atomically.
-  void WriteReport();
-  // Writes the last report: no step will follow.
-  void Finish(bool interrupted);
+  // Flush, and replaces report.html atomically. A failure is a warning, the first time. Returns
+  // whether there was none.
+  bool WriteReport();
+  // The same for the last report: no step will follow.
+  bool Finish(bool interrupted);
 
   const std::string& report_path() const { return report_path_; }
 

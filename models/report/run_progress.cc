@@ -128,7 +128,7 @@ void RunProgress::PrintEnd(const End& end) const {
         fmt::format("validation loss {}{:.4f}{}", first, last_val_loss_,
                     end.best_val_loss != 0 ? fmt::format(", best {:.4f}", end.best_val_loss) : ""));
   }
-  Print("report " + end.report);
+  if (!end.report.empty()) Print("report " + end.report);
   const std::string& folder = setup_.config.out_dir;
   Print(
       fmt::format("checkpoint {}/latest; to sample from it:\n"

@@ -24,7 +24,7 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 // Prints the lines of steps, evaluations and the end.
 class RunProgress {
  public:
-  // `setup` must outlive it.
+  // Both must outlive it.
   RunProgress(const RunSetup& setup, const Utilization& utilization)
       : setup_(setup), utilization_(utilization) {}
 
@@ -51,13 +51,13 @@ class RunProgress {
     int64_t resident_bytes = 0;    // peak of the process; 0: unknown
     double best_val_loss = 0;      // 0: there is none
     int64_t best_checkpoint = -1;  // as in RunPlan
-    std::string report;            // its path
+    std::string report;            // its path; empty if it could not be written
   };
   void PrintEnd(const End& end) const;
 
  private:
   const RunSetup& setup_;
-  const Utilization utilization_;
+  const Utilization& utilization_;
   int64_t steps_ = 0, total_steps_ = 0;      // since the last line, and before it
   int64_t skipped_ = 0, total_skipped_ = 0;  // of these, whose updates were skipped
   int64_t tokens_ = 0, total_tokens_ = 0;    // since the last line, and before it

@@ -171,7 +171,11 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
     dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum,
                        options.experts);
   } catch (const ArgumentError& error) {
-    throw InputError(error.what());
+    throw InputError(
+        StrCat(error.what(),
+               ". train.grad_accum or train.global_batch_size set the micro-batches of a step; "
+               "parallel.shard=optimizer scatters once a step, parallel.shard=gradients after each "
+               "backward; dist.reduction=fast gives up the fixed order"));
   }
   if (config.dist.compress != "none") {
     throw InputError(

@@ -236,13 +236,15 @@ std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()
   if (!control_) return {f()};
   std::string text;
   std::exception_ptr mine;
+  int64_t failure = 0;  // 1: an InputError, 2: another
   try {
     text = f();
   } catch (const std::exception& e) {
     mine = std::current_exception();
     text = e.what();
+    failure = dynamic_cast<const InputError*>(&e) != nullptr ? 1 : 2;
   }
-  const int64_t values[] = {std::ssize(text), mine ? 1 : 0};
+  const int64_t values[] = {std::ssize(text), failure};
   const auto rows = dist::GatherValues(*control_, values);
   int64_t longest = 0;
   for (const auto& row : rows) longest = std::max(longest, row[0]);
@@ -251,7 +253,9 @@ std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()
     if (rows[r][1] == 0) continue;
     dist::MeetBeforeThrowing(*control_);
     if (mine) std::rethrow_exception(mine);
-    throw InputError(StrCat("rank ", r, ": ", texts[r]));
+    const std::string error = StrCat("rank ", r, ": ", texts[r]);
+    if (rows[r][1] == 1) throw InputError(error);
+    throw Error(error);  // which a restart may mend
   }
   return texts;
 }

@@ -82,8 +82,8 @@ class RunRanks {
   }
 
   // Collective. Runs f() on every rank and returns what it returned on each. If it throws on any,
-  // every rank throws: those on which it did the same again, the others an InputError: "rank 1: "
-  // and the error of the first of these. `f` must not be collective.
+  // every rank throws: those on which it did the same again, the others an InputError, or an Error
+  // if it was none: "rank 1: " and the error of the first of these. `f` must not be collective.
   std::vector<std::string> OnEveryRank(const std::function<std::string()>& f) const;
 
   // Collective. Throws an InputError that lists the differences unless all ranks were started with

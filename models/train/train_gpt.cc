@@ -145,16 +145,18 @@ MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   });
 }
 
-// Only on GPUs too little memory is an error: they can't swap.
-void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
-                 const dist::Rendezvous& rendezvous) {
+// Too little memory is an error on GPUs, which can't swap, and on a CPU for a run that would not
+// fit with all of the machine's swap space, either.
+void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rendezvous& rendezvous,
+                 bool dry_run = false) {
   using enum MemoryFit::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
   const DeviceMemory host = setup.device.is_cpu() ? DeviceMemory() : MemoryOf(kCpu);
   const int64_t processes = rendezvous.local_world_size;
   const auto kind = std::max(FitOf(plan, setup.device, memory, processes),
                              HostFitOf(plan, setup.device, host, processes));
-  const bool refuses = kind == kTooLarge && setup.device.is_cuda();
+  const bool fits_swapped = plan.needed(kCpu, processes) <= memory.total + SwapBytes();
+  const bool refuses = kind == kTooLarge && (setup.device.is_cuda() || (!fits_swapped && !dry_run));
   if (kind == kFits || (!refuses && rendezvous.local_rank > 0)) return;
   const std::string text = JudgeMemory(plan, setup, memory, processes, host).text;
   if (refuses) throw InputError(text);
@@ -247,7 +249,7 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
     if (!mode.evaluates) WarnOf(options, setup);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
-    CheckMemory(memory, setup, rendezvous);
+    CheckMemory(memory, setup, rendezvous, /*dry_run=*/true);
     if (!mode.evaluates) PrintRow(setup);
     Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;

@@ -14,6 +14,7 @@
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hf_model.h"
+#include "models/checkpoint/run_folder.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf/generation_config.h"
 #include "models/memory/machine_memory.h"
@@ -125,7 +126,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                       .device = setup.device,
                       .group = ranks.checkpoints(),
                       .warn = Warn}),
-      progress_(setup, utilization) {
+      progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
@@ -141,12 +142,13 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     best_val_loss_ = state.best_val_loss;
     last_loss_ = state.last_loss;
     unfinished_ = ParseMetrics(state.unfinished_metrics);
+    finished_ = state.finished;
   }
 }
 
 int TrainingLoop::Train() {
   ranks_.OnMain("opening its log", [&] {
-    WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
+    BeginRun(config_);
     const bool logs_again = setup_.start.step == 0 || unfinished_;
     const int64_t first_step = setup_.start.step + (logs_again ? 0 : 1);
     log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
@@ -179,10 +181,11 @@ int TrainingLoop::Train() {
     DoWhatIsDue(m);
   }
   FinishSave(/*required=*/true);  // the last one, unless a required one was
+  bool complete = finished_;      // on the main rank: all that is to be there is
   if (trainer_.step() == setup_.steps) {
-    ranks_.OnMain("writing the model for Hugging Face", [&] { UpdateHfModel(); });
+    ranks_.OnMain("writing the model for Hugging Face", [&] { complete &= UpdateHfModel(); });
   }
-  ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
+  ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
 }
 
@@ -232,14 +235,15 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
 }
 
 // Only on the main rank.
-void TrainingLoop::End(double seconds) {
+void TrainingLoop::End(double seconds, bool complete) {
   FinishTrace();
   const bool interrupted = trainer_.step() < setup_.steps;
-  log_->Finish(interrupted);
+  const bool reported = log_->Finish(interrupted);
   if (interrupted) {
     progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
     return;
   }
+  if (complete && reported) Mark();
   progress_.PrintEnd(
       {.step = trainer_.step(),
        .seconds = seconds,
@@ -247,7 +251,7 @@ void TrainingLoop::End(double seconds) {
        .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
        .best_val_loss = best_val_loss_,
        .best_checkpoint = BestCheckpoint(),
-       .report = log_->report_path()});
+       .report = reported ? log_->report_path() : ""});
 }
 
 // What ranks learn of each other: the signal that any received, and the memory of the one that took
@@ -293,6 +297,7 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
 
 void TrainingLoop::Add(StepMetrics& m) {
   if (std::isfinite(m.loss)) last_loss_ = m.loss;
+  utilization_.Correct(m.tokens_per_second);
   m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
   m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
   m.slow_kernels = static_cast<double>(SlowKernelChoices());
@@ -375,6 +380,7 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss,
       .base = base_,
       .base_hash = base_hash_,
       .unfinished_metrics = unfinished_metrics};
+  finished_ = state.finished;
   Timed(&PauseTimes::checkpoint_ms, [&] {
     if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
       Warn(StrCat("the checkpoint of step ", saved_step_,
@@ -416,21 +422,34 @@ void TrainingLoop::FinishSave(bool required) {
 }
 
 // The newest checkpoint as one that transformers loads, or no older one. The checkpoint is what
-// counts.
-void TrainingLoop::UpdateHfModel() const {
+// counts: a failure is a warning. Returns whether there was none.
+bool TrainingLoop::UpdateHfModel() {
   const std::string& folder = config_.out_dir;
   try {
     const auto checkpoints = store_.List();
-    if (checkpoints.empty()) return;  // continued elsewhere, with nothing left to do
+    if (checkpoints.empty()) return true;  // continued elsewhere, with nothing left to do
+    // A kill may have cut off the save of the process before.
+    if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
     if (share_.parts) {
       WriteHfModel(checkpoints[0], folder);
     } else if (const auto step = RemoveHfModel(folder)) {
       Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
                    ": those of step ", checkpoints[0].step, " are in ", folder, "/latest"));
     }
+    return true;
   } catch (const Error& e) {
     Warn(StrCat("no new ", folder, "/model: ", e.what(),
-                "; make one later with consolidate --checkpoint=", folder, " --to=FOLDER"));
+                "; the same command makes it later, and so does consolidate --checkpoint=", folder,
+                " --to=FOLDER"));
+    return false;
+  }
+}
+
+void TrainingLoop::Mark() const {
+  try {
+    MarkEnd(config_.out_dir, trainer_.step());
+  } catch (const IoError& e) {
+    Warn(StrCat("the run is not marked as finished: ", e.what()));
   }
 }
 

@@ -47,8 +47,9 @@ class TrainingLoop {
   void Save(bool required, std::optional<double> val_loss = {},
             const std::string& unfinished_metrics = "");
   void FinishSave(bool required);
-  void UpdateHfModel() const;
-  void End(double seconds);
+  bool UpdateHfModel();
+  void End(double seconds, bool complete);
+  void Mark() const;
   int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;
   void FinishTrace();
@@ -63,7 +64,7 @@ class TrainingLoop {
 
   const RunSetup& setup_;
   const MemoryPlan memory_;
-  const Utilization utilization_;
+  Utilization utilization_;
   const RunRanks& ranks_;
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
@@ -89,6 +90,7 @@ class TrainingLoop {
   std::string base_hash_;                      // of these, on the main rank
   std::string generation_config_;              // of checkpoints, on the main rank; may be empty
   double best_val_loss_ = 0, last_loss_ = 0;
+  bool finished_ = false;  // TrainerState::finished of the last checkpoint
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
 };

@@ -134,6 +134,10 @@ std::optional<double> Utilization::Mfu(double tokens_per_second) const {
   return flops_per_token * tokens_per_second / (*peak_flops * static_cast<double>(ranks));
 }
 
+void Utilization::Correct(double tokens_per_second) {
+  if (const auto share = GemmShare(tokens_per_second)) *gemm_flops *= std::max(1.0, *share);
+}
+
 std::optional<double> Utilization::GemmShare(double tokens_per_second) const {
   if (!gemm_flops) return {};
   return flops_per_token * tokens_per_second / (*gemm_flops * static_cast<double>(ranks));

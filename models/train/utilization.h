@@ -28,6 +28,9 @@ struct Utilization {
   // Model FLOPs utilization: the share of the datasheet's peak. `tokens_per_second` is that of all
   // ranks together.
   std::optional<double> Mfu(double tokens_per_second) const;
+  // Raises the measured rate of matrix products to that of training: where it was lower, others
+  // used the device while it was measured.
+  void Correct(double tokens_per_second);
   // The share of the measured rate of matrix products.
   std::optional<double> GemmShare(double tokens_per_second) const;
   // "mfu 41% (57% of GEMM)"; a CPU has no datasheet peak: "61% of GEMM"; "" if nothing is known.

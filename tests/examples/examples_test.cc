@@ -13,9 +13,12 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
+const std::string kPage = "models/examples/";
 const std::string kTransformer = "models/examples/train_transformer_";
 
 class Examples : public RankRuns {
@@ -104,15 +107,43 @@ TEST_F(Examples, TheTransformerContinuesFromWhatEitherProgramSaved) {
 }
 
 // Lines that only one of the two has.
-TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLines) {
-  const Result diff =
-      RunProgram({"/usr/bin/diff", kTransformer + "parallel.cc", kTransformer + "sharded.cc"});
+TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLinesWhichThePageShows) {
+  const Result diff = RunProgram({"/usr/bin/diff", "-U0", "--label=a", "--label=b",
+                                  kTransformer + "parallel.cc", kTransformer + "sharded.cc"});
   ASSERT_EQ(diff.exit_code, 1) << diff;
-  const std::regex changed("(^|\n)[<>]");
-  const auto begin = std::sregex_iterator(diff.out.begin(), diff.out.end(), changed);
-  const auto lines = std::distance(begin, std::sregex_iterator());
+  int lines = 0;
+  std::string shown;  // without the first comment
+  std::istringstream all(diff.out);
+  for (std::string line; std::getline(all, line);) {
+    if (line.starts_with("--- ") || line.starts_with("+++ ") || line.starts_with("@@")) continue;
+    ++lines;
+    if (line.substr(1, 2) != "//") shown += "    " + line + "\n";
+  }
   EXPECT_GT(lines, 2) << diff;
   EXPECT_LE(lines, 10) << diff;
+  EXPECT_THAT(ReadFile("dist/shard/README.md"), HasSubstr("\n\n" + shown + "\n"));
+}
+
+// In the library's words, and without an abort.
+TEST_F(Examples, SayWhatIsWrong) {
+  const std::string missing = Path("missing/file");
+  const Result unsaved = RunProgram({kTransformer + "sharded", missing, "1"});
+  EXPECT_EQ(unsaved.exit_code, 1) << unsaved;
+  EXPECT_THAT(unsaved.err, AllOf(HasSubstr(missing), Not(HasSubstr("terminate"))));
+  for (const Result& r : Wait(Start(3, {kPage + "small_gpt_sharded"}))) {
+    EXPECT_EQ(r.exit_code, 1) << r;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("4 micro-batches cannot be partitioned equally across 3"),
+                             HasSubstr("use a multiple of 3 micro-batches"),
+                             Not(HasSubstr("train.")), Not(HasSubstr("terminate"))));
+  }
+}
+
+// Else every rank would first have memory for the whole of a model that does not fit.
+TEST_F(Examples, ShardBeforeTheModelHasMemory) {
+  for (const std::string& file : {kTransformer + "sharded.cc", kPage + "small_gpt_sharded.cc"}) {
+    const std::string text = ReadFile(file);
+    EXPECT_LT(text.find("dist::FullyShard parallel("), text.find("Materialize(")) << file;
+  }
 }
 
 // ---- The README's program. ----
@@ -139,8 +170,6 @@ TEST_F(Examples, TheReadmeShowsItsProgram) {
 }
 
 // ---- The page: one script, five ways to train it. ----
-
-const std::string kPage = "models/examples/";
 
 class Page : public RankRuns {
  protected:

@@ -357,6 +357,16 @@ TEST(ConfigChecks, ShardsNeedDataRanks) {
   EXPECT_EQ(ErrorOnRanks(1, {"--parallel.shard=full"}), "no error");  // may go on with several
 }
 
+// In the words of the command line.
+TEST(ConfigChecks, AnOrderedSumThatShardsCannotMake) {
+  const std::string error = ErrorOnRanks(
+      3, {"--parallel.shard=full", "--train.grad_accum=2", "--dist.reduction=ordered"});
+  EXPECT_THAT(error,
+              testing::AllOf(HasSubstr("needs a power of two of these ranks"),
+                             HasSubstr("parallel.shard=optimizer scatters once a step"),
+                             HasSubstr("dist.reduction=fast"), testing::Not(HasSubstr("kWhole"))));
+}
+
 // Of chunks of sequences, products are not deferred.
 TEST(ConfigChecks, SchedulesThatGainNothingAreNoted) {
   const auto note = [](const std::string& schedule, const std::string& cp) {

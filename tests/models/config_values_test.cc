@@ -83,10 +83,22 @@ TEST(RunConfig, UnknownWords) {
     EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
   for (const std::string words : {"none", "auto", "block", "attention", "mlp", "gelu, layer_norm"})
     EXPECT_EQ(ErrorOf({"--train.recompute=" + words}), "no error");
-  for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
-    EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
-                HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
-                          "swiglu, geglu_tanh, layer_norm, rms_norm, as in gelu,layer_norm"));
+  for (const auto& [words, fault] :
+       {std::pair("", ""),
+        {"gelu,", ""},
+        {"linear", ""},
+        {"blok", "did you mean block? It "},
+        {"gelu,layernorm", "layernorm: did you mean layer_norm? It "},
+        {"gelu,linear", "linear: "},
+        {"gelu,gelu", "gelu is named twice: the value "},
+        {"block,gelu", "block cannot be combined with others: the value "},
+        {"gelu,attention", "attention cannot be combined with others: the value "}}) {
+    const std::string argument = StrCat("--train.recompute=", words);
+    EXPECT_EQ(ErrorOf({argument}),
+              StrCat("command line: ", argument, ": ", fault,
+                     "must be none, auto, block, attention, mlp, or operations of gelu, silu, "
+                     "swiglu, geglu_tanh, layer_norm, rms_norm, each once, as in gelu,layer_norm"));
+  }
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "

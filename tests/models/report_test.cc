@@ -248,10 +248,14 @@ TEST_F(Log, AFailingDiskIsReportedOnceAndStopsNothing) {
     log.WriteReport();
   }
   log.Finish(false);
-  EXPECT_THAT(warnings, testing::UnorderedElementsAre(HasSubstr("metrics are not recorded"),
-                                                      HasSubstr("samples are not recorded"),
-                                                      HasSubstr("no report")));
-  for (const std::string& w : warnings) EXPECT_THAT(w, HasSubstr("training continues"));
+  EXPECT_THAT(warnings,
+              testing::UnorderedElementsAre(HasSubstr("metrics are not recorded"),
+                                            HasSubstr("samples are not recorded"),
+                                            HasSubstr("no report"), HasSubstr("no report")));
+  // At the end there is none, either.
+  for (size_t i = 0; i < warnings.size(); ++i) {
+    EXPECT_EQ(warnings[i].find("training continues") != std::string::npos, i + 1 < warnings.size());
+  }
   RemoveTree(folder_);
 }
 

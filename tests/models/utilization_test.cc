@@ -74,6 +74,21 @@ TEST(Utilization, FollowsLlmcsFormula) {
   EXPECT_EQ(Utilization{}.Describe(1), "");
 }
 
+// On a busy machine products are measured as slower than they are.
+TEST(Utilization, ARateThatTrainingExceedsIsCorrected) {
+  Utilization u{.flops_per_token = 1e6, .ranks = 2, .peak_flops = {}, .gemm_flops = 1e9};
+  u.Correct(1000);
+  EXPECT_DOUBLE_EQ(*u.GemmShare(1000), 0.5);
+  u.Correct(10000);
+  EXPECT_DOUBLE_EQ(*u.GemmShare(10000), 1);
+  EXPECT_EQ(u.Describe(2500), "25% of GEMM");
+  u.Correct(0);
+  EXPECT_DOUBLE_EQ(*u.gemm_flops, 5e9);
+  u.gemm_flops = {};
+  u.Correct(1e9);  // nothing was measured
+  EXPECT_EQ(u.gemm_flops, std::nullopt);
+}
+
 TEST(Utilization, ProductsAreMeasuredAndTheirMemoryFreed) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t live = allocator.stats().live_bytes;

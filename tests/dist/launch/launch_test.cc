@@ -231,6 +231,16 @@ TEST(Launch, RestartsAsOftenAsAsked) {
   EXPECT_THAT(badly.out, Not(HasSubstr("start 2")));
 }
 
+// A wrong command line would only fail again.
+TEST(Launch, UsageErrorsAreNotRestarted) {
+  const std::string script = "echo start $LOCKSTEP_RESTARTS; exit 2";
+  const Result r = RunProgram(Shell({"--nproc=2", "--max_restarts=3"}, script));
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_THAT(r.out, AllOf(HasSubstr("[0] start 0\n"), Not(HasSubstr("start 1"))));
+  EXPECT_THAT(r.err, AllOf(HasSubstr("the first failure: rank "),
+                           HasSubstr("not restarted, since it would fail again")));
+}
+
 TEST(Launch, RanksMeetAgainAfterARestart) {
   const Result r = RunProgram(Shell({"--nproc=2", "--max_restarts=1"},
                                     std::string("[ $LOCKSTEP_RESTARTS = 0 ] && exec ") + kRank +

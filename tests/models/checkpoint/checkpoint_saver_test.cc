@@ -7,6 +7,7 @@
 
 #include "core/io/fault.h"
 #include "models/checkpoint/consolidate.h"
+#include "models/checkpoint/hf_model.h"
 #include "models/checkpoint/tensor_parts.h"
 #include "tests/message_of.h"
 #include "tests/models/checkpoint/saved_ranks.h"
@@ -18,8 +19,11 @@ namespace {
 
 using test::MessageOf;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 using CheckpointSaverTest = SavedRanksTest;
 
@@ -55,6 +59,26 @@ TEST_F(CheckpointSaverTest, AnyRanksLoadWhatAnyRanksSaved) {
       EXPECT_EQ(bytes(folder, kind), bytes(whole, kind)) << from;
     }
   }
+}
+
+// Whichever file operation finds the disk full: a part of a model would keep it full.
+TEST_F(CheckpointSaverTest, AModelThatCannotBeWrittenLeavesNothing) {
+  const std::string out = Path("out");
+  Save({2, 1}, out, /*async=*/false, {10});
+  WriteFileAtomically(out + "/config.toml", "");  // as in a run's folder
+  int64_t failed = 0;
+  for (bool written = false; !written; ++failed) {
+    FaultInjector injector(FaultPlan::Parse(StrCat("enospc@", failed + 1, "+")));
+    const ScopedFaultInjector scoped(&injector);
+    try {
+      WriteHfModel({10, Folder(out, 10)}, out);
+      written = true;
+    } catch (const IoError&) {
+      EXPECT_THAT(ListDirectory(out), Each(Not(StartsWith(".tmp")))) << failed;
+    }
+  }
+  EXPECT_GT(failed, 10);
+  EXPECT_TRUE(PathExists(out + "/model/model.safetensors"));
 }
 
 TEST_F(CheckpointSaverTest, AsynchronousSavesAreTheSynchronousOnesUnderASlowDisk) {
