@@ -193,11 +193,14 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
   constexpr int64_t kFull = 5;  // rounds of as many micro-batches as the pipeline has ranks
   const int64_t micro_batches = setup.micro_batches / setup.data_ranks;
   const int64_t stages = setup.config.parallel.pp;
-  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.data_ranks != 0) {
-    return PlanRank(setup, pipeline_rank);
+  const bool equal = setup.micro_batches % setup.data_ranks == 0;
+  if (setup.config.dist.reduction != "fast" || (!equal && IsSharded(setup))) {
+    return PlanRank(setup, pipeline_rank);  // which also refuses what cannot be
   }
-  if (stages == 1) return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
-  if (micro_batches % stages != 0 || micro_batches <= kFull * stages) {
+  if (stages == 1 && (equal || micro_batches >= 2)) {
+    return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
+  }
+  if (!equal || micro_batches % stages != 0 || micro_batches <= kFull * stages) {
     return PlanRank(setup, pipeline_rank);
   }
   const MemoryPlan before = PlanRank(With(setup, (kFull - 1) * stages), pipeline_rank);
