@@ -360,8 +360,8 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   if (plan.program > 0) {
     row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
     if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
-    row("needed", plan.needed(device));
   }
+  row("needed", plan.needed(device));
   if (device.is_cpu()) return s;
   if (plan.host > 0) row("host: offload", plan.host);
   if (plan.snapshot > 0) row("host: saving", plan.snapshot);
