@@ -63,7 +63,7 @@ class StatsAllocator : public Allocator {
   }
   void ResetPeak() override {
     std::lock_guard lock(mutex_);
-    stats_.peak_bytes = stats_.live_bytes;
+    stats_.peak_bytes = stats_.live_bytes + HeldBytes();
   }
   void SetLimit(int64_t bytes) override {
     std::lock_guard lock(mutex_);
@@ -82,9 +82,14 @@ class StatsAllocator : public Allocator {
   void CountAllocation(void* data, int64_t bytes) {
     live_[data] = bytes;
     stats_.live_bytes += bytes;
-    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
     ++stats_.allocations;
+    NotePeak();
   }
+  void NotePeak() {
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes + HeldBytes());
+  }
+  // Free memory that counts as live.
+  virtual int64_t HeldBytes() const { return 0; }
   // If there is a seed, fills a block that is about to be handed out with one byte, drawn from the
   // seed and the block's number: 0xff, which is NaN in every floating dtype, in half of the cases,
   // and any byte in the others. The fill is ordered on the stream, like the block's use, so a
@@ -201,6 +206,7 @@ class CachingAllocator : public StatsAllocator {
     if (!CountFree(data)) return;
     const auto [block, pool] = used_.extract(data).mapped();
     pool->Give(block);
+    NotePeak();  // of held memory, with what rounding had added
     if (at_exit) TrimLocked();
   }
 
@@ -209,15 +215,10 @@ class CachingAllocator : public StatsAllocator {
     TrimLocked();
   }
 
-  // The memory of graphs counts as live even while none of them runs.
   AllocatorStats stats() const override {
     std::lock_guard lock(mutex_);
     AllocatorStats stats = stats_;
-    for (const auto& [key, pool] : pools_) {
-      if (!held_.contains(key.stream)) continue;
-      stats.live_bytes += pool.free_bytes();
-      stats.peak_bytes += pool.free_bytes();
-    }
+    stats.live_bytes += HeldBytes();
     return stats;
   }
 
@@ -225,6 +226,7 @@ class CachingAllocator : public StatsAllocator {
   void Hold(const Stream& stream) {
     std::lock_guard lock(mutex_);
     held_.insert(stream.handle.get());
+    NotePeak();
   }
   // Ends Hold, and returns the stream's free memory to the driver.
   void Release(const Stream& stream) {
@@ -234,6 +236,16 @@ class CachingAllocator : public StatsAllocator {
   }
 
  private:
+  // That of graphs, even while none of them runs.
+  int64_t HeldBytes() const override {
+    int64_t bytes = 0;
+    if (held_.empty()) return bytes;
+    for (const auto& [key, pool] : pools_) {
+      if (held_.contains(key.stream)) bytes += pool.free_bytes();
+    }
+    return bytes;
+  }
+
   // Blocks are reused only within their pool.
   struct PoolKey {
     void* stream;

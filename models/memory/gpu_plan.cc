@@ -93,12 +93,16 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
     verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
   if (!gpu_fits) {
-    const auto with_room = [&](const MemoryPlan& plan) {
-      return fits_gpu(plan, 1 - kPlanTolerance) && fits_host(plan);
+    const auto with_share = [&](double share) {
+      return
+          [&, share](const MemoryPlan& plan) { return fits_gpu(plan, share) && fits_host(plan); };
     };
-    verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
+    verdict += ". " + MemoryAdvice(setup,
+                                   {{with_share(1 - kPlanTolerance)},
+                                    {with_share(1), StrCat("but ", kFitsClosely)}},
+                                   FormatDecimalBytes);
   } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) || kept > gpus.bytes) {
-    verdict += ", but so closely that the allocator, which rounds sizes up, may not find room";
+    verdict += StrCat(", but ", kFitsClosely);
   }
   if (result.fits < gpu_fits) {
     verdict += "\nbut not in the hosts' memory: " +

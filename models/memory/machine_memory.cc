@@ -150,11 +150,15 @@ MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const Devic
     return static_cast<int64_t>((1 - kPlanTolerance) * static_cast<double>(n));
   };
   const DeviceMemory room{part(memory.total), part(memory.free)};
-  const std::string advice = MemoryAdvice(setup, [&](const MemoryPlan& tried) {
-    const Kind fit = FitOf(tried, setup.device, room, processes);
-    if (HostFitOf(tried, setup.device, host, processes) == Kind::kTooLarge) return false;
-    return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
-  });
+  const auto fits_in = [&](const DeviceMemory& has) {
+    return [&, has](const MemoryPlan& tried) {
+      const Kind fit = FitOf(tried, setup.device, has, processes);
+      if (HostFitOf(tried, setup.device, host, processes) == Kind::kTooLarge) return false;
+      return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
+    };
+  };
+  const std::string advice =
+      MemoryAdvice(setup, {{fits_in(room)}, {fits_in(memory), StrCat("but ", kFitsClosely)}});
   const std::string others =
       kind == Kind::kTight ? " Or end other programs that use the memory." : "";
   return {kind,

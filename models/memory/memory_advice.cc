@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -158,6 +159,17 @@ Changes Shards(const RunSetup& setup) {
   return changes;
 }
 
+// Why these ranks cannot be sharded; "" if they can.
+std::string NoteOnShares(const RunSetup& setup) {
+  const int64_t ranks = setup.data_ranks, micro_batches = setup.micro_batches;
+  if (micro_batches % ranks == 0) return "";
+  const int64_t shared = std::max(micro_batches / ranks, int64_t{1}) * ranks;
+  return fmt::format(
+      ". parallel.shard would need equally many micro-batches on each rank, which {} ranks have of "
+      "{} rather than of {} (train.global_batch_size={})",
+      ranks, shared, micro_batches, shared * setup.config.train.batch_size);
+}
+
 Changes MoreGpus(const RunSetup& setup) {
   Changes changes;
   if (setup.device.is_cpu()) return changes;
@@ -191,8 +203,12 @@ Changes SixteenBits(const RunSetup& setup) {
     s.config.optim.master_weights = false;
     s.config.optim.state_dtype = "bf16";
   };
-  changes.push_back(
-      {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
+  const bool is_pure =
+      c.train.precision == "bf16" && !c.optim.master_weights && c.optim.state_dtype == "bf16";
+  if (!is_pure) {
+    changes.push_back(
+        {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
+  }
   // Also with the smallest micro-batches, which may come with it.
   const bool few = setup.micro_batches * c.train.batch_size <= kMostSumsInBf16;
   if (setup.data_ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
@@ -207,65 +223,58 @@ Changes SixteenBits(const RunSetup& setup) {
   return changes;
 }
 
+// Changes that are made together.
+using Together = std::vector<const Change*>;
+
 // Plans the changes of a run.
 class Trials {
  public:
-  Trials(const RunSetup& setup, const MemoryFits& fits, ByteFormat format)
-      : setup_(setup), fits_(fits), format_(format) {}
+  Trials(const RunSetup& setup, ByteFormat format) : setup_(setup), format_(format) {}
+
+  // From now on this is to be reached. What was planned before is not planned again.
+  void Aim(const MemoryAim& aim) { aim_ = &aim; }
 
   // A list item, if these changes together fit.
-  std::optional<std::string> Try(const std::vector<const Change*>& changes) const {
-    RunSetup changed = setup_;
-    std::string options, costs;
-    for (const Change* change : changes) change->apply(changed);
-    const auto accum = GradAccum(setup_, changed);
-    if (!accum) return {};
-    for (const Change* change : changes) {
-      const bool is_batch = change->options.starts_with("train.batch_size=");
-      if (options.empty() && !is_batch) options = *accum;
-      options += (options.empty() ? "" : " with ") + change->options;
-      if (is_batch && !accum->empty()) options += " " + *accum;
-      costs += "; " + change->cost;
+  std::optional<std::string> Try(const Together& changes) {
+    const Trial& trial = Of(changes);
+    if (!trial.possible || !aim_->fits(trial.plan)) return {};
+    std::string item = fmt::format("{} ({}", trial.options,
+                                   format_(static_cast<double>(trial.plan.needed(setup_.device))));
+    if (!aim_->but.empty()) item += ", " + aim_->but;
+    if (trial.plan.host > 0) {
+      item += fmt::format("; {} of the host's memory for each GPU",
+                          format_(static_cast<double>(trial.plan.host)));
     }
-    MemoryPlan plan;
-    try {
-      CheckGradDType(changed);
-      plan = PlanMemory(changed);
-    } catch (const ArgumentError&) {
-      return {};  // as when ranks cannot share the micro-batches
-    } catch (const InputError&) {
-      return {};  // as when they do not fill the rounds of a pipeline, or are too many for bf16
-    }
-    if (!fits_(plan)) return {};
-    const auto needed = static_cast<double>(plan.needed(changed.device));
-    const std::string host = plan.host > 0 ? fmt::format("; {} of the host's memory for each GPU",
-                                                         format_(static_cast<double>(plan.host)))
-                                           : "";
-    return fmt::format("{} ({}{}{})", options, format_(needed), host, costs);
+    return item + trial.costs + ")";
   }
   // The first of them that fits by itself.
-  std::optional<std::string> First(const Changes& changes) const {
+  std::optional<std::string> First(const Changes& changes) {
     for (const Change& change : changes) {
       if (change.several) continue;
       if (auto item = Try({&change})) return item;
     }
     return {};
   }
-  // The most of each kind, from the first kind on, until it fits; then as little as still fits, of
-  // the last kinds first.
-  std::optional<std::string> Combined(const std::vector<const Changes*>& kinds) const {
-    std::vector<const Change*> made;
+  // The most of each kind, from the first kind on, until it fits, without kinds that the run cannot
+  // have; then as little as still fits, of the last kinds first.
+  std::optional<std::string> Combined(const std::vector<const Changes*>& kinds) {
+    Together made;
     std::vector<const Changes*> of;
     std::optional<std::string> item;
     for (auto kind = kinds.begin(); kind != kinds.end() && !item; ++kind) {
       if ((*kind)->empty()) continue;
       made.push_back(&(*kind)->back());
       of.push_back(*kind);
+      if (!Of(made).possible) {
+        made.pop_back();
+        of.pop_back();
+        continue;
+      }
       item = Try(made);
     }
     if (!item) return {};
     for (size_t k = made.size(); k-- > 0;) {
-      std::vector<const Change*> without = made;
+      Together without = made;
       without.erase(without.begin() + static_cast<std::ptrdiff_t>(k));
       if (auto less = Try(without)) {
         made = std::move(without);
@@ -284,12 +293,48 @@ class Trials {
   }
 
  private:
+  struct Trial {
+    bool possible = false;  // otherwise there is nothing else
+    std::string options, costs;
+    MemoryPlan plan;
+  };
+
+  const Trial& Of(const Together& changes) {
+    const auto [it, is_new] = trials_.try_emplace(changes);
+    if (is_new) Plan(changes, &it->second);
+    return it->second;
+  }
+  void Plan(const Together& changes, Trial* trial) const {
+    RunSetup changed = setup_;
+    for (const Change* change : changes) change->apply(changed);
+    const auto accum = GradAccum(setup_, changed);
+    if (!accum) return;
+    std::string& options = trial->options;
+    for (const Change* change : changes) {
+      const bool is_batch = change->options.starts_with("train.batch_size=");
+      if (options.empty() && !is_batch) options = *accum;
+      options += (options.empty() ? "" : " with ") + change->options;
+      if (is_batch && !accum->empty()) options += " " + *accum;
+      trial->costs += "; " + change->cost;
+    }
+    try {
+      CheckGradDType(changed);
+      trial->plan = PlanMemory(changed);
+      trial->possible = true;
+    } catch (const ArgumentError&) {  // as when ranks cannot share the micro-batches
+    } catch (const InputError&) {
+      // As when they do not fill the rounds of a pipeline, or are too many for bf16.
+    }
+  }
+
   const RunSetup& setup_;
-  const MemoryFits& fits_;
   const ByteFormat format_;
+  const MemoryAim* aim_ = nullptr;
+  std::map<Together, Trial> trials_;
 };
 
-std::string SmallerModel(const RunSetup& setup) {
+// Where what was `tried` is not enough.
+std::string SmallerModel(const RunSetup& setup, const std::vector<std::string_view>& tried) {
   const GptConfig& m = setup.model;
   // The token embedding, and the head if it is separate.
   const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
@@ -300,16 +345,17 @@ std::string SmallerModel(const RunSetup& setup) {
           : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
   const std::string_view experts = m.mixture.n_expert > 0 ? ", parallel.ep" : "";
   return fmt::format(
-      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: split "
-      "layers and sequences across more devices, by parallel.pp, parallel.tp, parallel.cp{}, or "
-      "make the model smaller, by {}, or its windows, by model.block_size (now {})",
-      experts, what, setup.window);
+      "None of these is enough, nor are all of them together: {}. Split layers and sequences "
+      "across more devices, by parallel.pp, parallel.tp, parallel.cp{}, or make the model smaller, "
+      "by {}, or its windows, by model.block_size (now {})",
+      fmt::join(tried, ", "), experts, what, setup.window);
 }
 
 }  // namespace
 
-std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteFormat format) {
-  const Trials trials(setup, fits, format);
+std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& aims,
+                         ByteFormat format) {
+  Trials trials(setup, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
   const Changes offload = Offloads(setup);
@@ -326,17 +372,30 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const auto add = [&](std::optional<std::string> item) {
     if (item) items.push_back(std::move(*item));
   };
-  for (const Changes* kind : same) add(trials.First(*kind));
-  if (items.empty()) add(trials.Combined(same));
-  const bool enough = !items.empty();  // neither more GPUs nor other numbers are needed
-  for (const Changes* kind : {&more, &bits}) {
-    if (enough || kind->empty()) continue;
-    std::vector<const Changes*> kinds = same;
-    kinds.push_back(kind);
-    add(trials.Combined(kinds));
+  for (const MemoryAim& aim : aims) {
+    trials.Aim(aim);
+    for (const Changes* kind : same) add(trials.First(*kind));
+    if (items.empty()) add(trials.Combined(same));
+    const bool enough = !items.empty();  // neither more GPUs nor other numbers are needed
+    for (const Changes* kind : {&more, &bits}) {
+      if (enough || kind->empty()) continue;
+      std::vector<const Changes*> kinds = same;
+      kinds.push_back(kind);
+      add(trials.Combined(kinds));
+    }
+    if (!items.empty()) break;
   }
-  if (items.empty()) return SmallerModel(setup);
-  return fmt::format("What would fit: {}", fmt::join(items, "; "));
+  const std::string shares = shards.empty() ? "" : NoteOnShares(setup);
+  if (!items.empty()) return fmt::format("What would fit: {}{}", fmt::join(items, "; "), shares);
+  std::vector<std::string_view> tried = {"recomputation"};
+  const bool has_shards = shares.empty() && !(shards.empty() && more.empty());
+  for (const auto& [made, name] : {std::pair(!batch.empty(), "smaller micro-batches"),
+                                   {has_shards, "sharding"},
+                                   {!offload.empty(), "offload"},
+                                   {!bits.empty(), "16 bits throughout"}}) {
+    if (made) tried.push_back(name);
+  }
+  return SmallerModel(setup, tried) + shares;
 }
 
 }  // namespace lockstep::models

@@ -193,11 +193,14 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
   constexpr int64_t kFull = 5;  // rounds of as many micro-batches as the pipeline has ranks
   const int64_t micro_batches = setup.micro_batches / setup.data_ranks;
   const int64_t stages = setup.config.parallel.pp;
-  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.data_ranks != 0) {
-    return PlanRank(setup, pipeline_rank);
+  const bool equal = setup.micro_batches % setup.data_ranks == 0;
+  if (setup.config.dist.reduction != "fast" || (!equal && IsSharded(setup))) {
+    return PlanRank(setup, pipeline_rank);  // which also refuses what cannot be
   }
-  if (stages == 1) return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
-  if (micro_batches % stages != 0 || micro_batches <= kFull * stages) {
+  if (stages == 1 && (equal || micro_batches >= 2)) {
+    return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
+  }
+  if (!equal || micro_batches % stages != 0 || micro_batches <= kFull * stages) {
     return PlanRank(setup, pipeline_rank);
   }
   const MemoryPlan before = PlanRank(With(setup, (kFull - 1) * stages), pipeline_rank);
@@ -358,8 +361,8 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   if (plan.program > 0) {
     row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
     if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
-    row("needed", plan.needed(device));
   }
+  row("needed", plan.needed(device));
   if (device.is_cpu()) return s;
   if (plan.host > 0) row("host: offload", plan.host);
   if (plan.snapshot > 0) row("host: saving", plan.snapshot);

@@ -227,9 +227,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   } catch (const OutOfMemoryError& e) {
     // The plan fitted, so something else takes memory: what would leave a tenth more of it.
     const auto enough = static_cast<int64_t>(0.9 * static_cast<double>(memory.needed(device)));
-    throw OutOfMemoryError(StrCat(e.what(), ". ", MemoryAdvice(setup, [&](const MemoryPlan& plan) {
-                                    return plan.needed(device) <= enough;
-                                  })));
+    const auto fits = [&](const MemoryPlan& plan) { return plan.needed(device) <= enough; };
+    throw OutOfMemoryError(StrCat(e.what(), ". ", MemoryAdvice(setup, {{fits}})));
   }
 }
 

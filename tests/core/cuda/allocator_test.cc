@@ -161,6 +161,31 @@ TEST_F(CudaAllocatorTest, NothingGoesBackToTheDriverDuringACapture) {
   allocator().Free(now, 100 * kMega, streams_[1]);
 }
 
+// What is free of it later was not live as well when the most was.
+TEST_F(CudaAllocatorTest, ThePeakHasTheMemoryOfGraphsOnce) {
+  GraphSpace space(kGpu);
+  Stream graphs;
+  const auto take = [&](int64_t bytes) {
+    void* const data = allocator().Allocate(bytes, graphs);
+    return [=, this] { allocator().Free(data, bytes, graphs); };
+  };
+  const int64_t others = 5 * kMega, segment = 20 * kMega;
+  void* const other = allocator().Allocate(others, streams_[0]);
+  const Graph graph = space.Capture([&] {
+    graphs = CurrentStream(kGpu);
+    const auto first = take(7 * kMega), second = take(7 * kMega + 1);
+    first();
+    second();
+  });
+  EXPECT_EQ(allocator().stats().peak_bytes, others + segment);
+  EXPECT_EQ(allocator().stats().live_bytes, others + segment);
+  allocator().Free(other, others, streams_[0]);
+  EXPECT_EQ(allocator().stats().live_bytes, segment);
+  EXPECT_EQ(allocator().stats().peak_bytes, others + segment);
+  allocator().ResetPeak();
+  EXPECT_EQ(allocator().stats().peak_bytes, segment);
+}
+
 TEST_F(CudaAllocatorTest, LiveMemoryNeverOverlaps) {
   std::mt19937_64 random(3);
   std::map<char*, std::pair<int64_t, Stream>> live;

@@ -52,9 +52,10 @@ std::vector<Item> ItemsOf(const std::string& text) {
       if (word.find('=') != std::string::npos) item.options.push_back("--" + word);
       if (word == "on") words >> item.gpus;
     }
-    item.bytes = text.substr(open + 2, text.find(';', open) - open - 2);
+    item.bytes = text.substr(open + 2, text.find_first_of(",;", open) - open - 2);
     items.push_back(item);
-    at = close + 3;  // "); "
+    if (text.compare(close, 3, "); ") != 0) break;
+    at = close + 3;
   }
   return items;
 }
@@ -242,6 +243,31 @@ TEST(GpuPlan, WhatItSaysWouldFitDoes) {
   ExpectItemsHold("1x80", {"--model.preset=llama-3-8b"});
   ExpectItemsHold("4x6", {"--model.preset=gpt2-large", "--train.precision=bf16",
                           "--train.global_batch_size=0", "--train.grad_accum=4"});
+}
+
+// They sum what they have, but cannot be sharded.
+TEST(GpuPlan, AdviceOfRanksThatCannotShareTheBatchLeavesShardsOut) {
+  const Arguments gpt2 = {"--model.preset=gpt2", "--train.precision=bf16",
+                          "--train.global_batch_size=8", "--train.batch_size=1"};
+  for (const auto& [reduction, gpus] : {std::pair("fast", "3x2"), {"ordered", "3x4"}}) {
+    Arguments all = gpt2;
+    all.push_back(StrCat("--dist.reduction=", reduction));
+    ExpectItemsHold(gpus, all);
+    EXPECT_THAT(PlanOf(gpus, all).text,
+                AllOf(HasSubstr("train.offload=optimizer"),
+                      HasSubstr("3 ranks have of 6 rather than of 8 (train.global_batch_size=6)")));
+  }
+}
+
+// Rather than to deny it.
+TEST(GpuPlan, AdviceSaysWhatWouldFitClosely) {
+  const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
+  const std::string closely = ", but so closely that the allocator, which rounds sizes up";
+  const std::string text = PlanOf("1x0.62", small).text;
+  EXPECT_THAT(text, testing::ContainsRegex("; train.recompute=[a-z]+ \\([0-9]+ MB" + closely));
+  ExpectItemsHold("1x0.62", small);
+  EXPECT_THAT(PlanOf("1x0.65", {small[0], small[1], "--train.batch_size=64"}).text,
+              AllOf(HasSubstr("What would fit: "), Not(HasSubstr(closely))));
 }
 
 // Ranks that split experts may shard the rest, too.

@@ -99,13 +99,14 @@ inline Result Train(const MemoryRow& row, const std::string& limit = "8G") {
   return RunProgram(command, {{"CUDASIM_DEVICES", StrCat(row.ranks)}, {"CUDASIM_MEMORY", limit}});
 }
 
-// The last line of the first rank's metrics.
-inline nlohmann::json LastStep(const MemoryRow& row) {
+// The lines of the first rank's metrics.
+inline std::vector<nlohmann::json> Steps(const MemoryRow& row) {
   std::istringstream lines(ReadFile(JoinPath(Folder(row), "metrics.jsonl")));
-  std::string line, last;
-  while (std::getline(lines, line)) last = line;
-  return nlohmann::json::parse(last);
+  std::vector<nlohmann::json> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line));
+  return steps;
 }
+inline nlohmann::json LastStep(const MemoryRow& row) { return Steps(row).back(); }
 
 inline void Tell(const MemoryRow& row, int64_t planned, double measured) {
   std::printf("%-32s planned %9lld measured %9.0f: %+.2f%%\n", row.name,

@@ -113,6 +113,10 @@ TEST_P(MemoryOfGraphs, IsWhatTheAllocatorReserves) {
   const MemoryPlan plan = PlanOf(row);
   EXPECT_GT(measured, 1.03 * static_cast<double>(plan.peak.total()));
   EXPECT_NEAR(static_cast<double>(plan.reserved), measured, kPlanTolerance * measured);
+  // Nor is it more while they are captured.
+  for (const auto& step : Steps(row)) {
+    EXPECT_LE(step["memory_bytes"], (1 + kPlanTolerance) * static_cast<double>(plan.reserved));
+  }
   Tell(row, plan.reserved, measured);
 }
 
