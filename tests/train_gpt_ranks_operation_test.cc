@@ -170,7 +170,7 @@ TEST_F(Ranks, AnEvaluationAloneHasTheLossOfTheRun) {
     EXPECT_FALSE(PathExists(Path("none")));
   }
   const Result random = RunProgram(Train("none", {"--eval_only"}));
-  EXPECT_THAT(random.err, HasSubstr("name some, as with --init_from="));
+  EXPECT_THAT(random.err, HasSubstr("name what to evaluate, as with --init_from="));
 }
 
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {
