@@ -18,7 +18,7 @@ struct MemoryAim {
 inline constexpr char kFitsClosely[] =
     "so closely that the allocator, which rounds sizes up, may not find room";
 
-// "What would fit: train.recompute=block (61.2 GiB; 1.25 to 1.33 times the arithmetic); ...": of
+// "What would fit: --train.recompute=block (61.2 GiB; 1.25 to 1.33 times the arithmetic); ...": of
 // each kind of change (steps without CUDA graphs, a smaller micro-batch at the same global batch,
 // recomputation, offload of optimizer state, weights or activations, sharding among the ranks) the
 // cheapest that is enough by itself, or else the cheapest combination of them. Where that is not

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <sstream>
 
 #include "core/allocator.h"
@@ -41,9 +42,16 @@ std::vector<Item> ItemsOf(const std::string& text) {
     const size_t open = text.find(" (", at), close = text.find(')', open);
     Item item;
     std::istringstream words(text.substr(at, open - at));
+    std::set<std::string> keys;
     for (std::string word; words >> word;) {
-      if (word.find('=') != std::string::npos) item.options.push_back("--" + word);
-      if (word == "on") words >> item.gpus;
+      if (word == "on") {
+        words >> item.gpus >> word;
+        EXPECT_EQ(word, "GPUs");
+        continue;
+      }
+      EXPECT_TRUE(word.starts_with("--")) << word << " cannot be pasted\n" << text;
+      EXPECT_TRUE(keys.insert(word.substr(0, word.find('='))).second) << word << "\n" << text;
+      item.options.push_back(word);
     }
     item.bytes = text.substr(open + 2, text.find_first_of(",;", open) - open - 2);
     items.push_back(item);
@@ -135,7 +143,7 @@ TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
   EXPECT_NEAR(8 * n / kGb, 56, 0.04 * 56);
   EXPECT_TRUE(without.fits) << without.text;
   // With a host's memory it fits as well, and with the same numbers; then nothing else is said.
-  EXPECT_THAT(with_originals.text, HasSubstr("What would fit: train.offload=optimizer ("));
+  EXPECT_THAT(with_originals.text, HasSubstr("What would fit: --train.offload=optimizer ("));
   ExpectItemsHold("1x80", mixed);
 }
 
@@ -248,7 +256,7 @@ TEST(GpuPlan, AdviceOfRanksThatCannotShareTheBatchLeavesShardsOut) {
     ExpectItemsHold(gpus, all);
     EXPECT_THAT(PlanOf(gpus, all).text,
                 AllOf(HasSubstr("train.offload=optimizer"),
-                      HasSubstr("3 ranks have of 6 rather than of 8 (train.global_batch_size=6)")));
+                      HasSubstr("3 ranks: 6 a step rather than 8 (--train.global_batch_size=6)")));
   }
 }
 
@@ -257,10 +265,19 @@ TEST(GpuPlan, AdviceSaysWhatWouldFitClosely) {
   const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
   const std::string closely = ", but so closely that the allocator, which rounds sizes up";
   const std::string text = PlanOf("1x0.62", small).text;
-  EXPECT_THAT(text, testing::ContainsRegex("; train.recompute=[a-z]+ \\([0-9]+ MB" + closely));
+  EXPECT_THAT(text, testing::ContainsRegex("; --train.recompute=[a-z]+ \\([0-9]+ MB" + closely));
   ExpectItemsHold("1x0.62", small);
   EXPECT_THAT(PlanOf("1x0.65", {small[0], small[1], "--train.batch_size=64"}).text,
               AllOf(HasSubstr("What would fit: "), Not(HasSubstr(closely))));
+}
+
+// Together they give the run its micro-batches once.
+TEST(GpuPlan, AdviceIsForTheCommandLine) {
+  const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
+  ExpectItemsHold("1x0.61", small);
+  EXPECT_THAT(PlanOf("1x0.61", small).text,
+              HasSubstr("What would fit: --train.cuda_graphs=false --train.batch_size=1 "
+                        "--train.grad_accum=8 ("));
 }
 
 // Ranks that split experts may shard the rest, too.
