@@ -59,17 +59,22 @@ MemorySet ParseMemorySet(const std::string& name, const std::string& text) {
   if (!digits || *end != '\0' || count < 1 || count > 1000000 || !(gigabytes > 0) ||
       gigabytes > 1e6) {
     throw InputError(StrCat(name, " = \"", text, "\" must be a number of ", name,
-                            " and the GB of each, as in --", name, "=8x80"));
+                            " and the GB of each, as in --", name, "=",
+                            name == "hosts" ? "1x512" : "8x80"));
   }
   return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
 }
 
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
                    const MemorySet& hosts) {
+  if (gpus.count % hosts.count != 0) {
+    throw InputError(StrCat("hosts = ", hosts.count, " does not divide the ", gpus.count,
+                            " GPUs: each machine has equally many of them"));
+  }
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};
-  const int64_t on_host = (gpus.count + hosts.count - 1) / hosts.count;
+  const int64_t on_host = gpus.count / hosts.count;
   const auto fits_gpu = [&](const MemoryPlan& plan, double share = 1) {
     return static_cast<double>(plan.needed(setup.device)) <=
            share * static_cast<double>(gpus.bytes);
@@ -106,7 +111,7 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
   }
   if (result.fits < gpu_fits) {
     verdict += "\nbut not in the hosts' memory: " +
-               JudgeHost(result.memory, setup.device, host, on_host).text;
+               JudgeHost(result.memory, setup.device, host, on_host, FormatDecimalBytes).text;
   }
   if (IsSharded(setup) && setup.model.lora.quantizes()) {
     verdict += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";

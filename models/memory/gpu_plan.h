@@ -16,7 +16,7 @@ struct MemorySet {
 };
 
 // "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else, that
-// says what the option `name`, "gpus", takes.
+// says what the option `name`, "gpus" or "hosts", takes.
 MemorySet ParseMemorySet(const std::string& name, const std::string& text);
 
 struct GpuPlan {
@@ -26,8 +26,8 @@ struct GpuPlan {
 };
 
 // Plans the run that `config` describes, without allocating its weights; `options` are those that
-// filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have about equal
-// numbers of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
+// filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have equal numbers
+// of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
 // InputError.
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
                    const MemorySet& hosts = {});

@@ -103,26 +103,27 @@ MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const Devic
 }
 
 MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes) {
+                        int64_t processes, ByteFormat format) {
   using Kind = MemoryVerdict::Kind;
+  const auto bytes = [format](int64_t n) { return format(static_cast<double>(n)); };
   const Kind kind = HostFitOf(plan, device, host, processes);
   if (kind == Kind::kFits) return {};
   std::string keeps, remedies;
   if (plan.host > 0) {
-    keeps = fmt::format("{} page-locked for train.offload", Bytes(processes * plan.host));
+    keeps = fmt::format("{} page-locked for train.offload", bytes(processes * plan.host));
     remedies = "offload less (train.offload)";
   }
   if (plan.snapshot > 0) {
     keeps += fmt::format("{}{} to write checkpoints from", keeps.empty() ? "" : " and ",
-                         Bytes((plan.all_copy ? processes : 1) * plan.snapshot));
+                         bytes((plan.all_copy ? processes : 1) * plan.snapshot));
     remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
                             remedies.empty() ? "" : ", or ");
   }
   return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
                             "and it has {} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",
-                            Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
-                            Bytes(host.total), remedies)};
+                            bytes(plan.needed_of_host(processes)), keeps, bytes(host.free),
+                            bytes(host.total), remedies)};
 }
 
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
@@ -146,9 +147,9 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
     return static_cast<int64_t>((1 - kPlanTolerance) * static_cast<double>(n));
   };
   const DeviceMemory room{part(memory.total), part(memory.free)};
-  const auto fits_in = [&](const DeviceMemory& has) {
-    return [&, has](const MemoryPlan& tried) {
-      const Kind fit = FitOf(tried, setup.device, has, processes);
+  const auto fits_in = [&](const DeviceMemory& there) {
+    return [&, there](const MemoryPlan& tried) {
+      const Kind fit = FitOf(tried, setup.device, there, processes);
       if (HostFitOf(tried, setup.device, host, processes) == Kind::kTooLarge) return false;
       return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
     };

@@ -41,7 +41,7 @@ MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const Devic
                               int64_t processes);
 // The same in words.
 MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes);
+                        int64_t processes, ByteFormat format = FormatBytes);
 // Both in words, with a MemoryAdvice. `host`: of a run on GPUs; zeros: not known.
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                           int64_t processes, const DeviceMemory& host = {});

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <sstream>
 
@@ -217,7 +218,13 @@ TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
     EXPECT_FALSE(refused.fits) << less;
     EXPECT_THAT(refused.text,
                 AllOf(HasSubstr("of its host's memory\nbut not in the hosts' memory: "),
-                      HasSubstr("offload less (train.offload)")));
+                      HasSubstr("offload less (train.offload)"), Not(HasSubstr("iB"))));
+  }
+  // Equally many GPUs in each machine, of which none is without any.
+  for (const char* unequal : {"3x512", "16x512"}) {
+    EXPECT_THAT(test::MessageOf<InputError>([&] { plan(unequal); }),
+                AllOf(HasSubstr(StrCat("hosts = ", std::atoi(unequal))),
+                      HasSubstr("does not divide the 8 GPUs")));
   }
   // What is advised fits both.
   const Arguments plain(arguments.begin(), arguments.begin() + 2);
@@ -480,6 +487,8 @@ TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
                 HasSubstr("--gpus=8x80"))
         << bad;
   }
+  EXPECT_THAT(test::MessageOf<InputError>([&] { ParseMemorySet("hosts", "foo"); }),
+              HasSubstr("must be a number of hosts and the GB of each, as in --hosts=1x512"));
 }
 
 }  // namespace
