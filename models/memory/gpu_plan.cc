@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <vector>
 
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
@@ -16,6 +17,9 @@ namespace {
 
 // A CUDA context with the kernels of cuBLAS and NCCL takes 0.3 to 0.6 GB.
 constexpr int64_t kRuntimeBytes = 600'000'000;
+
+// A machine usually has two to four times the memory of its GPUs.
+constexpr int64_t kHostOfGpu = 3;
 
 std::string Bytes(int64_t n) { return FormatDecimalBytes(static_cast<double>(n)); }
 
@@ -102,10 +106,14 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
       return
           [&, share](const MemoryPlan& plan) { return fits_gpu(plan, share) && fits_host(plan); };
     };
-    verdict += ". " + MemoryAdvice(setup,
-                                   {{with_share(1 - kPlanTolerance)},
-                                    {with_share(1), StrCat("but ", kFitsClosely)}},
-                                   FormatDecimalBytes);
+    const MemoryFits with_room = with_share(1 - kPlanTolerance);
+    std::vector<MemoryAim> aims = {{with_room}, {with_share(1), StrCat("but ", kFitsClosely)}};
+    // Hosts that are not known may have this much.
+    const auto on_usual_host = [&](const MemoryPlan& plan) {
+      return with_room(plan) && plan.host <= kHostOfGpu * gpus.bytes;
+    };
+    if (hosts.bytes == 0) aims.insert(aims.begin(), {on_usual_host});
+    verdict += ". " + MemoryAdvice(setup, aims, FormatDecimalBytes);
   } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) || kept > gpus.bytes) {
     verdict += StrCat(", but ", kFitsClosely);
   }

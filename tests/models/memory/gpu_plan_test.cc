@@ -203,6 +203,10 @@ TEST(GpuPlan, TheHostsMemoryIsPlanned) {
   const GpuPlan all = PlanOf("8x80", arguments);
   EXPECT_GT(static_cast<double>(all.memory.host - all.memory.host_kept), 29.0 * 4096 * 4096 * 2);
   EXPECT_GT(static_cast<double>(all.memory.host_kept), (12 + 1.8) * n);
+  // Of sharded weights each rank has its parts, and never more.
+  arguments.back() = "--train.offload=weights";
+  arguments.push_back("--parallel.shard=full");
+  EXPECT_NEAR(static_cast<double>(PlanOf("8x80", arguments).memory.host), 2 * n / 8, 0.05 * n / 4);
 }
 
 // Eight GPUs keep 647 GB of moments and originals, and the first copies 94 GB for checkpoints.
@@ -338,6 +342,17 @@ TEST(GpuPlan, ItSaysTheCheapestOffload) {
   EXPECT_EQ(offloads("1x14", "optimizer"), "optimizer,activations");
   // None is enough by itself: two, with what else it takes.
   EXPECT_EQ(offloads("1x10", "none"), "optimizer,weights");
+}
+
+// Rather than that each of many GPUs keeps its activations in terabytes of a host that is not
+// known.
+TEST(GpuPlan, RecomputationComesBeforeTerabytesOfHosts) {
+  Arguments all = {"--model.preset=llama-3.1-405b", "--train.precision=bf16"};
+  for (const char* gpus : {"8x80", "512x80"}) {
+    const GpuPlan plan = PlanOf(gpus, all);
+    EXPECT_THAT(plan.text, AllOf(HasSubstr("train.recompute="), Not(HasSubstr(" TB of the host"))));
+  }
+  ExpectItemsHold("8x80", all);
 }
 
 // A larger one does not fit, and of the recomputations and levels no cheaper one does.
