@@ -70,7 +70,8 @@ MemorySet ParseMemorySet(const std::string& name, const std::string& text) {
 }
 
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts) {
+                   const MemorySet& hosts,
+                   const std::function<void(const std::string&)>& before_search) {
   if (gpus.count % hosts.count != 0) {
     throw InputError(StrCat("hosts = ", hosts.count, " does not divide the ", gpus.count,
                             " GPUs: each machine has equally many of them"));
@@ -91,15 +92,18 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
       setup, [&](const MemoryPlan& plan) { return fits_gpu(plan) && fits_host(plan); });
   const bool gpu_fits = fits_gpu(result.memory);
   result.fits = gpu_fits && fits_host(result.memory);
-  std::string verdict = fmt::format("{}: needs {} of {}", gpu_fits ? "fits" : "does not fit",
-                                    Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  std::string& text = result.text;
+  text = fmt::format("{}\n{}\n{}: needs {} of {}", Describe(setup, gpus),
+                     Table(result.memory, setup.device, FormatDecimalBytes),
+                     gpu_fits ? "fits" : "does not fit", Bytes(result.memory.needed(setup.device)),
+                     Bytes(gpus.bytes));
   const int64_t kept = result.memory.reserved + kRuntimeBytes;
   if (gpu_fits && kept > result.memory.needed(setup.device)) {
-    verdict += fmt::format(
-        " ({} with the freed blocks that the allocator keeps while there is room)", Bytes(kept));
+    text += fmt::format(" ({} with the freed blocks that the allocator keeps while there is room)",
+                        Bytes(kept));
   }
   if (gpu_fits && result.memory.host > 0) {
-    verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
+    text += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
   if (!gpu_fits) {
     const auto with_share = [&](double share) {
@@ -113,19 +117,18 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Memory
       return with_room(plan) && plan.host <= kHostOfGpu * gpus.bytes;
     };
     if (hosts.bytes == 0) aims.insert(aims.begin(), {on_usual_host});
-    verdict += ". " + MemoryAdvice(setup, aims, FormatDecimalBytes);
+    if (before_search) before_search(text);
+    text += "\n" + MemoryAdvice(setup, aims, FormatDecimalBytes);
   } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) || kept > gpus.bytes) {
-    verdict += StrCat(", but ", kFitsClosely);
+    text += StrCat(", but ", kFitsClosely);
   }
   if (result.fits < gpu_fits) {
-    verdict += "\nbut not in the hosts' memory: " +
-               JudgeHost(result.memory, setup.device, host, on_host, FormatDecimalBytes).text;
+    text += "\nbut not in the hosts' memory: " +
+            JudgeHost(result.memory, setup.device, host, on_host, FormatDecimalBytes).text;
   }
   if (IsSharded(setup) && setup.model.lora.quantizes()) {
-    verdict += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
+    text += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
   }
-  result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
-                            Table(result.memory, setup.device, FormatDecimalBytes), verdict);
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "models/memory/memory_plan.h"
@@ -28,8 +29,10 @@ struct GpuPlan {
 // Plans the run that `config` describes, without allocating its weights; `options` are those that
 // filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have equal numbers
 // of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
-// InputError.
+// InputError. Where it does not fit, `before_search` gets the beginning of the text before what
+// would fit is searched for, which takes some seconds to a minute of CPU time.
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts = {});
+                   const MemorySet& hosts = {},
+                   const std::function<void(const std::string&)>& before_search = {});
 
 }  // namespace lockstep::models

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <optional>
@@ -232,7 +233,11 @@ using Together = std::vector<const Change*>;
 // Plans the changes of a run.
 class Trials {
  public:
-  Trials(const RunSetup& setup, ByteFormat format) : setup_(setup), format_(format) {}
+  Trials(const RunSetup& setup, ByteFormat format, double seconds)
+      : setup_(setup), format_(format), end_(CpuSeconds() + seconds) {}
+
+  // Whether the time was over before everything was planned.
+  bool ended() const { return ended_; }
 
   // From now on this is to be reached. What was planned before is not planned again.
   void Aim(const MemoryAim& aim) { aim_ = &aim; }
@@ -307,7 +312,11 @@ class Trials {
     if (is_new) Plan(changes, &it->second);
     return it->second;
   }
-  void Plan(const Together& changes, Trial* trial) const {
+  void Plan(const Together& changes, Trial* trial) {
+    if (CpuSeconds() >= end_) {
+      ended_ = true;
+      return;
+    }
     RunSetup changed = setup_;
     for (const Change* change : changes) change->apply(changed);
     const auto accum = GradAccum(setup_, changed);
@@ -330,8 +339,12 @@ class Trials {
     }
   }
 
+  static double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
   const RunSetup& setup_;
   const ByteFormat format_;
+  const double end_;
+  bool ended_ = false;
   const MemoryAim* aim_ = nullptr;
   std::map<Together, Trial> trials_;
 };
@@ -357,8 +370,8 @@ std::string SmallerModel(const RunSetup& setup, const std::vector<std::string_vi
 }  // namespace
 
 std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& aims,
-                         ByteFormat format) {
-  Trials trials(setup, format);
+                         ByteFormat format, double seconds) {
+  Trials trials(setup, format, seconds);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
   const Changes offload = Offloads(setup);
@@ -389,7 +402,12 @@ std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& ai
     if (!items.empty()) break;
   }
   const std::string shares = shards.empty() ? "" : NoteOnShares(setup);
-  if (!items.empty()) return fmt::format("What would fit: {}{}", fmt::join(items, "; "), shares);
+  const std::string ended =
+      trials.ended() ? fmt::format(". The search was ended after {:.0f} s", seconds) : "";
+  if (!items.empty()) {
+    return fmt::format("What would fit: {}{}{}", fmt::join(items, "; "), ended, shares);
+  }
+  if (trials.ended()) return "Nothing was found that would fit" + ended + shares;
   std::vector<std::string_view> tried = {"recomputation"};
   const bool has_shards = shares.empty() && !(shards.empty() && more.empty());
   for (const auto& [made, name] : {std::pair(!batch.empty(), "smaller micro-batches"),

@@ -24,8 +24,9 @@ inline constexpr char kFitsClosely[] =
 // cheapest that is enough by itself, or else the cheapest combination of them. Where that is not
 // enough, either, together with as few more GPUs as possible, and with 16 bits throughout. Each was
 // planned. Enough is the first of the `aims` that anything reaches. If nothing reaches any, which
-// part of the model to shrink. Makes some dozens of plans.
+// part of the model to shrink. Makes some dozens of plans, but no more after this many seconds of
+// the process's CPU time; it then says so.
 std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& aims,
-                         ByteFormat format = FormatBytes);
+                         ByteFormat format = FormatBytes, double seconds = 60);
 
 }  // namespace lockstep::models

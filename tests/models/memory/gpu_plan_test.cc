@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "core/allocator.h"
+#include "models/memory/memory_advice.h"
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 
@@ -483,7 +484,33 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
                              : exit_code == 1 ? "\ndoes not fit: needs "
                                               : "gpus = \"eight\" must be";
     EXPECT_THAT(run.out + run.err, HasSubstr(text));
+    EXPECT_EQ(run.err.find("searching for what would fit") != std::string::npos, exit_code == 1);
   }
+}
+
+// The search takes longer than the plan.
+TEST(GpuPlan, SaysWhatItKnowsBeforeItSearches) {
+  const ParsedRun run({"--model.preset=gpt2"});
+  const auto plan = [&](const std::string& gpus, std::string* early) {
+    return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), {},
+                      [early](const std::string& text) { *early = text; });
+  };
+  std::string early;
+  const GpuPlan too_large = plan("1x4", &early);
+  EXPECT_THAT(early, AllOf(HasSubstr("\n  needed "), testing::EndsWith(" of 4.00 GB")));
+  EXPECT_THAT(too_large.text, testing::StartsWith(early + "\nWhat would fit: "));
+  early.clear();
+  EXPECT_TRUE(plan("1x80", &early).fits);
+  EXPECT_EQ(early, "");
+}
+
+TEST(GpuPlan, ASearchEndsInTime) {
+  const ParsedRun run({"--model.preset=gpt2"});
+  const RunSetup setup = PrepareShape(run.options, run.config, {DeviceType::kCuda, 0}, 1);
+  const std::vector<MemoryAim> all = {{[](const MemoryPlan&) { return true; }}};
+  EXPECT_THAT(MemoryAdvice(setup, all), HasSubstr("What would fit: "));
+  EXPECT_EQ(MemoryAdvice(setup, all, FormatBytes, /*seconds=*/0),
+            "Nothing was found that would fit. The search was ended after 0 s");
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
