@@ -202,7 +202,7 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_THAT(run.err, testing::AllOf(HasSubstr("has 8.00 MiB"),
-                                      HasSubstr("What would fit: train.batch_size="),
+                                      HasSubstr("What would fit: --train.batch_size="),
                                       HasSubstr("The plan: ")));
   EXPECT_THAT(run.out, testing::Not(HasSubstr("there are")));
   const Result dry = Train("out", kDevice, kGpt2, {"--train.batch_size=400", "--dry_run"},

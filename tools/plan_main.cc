@@ -28,10 +28,23 @@ int main(int argc, char** argv) {
                  .doc = "number of machines with these GPUs, and GB of host memory of each, for "
                         "offload and checkpoints: 1x512; empty: enough"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    size_t printed = 0;
     const models::GpuPlan plan = models::PlanOnGpus(
+<<<<<<< HEAD
         options, config, models::ParseDeviceSet("gpus", gpus),
         hosts.empty() ? models::DeviceSet{} : models::ParseDeviceSet("hosts", hosts));
     std::puts(plan.text.c_str());
+=======
+        options, config, models::ParseMemorySet("gpus", gpus),
+        hosts.empty() ? models::MemorySet{} : models::ParseMemorySet("hosts", hosts),
+        [&](const std::string& text) {
+          std::puts(text.c_str());
+          std::fflush(stdout);
+          std::fputs("plan: searching for what would fit\n", stderr);
+          printed = text.size() + 1;
+        });
+    std::puts(plan.text.c_str() + printed);
+>>>>>>> plan28
     return plan.fits ? 0 : 1;
   } catch (const std::exception& e) {
     std::fflush(stdout);

@@ -40,6 +40,7 @@ void AllocationLog::SetKind(size_t since, Kind kind) {
 
 void AllocationLog::Begin() {
   events_.clear();
+  host_most_ = host_;
   for (const auto& [id, block] : live_) events_.push_back({block, true});
   std::ranges::sort(events_, {}, &Entry::block);
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <vector>
 
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
@@ -16,6 +17,9 @@ namespace {
 
 // A CUDA context with the kernels of cuBLAS and NCCL takes 0.3 to 0.6 GB.
 constexpr int64_t kRuntimeBytes = 600'000'000;
+
+// A machine usually has two to four times the memory of its GPUs.
+constexpr int64_t kHostOfGpu = 3;
 
 std::string Bytes(int64_t n) { return FormatDecimalBytes(static_cast<double>(n)); }
 
@@ -59,17 +63,28 @@ DeviceSet ParseDeviceSet(const std::string& name, const std::string& text) {
   if (!digits || *end != '\0' || count < 1 || count > 1000000 || !(gigabytes > 0) ||
       gigabytes > 1e6) {
     throw InputError(StrCat(name, " = \"", text, "\" must be a number of ", name,
-                            " and the GB of each, as in --", name, "=8x80"));
+                            " and the GB of each, as in --", name, "=",
+                            name == "hosts" ? "1x512" : "8x80"));
   }
   return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
 }
 
+<<<<<<< HEAD
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
                    const DeviceSet& hosts) {
+=======
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
+                   const MemorySet& hosts,
+                   const std::function<void(const std::string&)>& before_search) {
+  if (gpus.count % hosts.count != 0) {
+    throw InputError(StrCat("hosts = ", hosts.count, " does not divide the ", gpus.count,
+                            " GPUs: each machine has equally many of them"));
+  }
+>>>>>>> plan28
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};
-  const int64_t on_host = (gpus.count + hosts.count - 1) / hosts.count;
+  const int64_t on_host = gpus.count / hosts.count;
   const auto fits_gpu = [&](const MemoryPlan& plan, double share = 1) {
     return static_cast<double>(plan.needed(setup.device)) <=
            share * static_cast<double>(gpus.bytes);
@@ -82,37 +97,43 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
       setup, [&](const MemoryPlan& plan) { return fits_gpu(plan) && fits_host(plan); });
   const bool gpu_fits = fits_gpu(result.memory);
   result.fits = gpu_fits && fits_host(result.memory);
-  std::string verdict = fmt::format("{}: needs {} of {}", gpu_fits ? "fits" : "does not fit",
-                                    Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  std::string& text = result.text;
+  text = fmt::format("{}\n{}\n{}: needs {} of {}", Describe(setup, gpus),
+                     Table(result.memory, setup.device, FormatDecimalBytes),
+                     gpu_fits ? "fits" : "does not fit", Bytes(result.memory.needed(setup.device)),
+                     Bytes(gpus.bytes));
   const int64_t kept = result.memory.reserved + kRuntimeBytes;
   if (gpu_fits && kept > result.memory.needed(setup.device)) {
-    verdict += fmt::format(
-        " ({} with the freed blocks that the allocator keeps while there is room)", Bytes(kept));
+    text += fmt::format(" ({} with the freed blocks that the allocator keeps while there is room)",
+                        Bytes(kept));
   }
   if (gpu_fits && result.memory.host > 0) {
-    verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
+    text += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
   }
   if (!gpu_fits) {
     const auto with_share = [&](double share) {
       return
           [&, share](const MemoryPlan& plan) { return fits_gpu(plan, share) && fits_host(plan); };
     };
-    verdict += ". " + MemoryAdvice(setup,
-                                   {{with_share(1 - kPlanTolerance)},
-                                    {with_share(1), StrCat("but ", kFitsClosely)}},
-                                   FormatDecimalBytes);
+    const MemoryFits with_room = with_share(1 - kPlanTolerance);
+    std::vector<MemoryAim> aims = {{with_room}, {with_share(1), StrCat("but ", kFitsClosely)}};
+    // Hosts that are not known may have this much.
+    const auto on_usual_host = [&](const MemoryPlan& plan) {
+      return with_room(plan) && plan.host <= kHostOfGpu * gpus.bytes;
+    };
+    if (hosts.bytes == 0) aims.insert(aims.begin(), {on_usual_host});
+    if (before_search) before_search(text);
+    text += "\n" + MemoryAdvice(setup, aims, FormatDecimalBytes);
   } else if (!fits_gpu(result.memory, 1 - kPlanTolerance) || kept > gpus.bytes) {
-    verdict += StrCat(", but ", kFitsClosely);
+    text += StrCat(", but ", kFitsClosely);
   }
   if (result.fits < gpu_fits) {
-    verdict += "\nbut not in the hosts' memory: " +
-               JudgeHost(result.memory, setup.device, host, on_host).text;
+    text += "\nbut not in the hosts' memory: " +
+            JudgeHost(result.memory, setup.device, host, on_host, FormatDecimalBytes).text;
   }
   if (IsSharded(setup) && setup.model.lora.quantizes()) {
-    verdict += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
+    text += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
   }
-  result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
-                            Table(result.memory, setup.device, FormatDecimalBytes), verdict);
   return result;
 }
 

@@ -104,29 +104,42 @@ MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMem
   return plan.needed_of_host(processes) > host.free ? kTight : kFits;
 }
 
+<<<<<<< HEAD
 MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
                     int64_t processes) {
   using Kind = MemoryFit::Kind;
+=======
+MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                        int64_t processes, ByteFormat format) {
+  using Kind = MemoryVerdict::Kind;
+  const auto bytes = [format](int64_t n) { return format(static_cast<double>(n)); };
+>>>>>>> plan28
   const Kind kind = HostFitOf(plan, device, host, processes);
   if (kind == Kind::kFits) return {};
   std::string keeps, remedies;
   if (plan.host > 0) {
-    keeps = fmt::format("{} page-locked for train.offload", Bytes(processes * plan.host));
+    keeps = fmt::format("{} page-locked for train.offload", bytes(processes * plan.host));
     remedies = "offload less (train.offload)";
   }
   if (plan.snapshot > 0) {
     keeps += fmt::format("{}{} to write checkpoints from", keeps.empty() ? "" : " and ",
+<<<<<<< HEAD
                          Bytes((plan.all_copy ? processes : 1) * plan.snapshot));
     remedies += remedies.empty() ? "" : ", or ";
     remedies += plan.collects ? "let each rank write its part of a checkpoint while training waits "
                                 "(checkpoint.sharded=true checkpoint.async=false)"
                               : "write checkpoints while training waits (checkpoint.async=false)";
+=======
+                         bytes((plan.all_copy ? processes : 1) * plan.snapshot));
+    remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
+                            remedies.empty() ? "" : ", or ");
+>>>>>>> plan28
   }
   return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
                             "and it has {} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",
-                            Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
-                            Bytes(host.total), remedies)};
+                            bytes(plan.needed_of_host(processes)), keeps, bytes(host.free),
+                            bytes(host.total), remedies)};
 }
 
 MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
@@ -150,9 +163,9 @@ MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const Devic
     return static_cast<int64_t>((1 - kPlanTolerance) * static_cast<double>(n));
   };
   const DeviceMemory room{part(memory.total), part(memory.free)};
-  const auto fits_in = [&](const DeviceMemory& has) {
-    return [&, has](const MemoryPlan& tried) {
-      const Kind fit = FitOf(tried, setup.device, has, processes);
+  const auto fits_in = [&](const DeviceMemory& there) {
+    return [&, there](const MemoryPlan& tried) {
+      const Kind fit = FitOf(tried, setup.device, there, processes);
       if (HostFitOf(tried, setup.device, host, processes) == Kind::kTooLarge) return false;
       return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
     };

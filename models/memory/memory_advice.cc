@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <optional>
@@ -15,10 +16,11 @@ namespace {
 
 // A change of options.
 struct Change {
-  std::string options;  // as on the command line
+  std::string options;  // "--train.recompute=block", as on the command line
   std::string cost;
   std::function<void(RunSetup&)> apply;
   bool several = false;  // of its kind at once: only where nothing is enough by itself
+  int64_t gpus = 0;      // 0: as many as now
 };
 // Changes of one kind (a run makes at most one of them), from the cheapest to the one that saves
 // most.
@@ -30,7 +32,7 @@ Changes SmallerBatches(const RunSetup& setup) {
   const int64_t whole = setup.config.train.batch_size;
   for (int64_t batch = whole / 2; batch >= 1; --batch) {
     if (whole % batch != 0) continue;
-    changes.push_back({fmt::format("train.batch_size={}", batch),
+    changes.push_back({fmt::format("--train.batch_size={}", batch),
                        "the same arithmetic in smaller products", [batch, whole](RunSetup& s) {
                          s.config.train.batch_size = batch;
                          s.micro_batches *= whole / batch;
@@ -39,7 +41,7 @@ Changes SmallerBatches(const RunSetup& setup) {
   return changes;
 }
 
-// The option that gives the changed run its micro-batches; "" where that follows from
+// " " and the option that gives the changed run its micro-batches: "" where that follows from
 // train.global_batch_size, or is as before. None if its ranks cannot have equally many.
 std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
   const TrainOptions& train = setup.config.train;
@@ -47,13 +49,13 @@ std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& chan
   if (changed.micro_batches % changed.data_ranks != 0) return {};
   const int64_t accum = changed.micro_batches / changed.data_ranks;
   if (accum == setup.micro_batches / setup.data_ranks) return "";
-  return fmt::format("train.grad_accum={}", accum);
+  return fmt::format(" --train.grad_accum={}", accum);
 }
 
 // Whose memory is counted in segments, and stays.
 Changes WithoutGraphs(const RunSetup& setup) {
   if (setup.device.is_cpu() || !setup.config.train.cuda_graphs || SumsGradients(setup)) return {};
-  return {{"train.cuda_graphs=false", "each kernel is launched by itself",
+  return {{"--train.cuda_graphs=false", "each kernel is launched by itself",
            [](RunSetup& s) { s.config.train.cuda_graphs = false; }}};
 }
 
@@ -66,7 +68,7 @@ Changes Recomputations(const RunSetup& setup) {
   }
   Changes changes;
   const auto add = [&](const std::string& what, const char* cost) {
-    changes.push_back({"train.recompute=" + what, cost,
+    changes.push_back({"--train.recompute=" + what, cost,
                        [what](RunSetup& s) { s.model.recompute = ParseRecompute(what); }});
   };
   add(ops, "hardly more arithmetic");
@@ -103,7 +105,7 @@ Changes Offloads(const RunSetup& setup) {
     for (const Part& part : kParts) {
       if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
     }
-    changes.push_back({"train.offload=" + names, costs,
+    changes.push_back({"--train.offload=" + names, costs,
                        [choice](RunSetup& s) {
                          s.offload = choice;
                          s.model.offload_activations = choice.activations;
@@ -125,17 +127,18 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
       {"gradients", "gradients are sent once per micro-step instead of once per step"},
       {"full", "1.5 times the traffic, in each micro-step"}};
   for (const auto& [level, cost] : kLevels) {
-    std::string options = fmt::format("parallel.shard={}", level);
+    std::string options = fmt::format("--parallel.shard={}", level);
     const ParallelOptions& now = setup.config.parallel;
     if (shards < ranks || now.shard_ranks > 0) {
-      options += fmt::format(" parallel.shard_ranks={}", shards);
+      options += fmt::format(" --parallel.shard_ranks={}", shards);
     }
     const bool keeps = !now.reshard_after_forward && level != std::string_view("full");
-    if (keeps) options += " parallel.reshard_after_forward=true";
+    if (keeps) options += " --parallel.reshard_after_forward=true";
     const bool pure = setup.config.train.grad_dtype != "fp32" && setup.data_ranks == 1;
-    if (pure) options += " train.grad_dtype=fp32";
-    if (ranks > setup.data_ranks) options += fmt::format(" on {} GPUs", ranks);
-    changes->push_back({options, cost, [=, level = std::string(level)](RunSetup& s) {
+    if (pure) options += " --train.grad_dtype=fp32";
+    const int64_t gpus = ranks > setup.data_ranks ? ranks : 0;
+    changes->push_back({options, cost,
+                        [=, level = std::string(level)](RunSetup& s) {
                           if (s.config.train.global_batch_size == 0) {
                             s.micro_batches = s.micro_batches / s.data_ranks * ranks;
                           }
@@ -144,7 +147,8 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
                           s.config.parallel.shard_ranks = shards;
                           if (keeps) s.config.parallel.reshard_after_forward = true;
                           s.config.train.grad_dtype = "fp32";
-                        }});
+                        },
+                        /*several=*/false, gpus});
   }
 }
 
@@ -165,8 +169,8 @@ std::string NoteOnShares(const RunSetup& setup) {
   if (micro_batches % ranks == 0) return "";
   const int64_t shared = std::max(micro_batches / ranks, int64_t{1}) * ranks;
   return fmt::format(
-      ". parallel.shard would need equally many micro-batches on each rank, which {} ranks have of "
-      "{} rather than of {} (train.global_batch_size={})",
+      ". --parallel.shard would need equally many micro-batches on each of the {} ranks: {} a step "
+      "rather than {} (--train.global_batch_size={})",
       ranks, shared, micro_batches, shared * setup.config.train.batch_size);
 }
 
@@ -184,20 +188,20 @@ Changes SixteenBits(const RunSetup& setup) {
   Changes changes;
   std::string options;
   if (c.train.precision != "bf16") {
-    options = "train.precision=bf16";
+    options = "--train.precision=bf16";
     // Those of fp16 would do nothing, which is refused.
     const TrainOptions d;
     if (c.train.loss_scale != d.loss_scale) {
-      options += fmt::format(" train.loss_scale={}", d.loss_scale);
+      options += fmt::format(" --train.loss_scale={}", d.loss_scale);
     }
     if (c.train.loss_scale_every != d.loss_scale_every) {
-      options += fmt::format(" train.loss_scale_every={}", d.loss_scale_every);
+      options += fmt::format(" --train.loss_scale_every={}", d.loss_scale_every);
     }
     changes.push_back({options, "other numbers: weights and activations in 16 bits",
                        [](RunSetup& s) { s.config.train.precision = "bf16"; }});
     options += " ";
   }
-  options += "optim.master_weights=false optim.state_dtype=bf16";
+  options += "--optim.master_weights=false --optim.state_dtype=bf16";
   const auto pure = [](RunSetup& s) {
     s.config.train.precision = "bf16";
     s.config.optim.master_weights = false;
@@ -212,7 +216,7 @@ Changes SixteenBits(const RunSetup& setup) {
   // Also with the smallest micro-batches, which may come with it.
   const bool few = setup.micro_batches * c.train.batch_size <= kMostSumsInBf16;
   if (setup.data_ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
-    changes.push_back({options + " train.grad_dtype=bf16",
+    changes.push_back({options + " --train.grad_dtype=bf16",
                        "other numbers: 16 bits throughout, weights and state rounded "
                        "stochastically, gradients to the nearest",
                        [pure](RunSetup& s) {
@@ -229,7 +233,11 @@ using Together = std::vector<const Change*>;
 // Plans the changes of a run.
 class Trials {
  public:
-  Trials(const RunSetup& setup, ByteFormat format) : setup_(setup), format_(format) {}
+  Trials(const RunSetup& setup, ByteFormat format, double seconds)
+      : setup_(setup), format_(format), end_(CpuSeconds() + seconds) {}
+
+  // Whether the time was over before everything was planned.
+  bool ended() const { return ended_; }
 
   // From now on this is to be reached. What was planned before is not planned again.
   void Aim(const MemoryAim& aim) { aim_ = &aim; }
@@ -304,19 +312,23 @@ class Trials {
     if (is_new) Plan(changes, &it->second);
     return it->second;
   }
-  void Plan(const Together& changes, Trial* trial) const {
+  void Plan(const Together& changes, Trial* trial) {
+    if (CpuSeconds() >= end_) {
+      ended_ = true;
+      return;
+    }
     RunSetup changed = setup_;
     for (const Change* change : changes) change->apply(changed);
     const auto accum = GradAccum(setup_, changed);
     if (!accum) return;
-    std::string& options = trial->options;
+    int64_t gpus = 0;
     for (const Change* change : changes) {
-      const bool is_batch = change->options.starts_with("train.batch_size=");
-      if (options.empty() && !is_batch) options = *accum;
-      options += (options.empty() ? "" : " with ") + change->options;
-      if (is_batch && !accum->empty()) options += " " + *accum;
+      trial->options += (trial->options.empty() ? "" : " ") + change->options;
       trial->costs += "; " + change->cost;
+      gpus = std::max(gpus, change->gpus);
     }
+    trial->options += *accum;
+    if (gpus > 0) trial->options += fmt::format(" on {} GPUs", gpus);
     try {
       CheckGradDType(changed);
       trial->plan = PlanMemory(changed);
@@ -327,8 +339,12 @@ class Trials {
     }
   }
 
+  static double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
   const RunSetup& setup_;
   const ByteFormat format_;
+  const double end_;
+  bool ended_ = false;
   const MemoryAim* aim_ = nullptr;
   std::map<Together, Trial> trials_;
 };
@@ -354,8 +370,8 @@ std::string SmallerModel(const RunSetup& setup, const std::vector<std::string_vi
 }  // namespace
 
 std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& aims,
-                         ByteFormat format) {
-  Trials trials(setup, format);
+                         ByteFormat format, double seconds) {
+  Trials trials(setup, format, seconds);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
   const Changes offload = Offloads(setup);
@@ -386,7 +402,12 @@ std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& ai
     if (!items.empty()) break;
   }
   const std::string shares = shards.empty() ? "" : NoteOnShares(setup);
-  if (!items.empty()) return fmt::format("What would fit: {}{}", fmt::join(items, "; "), shares);
+  const std::string ended =
+      trials.ended() ? fmt::format(". The search was ended after {:.0f} s", seconds) : "";
+  if (!items.empty()) {
+    return fmt::format("What would fit: {}{}{}", fmt::join(items, "; "), ended, shares);
+  }
+  if (trials.ended()) return "Nothing was found that would fit" + ended + shares;
   std::vector<std::string_view> tried = {"recomputation"};
   const bool has_shards = shares.empty() && !(shards.empty() && more.empty());
   for (const auto& [made, name] : {std::pair(!batch.empty(), "smaller micro-batches"),

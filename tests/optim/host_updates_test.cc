@@ -235,6 +235,32 @@ TEST_F(HostUpdatesTest, TakeBuffersThatFitSmallModels) {
   EXPECT_EQ(allocator.stats().peak_bytes - before, 2 * (8 << 20) / 8);
 }
 
+// Which a plan of terabytes would otherwise take minutes for.
+TEST(HostUpdatesPlan, PiecesThatAreAlikeArePlannedOnce) {
+  // Elements of each piece.
+  const auto in_pieces = [](const std::vector<int64_t>& numels) {
+    std::vector<int64_t> pieces;
+    UpdateCall call{.update =
+                        [&](std::span<const UpdateTensors> tensors) {
+                          pieces.push_back(0);
+                          for (const UpdateTensors& t : tensors) pieces.back() += t.value.numel();
+                        },
+                    .states_on_host = true};
+    for (const int64_t numel : numels) {
+      const auto tensor = [&] { return Tensor::Empty({numel}, DType::kF32, kMeta); };
+      call.tensors.push_back({.value = tensor(), .grad = tensor(), .states = {tensor()}});
+    }
+    HostUpdates(kMeta, kBuffer).Run({&call, 1});
+    return pieces;
+  };
+  using Pieces = std::vector<int64_t>;
+  const int64_t whole = 9 * 1024;
+  EXPECT_EQ(in_pieces({2 * whole}), (Pieces{whole, whole}));
+  EXPECT_EQ(in_pieces({1'000'000 * whole + 3}), (Pieces{whole, whole + 3}));
+  // The first buffer has room for six thousand more.
+  EXPECT_EQ(in_pieces({3000, 1'000'000 * whole}), (Pieces{3000 + 6144, whole, whole, 3072}));
+}
+
 TEST_F(HostUpdatesTest, StateIsOnTheHost) {
   AdamW adamw(Model(DType::kBF16, false), {.offload = {.to_host = true}});
   for (const auto& [name, tensor] : adamw.NamedState()) EXPECT_EQ(tensor.device(), kCpu) << name;

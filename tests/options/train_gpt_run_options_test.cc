@@ -218,11 +218,11 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
   };
   const Result none = run("none"), automatic = run("auto");
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(
-      none.err,
-      testing::AllOf(HasSubstr("sim:0 has 12.0 MiB. What would fit: train.batch_size=8 "
-                               "train.grad_accum=2 ("),
-                     HasSubstr("; train.recompute="), HasSubstr("; train.offload=activations (")));
+  EXPECT_THAT(none.err,
+              testing::AllOf(HasSubstr("sim:0 has 12.0 MiB. What would fit: --train.batch_size=8 "
+                                       "--train.grad_accum=2 ("),
+                             HasSubstr("; --train.recompute="),
+                             HasSubstr("; --train.offload=activations (")));
   EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
   EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
                                        "by the memory plan"));

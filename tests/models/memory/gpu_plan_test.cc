@@ -5,11 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+<<<<<<< HEAD
 #include <iterator>
 #include <sstream>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
+=======
+#include <cstdlib>
+#include <set>
+#include <sstream>
+
+#include "core/allocator.h"
+#include "models/memory/memory_advice.h"
+>>>>>>> plan28
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 
@@ -48,9 +57,16 @@ std::vector<Item> ItemsOf(const std::string& text) {
     const size_t open = text.find(" (", at), close = text.find(')', open);
     Item item;
     std::istringstream words(text.substr(at, open - at));
+    std::set<std::string> keys;
     for (std::string word; words >> word;) {
-      if (word.find('=') != std::string::npos) item.options.push_back("--" + word);
-      if (word == "on") words >> item.gpus;
+      if (word == "on") {
+        words >> item.gpus >> word;
+        EXPECT_EQ(word, "GPUs");
+        continue;
+      }
+      EXPECT_TRUE(word.starts_with("--")) << word << " cannot be pasted\n" << text;
+      EXPECT_TRUE(keys.insert(word.substr(0, word.find('='))).second) << word << "\n" << text;
+      item.options.push_back(word);
     }
     item.bytes = text.substr(open + 2, text.find_first_of(",;", open) - open - 2);
     items.push_back(item);
@@ -142,7 +158,7 @@ TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
   EXPECT_NEAR(8 * n / kGb, 56, 0.04 * 56);
   EXPECT_TRUE(without.fits) << without.text;
   // With a host's memory it fits as well, and with the same numbers; then nothing else is said.
-  EXPECT_THAT(with_originals.text, HasSubstr("What would fit: train.offload=optimizer ("));
+  EXPECT_THAT(with_originals.text, HasSubstr("What would fit: --train.offload=optimizer ("));
   ExpectItemsHold("1x80", mixed);
 }
 
@@ -201,6 +217,10 @@ TEST(GpuPlan, TheHostsMemoryIsPlanned) {
   const GpuPlan all = PlanOf("8x80", arguments);
   EXPECT_GT(static_cast<double>(all.memory.host - all.memory.host_kept), 29.0 * 4096 * 4096 * 2);
   EXPECT_GT(static_cast<double>(all.memory.host_kept), (12 + 1.8) * n);
+  // Of sharded weights each rank has its parts, and never more.
+  arguments.back() = "--train.offload=weights";
+  arguments.push_back("--parallel.shard=full");
+  EXPECT_NEAR(static_cast<double>(PlanOf("8x80", arguments).memory.host), 2 * n / 8, 0.05 * n / 4);
 }
 
 // Eight GPUs keep 647 GB of moments and originals, and the first copies 94 GB for checkpoints.
@@ -216,7 +236,13 @@ TEST(GpuPlan, HostsMustHaveWhatIsOffloadedToThem) {
     EXPECT_FALSE(refused.fits) << less;
     EXPECT_THAT(refused.text,
                 AllOf(HasSubstr("of its host's memory\nbut not in the hosts' memory: "),
-                      HasSubstr("offload less (train.offload)")));
+                      HasSubstr("offload less (train.offload)"), Not(HasSubstr("iB"))));
+  }
+  // Equally many GPUs in each machine, of which none is without any.
+  for (const char* unequal : {"3x512", "16x512"}) {
+    EXPECT_THAT(test::MessageOf<InputError>([&] { plan(unequal); }),
+                AllOf(HasSubstr(StrCat("hosts = ", std::atoi(unequal))),
+                      HasSubstr("does not divide the 8 GPUs")));
   }
   // What is advised fits both.
   const Arguments plain(arguments.begin(), arguments.begin() + 2);
@@ -255,7 +281,7 @@ TEST(GpuPlan, AdviceOfRanksThatCannotShareTheBatchLeavesShardsOut) {
     ExpectItemsHold(gpus, all);
     EXPECT_THAT(PlanOf(gpus, all).text,
                 AllOf(HasSubstr("train.offload=optimizer"),
-                      HasSubstr("3 ranks have of 6 rather than of 8 (train.global_batch_size=6)")));
+                      HasSubstr("3 ranks: 6 a step rather than 8 (--train.global_batch_size=6)")));
   }
 }
 
@@ -264,10 +290,19 @@ TEST(GpuPlan, AdviceSaysWhatWouldFitClosely) {
   const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
   const std::string closely = ", but so closely that the allocator, which rounds sizes up";
   const std::string text = PlanOf("1x0.62", small).text;
-  EXPECT_THAT(text, testing::ContainsRegex("; train.recompute=[a-z]+ \\([0-9]+ MB" + closely));
+  EXPECT_THAT(text, testing::ContainsRegex("; --train.recompute=[a-z]+ \\([0-9]+ MB" + closely));
   ExpectItemsHold("1x0.62", small);
   EXPECT_THAT(PlanOf("1x0.65", {small[0], small[1], "--train.batch_size=64"}).text,
               AllOf(HasSubstr("What would fit: "), Not(HasSubstr(closely))));
+}
+
+// Together they give the run its micro-batches once.
+TEST(GpuPlan, AdviceIsForTheCommandLine) {
+  const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
+  ExpectItemsHold("1x0.61", small);
+  EXPECT_THAT(PlanOf("1x0.61", small).text,
+              HasSubstr("What would fit: --train.cuda_graphs=false --train.batch_size=1 "
+                        "--train.grad_accum=8 ("));
 }
 
 // Ranks that split experts may shard the rest, too.
@@ -321,6 +356,17 @@ TEST(GpuPlan, ItSaysTheCheapestOffload) {
   EXPECT_EQ(offloads("1x14", "optimizer"), "optimizer,activations");
   // None is enough by itself: two, with what else it takes.
   EXPECT_EQ(offloads("1x10", "none"), "optimizer,weights");
+}
+
+// Rather than that each of many GPUs keeps its activations in terabytes of a host that is not
+// known.
+TEST(GpuPlan, RecomputationComesBeforeTerabytesOfHosts) {
+  Arguments all = {"--model.preset=llama-3.1-405b", "--train.precision=bf16"};
+  for (const char* gpus : {"8x80", "512x80"}) {
+    const GpuPlan plan = PlanOf(gpus, all);
+    EXPECT_THAT(plan.text, AllOf(HasSubstr("train.recompute="), Not(HasSubstr(" TB of the host"))));
+  }
+  ExpectItemsHold("8x80", all);
 }
 
 // A larger one does not fit, and of the recomputations and levels no cheaper one does.
@@ -451,9 +497,11 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
                              : exit_code == 1 ? "\ndoes not fit: needs "
                                               : "gpus = \"eight\" must be";
     EXPECT_THAT(run.out + run.err, HasSubstr(text));
+    EXPECT_EQ(run.err.find("searching for what would fit") != std::string::npos, exit_code == 1);
   }
 }
 
+<<<<<<< HEAD
 // The lines of a page may be broken where the program's are not.
 TEST(GpuPlan, IsWhatThePageShows) {
   std::istringstream page(ReadFile("models/memory/README.md"));
@@ -468,6 +516,31 @@ TEST(GpuPlan, IsWhatThePageShows) {
   const Result run = RunProgram(all);
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_EQ(WordsOf(shown), WordsOf(run.out)) << run;
+=======
+// The search takes longer than the plan.
+TEST(GpuPlan, SaysWhatItKnowsBeforeItSearches) {
+  const ParsedRun run({"--model.preset=gpt2"});
+  const auto plan = [&](const std::string& gpus, std::string* early) {
+    return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), {},
+                      [early](const std::string& text) { *early = text; });
+  };
+  std::string early;
+  const GpuPlan too_large = plan("1x4", &early);
+  EXPECT_THAT(early, AllOf(HasSubstr("\n  needed "), testing::EndsWith(" of 4.00 GB")));
+  EXPECT_THAT(too_large.text, testing::StartsWith(early + "\nWhat would fit: "));
+  early.clear();
+  EXPECT_TRUE(plan("1x80", &early).fits);
+  EXPECT_EQ(early, "");
+}
+
+TEST(GpuPlan, ASearchEndsInTime) {
+  const ParsedRun run({"--model.preset=gpt2"});
+  const RunSetup setup = PrepareShape(run.options, run.config, {DeviceType::kCuda, 0}, 1);
+  const std::vector<MemoryAim> all = {{[](const MemoryPlan&) { return true; }}};
+  EXPECT_THAT(MemoryAdvice(setup, all), HasSubstr("What would fit: "));
+  EXPECT_EQ(MemoryAdvice(setup, all, FormatBytes, /*seconds=*/0),
+            "Nothing was found that would fit. The search was ended after 0 s");
+>>>>>>> plan28
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
@@ -486,6 +559,8 @@ TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
                 HasSubstr("--gpus=8x80"))
         << bad;
   }
+  EXPECT_THAT(test::MessageOf<InputError>([&] { ParseMemorySet("hosts", "foo"); }),
+              HasSubstr("must be a number of hosts and the GB of each, as in --hosts=1x512"));
 }
 
 }  // namespace

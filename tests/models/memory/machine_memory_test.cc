@@ -48,8 +48,8 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   const MemoryFit tight = JudgeMemory(plan, setup, {8 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(tight.kind, Kind::kTight);
   EXPECT_THAT(tight.text, AllOf(HasSubstr("needs 6.50 GiB"), HasSubstr("5.00 GiB free of 8.00 GiB"),
-                                HasSubstr("What would fit: train.batch_size=8 "
-                                          "train.grad_accum=2 ("),
+                                HasSubstr("What would fit: --train.batch_size=8 "
+                                          "--train.grad_accum=2 ("),
                                 HasSubstr("Or end other programs")));
   const MemoryFit large = JudgeMemory(plan, setup, {6 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(large.kind, Kind::kTooLarge);

@@ -187,7 +187,7 @@ TEST(MemoryLimit, GraphsNeedWhatTheyReserve) {
   const int64_t between = plan.reserved;
   const Result refused = Train(graphs, StrCat(between / 1024, "K"));
   EXPECT_EQ(refused.exit_code, 1) << refused;
-  EXPECT_THAT(refused.err, HasSubstr("What would fit: train.cuda_graphs=false ("));
+  EXPECT_THAT(refused.err, HasSubstr("What would fit: --train.cuda_graphs=false ("));
   // With recomputation chosen by the plan, and with what the plan says.
   const Row automatic{"limit_graphs_auto", 1, true, kLarge, {kGraphs, "--train.recompute=auto"}};
   const auto needed = static_cast<double>(plan.needed({DeviceType::kCuda, 0}));
