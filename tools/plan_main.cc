@@ -30,13 +30,8 @@ int main(int argc, char** argv) {
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     size_t printed = 0;
     const models::GpuPlan plan = models::PlanOnGpus(
-<<<<<<< HEAD
         options, config, models::ParseDeviceSet("gpus", gpus),
-        hosts.empty() ? models::DeviceSet{} : models::ParseDeviceSet("hosts", hosts));
-    std::puts(plan.text.c_str());
-=======
-        options, config, models::ParseMemorySet("gpus", gpus),
-        hosts.empty() ? models::MemorySet{} : models::ParseMemorySet("hosts", hosts),
+        hosts.empty() ? models::DeviceSet{} : models::ParseDeviceSet("hosts", hosts),
         [&](const std::string& text) {
           std::puts(text.c_str());
           std::fflush(stdout);
@@ -44,7 +39,6 @@ int main(int argc, char** argv) {
           printed = text.size() + 1;
         });
     std::puts(plan.text.c_str() + printed);
->>>>>>> plan28
     return plan.fits ? 0 : 1;
   } catch (const std::exception& e) {
     std::fflush(stdout);

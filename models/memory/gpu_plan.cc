@@ -69,18 +69,13 @@ DeviceSet ParseDeviceSet(const std::string& name, const std::string& text) {
   return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
 }
 
-<<<<<<< HEAD
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
-                   const DeviceSet& hosts) {
-=======
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts,
+                   const DeviceSet& hosts,
                    const std::function<void(const std::string&)>& before_search) {
   if (gpus.count % hosts.count != 0) {
     throw InputError(StrCat("hosts = ", hosts.count, " does not divide the ", gpus.count,
                             " GPUs: each machine has equally many of them"));
   }
->>>>>>> plan28
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};

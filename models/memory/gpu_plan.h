@@ -17,13 +17,8 @@ struct DeviceSet {
 };
 
 // "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else, that
-<<<<<<< HEAD
-// says what the option `name`, "gpus", takes.
-DeviceSet ParseDeviceSet(const std::string& name, const std::string& text);
-=======
 // says what the option `name`, "gpus" or "hosts", takes.
-MemorySet ParseMemorySet(const std::string& name, const std::string& text);
->>>>>>> plan28
+DeviceSet ParseDeviceSet(const std::string& name, const std::string& text);
 
 struct GpuPlan {
   MemoryPlan memory;  // of a rank; CUDA's own memory is assumed
@@ -32,20 +27,12 @@ struct GpuPlan {
 };
 
 // Plans the run that `config` describes, without allocating its weights; `options` are those that
-<<<<<<< HEAD
-// filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have about equal
-// numbers of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
-// InputError.
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
-                   const DeviceSet& hosts = {});
-=======
 // filled `config`. train.recompute=auto is settled. `hosts`: the machines, which have equal numbers
 // of GPUs and must have the memory that is offloaded to them; 0 bytes: not known. Throws
 // InputError. Where it does not fit, `before_search` gets the beginning of the text before what
 // would fit is searched for, which takes some seconds to a minute of CPU time.
-GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const MemorySet& gpus,
-                   const MemorySet& hosts = {},
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const DeviceSet& gpus,
+                   const DeviceSet& hosts = {},
                    const std::function<void(const std::string&)>& before_search = {});
->>>>>>> plan28
 
 }  // namespace lockstep::models

@@ -104,16 +104,10 @@ MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMem
   return plan.needed_of_host(processes) > host.free ? kTight : kFits;
 }
 
-<<<<<<< HEAD
 MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                    int64_t processes) {
+                    int64_t processes, ByteFormat format) {
   using Kind = MemoryFit::Kind;
-=======
-MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes, ByteFormat format) {
-  using Kind = MemoryVerdict::Kind;
   const auto bytes = [format](int64_t n) { return format(static_cast<double>(n)); };
->>>>>>> plan28
   const Kind kind = HostFitOf(plan, device, host, processes);
   if (kind == Kind::kFits) return {};
   std::string keeps, remedies;
@@ -123,17 +117,11 @@ MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemor
   }
   if (plan.snapshot > 0) {
     keeps += fmt::format("{}{} to write checkpoints from", keeps.empty() ? "" : " and ",
-<<<<<<< HEAD
-                         Bytes((plan.all_copy ? processes : 1) * plan.snapshot));
+                         bytes((plan.all_copy ? processes : 1) * plan.snapshot));
     remedies += remedies.empty() ? "" : ", or ";
     remedies += plan.collects ? "let each rank write its part of a checkpoint while training waits "
                                 "(checkpoint.sharded=true checkpoint.async=false)"
                               : "write checkpoints while training waits (checkpoint.async=false)";
-=======
-                         bytes((plan.all_copy ? processes : 1) * plan.snapshot));
-    remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
-                            remedies.empty() ? "" : ", or ");
->>>>>>> plan28
   }
   return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
                             "and it has {} free of {}: {}, or use GPUs of more machines",

@@ -43,13 +43,8 @@ MemoryFit::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory&
 MemoryFit::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
                           int64_t processes);
 // The same in words.
-<<<<<<< HEAD
 MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                    int64_t processes);
-=======
-MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
-                        int64_t processes, ByteFormat format = FormatBytes);
->>>>>>> plan28
+                    int64_t processes, ByteFormat format = FormatBytes);
 // Both in words, with a MemoryAdvice. `host`: of a run on GPUs; zeros: not known.
 MemoryFit JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                       int64_t processes, const DeviceMemory& host = {});

@@ -5,20 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-<<<<<<< HEAD
-#include <iterator>
-#include <sstream>
-
-#include "core/allocator.h"
-#include "core/io/file.h"
-=======
 #include <cstdlib>
+#include <iterator>
 #include <set>
 #include <sstream>
 
 #include "core/allocator.h"
+#include "core/io/file.h"
 #include "models/memory/memory_advice.h"
->>>>>>> plan28
 #include "tests/models/parsed_run.h"
 #include "tests/subprocess.h"
 
@@ -501,7 +495,6 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
   }
 }
 
-<<<<<<< HEAD
 // The lines of a page may be broken where the program's are not.
 TEST(GpuPlan, IsWhatThePageShows) {
   std::istringstream page(ReadFile("models/memory/README.md"));
@@ -516,12 +509,13 @@ TEST(GpuPlan, IsWhatThePageShows) {
   const Result run = RunProgram(all);
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_EQ(WordsOf(shown), WordsOf(run.out)) << run;
-=======
+}
+
 // The search takes longer than the plan.
 TEST(GpuPlan, SaysWhatItKnowsBeforeItSearches) {
   const ParsedRun run({"--model.preset=gpt2"});
   const auto plan = [&](const std::string& gpus, std::string* early) {
-    return PlanOnGpus(run.options, run.config, ParseMemorySet("gpus", gpus), {},
+    return PlanOnGpus(run.options, run.config, ParseDeviceSet("gpus", gpus), {},
                       [early](const std::string& text) { *early = text; });
   };
   std::string early;
@@ -540,7 +534,6 @@ TEST(GpuPlan, ASearchEndsInTime) {
   EXPECT_THAT(MemoryAdvice(setup, all), HasSubstr("What would fit: "));
   EXPECT_EQ(MemoryAdvice(setup, all, FormatBytes, /*seconds=*/0),
             "Nothing was found that would fit. The search was ended after 0 s");
->>>>>>> plan28
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
@@ -559,7 +552,7 @@ TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
                 HasSubstr("--gpus=8x80"))
         << bad;
   }
-  EXPECT_THAT(test::MessageOf<InputError>([&] { ParseMemorySet("hosts", "foo"); }),
+  EXPECT_THAT(test::MessageOf<InputError>([&] { ParseDeviceSet("hosts", "foo"); }),
               HasSubstr("must be a number of hosts and the GB of each, as in --hosts=1x512"));
 }
 
