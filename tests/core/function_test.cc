@@ -247,7 +247,7 @@ TEST(FunctionTest, MistakesAreErrorsThatNameIt) {
                 return dy;
               }),
               HasSubstr("backward of the function 'mine' wrote to the gradient of result 0, whose "
-                        "memory others have"));
+                        "memory others share"));
   const auto forward_error = [&](auto forward) {
     return MessageOf([&] {
       ops::Function("mine", forward, [](const ops::Saved&, const Tensor& dy) { return dy; })(x);

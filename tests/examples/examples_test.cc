@@ -126,8 +126,8 @@ TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLinesWhichThePageShows) {
 
 // In the library's words, and without an abort.
 TEST_F(Examples, SayWhatIsWrong) {
-  const std::string missing = Path("missing/file");
-  const Result unsaved = RunProgram({kTransformer + "sharded", missing, "1"});
+  const std::string missing = Path("missing");
+  const Result unsaved = RunProgram({kTransformer + "sharded", missing + "/file", "1"});
   EXPECT_EQ(unsaved.exit_code, 1) << unsaved;
   EXPECT_THAT(unsaved.err, AllOf(HasSubstr(missing), Not(HasSubstr("terminate"))));
   for (const Result& r : Wait(Start(3, {kPage + "small_gpt_sharded"}))) {

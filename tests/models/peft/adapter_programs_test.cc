@@ -162,7 +162,7 @@ TEST(AdapterPrograms, TrainAndSampleBesideWeightsOfFourBits) {
   const Result mixed = RunProgram(Sample(kBase, {other, own}));
   EXPECT_EQ(mixed.exit_code, 1);
   EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained on weights of the kind model"),
-                               HasSubstr("beside nf4"), HasSubstr("--base")));
+                               HasSubstr("on nf4: choose"), HasSubstr("--base")));
   const Result shared = RunProgram(Sample(out, {"--nproc=2"}));
   EXPECT_EQ(shared.exit_code, 1);
   EXPECT_THAT(shared.err, AllOf(HasSubstr("4 bits (nf4)"), HasSubstr("--base=model")));
