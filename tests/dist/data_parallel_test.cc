@@ -206,7 +206,7 @@ TEST(FullyShard, SumsInOtherDTypesAreRefused) {
     ToyModel wide;
     nn::Materialize(wide, kCpu, 4, {.reduction = DType::kF64});
     EXPECT_THAT(lockstep::test::MessageOf([&] { DataParallel parallel(&group, wide); }),
-                HasSubstr("those of f32 are summed in f32"));
+                HasSubstr("gradients of f32 are summed in f32"));
   });
   // What nobody asked for is no error: sums of 16-bit parameters are in f32.
   RunInProcess(2, [&](ProcessGroup& group) {

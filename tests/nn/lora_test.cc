@@ -386,7 +386,7 @@ TEST(LoraErrorTest, SaysWhatThereIs) {
   const std::string large =
       MessageOf<ArgumentError>([&] { AddLora(m, {"h.*.mlp.c_fc"}, {.rank = 13}); });
   EXPECT_THAT(large, testing::AllOf(HasSubstr("h.0.mlp.c_fc"), HasSubstr("rank 13"),
-                                    HasSubstr("[20, 12]"), HasSubstr("12 at most")));
+                                    HasSubstr("[20, 12]"), HasSubstr("at most 12")));
   EXPECT_TRUE(LoraAdapters(m).empty());
   for (const auto& p : m.Parameters()) EXPECT_TRUE(p->trainable());
   AddLora(m, {"h.0.mlp.c_fc"}, kOptions);
