@@ -83,8 +83,9 @@ std::string CheckpointOf(const std::string& path);
 // The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
 // the one to whose weights the adapters belong. InputError if that is not there.
 std::string WeightsOf(const std::string& path);
-// Verifies what a checkpoint holds of a model or of adapters: InputError naming a file that is not
-// as it was written. Of a folder without DONE nothing is known, and nothing is read.
+// Verifies the weights of a checkpoint, a model's or adapters': InputError naming a file of tensors
+// that is not as it was written. The texts beside them (config.json, tokenizer, chat template) may
+// have been edited since. Of a folder without DONE nothing is known, and nothing is read.
 void VerifyModel(const std::string& path);
 // And the weights that its adapters belong to.
 void VerifyModelAndBase(const std::string& path);
