@@ -159,12 +159,12 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
 
 // Of a sharded model, where the others wait in the middle of the file.
 TEST(TrainingFile, AllRanksLearnThatItCannotBeWritten) {
-  const std::string path = JoinPath(Path("no-folder"), "file");
+  const std::string folder = Path("no-folder"), path = JoinPath(folder, "file");
   for (const bool sharded : {false, true}) {
     const auto errors = test::ErrorsOf(2, [&](ProcessGroup& group) {
       sharded ? TrainTo<FullyShard>(1, path, &group) : TrainTo<DataParallel>(1, path, &group);
     });
-    EXPECT_THAT(errors[0], HasSubstr(path)) << sharded;
+    EXPECT_THAT(errors[0], HasSubstr(folder)) << sharded;
     EXPECT_THAT(errors[1], HasSubstr("rank 0")) << sharded;
   }
 }
