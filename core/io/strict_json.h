@@ -18,13 +18,13 @@ template <class Json, class Fail>
 typename Json::parser_callback_t StrictJson(int max_depth, const Fail& fail) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   return [=](int depth, nlohmann::json::parse_event_t event, Json& parsed) mutable {
-    using enum nlohmann::json::parse_event_t;
-    if ((event == object_start || event == array_start) && depth >= max_depth) {
+    using Event = nlohmann::json::parse_event_t;
+    if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth) {
       fail(StrCat("nested deeper than ", max_depth, " levels"));
     }
-    if (event == object_start) keys.emplace_back();
-    if (event == object_end) keys.pop_back();
-    if (event == key && !keys.back().insert(parsed.template get_ref<std::string&>()).second) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.template get_ref<std::string&>()).second) {
       fail(StrCat("the key ", Quoted(parsed.template get_ref<std::string&>()),
                   " appears twice in one object"));
     }
