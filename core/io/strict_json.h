@@ -24,7 +24,8 @@ typename Json::parser_callback_t StrictJson(int max_depth, const Fail& fail) {
     }
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(parsed.template get_ref<std::string&>()).second) {
+    if (event == Event::key &&
+        !keys.back().insert(parsed.template get_ref<std::string&>()).second) {
       fail(StrCat("the key ", Quoted(parsed.template get_ref<std::string&>()),
                   " appears twice in one object"));
     }
