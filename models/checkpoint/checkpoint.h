@@ -27,8 +27,8 @@ struct TrainerState {
   int64_t tokens_seen = 0;                // trained on, over all ranks
   double best_val_loss = 0;               // 0: none was finite yet
   double last_loss = 0;                   // training loss of the last update
-  std::string config_toml;                // the resolved configuration
-  std::string data_fingerprint;           // of the training and validation tokens
+  std::string config_toml{};              // the resolved configuration
+  std::string data_fingerprint{};         // of the training and validation tokens
   bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
   // For a model with adapters, whose checkpoints leave out the other weights: the folder that has

@@ -11,12 +11,9 @@
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/groups/agreement.h"
-#include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
-#include "models/checkpoint/hf_model.h"
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/generate.h"
-#include "models/gpt/hf/generation_config.h"
 #include "models/memory/machine_memory.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
@@ -35,15 +32,6 @@ double SecondsSince(Clock::time_point start) {
 }
 
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
-
-CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
-  const std::vector<int> same =
-      RanksWithSamePart(setup, MeshOf(setup.config, ranks.rank(), ranks.size()));
-  return {.rank = ranks.rank(),
-          .ranks = ranks.size(),
-          .parts = SavesParts(setup),
-          .copy = {dist::IndexOf(same, ranks.rank()), std::ssize(same)}};
-}
 
 std::optional<PreferenceObjective> PreferenceOf(const RunSetup& setup, LanguageModel& model) {
   if (!setup.prefers()) return {};
@@ -91,7 +79,6 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                             })),
       optimizer_(setup.evaluates_only ? nullptr : MakeOptimizer(setup, *model_)),
       preference_(PreferenceOf(setup, *model_)),
-      share_(ShareOf(setup, ranks)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),
                                  static_cast<uint64_t>(config_.seed), setup.sample_tokens())),
       loader_(setup.dataset.train, sampler_,
@@ -119,30 +106,18 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .loss_scale = setup.start.checkpoint
                                   ? ReadTrainerState(*setup.start.checkpoint).loss_scale
                                   : std::nullopt}),
-      store_(config_.out_dir, {.keep = config_.checkpoint.keep,
-                               .keep_best = config_.checkpoint.keep_best,
-                               .warn = Warn}),
-      saver_(store_, {.async = config_.checkpoint.async,
-                      .device = setup.device,
-                      .group = ranks.checkpoints(),
-                      .warn = Warn}),
+      checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
   }
-  if (setup.model.lora.rank > 0) {
-    base_ = std::filesystem::canonical(WeightsOf(setup.weights));
-    if (ranks.is_main()) base_hash_ = HashOfBase(base_);
-  }
-  if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
     best_val_loss_ = state.best_val_loss;
     last_loss_ = state.last_loss;
     unfinished_ = ParseMetrics(state.unfinished_metrics);
-    finished_ = state.finished;
   }
 }
 
@@ -164,7 +139,7 @@ int TrainingLoop::Train() {
       Add(*before);
       ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
     }
-    if (saver_.Ended()) FinishSave(/*required=*/false);
+    if (checkpoints_.FinishEnded()) NoteBestCheckpoint();
     // On a GPU, its metrics are read once the next step is under way.
     const bool stop = Interrupt() != 0;
     if (!setup_.device.is_cpu() && !stop && !Due(trainer_.step())) continue;
@@ -180,10 +155,12 @@ int TrainingLoop::Train() {
     }
     DoWhatIsDue(m);
   }
-  FinishSave(/*required=*/true);  // the last one, unless a required one was
-  bool complete = finished_;      // on the main rank: all that is to be there is
+  checkpoints_.Finish(/*required=*/true);  // the last one, unless a required one was
+  NoteBestCheckpoint();
+  bool complete = false;
   if (trainer_.step() == setup_.steps) {
-    ranks_.OnMain("writing the model for Hugging Face", [&] { complete &= UpdateHfModel(); });
+    ranks_.OnMain("writing the model for Hugging Face",
+                  [&] { complete = checkpoints_.Conclude(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
@@ -202,13 +179,13 @@ int TrainingLoop::EvaluateOnly() {
 
 // Before the first step.
 void TrainingLoop::Begin() {
-  if (config_.checkpoint.save_initial) Save(/*required=*/true);
+  if (config_.checkpoint.save_initial) Save({.required = true});
   if (config_.train.eval_every > 0) {
     StepMetrics m;
     Evaluate(&m);
     if (log_ && m.val_loss) log_->Step(m);
   }
-  if (interrupt_ != 0 && !config_.checkpoint.save_initial) Save(/*required=*/true);
+  if (interrupt_ != 0 && !config_.checkpoint.save_initial) Save({.required = true});
 }
 
 // After a step, whose metrics `m` are not logged yet: an evaluation, a sample, a checkpoint. A
@@ -228,7 +205,9 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
   const bool unfinished = stop && (sample || (evaluate && validation_));
-  if (save) Save(last || stop, m.val_loss, unfinished ? ToJson(m) : "");
+  if (save) {
+    Save({.required = last || stop, .val_loss = m.val_loss}, unfinished ? ToJson(m) : "");
+  }
   if (evaluate && !last && !stop) {
     ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
   }
@@ -250,7 +229,7 @@ void TrainingLoop::End(double seconds, bool complete) {
        .peak_bytes = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes),
        .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
        .best_val_loss = best_val_loss_,
-       .best_checkpoint = BestCheckpoint(),
+       .best_checkpoint = checkpoints_.BestStep(),
        .report = reported ? log_->report_path() : ""});
 }
 
@@ -328,8 +307,9 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     if (!finite) {
       Warn(StrCat("the validation loss after step ", trainer_.step(),
                   " is not a finite number: these weights are of no use, and ",
-                  log_ && BestCheckpoint() >= 0 ? StrCat(config_.out_dir, "/best has better ones")
-                                                : "earlier checkpoints may have better ones"));
+                  log_ && checkpoints_.BestStep() >= 0
+                      ? StrCat(config_.out_dir, "/best has better ones")
+                      : "earlier checkpoints may have better ones"));
     }
     progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
                               SecondsSince(start), m->val_preference);
@@ -365,84 +345,22 @@ void TrainingLoop::Sample() {
   });
 }
 
-// Begins a save, once the one before is finished.
-void TrainingLoop::Save(bool required, std::optional<double> val_loss,
-                        const std::string& unfinished_metrics) {
-  const TrainerState state{
-      .step = trainer_.step(),
-      .tokens_seen = trainer_.step() * setup_.tokens_per_step,
-      .best_val_loss = best_val_loss_,
-      .last_loss = last_loss_,
-      .config_toml = ToToml(config_),
-      .data_fingerprint = setup_.dataset.fingerprint,
-      .finished = trainer_.step() >= setup_.steps && unfinished_metrics.empty(),
-      .loss_scale = trainer_.loss_scale(),
-      .base = base_,
-      .base_hash = base_hash_,
-      .unfinished_metrics = unfinished_metrics};
-  finished_ = state.finished;
+void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {
   Timed(&PauseTimes::checkpoint_ms, [&] {
-    if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
-      Warn(StrCat("the checkpoint of step ", saved_step_,
-                  " is still being written, and training waits for it: raise checkpoint.every if "
-                  "that happens often (this is said once)"));
-    }
-    FinishSave(/*required=*/false);
     // The log of a run resumed from here must have all steps up to here.
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
-    saved_step_ = state.step;
-    saver_.Save([&](HostSnapshot* snapshot) {
-      CheckpointFiles files = CollectCheckpoint(state, *model_, *optimizer_,
-                                                setup_.dataset.tokenizer.get(), share_, snapshot);
-      if (!generation_config_.empty()) {
-        files.texts.emplace_back(kGenerationConfig, generation_config_);
-      }
-      files.val_loss = val_loss;
-      return files;
-    });
-    if (required || !config_.checkpoint.async) FinishSave(required);
+    checkpoints_.Save({.step = trainer_.step(),
+                       .best_val_loss = best_val_loss_,
+                       .last_loss = last_loss_,
+                       .loss_scale = trainer_.loss_scale(),
+                       .unfinished_metrics = unfinished_metrics},
+                      *model_, *optimizer_, options);
   });
+  NoteBestCheckpoint();
 }
 
-// Waits for the save under way, if any. A full disk must not end a run that can continue; but where
-// the checkpoint is the point (at the end, after an interrupt), failing to write it is an error.
-void TrainingLoop::FinishSave(bool required) {
-  if (saved_step_ < 0) return;
-  const int64_t step = std::exchange(saved_step_, -1);
-  try {
-    saver_.Wait();
-  } catch (const IoError& e) {
-    if (required) throw;
-    if (ranks_.is_main()) {
-      Warn(StrCat("no checkpoint of step ", step, ": ", e.what(),
-                  "; training continues, and earlier checkpoints are kept"));
-    }
-  }
-  if (ranks_.is_main()) log_->SetBestCheckpoint(BestCheckpoint());
-}
-
-// The newest checkpoint as one that transformers loads, or no older one. The checkpoint is what
-// counts: a failure is a warning. Returns whether there was none.
-bool TrainingLoop::UpdateHfModel() {
-  const std::string& folder = config_.out_dir;
-  try {
-    const auto checkpoints = store_.List();
-    if (checkpoints.empty()) return true;  // continued elsewhere, with nothing left to do
-    // A kill may have cut off the save of the process before.
-    if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
-    if (share_.parts) {
-      WriteHfModel(checkpoints[0], folder);
-    } else if (const auto step = RemoveHfModel(folder)) {
-      Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
-                   ": those of step ", checkpoints[0].step, " are in ", folder, "/latest"));
-    }
-    return true;
-  } catch (const Error& e) {
-    Warn(StrCat("no new ", folder, "/model: ", e.what(),
-                "; the same command makes it later, and so does consolidate --checkpoint=", folder,
-                " --to=FOLDER"));
-    return false;
-  }
+void TrainingLoop::NoteBestCheckpoint() {
+  if (log_) log_->SetBestCheckpoint(checkpoints_.BestStep());
 }
 
 void TrainingLoop::Mark() const {
@@ -450,18 +368,6 @@ void TrainingLoop::Mark() const {
     MarkEnd(config_.out_dir, trainer_.step());
   } catch (const IoError& e) {
     Warn(StrCat("the run is not marked as finished: ", e.what()));
-  }
-}
-
-// RunPlan::best_checkpoint. A folder that can't be read must not end a run that can continue.
-int64_t TrainingLoop::BestCheckpoint() const {
-  if (!config_.checkpoint.keep_best) return -1;
-  try {
-    const auto best = store_.Best();
-    return best ? best->step : -1;
-  } catch (const IoError& e) {
-    Warn(StrCat("the best checkpoint is unknown: ", e.what(), "; training continues"));
-    return -1;
   }
 }
 
@@ -494,7 +400,7 @@ ReportInput TrainingLoop::MakeReportInput() const {
                 .vocab_size = setup_.model.vocab_size,
                 .planned_memory = memory_.peak.total(),
                 .utilization = utilization_};
-  input.plan.best_checkpoint = BestCheckpoint();
+  input.plan.best_checkpoint = checkpoints_.BestStep();
   input.facts = DescribeRun(setup_, *model_, memory_);
   input.config = config_;
   if (const auto* pipeline = dynamic_cast<const PipelineParallel*>(parallel_.get())) {

@@ -8,12 +8,11 @@
 #include "data/evaluation.h"
 #include "data/loader.h"
 #include "dist/data_parallel/data_ranks.h"
-#include "models/checkpoint/checkpoint_saver.h"
-#include "models/checkpoint/checkpoint_store.h"
 #include "models/memory/memory_plan.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
 #include "models/report/run_progress.h"
+#include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/trainer.h"
@@ -44,13 +43,10 @@ class TrainingLoop {
   void DoWhatIsDue(StepMetrics m);
   void Evaluate(StepMetrics* m);
   void Sample();
-  void Save(bool required, std::optional<double> val_loss = {},
-            const std::string& unfinished_metrics = "");
-  void FinishSave(bool required);
-  bool UpdateHfModel();
+  void Save(const SaveOptions& options, const std::string& unfinished_metrics = "");
+  void NoteBestCheckpoint();
   void End(double seconds, bool complete);
   void Mark() const;
-  int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;
   void FinishTrace();
   int Interrupt(bool ask = false);
@@ -73,24 +69,16 @@ class TrainingLoop {
   std::unique_ptr<dist::DataRanks> parallel_;    // null if not SumsGradients
   std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.evaluates_only
   const std::optional<PreferenceObjective> preference_;
-  const CheckpointShare share_;
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;
-  CheckpointStore store_;
-  CheckpointSaver saver_;
-  int64_t saved_step_ = -1;  // of the save that is not finished yet; -1: there is none
-  bool waited_ = false;      // a save has had to wait for the one before
+  RunCheckpoints checkpoints_;
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                          // the signal received; 0: none
-  std::string base_;                           // of adapters: whose weights they belong to
-  std::string base_hash_;                      // of these, on the main rank
-  std::string generation_config_;              // of checkpoints, on the main rank; may be empty
   double best_val_loss_ = 0, last_loss_ = 0;
-  bool finished_ = false;  // TrainerState::finished of the last checkpoint
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
 };

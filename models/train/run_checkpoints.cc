@@ -1,0 +1,122 @@
+#include "models/train/run_checkpoints.h"
+
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/hf_model.h"
+#include "models/gpt/hf/generation_config.h"
+#include "models/report/run_progress.h"
+#include "models/train/parallel_plan.h"
+#include "models/train/run_generation.h"
+
+namespace lockstep::models {
+namespace {
+
+CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
+  const std::vector<int> same =
+      RanksWithSamePart(setup, MeshOf(setup.config, ranks.rank(), ranks.size()));
+  return {.rank = ranks.rank(),
+          .ranks = ranks.size(),
+          .parts = SavesParts(setup),
+          .copy = {dist::IndexOf(same, ranks.rank()), std::ssize(same)}};
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const RunSetup& setup, const RunRanks& ranks)
+    : setup_(setup),
+      ranks_(ranks),
+      share_(ShareOf(setup, ranks)),
+      store_(setup.config.out_dir, {.keep = setup.config.checkpoint.keep,
+                                    .keep_best = setup.config.checkpoint.keep_best,
+                                    .warn = Warn}),
+      saver_(store_, {.async = setup.config.checkpoint.async,
+                      .device = setup.device,
+                      .group = ranks.checkpoints(),
+                      .warn = Warn}) {
+  if (setup.model.lora.rank > 0) {
+    base_ = std::filesystem::canonical(WeightsOf(setup.weights));
+    if (ranks.is_main()) base_hash_ = HashOfBase(base_);
+  }
+  if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
+  if (setup.start.checkpoint) finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
+}
+
+void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Optimizer& optimizer,
+                          const SaveOptions& options) {
+  state.tokens_seen = state.step * setup_.tokens_per_step;
+  state.config_toml = ToToml(setup_.config);
+  state.data_fingerprint = setup_.dataset.fingerprint;
+  state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();
+  state.base = base_;
+  state.base_hash = base_hash_;
+  if (saving_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
+    Warn(StrCat("the checkpoint of step ", saving_,
+                " is still being written, and training waits for it: raise checkpoint.every if "
+                "that happens often (this is said once)"));
+  }
+  Finish(/*required=*/false);
+  saving_ = state.step;
+  finished_ = state.finished;
+  saver_.Save([&](HostSnapshot* snapshot) {
+    CheckpointFiles files = CollectCheckpoint(state, model, optimizer,
+                                              setup_.dataset.tokenizer.get(), share_, snapshot);
+    if (!generation_config_.empty())
+      files.texts.emplace_back(kGenerationConfig, generation_config_);
+    files.val_loss = options.val_loss;
+    return files;
+  });
+  if (options.required || !setup_.config.checkpoint.async) Finish(options.required);
+}
+
+bool RunCheckpoints::Finish(bool required) {
+  if (saving_ < 0) return false;
+  const int64_t step = std::exchange(saving_, -1);
+  try {
+    saver_.Wait();
+  } catch (const IoError& e) {
+    if (required) throw;
+    if (ranks_.is_main()) {
+      Warn(StrCat("no checkpoint of step ", step, ": ", e.what(),
+                  "; training continues, and earlier checkpoints are kept"));
+    }
+  }
+  return true;
+}
+
+bool RunCheckpoints::Conclude() {
+  const std::string& folder = setup_.config.out_dir;
+  try {
+    const auto checkpoints = store_.List();
+    if (checkpoints.empty()) return finished_;  // continued elsewhere, with nothing left to do
+    // A kill may have cut off the save of the process before.
+    if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
+    if (share_.parts) {
+      WriteHfModel(checkpoints[0], folder);
+    } else if (const auto step = RemoveHfModel(folder)) {
+      Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
+                   ": those of step ", checkpoints[0].step, " are in ", folder, "/latest"));
+    }
+    return finished_;
+  } catch (const Error& e) {
+    Warn(StrCat("no new ", folder, "/model: ", e.what(),
+                "; the same command makes it later, and so does consolidate --checkpoint=", folder,
+                " --to=FOLDER"));
+    return false;
+  }
+}
+
+int64_t RunCheckpoints::BestStep() const {
+  if (!setup_.config.checkpoint.keep_best) return -1;
+  try {
+    const auto best = store_.Best();
+    return best ? best->step : -1;
+  } catch (const IoError& e) {
+    Warn(StrCat("the best checkpoint is unknown: ", e.what(), "; training continues"));
+    return -1;
+  }
+}
+
+}  // namespace lockstep::models
