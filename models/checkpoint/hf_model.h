@@ -23,7 +23,8 @@ std::optional<int64_t> CheckHfModel(const std::string& out_dir);
 // Consolidate; IoError.
 void WriteHfModel(const Checkpoint& checkpoint, const std::string& out_dir);
 
-// Removes the folder if StepOfHfModel, which it returns.
+// Removes the folder if it is as a run in out_dir has made it, and returns the step whose weights
+// it had.
 std::optional<int64_t> RemoveHfModel(const std::string& out_dir);
 
 }  // namespace lockstep::models

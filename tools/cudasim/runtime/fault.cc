@@ -1,5 +1,8 @@
 // Explains faults at device addresses: host accesses, out-of-bounds accesses of kernels, freed
 // memory.
+#include <pthread.h>
+#include <ucontext.h>
+
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -68,6 +71,9 @@ bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
 void HandleFault(int signal, siginfo_t* info, void* context) {
   // The operating system removes all access rights from signal handlers.
   RestoreAccess();
+  // ThreadSanitizer blocks all signals in a handler, and a fiber that leaves it by switching away
+  // would leave them blocked: the thread's next fault would end the process.
+  pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
   const bool in_kernel = !CurrentThread().empty();
   Bug bug = Bug::kOther;
   std::string text;
