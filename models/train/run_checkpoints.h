@@ -16,8 +16,8 @@
 namespace lockstep::models {
 
 struct SaveOptions {
-  // Whether the run is of no use without this checkpoint: after an interrupt, at the end. Save then
-  // returns once it is written, and throws if it cannot be.
+  // Whether the run needs this checkpoint: its first one, its last, the one after a signal. Save
+  // then returns once it is written, and throws if it cannot be.
   bool required = false;
   std::optional<double> val_loss{};  // of these weights, if it was measured
 };

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
