@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "core/thread_pool.h"
 #include "dist/groups/in_process_group.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
@@ -22,11 +23,11 @@
 namespace lockstep::models {
 namespace {
 
-// By the early steps most threads have had the largest panels that they pack, whichever tiles they
-// get. What grows later now and then, as those panels do with an expert's load, spares a window; a
-// leak spares none.
+// By the early steps the ranks have had almost every size of product that their experts' loads
+// give, each of which keeps a kernel, and the largest panels. What grows later now and then spares
+// a window; a leak spares none.
 constexpr int kEarly = test::kSanitized ? 10 : 250, kWindow = test::kSanitized ? 10 : 200;
-constexpr int kWindows = 3;
+constexpr int kWindows = 2;
 
 struct Sample {
   int64_t tensor_bytes = 0, heap_bytes = 0;
@@ -49,6 +50,9 @@ Sample Take(dist::ProcessGroup& all) {
 }
 
 void ExpectNothingGrows(Task task, const Plan& plan) {
+  // In a pool, threads keep kernels and panels of what they happen to get, which takes a busy
+  // machine a long time to fill.
+  SetNumThreads(1);
   task.steps = 2;  // the validation is among the first steps
   std::vector<Sample> samples;
   int64_t after = 0;
@@ -82,7 +86,7 @@ void ExpectNothingGrows(Task task, const Plan& plan) {
   EXPECT_LE(late.process.descriptors, early.process.descriptors);
   if (test::kSanitized) return;  // sanitizers keep freed memory for a while
   // What each step keeps is more in all. (BUILD turns off what threads keep of freed memory.)
-  EXPECT_LE(least_growth, 16 << 10);
+  EXPECT_LE(least_growth, 4 << 10);
 }
 
 TEST(LongLife, OfAPipeline) {
