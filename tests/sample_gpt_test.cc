@@ -133,7 +133,7 @@ class SampleGpt : public testing::Test {
 // ---- Each option ----
 
 // Every option that --help lists has a test below with its name; those of conversations have one in
-// tests/data/train_gpt_chat_test, and adapters in tests/models/peft/adapter_programs_test.
+// tests/models/train_gpt_chat_test, and adapters in tests/models/peft/adapter_programs_test.
 TEST_F(SampleGpt, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/sample_gpt", "--help"});
   EXPECT_EQ(help.exit_code, 0);
