@@ -6,6 +6,7 @@
 
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/hf_model.h"
+#include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/hf/generation_config.h"
 #include "models/report/run_progress.h"
 #include "models/train/parallel_plan.h"
@@ -52,14 +53,12 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();
   state.base = base_;
   state.base_hash = base_hash_;
-  if (saving_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
+  if (is_saving() && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
     Warn(StrCat("the checkpoint of step ", saving_,
                 " is still being written, and training waits for it: raise checkpoint.every if "
                 "that happens often (this is said once)"));
   }
   Finish(/*required=*/false);
-  saving_ = state.step;
-  finished_ = state.finished;
   saver_.Save([&](HostSnapshot* snapshot) {
     CheckpointFiles files = CollectCheckpoint(state, model, optimizer,
                                               setup_.dataset.tokenizer.get(), share_, snapshot);
@@ -68,11 +67,19 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
     files.val_loss = options.val_loss;
     return files;
   });
+  saving_ = state.step;
+  finished_ = state.finished;
   if (options.required || !setup_.config.checkpoint.async) Finish(options.required);
 }
 
-bool RunCheckpoints::Finish(bool required) {
-  if (saving_ < 0) return false;
+bool RunCheckpoints::FinishEnded() {
+  if (!is_saving() || !saver_.Ended()) return false;
+  Finish(/*required=*/false);
+  return true;
+}
+
+void RunCheckpoints::Finish(bool required) {
+  if (!is_saving()) return;
   const int64_t step = std::exchange(saving_, -1);
   try {
     saver_.Wait();
@@ -83,17 +90,20 @@ bool RunCheckpoints::Finish(bool required) {
                   "; training continues, and earlier checkpoints are kept"));
     }
   }
-  return true;
 }
 
 bool RunCheckpoints::Conclude() {
+  LS_INVARIANT(!is_saving(), "the run ends while the checkpoint of step ", saving_, " is saved");
   const std::string& folder = setup_.config.out_dir;
+  bool in_parts = share_.parts;
   try {
     const auto checkpoints = store_.List();
     if (checkpoints.empty()) return finished_;  // continued elsewhere, with nothing left to do
     // A kill may have cut off the save of the process before.
     if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
-    if (share_.parts) {
+    // Another number of ranks may have saved it.
+    in_parts = TensorParts::Exist(checkpoints[0].path);
+    if (in_parts) {
       WriteHfModel(checkpoints[0], folder);
     } else if (const auto step = RemoveHfModel(folder)) {
       Print(StrCat("removed ", folder, "/model, which had the weights of step ", *step,
@@ -101,9 +111,12 @@ bool RunCheckpoints::Conclude() {
     }
     return finished_;
   } catch (const Error& e) {
-    Warn(StrCat("no new ", folder, "/model: ", e.what(),
-                "; the same command makes it later, and so does consolidate --checkpoint=", folder,
-                " --to=FOLDER"));
+    Warn(in_parts ? StrCat("no new ", folder, "/model: ", e.what(),
+                           "; the same command makes it later, and so does consolidate "
+                           "--checkpoint=",
+                           folder, " --to=FOLDER")
+                  : StrCat("an older ", folder, "/model may still be there: ", e.what(),
+                           "; the weights of the last step are in ", folder, "/latest"));
     return false;
   }
 }
@@ -114,7 +127,7 @@ int64_t RunCheckpoints::BestStep() const {
     const auto best = store_.Best();
     return best ? best->step : -1;
   } catch (const IoError& e) {
-    Warn(StrCat("the best checkpoint is unknown: ", e.what(), "; training continues"));
+    Warn(StrCat("the best checkpoint is unknown: ", e.what()));
     return -1;
   }
 }

@@ -23,31 +23,36 @@ struct SaveOptions {
 };
 
 // A full disk must not end a run that can continue: where a checkpoint is not required, failing to
-// write it is a warning. Warnings come from the main rank.
+// write it is a warning, of the main rank.
 class RunCheckpoints {
  public:
-  // Collective. `setup` and `ranks` outlive it.
+  // `setup` and `ranks` outlive it.
   RunCheckpoints(const RunSetup& setup, const RunRanks& ranks);
 
   // Collective. Begins a save, once the one before is finished. The caller gives what only it
-  // knows of `state`: the step, the losses, the loss scale and the unfinished metrics. Throws
-  // IoError and what CheckpointSaver::Wait throws.
+  // knows of `state`: the step, the losses, the loss scale and the unfinished metrics. Throws what
+  // CollectCheckpoint and CheckpointSaver::Wait throw, but an IoError of writing only if the
+  // checkpoint is required.
   void Save(TrainerState state, const Gpt& model, const optim::Optimizer& optimizer,
             const SaveOptions& options);
-  // Collective. Finishes the save under way, if any, and says whether there was one.
-  bool Finish(bool required);
-  // Collective, cheap. The same, if the save has ended.
-  bool FinishEnded() { return saver_.Ended() && Finish(/*required=*/false); }
+  // Whether a save is not finished: a thread may be changing the folder.
+  bool is_saving() const { return saving_ >= 0; }
+  // Finishes the save if it has ended, which ranks may notice after different steps. Says whether
+  // it did. Throws as Save does.
+  bool FinishEnded();
 
-  // Only on the main rank, after the last step: makes out_dir/model of the newest checkpoint, where
-  // ranks save parts, and otherwise removes an older one. Returns whether all that a finished run
-  // leaves is there; a failure is a warning, since the checkpoint is what counts.
+  // Only on the main rank, after the last step's checkpoint: makes up for what a kill has left out
+  // of it; makes out_dir/model if the checkpoint is in parts, and otherwise removes an older
+  // out_dir/model. Returns whether all that a finished run leaves is there; a failure is a warning,
+  // since the checkpoint is what counts.
   bool Conclude();
 
   // The step of the checkpoint with the lowest validation loss; -1 if none is kept, or known.
   int64_t BestStep() const;
 
  private:
+  void Finish(bool required);
+
   const RunSetup& setup_;
   const RunRanks& ranks_;
   const CheckpointShare share_;
@@ -55,7 +60,7 @@ class RunCheckpoints {
   CheckpointSaver saver_;
   int64_t saving_ = -1;            // the step of the save that is not finished; -1: there is none
   bool waited_ = false;            // a save has had to wait for the one before
-  bool finished_ = false;          // TrainerState::finished of the last checkpoint
+  bool finished_ = false;          // TrainerState::finished of the newest checkpoint
   std::string base_;               // of adapters: whose weights they belong to
   std::string base_hash_;          // of these, on the main rank
   std::string generation_config_;  // on the main rank; may be empty

@@ -154,8 +154,6 @@ int TrainingLoop::Train() {
     }
     DoWhatIsDue(m);
   }
-  checkpoints_.Finish(/*required=*/true);  // the last one, unless a required one was
-  NoteBestCheckpoint();
   bool complete = false;
   if (trainer_.step() == setup_.steps) {
     ranks_.OnMain("writing the model for Hugging Face",
@@ -354,8 +352,8 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
                        .loss_scale = trainer_.loss_scale(),
                        .unfinished_metrics = unfinished_metrics},
                       *model_, *optimizer_, options);
+    if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
-  NoteBestCheckpoint();
 }
 
 void TrainingLoop::NoteBestCheckpoint() {

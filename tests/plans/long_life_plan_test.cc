@@ -1,8 +1,8 @@
 // Some hundred steps under plans of model parallelism: tensors, threads and file descriptors must
 // be the same at the end as after the first steps, and the heap must stop growing. So must whatever
 // waits in queues (posted receives, deferred gradients, messages not yet asked for), since it takes
-// memory. Longer runs, of control traffic and of data-parallel ranks: tests/dist/long_life_test.cc
-// and tests/train_gpt_long_life_test.cc.
+// memory. Ranks compute without a pool of threads here. Longer runs, of control traffic and of
+// data-parallel processes: tests/dist/long_life_test.cc and tests/train_gpt_long_life_test.cc.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -23,9 +23,9 @@
 namespace lockstep::models {
 namespace {
 
-// By the early steps the ranks have had almost every size of product that their experts' loads
-// give, each of which keeps a kernel, and the largest panels. What grows later now and then spares
-// a window; a leak spares none.
+// A thread keeps the kernels of the last 128 sizes that it multiplied, and the largest panels. By
+// the early steps it has met almost all sizes, which experts' loads vary. What grows later now and
+// then spares a window; a leak spares none.
 constexpr int kEarly = test::kSanitized ? 10 : 250, kWindow = test::kSanitized ? 10 : 200;
 constexpr int kWindows = 2;
 
@@ -50,8 +50,7 @@ Sample Take(dist::ProcessGroup& all) {
 }
 
 void ExpectNothingGrows(Task task, const Plan& plan) {
-  // In a pool, threads keep kernels and panels of what they happen to get, which takes a busy
-  // machine a long time to fill.
+  // In a pool, chance decides which thread meets which size, on a busy machine for a long time.
   SetNumThreads(1);
   task.steps = 2;  // the validation is among the first steps
   std::vector<Sample> samples;

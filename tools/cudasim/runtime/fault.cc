@@ -13,7 +13,8 @@
 #include "state.h"
 
 #if defined(__SANITIZE_THREAD__)
-// The handler below ends the process; until then it may allocate.
+// The handler below may allocate: what it interrupts is an access to device memory, not the
+// allocator.
 extern "C" __attribute__((weak)) const char* __tsan_default_options() {
   return "report_signal_unsafe=0";
 }
