@@ -1,10 +1,12 @@
-// Errors that say what, where and how to fix it. Usable from .cu files: no fmt, no spdlog.
+// Errors that say what, where and how to fix it. Usable from .cu files: no fmt.
 #pragma once
 
-#include <sstream>
+#include <initializer_list>
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <type_traits>
 
 namespace lockstep {
 
@@ -38,12 +40,58 @@ class OutOfMemoryError : public Error {
   using Error::Error;
 };
 
+namespace internal {
+
+// A value that has operator<<, without its type: so a StrCat is one call, whatever it is given.
+struct Printable {
+  const void* value;
+  void (*print)(std::ostream& out, const void* value);
+};
+
+template <class T>
+void Print(std::ostream& out, const void* value) {
+  out << *static_cast<const T*>(value);
+}
+// Those that std::ostream itself prints; error.cc has them, and <sstream>, which takes longer to
+// compile than all that is here.
+void PrintText(std::ostream& out, const void* characters);  // zero-terminated
+void PrintAddress(std::ostream& out, const void* address);
+extern template void Print<std::string>(std::ostream&, const void*);
+extern template void Print<std::string_view>(std::ostream&, const void*);
+extern template void Print<bool>(std::ostream&, const void*);
+extern template void Print<char>(std::ostream&, const void*);
+extern template void Print<unsigned char>(std::ostream&, const void*);
+extern template void Print<short>(std::ostream&, const void*);
+extern template void Print<unsigned short>(std::ostream&, const void*);
+extern template void Print<int>(std::ostream&, const void*);
+extern template void Print<unsigned>(std::ostream&, const void*);
+extern template void Print<long>(std::ostream&, const void*);
+extern template void Print<unsigned long>(std::ostream&, const void*);
+extern template void Print<long long>(std::ostream&, const void*);
+extern template void Print<unsigned long long>(std::ostream&, const void*);
+extern template void Print<float>(std::ostream&, const void*);
+extern template void Print<double>(std::ostream&, const void*);
+
+template <class T>
+Printable ToPrintable(const T& x) {
+  using Value = std::decay_t<T>;
+  if constexpr (std::is_same_v<Value, const char*> || std::is_same_v<Value, char*>) {
+    return {x, PrintText};
+  } else if constexpr (std::is_pointer_v<Value>) {
+    return {x, PrintAddress};
+  } else {
+    return {&x, Print<T>};
+  }
+}
+
+std::string Concatenate(std::initializer_list<Printable> values);
+
+}  // namespace internal
+
 // Concatenates anything that has operator<<.
 template <class... Args>
 std::string StrCat(const Args&... args) {
-  std::ostringstream out;
-  ((void)(out << args), ...);
-  return std::move(out).str();
+  return internal::Concatenate({internal::ToPrintable(args)...});
 }
 
 namespace internal {

@@ -32,8 +32,7 @@ void RequireUtf8(std::string_view text, const std::string& name) {
   RequireNoBinary(text.substr(0, kTextSampleBytes), name);
   const size_t valid = ValidUtf8Prefix(text);
   if (valid == text.size()) return;
-  throw InputError(StrCat(name, ": not UTF-8: byte ", valid, " is 0x", std::hex,
-                          static_cast<int>(static_cast<uint8_t>(text[valid])),
+  throw InputError(StrCat(name, ": not UTF-8: ", DescribeByte(text, valid),
                           ". Convert the file (iconv -f latin1 -t utf-8), or use its bytes, with "
                           "--data.tokenizer=byte. The names of token files must end in .bin"));
 }

@@ -73,6 +73,13 @@ void AppendUtf8(uint32_t code, std::string* text) {
   }
 }
 
+std::string DescribeByte(std::string_view text, size_t position) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof(buffer), "byte %zu is 0x%x", position,
+                static_cast<unsigned>(static_cast<uint8_t>(text[position])));
+  return buffer;
+}
+
 std::string DescribeCharacter(uint32_t code) {
   char buffer[16];
   std::snprintf(buffer, sizeof(buffer), "U+%04X", static_cast<unsigned>(code));

@@ -28,6 +28,9 @@ size_t Utf8Offset(std::string_view text, int64_t index);
 
 void AppendUtf8(uint32_t code_point, std::string* text);
 
+// For messages: byte 17 is 0xff.
+std::string DescribeByte(std::string_view text, size_t position);
+
 // For messages: 'x' (U+0078), or only U+0007 if the character is not printable.
 std::string DescribeCharacter(uint32_t code_point);
 

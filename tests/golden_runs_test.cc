@@ -2,13 +2,14 @@
 // the named commit's train_gpt left when it was killed after step 12 of 12, before the checkpoint
 // of that step was written: the newest checkpoint is of step 8, metrics.jsonl has all steps. They
 // are never regenerated: a version that cannot read them breaks its users' runs.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/io/file.h"
 #include "core/io/safetensors.h"

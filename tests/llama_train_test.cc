@@ -1,6 +1,6 @@
 // The Llama family through the programs: trains a preset from scratch, and continues Hugging Face
 // folders and writes them back.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"

@@ -2,7 +2,7 @@
 // to report it.
 #include "tests/op_check.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // sample_gpt as users run it: each option, its output on stdout and stderr, and its errors.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // How a program finds the simulated GPU's library, and its error for one that does not fit.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // train_gpt and sample_gpt on a GPU (simulated unless built with --config=cuda), compared with the
 // CPU.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

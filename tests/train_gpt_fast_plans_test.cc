@@ -1,5 +1,5 @@
 // Whatever plan train_gpt trains by in the library's order, only rounding differs.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

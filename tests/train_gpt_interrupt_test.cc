@@ -1,6 +1,6 @@
 // Signals at any moment of a run: an interrupted run resumes to the same bits as an undisturbed
 // one.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,5 +1,5 @@
 // train_gpt under the launcher.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <signal.h>
 
 #include <chrono>

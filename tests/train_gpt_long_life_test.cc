@@ -4,7 +4,7 @@
 //
 //   bazel test --test_output=streamed //tests:train_gpt_long_life_test
 //   ... --test_env=LONG_LIFE_STEPS=1000000
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <sys/wait.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // train_gpt --lora.rank: adapters of a model that is trained already, as users train them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 // train_gpt whose ranks have stages of the model.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <signal.h>
 
 #include "core/error.h"

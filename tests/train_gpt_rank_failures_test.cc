@@ -1,5 +1,5 @@
 // What train_gpt's ranks report when one of them dies, diverges or was started differently.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <signal.h>
 
 #include <chrono>

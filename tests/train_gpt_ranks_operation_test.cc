@@ -1,7 +1,7 @@
 // train_gpt on several processes, as users start them: what they print and measure, locks, signals,
 // evaluations, and what is sent between them.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 // train_gpt on several processes, as users start them: the bits are those of one process, and any
 // number of ranks continues a run.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/cuda/device.h"

@@ -1,5 +1,5 @@
 // train_gpt and sample_gpt as programs, as users run them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/io/file.h"

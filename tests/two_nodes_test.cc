@@ -1,6 +1,6 @@
 // train_gpt under launchers on two machines (here network namespaces) of two ranks each:
 // reliability promise 4, and restarts of all machines.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "core/io/file.h"
 #include "tests/rank_runs.h"

@@ -41,22 +41,23 @@ COMPARISONS = {
     ">=": ("<", "GreaterEqual", ">"), "==": ("==", "Equal", "=="), "!=": ("!=", "NotEqual", "!="),
 }
 OP_SUITE = "//tests:op_cuda_test"
-MULTI_TENSOR = "//tests/kernels:multi_tensor_test"
+# A program and a filter of its tests.
+MULTI_TENSOR = "//tests/kernels:tests MultiTensor*"
 # Tests of code that the op suite does not reach: of all ops, of single ones, and of what they
 # share.
 KERNEL_TESTS = {
-    None: "//tests/kernels:cuda_kernels_test",
+    None: "//tests/kernels:exact_memory_tests CudaKernels*",
     "adamw": MULTI_TENSOR,
-    "attention": "//tests/kernels:flash_attention_test",
-    "cuda": "//tests/kernels:strided_test",
+    "attention": "//tests/kernels:flash_attention_test *",
+    "cuda": "//tests/kernels:tests Strided*",
     "global_norm": MULTI_TENSOR,
-    "linear_cross_entropy": "//tests/kernels:linear_cross_entropy_test",
+    "linear_cross_entropy": "//tests/kernels:tests *LinearCrossEntropyTest*",
     "lion": MULTI_TENSOR,
-    "matmul": "//tests/kernels:gemm_cuda_test",
+    "matmul": "//tests/kernels:exact_memory_tests *PlainGemm*",
     "muon": MULTI_TENSOR,
-    "rotary_embedding": "//tests/kernels:rotary_embedding_test",
+    "rotary_embedding": "//tests/kernels:tests *RotaryInPlace*",
     "sgd": MULTI_TENSOR,
-    "softmax_cross_entropy": "//tests/kernels:softmax_cross_entropy_test",
+    "softmax_cross_entropy": "//tests/kernels:tests *CrossEntropyMemory*:CudaLossParts*",
 }
 ARITHMETIC = {"+": "Plus", "-": "Minus", "*": "Times"}
 OPERATOR = re.compile(r"(?<=[\w)\]}]) (<=|>=|==|!=|<|>|\+|-|\*) (?=[\w(\-!&*])")
@@ -208,7 +209,7 @@ def build(scratch, args, sources, forbidden):
         config = [f"--config={args.config}"] if args.config else []
         result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress",
                       f"--per_file_copt={flags}", *config, OP_SUITE,
-                      *sorted(set(KERNEL_TESTS.values()))], scratch)
+                      *sorted({test.split()[0] for test in KERNEL_TESTS.values()})], scratch)
         if result.returncode == 0:
             return mutants
         bad = set(re.findall(r"(kernels/[\w/]+\.cuh?):(\d+):\d+:\s+(?:error|  required)", result.stdout))
@@ -227,9 +228,12 @@ def passes(scratch, test, ops, number, seconds):
     # hundreds of tensors this takes too long.
     environment = dict(os.environ, LOCKSTEP_MUTANT=str(number), CUDASIM_LEAKS="off", CUDASIM_ALIGNMENT="16",
                        LOCKSTEP_CUDA_ALLOCATOR="caching" if test == MULTI_TENSOR else "none")
-    command = [os.path.join(scratch, "bazel-bin", test[2:].replace(":", "/"))]
+    program, _, tests = test.partition(" ")
+    command = [os.path.join(scratch, "bazel-bin", program[2:].replace(":", "/"))]
     if test == OP_SUITE:
-        command += ["--device=sim", f"--gtest_filter={':'.join(f'{op}.*' for op in ops)}"]
+        command.append("--device=sim")
+        tests = ":".join(f"{op}.*" for op in ops)
+    command.append(f"--gtest_filter={tests}")
     try:
         return run([*command, "--gtest_fail_fast", "--gtest_brief=1"], scratch, env=environment,
                    timeout=seconds).returncode == 0

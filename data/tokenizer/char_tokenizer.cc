@@ -11,8 +11,7 @@ namespace lockstep::data {
 namespace {
 
 [[noreturn]] void ThrowMalformed(std::string_view text, size_t position) {
-  throw InputError(StrCat("the text is not UTF-8: byte ", position, " is 0x", std::hex,
-                          static_cast<int>(static_cast<uint8_t>(text[position])),
+  throw InputError(StrCat("the text is not UTF-8: ", DescribeByte(text, position),
                           ". Convert the text (iconv -f latin1 -t utf-8), or use the byte "
                           "tokenizer, which takes any bytes (--data.tokenizer=byte)"));
 }

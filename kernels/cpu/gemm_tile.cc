@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/system/instruction_set.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
 
@@ -79,6 +80,20 @@ void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, 
 // columns, and A and C whose rows lie next to each other; the bits of an element then depend only
 // on its row, its column and k. The older ones ("gemm:jit") take any leading dimension, but split
 // sums by the whole shape, and run with the stack pointer in heap memory.
+
+// The instruction set that oneDNN uses, limited to ours before its first use.
+dnnl::cpu_isa OneDnnIsa() {
+  static const dnnl::cpu_isa isa = [] {
+    using enum InstructionSet;
+    const InstructionSet used = UsedInstructionSet();
+    dnnl::set_max_cpu_isa(used == kAvx2         ? dnnl::cpu_isa::avx2
+                          : used == kAvx512     ? dnnl::cpu_isa::avx512_core_vnni
+                          : used == kAvx512Bf16 ? dnnl::cpu_isa::avx512_core_bf16
+                                                : dnnl::cpu_isa::avx512_core_amx);
+    return dnnl::get_effective_cpu_isa();
+  }();
+  return isa;
+}
 
 dnnl::engine& Engine() {
   // Never destroyed: the primitives of other threads may outlive static objects.
@@ -213,8 +228,7 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
 }
 
 bool HasAmx() {
-  static const bool has = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
-  return has;
+  return OneDnnIsa() == dnnl::cpu_isa::avx512_core_amx;
 }
 
 // With AMX, oneDNN 2.6 splits longer sums of bf16 by the whole shape, so that its size would change
@@ -357,30 +371,11 @@ uint64_t NumberProducts(int64_t count) {
   return next.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
 }
 
-bool HasBF16Products() {
-  static const bool native = [] {
-    switch (dnnl::get_effective_cpu_isa()) {
-      case dnnl::cpu_isa::avx512_core_bf16:
-      case dnnl::cpu_isa::avx512_core_amx:
-        return true;
-      default:
-        return false;
-    }
-  }();
-  return native;
-}
+bool HasBF16Products() { return HasAmx() || OneDnnIsa() == dnnl::cpu_isa::avx512_core_bf16; }
 
 bool HasPackedProducts() {
-  static const bool packed = [] {
-    switch (dnnl::get_effective_cpu_isa()) {
-      case dnnl::cpu_isa::avx512_core:
-      case dnnl::cpu_isa::avx512_core_vnni:
-        return true;
-      default:
-        return HasBF16Products();
-    }
-  }();
-  return packed;
+  return HasBF16Products() || OneDnnIsa() == dnnl::cpu_isa::avx512_core_vnni ||
+         OneDnnIsa() == dnnl::cpu_isa::avx512_core;
 }
 
 template <class T>

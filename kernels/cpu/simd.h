@@ -1,19 +1,15 @@
 // Loops compiled a second time for AVX-512, chosen where the CPU has it.
 #pragma once
 
+#include "core/system/instruction_set.h"
 #include "core/thread_pool.h"
 
 namespace lockstep::cpu {
 
-// Whether this CPU has the AVX-512 instructions that our loops use.
+// Whether our loops use AVX-512.
 inline bool HasAvx512() {
-#ifdef __x86_64__
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  static const bool has = UsedInstructionSet() >= InstructionSet::kAvx512;
   return has;
-#else
-  return false;
-#endif
 }
 
 #ifdef __x86_64__

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/system/instruction_set.h"
 #include "core/thread_pool.h"
 #include "data/evaluation.h"
 #include "dist/pipeline/schedule_check.h"
@@ -79,6 +80,13 @@ std::string DescribeEvaluation(const RunSetup& s) {
   return text;
 }
 
+// Of a CPU that computes with less than it has.
+std::string DescribeLimit(InstructionSet used, InstructionSet best) {
+  return used == best ? ""
+                      : fmt::format(" with {} (the CPU has {}; LOCKSTEP_MAX_CPU_ISA limits it)",
+                                    ToString(used), ToString(best));
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, const Gpt& model,
@@ -116,7 +124,8 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   }
   facts.emplace_back(
       "computes",
-      fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
+      fmt::format("on {}{}, {} threads{}, {}{}, seed {}{}", ToString(s.device),
+                  DescribeLimit(UsedInstructionSet(), CpuInstructionSet()), NumThreads(),
                   s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "",
                   c.train.precision,
                   !s.device.is_cuda() || !c.train.cuda_graphs || s.evaluates_only ? ""

@@ -1,5 +1,5 @@
 // Leaves, sinks and saved tensors.
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "core/io/file_lock.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

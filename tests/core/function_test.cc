@@ -1,6 +1,6 @@
 #include "core/autograd/function.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

@@ -1,5 +1,5 @@
 // Tensor::RegisterHook: what hooks see, when, and what becomes of what they return.
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

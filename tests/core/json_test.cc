@@ -1,6 +1,6 @@
 #include "core/io/json.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 // bounded.
 #include "core/kernel_choices.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

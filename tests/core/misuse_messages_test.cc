@@ -1,5 +1,5 @@
 // What core says to the mistakes that one makes first: each message has the line to write.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

@@ -1,6 +1,6 @@
 #include "core/module.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,5 +1,5 @@
 // ToString(tensor): the layouts are NumPy's, with 4 digits.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "core/shape.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "tests/message_of.h"

@@ -1,6 +1,6 @@
 #include "core/shard_layout.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "core/system/shared_library.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"

@@ -1,6 +1,6 @@
 #include "core/tensor.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // The views of Tensor: which elements they show, and where their gradients go.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

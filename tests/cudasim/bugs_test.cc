@@ -3,7 +3,7 @@
 // tools/cudasim/README.md.
 #include "tests/cudasim/bugs.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
 // On which devices a process opens contexts. One test: they stay open.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <thread>
 

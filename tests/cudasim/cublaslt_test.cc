@@ -1,7 +1,7 @@
 // The stand-in for cuBLASLt against a plain product, and what it refuses.
 #include "cublasLt.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <cmath>
 #include <cstdint>

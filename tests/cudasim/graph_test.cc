@@ -1,5 +1,5 @@
 // Stream capture and graphs.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <thread>
 

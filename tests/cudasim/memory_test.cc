@@ -1,5 +1,5 @@
 // Device, pinned and stream-ordered memory, and their detectors.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <chrono>
 #include <cmath>

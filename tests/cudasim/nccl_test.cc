@@ -1,7 +1,7 @@
 // The stand-in for NCCL: ranks as threads and as processes.
 #include "nccl.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Launch configurations, sticky errors, and the check that streams order their uses of the same
 // memory.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <cstdlib>
 #include <thread>

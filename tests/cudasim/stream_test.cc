@@ -1,5 +1,5 @@
 // Streams, events, host functions, sticky errors, and delayed streams.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <chrono>

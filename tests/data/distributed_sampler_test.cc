@@ -1,6 +1,6 @@
 #include "data/distributed_sampler.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,7 +1,7 @@
 #include "data/text/document_reader.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

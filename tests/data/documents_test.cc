@@ -1,5 +1,5 @@
 // Where documents begin in sources of tokens, and in the batches that are read from them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

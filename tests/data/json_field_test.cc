@@ -1,6 +1,6 @@
 #include "data/text/json_field.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
 // Data sets of JSONL and of compressed, large or many text files.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

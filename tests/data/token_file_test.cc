@@ -1,6 +1,6 @@
 #include "data/token_file.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "dist/groups/agreement.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <array>

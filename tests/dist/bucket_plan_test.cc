@@ -1,6 +1,6 @@
 #include "dist/data_parallel/bucket_plan.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/philox.h"

@@ -1,7 +1,7 @@
 // The control plane: its tree, its messages, and how it ends. See also meeting_test.
 #include "dist/control/control_plane.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <future>
 #include <numeric>

@@ -6,7 +6,7 @@
 //   bazel build //tests/dist:control_scale_test
 //   CONTROL_RANKS=64,256,1024,4096 bazel-bin/tests/dist/control_scale_test --gtest_filter=*Agree*
 //   GROUP_RANKS=64,256,1024,4096 bazel-bin/tests/dist/control_scale_test --gtest_filter=*Few*
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 // Data parallelism on GPUs through NCCL: the promises that data_parallel_test.cc and
 // reducer_test.cc test on CPU ranks.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

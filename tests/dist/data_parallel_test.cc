@@ -1,6 +1,6 @@
 #include "dist/data_parallel/data_parallel.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // Which ranks are at fault, from what the ranks know.
 #include "dist/groups/diagnosis.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 namespace lockstep::dist {
 namespace {

@@ -1,7 +1,7 @@
 // What ranks tell each other about failures, and how they treat what none of them can have said.
 #include "dist/control/failure_board.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <future>
 

@@ -3,7 +3,7 @@
 // promise 6).
 #include "dist/control/failure.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <chrono>

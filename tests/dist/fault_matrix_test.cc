@@ -1,7 +1,7 @@
 // Every kind of fault, in every collective, on every rank, in groups of all ranks and of some,
 // which are the root, inner ranks and leaves of the control plane's tree: the error that all ranks
 // get, and that none of them is left with wrong data. dist/groups/README.md has the table.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <algorithm>
 #include <atomic>

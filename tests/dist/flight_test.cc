@@ -1,5 +1,5 @@
 // Flight records, and the verdict from them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <thread>
 

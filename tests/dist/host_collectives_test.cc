@@ -1,7 +1,7 @@
 // What host groups send; process_group_test and many_ranks_test check what they compute.
 #include "dist/groups/host_collectives.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <thread>

@@ -7,7 +7,7 @@
 //   bazel build //tests/dist:long_life_test
 //   LONG_LIFE_ROUNDS=1000000 bazel-bin/tests/dist/long_life_test
 //   LONG_LIFE_ROUNDS=100000 LONG_LIFE_RANKS=64 bazel-bin/tests/dist/long_life_test
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <malloc.h>
 
 #include <cstdio>

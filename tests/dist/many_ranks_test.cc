@@ -1,6 +1,6 @@
 // Host groups of so many ranks that none talks to all others: what they compute, and what they say
 // of faults. See process_group_test and fault_matrix_test for fewer.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <functional>

@@ -1,6 +1,6 @@
 // Ranks that meet, whoever does not come, dies or is no rank; and the connections that they make
 // for their groups' data.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 #include "dist/mesh.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <set>
 #include <utility>

@@ -1,7 +1,7 @@
 // Work of a single rank that takes longer than the others' timeout.
 #include "dist/groups/pause.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <chrono>
 #include <mutex>

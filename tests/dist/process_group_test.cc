@@ -1,7 +1,7 @@
 // What every process group promises, whatever its transport.
 #include "dist/process_group.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <cmath>

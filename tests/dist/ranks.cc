@@ -1,6 +1,6 @@
 #include "tests/dist/ranks.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <thread>
 

@@ -1,5 +1,5 @@
 // Data parallelism over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

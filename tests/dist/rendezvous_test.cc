@@ -1,7 +1,7 @@
 // How the variables of launchers are interpreted (reliability promise 20).
 #include "dist/control/rendezvous.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <map>
 

@@ -2,7 +2,7 @@
 // and nothing that grows. process_group_test, failure_test and fault_matrix_test use it too.
 #include "dist/groups/tcp_transport.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <sys/resource.h>
 
 #include <atomic>

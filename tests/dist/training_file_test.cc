@@ -1,7 +1,7 @@
 // A loop's state in a file: what continues from it ends with the bits of what never stopped.
 #include "dist/data_parallel/training_file.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"

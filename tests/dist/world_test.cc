@@ -1,7 +1,7 @@
 // Ranks that find each other, or say which are missing (reliability promise 20).
 #include "dist/world.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 

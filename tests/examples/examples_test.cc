@@ -1,5 +1,5 @@
 // The examples of models/examples, as users start them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The examples that other libraries have, too: they learn, in no more lines than there.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <regex>

@@ -1,6 +1,6 @@
 // models/examples/pytorch.md shows what is tested beside this file. Its other half is run by
 // tests/peers/run_side_by_side.py.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

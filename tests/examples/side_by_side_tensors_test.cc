@@ -1,6 +1,6 @@
 // The first half of Lockstep's part of models/examples/pytorch.md: what stands between "// [TITLE]"
 // and "// [end]" here is what the page shows under that title.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Documents that are packed into one row attend as if each had a row of its own, to the bit.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

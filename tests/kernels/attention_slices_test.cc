@@ -2,7 +2,7 @@
 // whole.
 #include "kernels/attention/attention_slices.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

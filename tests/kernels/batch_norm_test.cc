@@ -1,7 +1,7 @@
 // What batch_norm's OpCase cannot check: statistics shared by processes, and what must not change.
 #include "kernels/batch_norm/batch_norm.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>

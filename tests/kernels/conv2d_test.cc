@@ -1,7 +1,7 @@
 // Laws of conv2d and the pools that their OpCases do not state.
 #include "kernels/conv2d/conv2d.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

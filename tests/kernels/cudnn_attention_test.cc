@@ -3,7 +3,7 @@
 #include "kernels/attention/cudnn_attention.h"
 
 #include <dlfcn.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Unary, binary, compare and where at values that their OpCases do not draw: NaN, infinities, ties,
 // poles, and integers that no double holds.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

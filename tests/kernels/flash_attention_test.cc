@@ -2,7 +2,7 @@
 // plain f32 kernels, and with threads in every order.
 #include "kernels/attention/flash_attention.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // What is particular to grouped products: a row's bits do not depend on its group.
 #include "kernels/grouped_linear/grouped_linear.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

@@ -1,7 +1,7 @@
 // How much memory the chunked head takes, and where its gradients go.
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"

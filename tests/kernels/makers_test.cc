@@ -17,15 +17,15 @@ std::vector<double> Values(const Tensor& x) { return ToRef(x).data; }
 double Mean(const std::vector<double>& x) {
   return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
-double Variance(const std::vector<double>& x) {
+double Covariance(const std::vector<double>& x, const std::vector<double>& y) {
+  const double mean_x = Mean(x), mean_y = Mean(y);
   double sum = 0;
-  for (const double v : x) sum += (v - Mean(x)) * (v - Mean(x));
+  for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - mean_x) * (y[i] - mean_y);
   return sum / static_cast<double>(x.size());
 }
+double Variance(const std::vector<double>& x) { return Covariance(x, x); }
 double Correlation(const std::vector<double>& x, const std::vector<double>& y) {
-  double sum = 0;
-  for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - Mean(x)) * (y[i] - Mean(y));
-  return sum / static_cast<double>(x.size()) / std::sqrt(Variance(x) * Variance(y));
+  return Covariance(x, y) / std::sqrt(Variance(x) * Variance(y));
 }
 
 constexpr int64_t kN = 10000;  // chance deviates by 5 / sqrt(kN) = 0.05 at most

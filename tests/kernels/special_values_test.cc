@@ -1,6 +1,6 @@
 // What reductions, sorts and indices make of NaNs, infinities, zeros and equal elements, on the CPU
 // and on a GPU: random inputs have none of these.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

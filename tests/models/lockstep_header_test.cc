@@ -1,5 +1,5 @@
 // lockstep.h: what a user's program needs, by one include.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

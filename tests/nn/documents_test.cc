@@ -1,6 +1,6 @@
 #include "nn/documents.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "nn/kv_cache.h"

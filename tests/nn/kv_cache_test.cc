@@ -1,6 +1,6 @@
 #include "nn/kv_cache.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/step_state.h"

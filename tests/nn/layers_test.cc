@@ -1,5 +1,5 @@
 // The layers that are one op each, and Sequential.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

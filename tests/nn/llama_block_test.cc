@@ -1,6 +1,6 @@
 // The block of Llama: RMS norms, rotary positions, grouped-query attention, SwiGLU; that of Qwen3,
 // which has norms of queries and keys and heads of any width; and the norms as modules.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Low-rank adapters: against plain loops of doubles, and their laws.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

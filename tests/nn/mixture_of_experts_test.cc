@@ -1,7 +1,7 @@
 // Mixtures of experts: against plain loops, with their losses, loads and biases.
 #include "nn/mixture/mixture_of_experts.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "nn/attention/multihead_attention.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Weights of blocks that wait in host memory: the same bits in the memory of two blocks.
 #include "nn/offload_weights.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"

@@ -1,7 +1,7 @@
 // Modules that are recomputed: the same bits for less memory.
 #include "nn/recompute.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"

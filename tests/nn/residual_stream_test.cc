@@ -2,7 +2,7 @@
 // one by one.
 #include "nn/residual_stream.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

@@ -1,7 +1,7 @@
 // The state of modules in files.
 #include "nn/state.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/fault.h"

@@ -1,5 +1,5 @@
 // Attention, MLP and the block of GPT-2.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Convolution, batch normalisation and pooling as layers.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // What a user's loop may forget: each throws, and the message says what to write.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Parameters with given values and gradients, and what PyTorch made of them.
 #pragma once
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // What would train on without a word, or leave something untrained: each throws, or warns, and says
 // what to write. What a loop may do on purpose passes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

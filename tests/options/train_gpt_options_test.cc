@@ -1,6 +1,6 @@
 // Each option of train_gpt does what --help says: a run with it differs as it should from one
 // without it. Here are those that change the numbers of a run, and the list of all.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <regex>

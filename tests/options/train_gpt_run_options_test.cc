@@ -1,6 +1,6 @@
 // Options of train_gpt that do not change the numbers of a run: where it runs, what it reads,
 // prints and saves, and the memory that it takes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -5,7 +5,7 @@
 
 Needs pip's tensorboard. Every step of out/metrics.jsonl must be there once, with its values, and
 every sample; exits with 1 if not. With --golden it prints the bytes that
-tests/models/event_file_test.cc expects.
+tests/models/report/event_file_test.cc expects.
 """
 import json
 import math

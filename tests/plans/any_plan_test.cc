@@ -1,6 +1,6 @@
 // Any plan, same bits: however a run is divided among ranks, and whatever is recomputed, offloaded
 // or resumed, the losses, weights and optimizer state of ordered runs are those of one process.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // Stages, layers, weights and samples divided among ranks at once: losses, norms, weights and
 // optimizer state of ordered runs are those of one process.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,6 +1,6 @@
 // Expert parallelism: however experts are split across ranks, losses, norms, loads, weights and
 // optimizer state of ordered runs are those of one process.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "dist/groups/in_process_group.h"

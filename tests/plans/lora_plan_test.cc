@@ -1,7 +1,7 @@
 // Low-rank adapters in every parallel mode: however a run is divided among ranks, losses, norms,
 // weights and optimizer state are those of one process; frozen weights have neither gradients nor
 // state.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "models/memory/memory_plan.h"

@@ -1,7 +1,7 @@
 // Pipelines: whatever ranks have the stages, and in whatever order they work, losses, norms,
 // weights and optimizer state of ordered runs are those of one process. Embedding and head are
 // tied, in stages of one rank or of two, unless a test says otherwise.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"

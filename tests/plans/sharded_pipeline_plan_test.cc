@@ -1,7 +1,7 @@
 // Pipelines whose stages are sharded across data ranks, or partly in the host's memory: losses,
 // norms, weights and optimizer state of ordered runs are those of one process. Embedding and head
 // are tied, in stages of one rank or of two.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "dist/groups/in_process_group.h"

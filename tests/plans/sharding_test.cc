@@ -1,5 +1,5 @@
 // What sharded training communicates. That it changes no bit is a law of any_plan_test.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // With a given virtual.tp, a run has the same bits on any number of tensor-parallel ranks that
 // divides it, times any number of data-parallel ones.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/cuda/device.h"

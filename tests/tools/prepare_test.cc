@@ -1,5 +1,5 @@
 // The program `prepare`: killed at random times, its messages, and training on what it makes.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

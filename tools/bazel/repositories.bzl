@@ -74,20 +74,6 @@ def lockstep_repositories():
     )
     _maybe(
         system_library,
-        name = "spdlog",
-        apt = "libspdlog-dev",
-        header = "spdlog/spdlog.h",
-        version_header = "spdlog/version.h",
-        defines = [
-            "SPDLOG_COMPILED_LIB",
-            "SPDLOG_FMT_EXTERNAL",
-            "SPDLOG_SHARED_LIB",
-        ],
-        linkopts = ["-lspdlog"],
-        deps = ["@fmt"],
-    )
-    _maybe(
-        system_library,
         name = "pcre2",
         apt = "libpcre2-dev",
         header = "pcre2.h",

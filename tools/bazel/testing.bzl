@@ -1,9 +1,9 @@
-"""Tests by glob: each NAME_test.cc or NAME_test.cu of a package is the cc_test NAME_test."""
+"""Tests by glob: the *_test.cc and *_test.cu of a package are one program, :tests, but for those that need one of their own."""
 
 load("//tools/bazel:cuda_library.bzl", "cuda_library")
 
 def runs(*programs, **kwargs):
-    """What lockstep_tests takes as `extra` of a test that runs programs, with tests/subprocess.h.
+    """What lockstep_tests takes in `apart` of a test that runs programs, with tests/subprocess.h.
 
     Args:
       *programs: their labels, and that of a simulated GPU that they load.
@@ -12,24 +12,46 @@ def runs(*programs, **kwargs):
     Returns:
       Its keyword arguments.
     """
-    extra = dict(kwargs)
-    extra["data"] = list(programs) + kwargs.get("data", [])
-    extra["deps"] = ["//tests:subprocess"] + kwargs.get("deps", [])
-    return extra
+    apart = dict(kwargs)
+    apart["data"] = list(programs) + kwargs.get("data", [])
+    apart["deps"] = ["//tests:subprocess"] + kwargs.get("deps", [])
+    return apart
 
-def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
-    """Declares a cc_test per *_test.cc and *_test.cu; other sources and headers are shared as the library :support.
+def _test(name, srcs, deps, data, **kwargs):
+    kernels = []
+    for source in [s for s in srcs if s.endswith(".cu")]:
+        cuda_library(
+            name = source[:-len(".cu")] + "_kernels",
+            srcs = [source],
+            testonly = True,
+            deps = deps,
+        )
+        kernels.append(":" + source[:-len(".cu")] + "_kernels")
+    native.cc_test(
+        name = name,
+        srcs = [s for s in srcs if not s.endswith(".cu")],
+        data = data,
+        deps = deps + kernels,
+        **kwargs
+    )
+
+def lockstep_tests(deps, apart = {}, together = {}, exclude = [], data = [], **kwargs):
+    """Declares :tests, and a program for each test of `apart`; other sources and headers are their library :support.
 
     Every test of the package can read the files below testdata/ (by paths from the repository's root:
     "tests/<folder>/testdata/...").
 
     Args:
       deps: the libraries under test.
-      extra: test name -> additional keyword arguments: deps, data (lists are appended), size, tags, args, ...
+      apart: name -> keyword arguments of a program of its own: deps and data (lists are appended), size, env,
+        tags, ... It consists of NAME.cc or NAME.cu, or of `srcs`. For tests that kill, that measure their process,
+        that run programs, that take long, or whose environment or libraries others do not share.
+      together: further keyword arguments of :tests.
       exclude: files that other rules declare.
+      data: files that all tests read.
       **kwargs: keyword arguments of every cc_test.
     """
-    test_sources = native.glob(["*_test.cc", "*_test.cu"], exclude = exclude, allow_empty = True)
+    sources = native.glob(["*_test.cc", "*_test.cu"], exclude = exclude, allow_empty = True)
     native.cc_library(
         name = "support",
         testonly = True,
@@ -38,28 +60,23 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
         visibility = ["//tests:__subpackages__"],
         deps = deps + ["//tests:common", "@googletest//:gmock"],
     )
-    names = [source.rpartition(".")[0] for source in test_sources]
-    unknown = [name for name in extra if name not in names]
-    if unknown:
-        fail("extra names tests that do not exist: " + ", ".join(unknown))
-    data = native.glob(["testdata/**"], allow_empty = True)
-    for source in test_sources:
-        name = source.rpartition(".")[0]
-        own = dict(kwargs)
-        own.update(extra.get(name, {}))
-        own_deps = deps + [d for d in own.pop("deps", []) if d not in deps] + [":support", "@googletest//:gtest_main"]
-        if source.endswith(".cu"):
-            cuda_library(
-                name = name + "_kernels",
-                srcs = [source],
-                testonly = True,
-                deps = own_deps,
-            )
-            own_deps = [":" + name + "_kernels"]
-        native.cc_test(
+    data = native.glob(["testdata/**"], allow_empty = True) + data
+    deps = deps + [":support", "@googletest//:gtest_main"]
+    programs = dict(apart)
+    named = [name for name, own in apart.items() if "srcs" not in own]
+    listed = [source for own in apart.values() for source in own.get("srcs", [])]
+    rest = [s for s in sources if s not in listed and s.rpartition(".")[0] not in named]
+    if rest:
+        programs["tests"] = dict(together, srcs = rest)
+    for name, own in programs.items():
+        own = dict(kwargs, **own)
+        srcs = own.pop("srcs", [s for s in sources if s.rpartition(".")[0] == name])
+        if not srcs or [s for s in srcs if s not in sources]:
+            fail("%s names a test that does not exist" % name)
+        _test(
             name = name,
-            srcs = [] if source.endswith(".cu") else [source],
-            data = data + own.pop("data", []),
-            deps = own_deps,
+            srcs = srcs,
+            data = data + [d for d in own.pop("data", []) if d not in data],
+            deps = deps + [d for d in own.pop("deps", []) if d not in deps],
             **own
         )

@@ -1,6 +1,6 @@
 #include "core/allocator.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <map>
 #include <random>

@@ -1,6 +1,6 @@
 #include "core/cuda/device.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "tests/core/cuda/support.h"
 

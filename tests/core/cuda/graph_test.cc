@@ -1,4 +1,4 @@
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "core/allocator.h"
 #include "core/cuda/graph_space.h"

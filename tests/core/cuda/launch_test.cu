@@ -1,4 +1,4 @@
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"

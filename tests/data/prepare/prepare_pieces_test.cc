@@ -1,5 +1,5 @@
 // `prepare` with files that are too large to be encoded at once.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "data/document_index.h"

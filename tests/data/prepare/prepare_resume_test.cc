@@ -1,6 +1,6 @@
 // `prepare` that was killed, and folders that it finds.
 #include <fcntl.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

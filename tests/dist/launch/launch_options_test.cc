@@ -1,6 +1,6 @@
 #include "dist/launch/launch_options.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <thread>
 

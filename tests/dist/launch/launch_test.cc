@@ -1,5 +1,5 @@
 // The launcher, with shells and small programs as ranks.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // A few rounds of soak.py, without a time limit; run soak.py itself for many rounds.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "tests/subprocess.h"
 

@@ -2,7 +2,7 @@
 // window, a soft cap, a scale and packed documents, which reach across the borders of chunks.
 #include "dist/context/context_attention.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 // the parts that it is made of, tests/plans the same bits of whole runs.
 #include "dist/expert/expert_parallel.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

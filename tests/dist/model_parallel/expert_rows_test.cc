@@ -1,5 +1,5 @@
 // What expert parallelism is made of: who computes what, rows that travel, products in segments.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

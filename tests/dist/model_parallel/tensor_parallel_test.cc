@@ -1,6 +1,6 @@
 // The layers of tensor parallelism: each against the plain operation in f64, and with equal bits on
 // 1, 2 and 4 ranks.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // A rank uses only its own GPU. This test needs a separate process, because contexts stay open.
 #include <cuda_runtime.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <chrono>
 #include <memory>

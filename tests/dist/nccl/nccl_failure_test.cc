@@ -1,6 +1,6 @@
 // What ranks on GPUs get when one of them makes a different call, is late, leaves or gives up, or
 // when NCCL breaks: reliability promise 6, although NCCL compares nothing.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <chrono>

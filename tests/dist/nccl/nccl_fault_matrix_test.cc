@@ -1,7 +1,7 @@
 // Faults in a group of some of the ranks on GPUs: each rank of the group, and each outside of it,
 // throws the cause and names rank, group and call. tests/dist/fault_matrix_test.cc does so for host
 // groups, and has more faults.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <chrono>

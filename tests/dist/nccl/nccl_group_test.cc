@@ -1,7 +1,7 @@
 // Groups over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
 #include "dist/groups/nccl_group.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <chrono>
 #include <thread>

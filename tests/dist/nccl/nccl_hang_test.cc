@@ -1,7 +1,7 @@
 // CUDA and NCCL calls that never return: the other groups hear of a failure, other ranks get
 // answers, and the groups' destructors end all the same.
 #include <cuda_runtime.h>
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 
 #include <atomic>
 #include <chrono>

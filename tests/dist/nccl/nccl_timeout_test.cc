@@ -1,5 +1,5 @@
 // Whom ranks on GPUs name that wait in vain: in an exchange, and while a group connects.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Groups on GPUs, as a world makes them: in a simulated build on simulated GPUs.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <barrier>

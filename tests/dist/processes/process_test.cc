@@ -1,6 +1,6 @@
 // Ranks that are processes: what the survivors report when one of them dies, makes a different
 // call, or was never started.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <signal.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // Ranks that die while they save a checkpoint together.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <optional>
 #include <set>

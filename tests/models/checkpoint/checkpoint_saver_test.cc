@@ -1,6 +1,6 @@
 #include "models/checkpoint/checkpoint_saver.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <atomic>
 #include <barrier>

@@ -1,6 +1,6 @@
 #include "models/checkpoint/checkpoint_store.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 

@@ -1,6 +1,6 @@
 #include "models/checkpoint/host_snapshot.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include <mutex>
 

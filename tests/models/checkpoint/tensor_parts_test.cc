@@ -1,6 +1,6 @@
 #include "models/checkpoint/tensor_parts.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 
 #include "models/checkpoint/consolidate.h"
 #include "tests/message_of.h"

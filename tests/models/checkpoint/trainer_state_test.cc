@@ -1,5 +1,5 @@
 // trainer_state.json, which may come from anywhere.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/io/file.h"

@@ -1,7 +1,7 @@
 // Whole exports: folders that read back, and what is refused.
 #include "models/export/export_gpt.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Tiny models of all families as GGUF, read back and mapped to Hugging Face's tensors.
 #include "models/export/gguf_model.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Tokenizers as GGUF: what llama.cpp makes of their tokens, scores and merges.
 #include "models/export/gguf_tokenizer.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
 #include <map>

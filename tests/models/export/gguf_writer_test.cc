@@ -1,6 +1,6 @@
 #include "models/export/gguf_writer.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

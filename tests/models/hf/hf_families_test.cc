@@ -1,7 +1,7 @@
 // The families of gpt/hf against transformers: tiny models have its logits and gradients, their
 // folders are written back as they were, and what is not supported is refused by its name.
 // tests/peers/make_family_parity.py made the goldens.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,7 +2,7 @@
 // from a model's parts, and GPT-2's names, shapes and errors.
 #include "models/gpt/hf/hf_format.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

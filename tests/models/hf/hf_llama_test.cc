@@ -1,6 +1,6 @@
 // Hugging Face's names and files of Llama and of those that descend from it, Qwen3 and Mixtral:
 // published configurations, names and shapes, and errors.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -3,7 +3,7 @@
 //
 // A quarter of the table is run; all of it by
 //   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models/memory:composed_memory_test
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <set>

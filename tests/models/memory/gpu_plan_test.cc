@@ -1,7 +1,7 @@
 // What //tools:plan prints: the memory of published models, and changes that make them fit.
 #include "models/memory/gpu_plan.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

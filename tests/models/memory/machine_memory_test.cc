@@ -1,6 +1,6 @@
 #include "models/memory/machine_memory.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "dist/groups/in_process_group.h"

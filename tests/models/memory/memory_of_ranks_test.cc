@@ -1,5 +1,5 @@
 // Memory plans of ranks among which samples, weights or sequences are divided.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

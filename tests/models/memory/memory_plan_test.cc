@@ -1,6 +1,6 @@
 #include "models/memory/memory_plan.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <map>

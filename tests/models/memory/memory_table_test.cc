@@ -2,7 +2,7 @@
 //
 // A quarter of the table is run, which in CI the commit decides; all of it by
 //   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models/memory:memory_table_test
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
 // Memory plans of pipelines: of which rank they are, and what it keeps of how many micro-batches.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "dist/groups/planned_group.h"

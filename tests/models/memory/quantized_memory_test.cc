@@ -1,5 +1,5 @@
 // The memory of adapters beside a base of 4 bits (QLoRA): planned, and measured.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"

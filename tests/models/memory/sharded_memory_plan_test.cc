@@ -1,6 +1,6 @@
 // Memory plans of runs with sharded weights: of which rank they are, and what ranks copy to write
 // checkpoints from.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

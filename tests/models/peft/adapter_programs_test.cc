@@ -1,6 +1,6 @@
 // Adapters through the programs: train_gpt continues one that PEFT made, sample_gpt uses it, and
 // both know when its base is not the one it belongs to.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

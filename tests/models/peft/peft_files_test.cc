@@ -1,6 +1,6 @@
 // Folders of adapters that Lockstep must refuse, saying what is wrong and where, and those whose
 // configuration has less common forms.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

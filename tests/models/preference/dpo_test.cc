@@ -2,7 +2,7 @@
 // and against its laws; and the losses of rows that it is made of.
 #include "models/preference/dpo.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

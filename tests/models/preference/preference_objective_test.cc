@@ -2,7 +2,7 @@
 // (tests/peers/make_dpo_golden.py), its laws, and training until the chosen answers are preferred.
 #include "models/preference/preference_objective.h"
 
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

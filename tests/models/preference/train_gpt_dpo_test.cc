@@ -1,5 +1,5 @@
 // train_gpt --train.objective=dpo: preferences for answers, as users tune them.
-#include <gmock/gmock.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

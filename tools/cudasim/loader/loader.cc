@@ -96,8 +96,8 @@ const char* NoDriverText() { return "the simulated GPU is not loaded"; }
 }  // namespace cudasim
 
 // Each function jumps to its pointer's target, with the caller's arguments unchanged. Weak, so that
-// a program may link the simulator itself; hidden, so that the library's calls of its own functions
-// do not end up here.
+// a program may link the simulator itself. The library's calls of its own functions do not end up
+// here, since it is linked with -Bsymbolic-functions.
 #if !defined(__x86_64__)
 #error "loading the simulator is implemented for x86-64; link it instead"
 #endif
@@ -106,7 +106,7 @@ const char* NoDriverText() { return "the simulated GPU is not loaded"; }
   [[gnu::visibility("hidden"), gnu::used]] constinit auto* cudasim_address_of_##name =             \
       &cudasim::initially;                                                                         \
   }                                                                                                \
-  asm(".pushsection .text\n.weak " #name "\n.hidden " #name "\n.type " #name ", @function\n" #name \
+  asm(".pushsection .text\n.weak " #name "\n.type " #name ", @function\n" #name \
       ":\n"                                                                                        \
       "  jmp *cudasim_address_of_" #name "(%rip)\n.size " #name ", .-" #name "\n.popsection\n");
 #define CUDASIM_JUMP_FOR_TEXT(name) CUDASIM_JUMP(name, NoDriverText)

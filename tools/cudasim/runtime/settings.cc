@@ -1,5 +1,7 @@
 #include "cudasim/settings.h"
 
+#include <sys/mman.h>
+
 #include <bit>
 #include <cerrno>
 #include <cstdio>
@@ -38,6 +40,13 @@ long long Number(const char* name, long long missing, long long low, long long h
   return value;
 }
 
+// Whether access rights to pages cost no system call.
+bool HasProtectionKeys() {
+  const int key = pkey_alloc(0, 0);
+  if (key >= 0) pkey_free(key);
+  return key >= 0;
+}
+
 Settings FromEnvironment() {
   Settings settings;
   settings.devices = static_cast<int>(Number("CUDASIM_DEVICES", settings.devices, 0, 8, false));
@@ -45,7 +54,7 @@ Settings FromEnvironment() {
       Number("CUDASIM_MEMORY", static_cast<long long>(settings.memory), 1 << 20, 1LL << 42, true));
   settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));
   settings.ordering = Number("CUDASIM_ORDERING", 1, 0, 1, false) == 1;
-  settings.protect = Number("CUDASIM_PROTECT", 1, 0, 1, false) == 1;
+  settings.protect = Number("CUDASIM_PROTECT", HasProtectionKeys(), 0, 1, false) == 1;
   settings.alignment =
       static_cast<size_t>(Number("CUDASIM_ALIGNMENT", static_cast<long long>(settings.alignment), 1,
                                  static_cast<long long>(settings.alignment), false));
