@@ -6,10 +6,11 @@ that ran; the folder bazel-testlogs also has those of earlier runs. Prints
 
     PASSED FAILED SKIPPED
 
-as three numbers, and each failed case on stderr. A test that failed although none of its cases did
+as three numbers, and on stderr each failed case, and why cases were skipped. A test that failed although none of its cases did
 (a leak found at exit, a crash after the report, a timeout) counts as one failed case, and so does a
 failure of Bazel without a failed test (a build error).
 """
+import collections
 import json
 import sys
 import urllib.parse
@@ -29,15 +30,25 @@ def classify(case):
     return PASSED
 
 
+def reason(case):
+    """Why a case was skipped: the last line that GTEST_SKIP() was given."""
+    skipped = case.find("skipped")
+    text = "" if skipped is None else (skipped.get("message") or skipped.text or "")
+    return (text.strip().splitlines() or ["switched off"])[-1].strip()
+
+
 def count_xml(text):
-    """Returns ([passed, failed, skipped], names of the failed cases) of one test.xml."""
-    counts, failed = [0, 0, 0], []
+    """Returns ([passed, failed, skipped], names of the failed cases, reasons of the skipped ones) of
+    one test.xml."""
+    counts, failed, skipped = [0, 0, 0], [], []
     for case in ET.fromstring(text).iter("testcase"):
         kind = classify(case)
         counts[kind] += 1
         if kind == FAILED:
             failed.append(f"{case.get('classname', '')}.{case.get('name', '')}")
-    return counts, failed
+        if kind == SKIPPED:
+            skipped.append(reason(case))
+    return counts, failed, skipped
 
 
 def last_attempts(lines):
@@ -70,7 +81,7 @@ def read_test_xml(result):
 
 def count_events(lines, bazel_exit_code=0, read=read_test_xml):
     """Returns ([passed, failed, skipped], messages)."""
-    total, messages = [0, 0, 0], []
+    total, messages, reasons = [0, 0, 0], [], collections.Counter()
     if lines and not lines[-1].rstrip().endswith("}"):
         lines, total[FAILED] = lines[:-1], 1
         messages.append("the last of Bazel's events is truncated; is the disk full?")
@@ -79,7 +90,8 @@ def count_events(lines, bazel_exit_code=0, read=read_test_xml):
         text = read(result)
         if text is not None:
             try:
-                counts, failed = count_xml(text)
+                counts, failed, skipped = count_xml(text)
+                reasons.update(skipped)
             except ET.ParseError as error:
                 messages.append(f"{label}: unreadable test.xml: {error}")
         status = result.get("status", "NO_STATUS")
@@ -91,6 +103,7 @@ def count_events(lines, bazel_exit_code=0, read=read_test_xml):
             failed.append("(no test cases)")
         messages += [f"{label}: {name} failed" for name in failed]
         total = [a + b for a, b in zip(total, counts)]
+    messages += [f"skipped {number}: {why}" for why, number in reasons.most_common()]
     if bazel_exit_code != 0 and total[FAILED] == 0:
         total[FAILED] = 1
         messages.append(f"bazel failed with exit code {bazel_exit_code}, but no test did")

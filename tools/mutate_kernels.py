@@ -226,7 +226,7 @@ def passes(scratch, test, ops, number, seconds):
     """True if a test passes; of the op suite, only the cases of these ops run."""
     # Without the caching allocator each tensor ends less than 16 bytes before a guard page; with
     # hundreds of tensors this takes too long.
-    environment = dict(os.environ, LOCKSTEP_MUTANT=str(number), CUDASIM_LEAKS="off", CUDASIM_ALIGNMENT="16",
+    environment = dict(os.environ, LOCKSTEP_MUTANT=str(number), LOCKSTEP_TEST_ALL="1", CUDASIM_LEAKS="off", CUDASIM_ALIGNMENT="16",
                        LOCKSTEP_CUDA_ALLOCATOR="caching" if test == MULTI_TENSOR else "none")
     program, _, tests = test.partition(" ")
     command = [os.path.join(scratch, "bazel-bin", program[2:].replace(":", "/"))]

@@ -91,7 +91,7 @@ def build(root, bugs, args):
 
 def passes(root, bug, number):
     """Whether the bug's tests pass with bug `number`; a test that hangs does not."""
-    environment = dict(os.environ, LOCKSTEP_PLANTED_BUG=str(number), CUDASIM_DEVICES="4")
+    environment = dict(os.environ, LOCKSTEP_PLANTED_BUG=str(number), LOCKSTEP_TEST_ALL="1", CUDASIM_DEVICES="4")
     for test in bug.tests:
         target, name = test.split(":", 1)
         command = [os.path.join(root, "bazel-bin/tests/plans", target), f"--gtest_filter={name}",

@@ -47,7 +47,9 @@ InstructionSet Limit() {
 
 }  // namespace
 
-std::string ToString(InstructionSet set) { return std::string(kNames.at(static_cast<size_t>(set))); }
+std::string ToString(InstructionSet set) {
+  return std::string(kNames.at(static_cast<size_t>(set)));
+}
 
 InstructionSet CpuInstructionSet() {
 #ifdef __x86_64__

@@ -227,9 +227,7 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
                ", k = ", key.k, " returned status ", status);
 }
 
-bool HasAmx() {
-  return OneDnnIsa() == dnnl::cpu_isa::avx512_core_amx;
-}
+bool HasAmx() { return OneDnnIsa() == dnnl::cpu_isa::avx512_core_amx; }
 
 // With AMX, oneDNN 2.6 splits longer sums of bf16 by the whole shape, so that its size would change
 // their bits, and some of its kernels for them are illegal instructions.

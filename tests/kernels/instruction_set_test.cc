@@ -1,5 +1,5 @@
-// One variable limits what our loops and oneDNN's products use. A process settles this once, so each
-// question is asked in a new one.
+// One variable limits what our loops and oneDNN's products use. A process settles this once, so
+// each question is asked in a new one.
 #include "core/system/instruction_set.h"
 
 #include <gtest/gtest.h>

@@ -14,6 +14,7 @@
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 #include "tests/sanitized.h"
+#include "tests/selection.h"
 
 namespace lockstep::models {
 namespace {
@@ -262,12 +263,18 @@ void PlayRounds(int rounds, bool on_gpu) {
 // PLAN_STEPS=50 as many steps in each round, of which the second plan makes half. CI draws others
 // for each commit, by PLAN_SEED.
 TEST(AnyPlan, SameBitsOnTheCpu) {
-  PlayRounds(Number("PLAN_ROUNDS", test::kSanitized ? 4 : 60), /*on_gpu=*/false);
+  PlayRounds(Number("PLAN_ROUNDS", test::kSanitized   ? 4
+                                   : test::TakesAll() ? 60
+                                                      : 12),
+             /*on_gpu=*/false);
 }
 
 TEST(AnyPlan, SameBitsOnGpus) {
   SKIP_WITHOUT_GPUS(4);
-  PlayRounds(Number("PLAN_GPU_ROUNDS", test::kSanitized ? 1 : 10), /*on_gpu=*/true);
+  PlayRounds(Number("PLAN_GPU_ROUNDS", test::kSanitized   ? 1
+                                       : test::TakesAll() ? 10
+                                                          : 2),
+             /*on_gpu=*/true);
 }
 
 // Whether a rank has some elements of a block's parameter, and another rank others.

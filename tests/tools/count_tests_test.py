@@ -39,12 +39,17 @@ class CountTestsTest(unittest.TestCase):
     def test_counts_cases_not_tests(self):
         total, messages = count(event("//a", gtest_xml(RUN, RUN, SKIP)), event("//b", gtest_xml(RUN)))
         self.assertEqual(total, [3, 0, 1])
-        self.assertEqual(messages, [])
+        self.assertEqual(messages, ["skipped 1: no GPU"])
 
     def test_names_the_failed_case(self):
         total, messages = count(event("//a", gtest_xml(RUN, BAD), "FAILED"), exit_code=3)
         self.assertEqual(total, [1, 1, 0])
         self.assertEqual(messages, ["//a: S.Bad failed"])
+
+    def test_tells_why_cases_were_skipped(self):
+        long = SKIP.replace("no GPU", "tests/a_test.cc:3&#x0A;no data")
+        messages = count(event("//a", gtest_xml(SKIP, long)), event("//b", gtest_xml(SKIP)))[1]
+        self.assertEqual(messages, ["skipped 2: no GPU", "skipped 1: no data"])
 
     def test_disabled_cases_are_skipped(self):
         self.assertEqual(count(event("//a", gtest_xml(RUN, DISABLED)))[0], [1, 0, 1])

@@ -101,13 +101,13 @@ const char* NoDriverText() { return "the simulated GPU is not loaded"; }
 #if !defined(__x86_64__)
 #error "loading the simulator is implemented for x86-64; link it instead"
 #endif
-#define CUDASIM_JUMP(name, initially)                                                              \
-  extern "C" {                                                                                     \
-  [[gnu::visibility("hidden"), gnu::used]] constinit auto* cudasim_address_of_##name =             \
-      &cudasim::initially;                                                                         \
-  }                                                                                                \
-  asm(".pushsection .text\n.weak " #name "\n.type " #name ", @function\n" #name \
-      ":\n"                                                                                        \
+#define CUDASIM_JUMP(name, initially)                                                  \
+  extern "C" {                                                                         \
+  [[gnu::visibility("hidden"), gnu::used]] constinit auto* cudasim_address_of_##name = \
+      &cudasim::initially;                                                             \
+  }                                                                                    \
+  asm(".pushsection .text\n.weak " #name "\n.type " #name ", @function\n" #name        \
+      ":\n"                                                                            \
       "  jmp *cudasim_address_of_" #name "(%rip)\n.size " #name ", .-" #name "\n.popsection\n");
 #define CUDASIM_JUMP_FOR_TEXT(name) CUDASIM_JUMP(name, NoDriverText)
 #define CUDASIM_JUMP_FOR_CALL(name) CUDASIM_JUMP(name, NoDriver)

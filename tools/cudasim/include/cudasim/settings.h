@@ -20,9 +20,9 @@ struct Settings {
   // CUDASIM_ORDERING=0 turns off the check that uses of the same memory in several streams are
   // ordered.
   bool ordering = true;
-  // CUDASIM_PROTECT=0 lets the host access device memory. 1 where the processor has protection keys;
-  // elsewhere it costs a system call per block and access. Always 0 under AddressSanitizer, whose
-  // redzones need the memory on the heap.
+  // CUDASIM_PROTECT=0 lets the host access device memory. 1 where the processor has protection
+  // keys; elsewhere it costs a system call per block and access. Always 0 under AddressSanitizer,
+  // whose redzones need the memory on the heap.
   bool protect = true;
   // CUDASIM_ALIGNMENT: device memory begins at a multiple of this many bytes, a power of two from 1
   // to 256, and ends fewer than that many bytes before an unmapped page. AddressSanitizer, which
