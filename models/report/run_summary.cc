@@ -83,7 +83,7 @@ std::string DescribeEvaluation(const RunSetup& s) {
 // Of a CPU that computes with less than it has.
 std::string DescribeLimit(InstructionSet used, InstructionSet best) {
   return used == best ? ""
-                      : fmt::format(" with {} (the CPU has {}; LOCKSTEP_MAX_CPU_ISA limits it)",
+                      : fmt::format(", with {} (the CPU has {}; LOCKSTEP_MAX_CPU_ISA limits it)",
                                     ToString(used), ToString(best));
 }
 
@@ -124,10 +124,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   }
   facts.emplace_back(
       "computes",
-      fmt::format("on {}{}, {} threads{}, {}{}, seed {}{}", ToString(s.device),
-                  DescribeLimit(UsedInstructionSet(), CpuInstructionSet()), NumThreads(),
+      fmt::format("on {}, {} threads{}{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
                   s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "",
-                  c.train.precision,
+                  DescribeLimit(UsedInstructionSet(), CpuInstructionSet()), c.train.precision,
                   !s.device.is_cuda() || !c.train.cuda_graphs || s.evaluates_only ? ""
                   : SumsGradients(s)
                       ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"

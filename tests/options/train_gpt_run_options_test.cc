@@ -9,6 +9,7 @@
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
+#include "core/system/instruction_set.h"
 #include "data/prepare/prepare.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "tests/options/option_runs.h"
@@ -29,6 +30,23 @@ TEST_F(TrainGptRunOptions, DeviceChoosesWhereItComputes) {
   const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("cuda"));
+}
+
+// A limit of the instruction set is told where it limits something.
+TEST_F(TrainGptRunOptions, ALimitOfTheInstructionSetIsTold) {
+  const auto header = [&](const char* limit) {
+    const Result run = RunProgram({"models/train_gpt", "--dry_run", "--out_dir=" + Path("limited")},
+                                  {{"LOCKSTEP_MAX_CPU_ISA", limit}});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.out;
+  };
+  EXPECT_THAT(header("amx"), Not(HasSubstr("LOCKSTEP_MAX_CPU_ISA")));
+  const std::string best = ToString(CpuInstructionSet());
+  if (best != "avx2") EXPECT_THAT(header("avx2"), HasSubstr(", with avx2 (the CPU has " + best));
+  const Result refused =
+      RunProgram({"models/train_gpt", "--dry_run"}, {{"LOCKSTEP_MAX_CPU_ISA", "sse4"}});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("LOCKSTEP_MAX_CPU_ISA=sse4: write avx2,"));
 }
 
 TEST_F(TrainGptRunOptions, Threads) {
