@@ -83,7 +83,7 @@ void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, con
         const T* p = left + at[0];
         const T* q = right + at[1];
         T* to = out + at[2];
-        DispatchSteps(steps[0], steps[1], [=](auto step_a, auto step_b) {
+        DispatchSteps<T>(steps[0], steps[1], [=](auto step_a, auto step_b) {
 #pragma GCC ivdep  // results never overlap operands
           for (int64_t i = 0; i < n; ++i) {
             to[i] = Convert<T>(function(Convert<A>(p[i * step_a]), Convert<A>(q[i * step_b])));
@@ -123,11 +123,10 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
             to[i] = Convert<To>(accumulate ? Convert<A>(to[i]) + d : d);
           }
         };
-        if (steps[0] == 1 && steps[1] == 1) {
-          row(One(), One());
-        } else {
-          row(steps[0], steps[1]);
+        if constexpr (kIsFast<T>) {
+          if (steps[0] == 1 && steps[1] == 1) return row(One(), One());
         }
+        row(steps[0], steps[1]);
       });
     };
     DispatchGradient(op, which, [&](auto function) {

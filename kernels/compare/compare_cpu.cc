@@ -44,7 +44,7 @@ void CompareCpu(Stream, CompareOp op, const Tensor& a, const Tensor& b, const Te
         const T* p = left + at[0];
         const T* q = right + at[1];
         bool* to = out + at[2];
-        DispatchSteps(steps[0], steps[1], [=](auto step_a, auto step_b) {
+        DispatchSteps<T>(steps[0], steps[1], [=](auto step_a, auto step_b) {
 #pragma GCC ivdep  // results never overlap operands
           for (int64_t i = 0; i < n; ++i) {
             to[i] = holds(Convert<C>(p[i * step_a]), Convert<C>(q[i * step_b]));

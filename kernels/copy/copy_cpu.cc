@@ -1,9 +1,37 @@
 // Fills core's copy slot: strided and converting copies. Core declares it (core/slots.h).
+#include <algorithm>
+#include <type_traits>
+
 #include "core/slots.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 namespace {
+
+// to[i * step_b] = from[i * step_a], converted.
+template <class From, class To>
+void CopyRun(const From* from, To* to, int64_t n, int64_t step_a, int64_t step_b) {
+  if constexpr (kIsFast<From> || kIsFast<To> || std::is_same_v<From, To>) {
+    if (step_a == 1 && step_b == 1) {
+      for (int64_t i = 0; i < n; ++i) to[i] = Convert<To>(from[i]);
+      return;
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) to[i * step_b] = Convert<To>(from[i * step_a]);
+}
+
+// By way of f32, as Convert takes narrow types.
+template <class From, class To>
+void CopyRunThroughFloat(const From* from, To* to, int64_t n, int64_t step_a, int64_t step_b) {
+  constexpr int64_t kTile = 256;
+  float tile[kTile];
+  for (int64_t i = 0; i < n; i += kTile) {
+    const int64_t m = std::min(kTile, n - i);
+    CopyRun(from + i * step_a, tile, m, step_a, 1);
+    CopyRun(tile, to + i * step_b, m, 1, step_b);
+  }
+}
 
 void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
   DispatchAll("copy", from.dtype(), [&](auto from_tag) {
@@ -12,13 +40,14 @@ void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
       using To = typename decltype(to_tag)::type;
       const From* source = from.data<From>();
       To* target = to.data<To>();
+      constexpr bool kThroughFloat = !std::is_same_v<From, To> && !std::is_same_v<From, float> &&
+                                     !std::is_same_v<To, float> &&
+                                     (kIsNarrow<From> || kIsNarrow<To>);
       ForEachRun(from, to, [=](int64_t a, int64_t b, int64_t n, int64_t step_a, int64_t step_b) {
-        if (step_a == 1 && step_b == 1) {
-          for (int64_t i = 0; i < n; ++i) target[b + i] = Convert<To>(source[a + i]);
+        if constexpr (kThroughFloat) {
+          CopyRunThroughFloat(source + a, target + b, n, step_a, step_b);
         } else {
-          for (int64_t i = 0; i < n; ++i) {
-            target[b + i * step_b] = Convert<To>(source[a + i * step_a]);
-          }
+          CopyRun(source + a, target + b, n, step_a, step_b);
         }
       });
     });

@@ -64,7 +64,7 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add
 template <Centring centring, class T, class Branch = NoBranch>
 void NormForward(const NormForwardRows<T>& in, const Branch& add_branch = {}) {
   const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / in.c);
-  VectorisedParallelFor(in.rows, grain, [=](int64_t row, int64_t end) {
+  VectorisedParallelFor<T>(in.rows, grain, [=](int64_t row, int64_t end) {
     for (; row < end; ++row) NormForwardRow<centring>(in, row, add_branch);
   });
 }
@@ -173,7 +173,7 @@ void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight
   const bool sums_wanted = affine || BranchGradient::kSums > 0;
   const Tensor partials = Tensor::Empty({sums_wanted ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();
-  VectorisedParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
+  VectorisedParallelFor<T>(blocks, 1, [&](int64_t block, int64_t end) {
     static thread_local Scratch<A> memory;
     A* scratch = in.dx != nullptr ? memory.Get(2 * c) : nullptr;
     for (; block < end; ++block) {

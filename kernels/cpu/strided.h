@@ -7,6 +7,7 @@
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 
@@ -70,14 +71,17 @@ struct StridedLoop {
   }
 };
 
-// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1, so that loops vectorise.
+// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1 and T is fast, so that
+// loops vectorise.
 using Zero = std::integral_constant<int64_t, 0>;
 using One = std::integral_constant<int64_t, 1>;
-template <class F>
+template <class T, class F>
 void DispatchSteps(int64_t step_a, int64_t step_b, F&& f) {
-  if (step_a == 1 && step_b == 1) return f(One(), One());
-  if (step_a == 1 && step_b == 0) return f(One(), Zero());
-  if (step_a == 0 && step_b == 1) return f(Zero(), One());
+  if constexpr (kIsFast<T>) {
+    if (step_a == 1 && step_b == 1) return f(One(), One());
+    if (step_a == 1 && step_b == 0) return f(One(), Zero());
+    if (step_a == 0 && step_b == 1) return f(Zero(), One());
+  }
   return f(step_a, step_b);
 }
 

@@ -144,7 +144,7 @@ void UpdateAll(Stream, std::span<const UpdateTensors> tensors, const typename Ru
         std::array<S*, kMostStates> states{};
         for (int k = 0; k < Rule::kStates; ++k) states[k] = t.states[k].template data<S>() + at;
         const int64_t from = at - begin;
-        Vectorised([=, &random] {
+        Vectorised<P>([=, &random] {
           internal::UpdateElements<Rule>(c, n, value == nullptr ? nullptr : value + from,
                                          original + from, grad + from, states, random);
         });

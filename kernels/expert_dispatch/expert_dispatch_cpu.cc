@@ -53,7 +53,7 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
     const int32_t* rows = args.rows.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor(args.rows.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.rows.numel(), Grain(c), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = from + rows[row] / k * c;
         T* y = to + row * c;
@@ -84,7 +84,7 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
     const int32_t* places = args.places.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor(args.to.dim(0), Grain(c * k), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.to.dim(0), Grain(c * k), [=](int64_t begin, int64_t end) {
       A sum[kBlock];
       for (int64_t token = begin; token < end; ++token) {
         for (int64_t first = 0; first < c; first += kBlock) {
@@ -116,7 +116,7 @@ void GateGradientsCpu(Stream, const GateGradientsArgs& args) {
     const int32_t* places = args.places.data<int32_t>();
     A* dgates = args.dgates.data<A>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor(args.places.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.places.numel(), Grain(c), [=](int64_t begin, int64_t end) {
       for (int64_t pair = begin; pair < end; ++pair) {
         const T *x = rows + places[pair] * c, *g = dy + pair / k * c;
         const A dot =

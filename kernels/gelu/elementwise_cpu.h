@@ -11,7 +11,7 @@ template <class T, class Function>
 void ElementwiseForward(Function function, const Tensor& x, const Tensor& y) {
   const T* in = x.data<T>();
   T* out = y.data<T>();
-  VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+  VectorisedParallelFor<T>(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
     }
@@ -26,7 +26,7 @@ void ElementwiseBackward(Function function, const Tensor& saved, const Tensor& d
   const T* in = saved.data<T>();
   const T* grad = dy.data<T>();
   T* out = dx.data<T>();
-  VectorisedParallelFor(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+  VectorisedParallelFor<T>(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
     const auto gradient = [=](int64_t i) {
       return Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
     };

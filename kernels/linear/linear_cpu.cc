@@ -33,7 +33,7 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
     const T* z = args.pre_activation.data<T>();
     const T* dy = args.dy.data<T>();
     T* out = args.d_pre.data<T>();
-    VectorisedParallelFor(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep  // out may be dy
       for (int64_t i = begin; i < end; ++i) {
         out[i] = Convert<T>(Convert<A>(dy[i]) * GeluDerivative(Convert<A>(z[i])));
@@ -51,7 +51,7 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const T* from = dy.data<T>();
   B* to = out.data<B>();
-  VectorisedParallelFor(columns, kColumns, [=](int64_t begin, int64_t end) {
+  VectorisedParallelFor<T>(columns, kColumns, [=](int64_t begin, int64_t end) {
     double total[kColumns] = {};
     const int64_t n = end - begin;
     for (int64_t row = 0; row < rows; row += kRun) {

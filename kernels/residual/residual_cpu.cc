@@ -11,7 +11,7 @@ void ResidualForwardCpu(Stream, const Tensor& x, const Tensor& branch, const Ten
     using A = Acc<T>;
     const T *a = x.data<T>(), *b = branch.data<T>();
     T* out = y.data<T>();
-    VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         out[i] = Convert<T>(Convert<A>(a[i]) + Convert<A>(b[i]));
       }

@@ -26,7 +26,7 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
       }
     };
     if (steps[0] == 1) {
-      DispatchSteps(steps[1], steps[2], [=](auto a, auto b) { row(One(), a, b); });
+      DispatchSteps<T>(steps[1], steps[2], [=](auto a, auto b) { row(One(), a, b); });
     } else {
       row(steps[0], steps[1], steps[2]);
     }
