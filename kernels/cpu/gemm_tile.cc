@@ -86,10 +86,16 @@ dnnl::cpu_isa OneDnnIsa() {
   static const dnnl::cpu_isa isa = [] {
     using enum InstructionSet;
     const InstructionSet used = UsedInstructionSet();
-    dnnl::set_max_cpu_isa(used == kAvx2         ? dnnl::cpu_isa::avx2
-                          : used == kAvx512     ? dnnl::cpu_isa::avx512_core_vnni
-                          : used == kAvx512Bf16 ? dnnl::cpu_isa::avx512_core_bf16
-                                                : dnnl::cpu_isa::avx512_core_amx);
+    const dnnl::status status =
+        dnnl::set_max_cpu_isa(used == kAvx2         ? dnnl::cpu_isa::avx2
+                              : used == kAvx512     ? dnnl::cpu_isa::avx512_core_vnni
+                              : used == kAvx512Bf16 ? dnnl::cpu_isa::avx512_core_bf16
+                                                    : dnnl::cpu_isa::avx512_core_amx);
+    if (status != dnnl::status::success && used != CpuInstructionSet()) {
+      throw InputError(StrCat("LOCKSTEP_MAX_CPU_ISA=", ToString(used),
+                              " comes too late: this program used oneDNN before it multiplied "
+                              "with Lockstep; leave the limit out, or let Lockstep be first"));
+    }
     return dnnl::get_effective_cpu_isa();
   }();
   return isa;
