@@ -2,7 +2,13 @@
 
 #include <sstream>
 
-namespace lockstep::internal {
+namespace lockstep {
+
+int ExitCodeOf(const std::exception& error) {
+  return dynamic_cast<const InputError*>(&error) != nullptr ? 2 : 1;
+}
+
+namespace internal {
 
 void PrintText(std::ostream& out, const void* characters) {
   out << static_cast<const char*>(characters);
@@ -37,4 +43,5 @@ void ThrowCheckFailure(const char* file, int line, const char* condition,
                      message.empty() ? "" : ": ", message, ". This is a bug in Lockstep."));
 }
 
-}  // namespace lockstep::internal
+}  // namespace internal
+}  // namespace lockstep

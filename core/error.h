@@ -1,6 +1,7 @@
 // Errors that say what, where and how to fix it. Usable from .cu files: no fmt.
 #pragma once
 
+#include <exception>
 #include <initializer_list>
 #include <iosfwd>
 #include <stdexcept>
@@ -39,6 +40,10 @@ class OutOfMemoryError : public Error {
  public:
   using Error::Error;
 };
+
+// What a program returns that ends with the error: 2 for an InputError, which the user can mend by
+// another command line or another file, else 1.
+int ExitCodeOf(const std::exception& error);
 
 namespace internal {
 

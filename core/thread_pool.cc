@@ -10,6 +10,7 @@
 
 #include "core/chunk_queue.h"
 #include "core/error.h"
+#include "core/system/processors.h"
 
 namespace lockstep {
 namespace {
@@ -116,7 +117,7 @@ ThreadPool& Pool() {
   if (ThreadPool* pool = pool_pointer.load(std::memory_order_acquire)) return *pool;
   std::lock_guard lock(pool_mutex);
   if (!PoolSlot()) {
-    PoolSlot() = std::make_unique<ThreadPool>(std::max(1u, std::thread::hardware_concurrency()));
+    PoolSlot() = std::make_unique<ThreadPool>(UsableProcessors());
     pool_pointer.store(PoolSlot().get(), std::memory_order_release);
   }
   return *PoolSlot();

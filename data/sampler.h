@@ -23,7 +23,7 @@ Order ParseOrder(std::string_view name);
 std::string_view Name(Order order);
 
 // The samples of a step. Sample indices count from 0 over the whole run: micro-batch m of step s
-// has the batch_size samples from (s * micro_batches + m) * batch_size on, whichever rank computes
+// has the batch_size samples from FirstSample(s, m) on, whichever rank computes
 // it.
 struct BatchLayout {
   int64_t batch_size = 1;     // samples per micro-batch
@@ -32,12 +32,14 @@ struct BatchLayout {
   // affects when a sample is read, never which samples a micro-batch has.
   std::vector<int64_t> micro_order = {};
   bool document_mask = false;  // whether batches say where documents begin: Batch::first_key
+  // Of a run whose first steps had another size: by how many samples these were more.
+  int64_t samples_more = 0;
 
   // Throws ArgumentError unless the sizes are >= 1 and micro_order names existing micro-batches
   // without repetition.
   void Check() const;
   int64_t FirstSample(int64_t step, int64_t micro_batch) const {
-    return (step * micro_batches + micro_batch) * batch_size;
+    return samples_more + (step * micro_batches + micro_batch) * batch_size;
   }
   int64_t SamplesPerStep() const { return micro_batches * batch_size; }
 };

@@ -177,13 +177,16 @@ class DocumentEncoder {
 }  // namespace
 
 Dataset FromText(std::string_view text, const std::string& name, const DatasetOptions& options) {
-  if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
   Dataset dataset;
   dataset.name = name;
   dataset.fingerprint = Sha256Of(text);
   const bool is_char = MakesCharTokenizer(options);
   if (!is_char) SetTokenizer("", options, &dataset);
-  if (is_char || dataset.tokenizer->name() != "byte") RequireUtf8(text, name);
+  const bool is_text = is_char || dataset.tokenizer->name() != "byte";
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (is_text && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (text.empty()) throw InputError(StrCat(name, ": the file is empty; expected text"));
+  if (is_text) RequireUtf8(text, name);
   if (is_char) SetTokenizer(text, options, &dataset);
   const size_t split = SplitPosition(text, *dataset.tokenizer, options.val_fraction);
   dataset.train = EncodePart(*dataset.tokenizer, text, 0, split, name);

@@ -108,6 +108,14 @@ WorkPtr ProcessGroup::AllGather(const Tensor& input, const Tensor& output,
   return SubmitCollective(std::move(call), purpose);
 }
 
+void ProcessGroup::BumpVersions(const Call& call) const {
+  const bool only_read = call.collective.kind == CollectiveKind::kBroadcast && call.root == rank();
+  if (call.output.defined() && !only_read) call.output.storage().BumpVersion();
+  for (const Transfer& t : call.transfers) {
+    if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
+  }
+}
+
 WorkPtr ProcessGroup::Broadcast(const Tensor& tensor, int root, const std::string& purpose) {
   CheckTensor("broadcast", "the tensor", tensor);
   CheckRank("broadcast", "the root", root);

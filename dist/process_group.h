@@ -165,6 +165,8 @@ class ProcessGroup {
   // Makes the group of these world ranks; each of them calls it. No operation may be in progress.
   virtual std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members,
                                                  const GroupOptions& options) = 0;
+  // Bumps the versions of the tensors that the call writes. A broadcast only reads its root's.
+  void BumpVersions(const Call& call) const;
   // The number of the next call that all ranks make.
   int64_t NextSequence() { return ++sequence_; }
 

@@ -81,7 +81,7 @@ TEST(LlamaTrain, OptionsMustAgreeWithTheWeights) {
         "model.norm_eps=0.5", "model.rope_theta=7.0", "model.tie_embeddings=true",
         "model.bias=true"}) {
     const Result run = RunProgram(FineTune(kWeights, out, {"--" + option}));
-    EXPECT_EQ(run.exit_code, 1) << option;
+    EXPECT_EQ(run.exit_code, 2) << option;
     const std::string key = option.substr(0, option.find('='));
     EXPECT_THAT(run.err, HasSubstr("leave " + key + " out")) << option;
   }

@@ -200,14 +200,14 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
   if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
   const Result run =
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
-  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_THAT(run.err, testing::AllOf(HasSubstr("has 8.00 MiB"),
                                       HasSubstr("What would fit: --train.batch_size="),
                                       HasSubstr("The plan: ")));
   EXPECT_THAT(run.out, testing::Not(HasSubstr("there are")));
   const Result dry = Train("out", kDevice, kGpt2, {"--train.batch_size=400", "--dry_run"},
                            {{"CUDASIM_MEMORY", memory}});
-  EXPECT_EQ(dry.exit_code, 1) << dry;
+  EXPECT_EQ(dry.exit_code, 2) << dry;
   EXPECT_THAT(dry.out, testing::ContainsRegex("there are +8.00 MiB"));
   EXPECT_EQ(dry.err, run.err);
 }

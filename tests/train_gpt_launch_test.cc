@@ -3,10 +3,12 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
 #include <iterator>
 #include <sstream>
 #include <thread>
 
+#include "core/error.h"
 #include "core/io/file.h"
 #include "tests/rank_runs.h"
 
@@ -37,7 +39,7 @@ TEST_F(LaunchedRuns, AreTheSameAsByHand) {
 TEST_F(LaunchedRuns, PointToTheLauncherForItsOptions) {
   Arguments arguments = Train("out", {"--nproc=2", "--max-restarts=1"});
   const Result r = RunProgram(arguments);
-  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.exit_code, 2);
   EXPECT_EQ(r.err,
             "train_gpt: --max-restarts=1 is an option of the launcher: launch --nproc=2 "
             "--max-restarts=1 -- train_gpt ...\n");
@@ -130,6 +132,28 @@ TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
   EXPECT_THAT(r.out, HasSubstr("[0] step 2000/2000"));
 }
 
+// Ctrl-Z, docker pause: the time for which all were stopped does not count.
+TEST_F(LaunchedRuns, GoOnWhereTheyWereStoppedAsAWhole) {
+  Arguments arguments = {"models/train_gpt", "--nproc=3"};
+  for (const std::string& a :
+       Train("out", {"--train.steps=3000", "--train.log_every=1", "--dist.timeout=5",
+                     "--train.eval_every=0", "--train.sample_every=0", "--checkpoint.every=0"})) {
+    if (a != "models/train_gpt") arguments.push_back(a);
+  }
+  Subprocess launch(arguments);
+  launch.WaitForOutput(" 5/3000");
+  std::vector<pid_t> all = {launch.pid()};
+  std::ifstream children(StrCat("/proc/", launch.pid(), "/task/", launch.pid(), "/children"));
+  for (pid_t pid; children >> pid;) all.push_back(pid);
+  ASSERT_EQ(all.size(), 4u);
+  for (const pid_t pid : all) kill(pid, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(8));
+  for (const pid_t pid : all) kill(pid, SIGCONT);
+  const Result r = launch.Wait();
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("[0] step 3000/3000"));
+}
+
 // What cannot be trained is refused only once; a run that a rank's death found finished is not.
 TEST_F(LaunchedRuns, RestartsOnlyWhatAnotherStartMayMend) {
   const auto launch = [](const std::string& script, const Arguments& train) {
@@ -144,11 +168,10 @@ TEST_F(LaunchedRuns, RestartsOnlyWhatAnotherStartMayMend) {
   EXPECT_EQ(r.exit_code, 0) << r;
   EXPECT_THAT(r.err, AllOf(HasSubstr("(restart 1 of"), Not(HasSubstr("(restart 2 of"))));
   EXPECT_TRUE(PathExists(Path("out/DONE")));
-  for (const auto& [arguments, code] : {std::pair(train, 1),
-                                        {Train("x", {"--init_from=nowhere"}), 1},
-                                        {Train("x", {"--train.recompute=blok"}), 2}}) {
+  for (const Arguments& arguments :
+       {train, Train("x", {"--init_from=nowhere"}), Train("x", {"--train.recompute=blok"})}) {
     const Result refused = launch("exec \"$@\"", arguments);
-    EXPECT_EQ(refused.exit_code, code) << refused;
+    EXPECT_EQ(refused.exit_code, 2) << refused;
     EXPECT_THAT(refused.err, Not(HasSubstr("restarting all ranks"))) << refused;
   }
 }

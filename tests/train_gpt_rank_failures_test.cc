@@ -184,7 +184,7 @@ TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
   const auto other = Train(
       "elsewhere", {"--train.steps=10", "--optim.lr=0.5", "--threads=2", "--train.eval_every=3"});
   for (const Result& r : Wait(Start({all, all, other}))) {
-    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.exit_code, 2);
     EXPECT_THAT(r.err, AllOf(HasSubstr("rank 2 was started with different options from rank 0"),
                              HasSubstr("optim.lr: "), HasSubstr(" -> 0.5"),
                              HasSubstr("train.eval_every: 10 -> 3")));
@@ -197,12 +197,12 @@ TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
 TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
   Run(2, "out", {"--train.steps=10"});
   for (const Result& r : Wait(Start(2, Train("out", {"--train.steps=10"})))) {
-    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.exit_code, 2);
     EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
   }
   for (const Result& r : Wait(Start(4, Train("split", {"--train.steps=10", "--train.batch_size=4",
                                                        "--train.global_batch_size=12"})))) {
-    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.exit_code, 2);
     EXPECT_THAT(r.err, HasSubstr("use train.global_batch_size = 16, or train.batch_size = 3, "
                                  "or at most 3 ranks"));
   }
@@ -252,7 +252,7 @@ TEST_F(RankFailures, AllNameWhatOneRankCannotOpen) {
     all[static_cast<size_t>(rank)] = missing;
     const auto results = Wait(Start(all));
     for (size_t r = 0; r < results.size(); ++r) {
-      EXPECT_EQ(results[r].exit_code, 1);
+      EXPECT_EQ(results[r].exit_code, 2);
       EXPECT_THAT(results[r].err,
                   AllOf(HasSubstr("missing.txt"), testing::Not(HasSubstr("gave up"))));
       const bool says_who = results[r].err.find(StrCat("rank ", rank, ": ")) != std::string::npos;

@@ -40,7 +40,7 @@ TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
   Processes first = Start(2, endless);
   first[0]->WaitForOutput("step       15/");
   for (const Result& refused : Wait(Start(2, endless))) {
-    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_EQ(refused.exit_code, 2) << refused;
     EXPECT_THAT(refused.err, AllOf(HasSubstr("in use by another run"),
                                    HasSubstr("process " + std::to_string(first[0]->pid()))));
   }
@@ -93,7 +93,7 @@ TEST_F(Ranks, OnlyAModelThatTheRunHasMadeIsReplaced) {
   const Arguments full = {"--parallel.shard=full"};
   const auto refused = [&](int step, const std::string& why) {
     for (const Result& r : Wait(Start(2, Train("out", until(step, full))))) {
-      EXPECT_EQ(r.exit_code, 1) << r;
+      EXPECT_EQ(r.exit_code, 2) << r;
       EXPECT_THAT(r.err, AllOf(HasSubstr(why), HasSubstr("--out_dir")));
     }
   };
@@ -147,7 +147,7 @@ TEST_F(Ranks, WhatFollowsTheLastCheckpointIsMadeUpFor) {
     EXPECT_TRUE(PathExists(Path("out/best/DONE")) && PathExists(Path("out/latest/DONE")));
   }
   for (const Result& r : Wait(Start(2, Train("out", options)))) {
-    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.exit_code, 2);
     EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
   }
 }

@@ -426,7 +426,7 @@ TEST_F(Ranks, AnotherNumberOfRanksContinuesExactlyOrRefuses) {
   // Without a global batch size the number of ranks decides how much a step trains on.
   KillAfterCheckpoint(Start(2, Train("other", {"--train.steps=100000"})), "other", 10);
   for (const Result& r : Wait(Start(1, Train("other", {"--train.steps=100000"})))) {
-    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(r.exit_code, 2);
     EXPECT_THAT(r.err, AllOf(HasSubstr("was trained with 64 tokens a step, but 1 rank of this "
                                        "configuration make 32"),
                              HasSubstr("train.global_batch_size")));

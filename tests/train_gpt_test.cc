@@ -243,7 +243,7 @@ TEST_F(TrainGpt, ARunWithoutItsReportNamesNoneAndMakesItLater) {
 TEST_F(TrainGpt, WhatNoSwapSpaceWouldHoldIsRefused) {
   const std::vector<std::string> huge = {"--model.n_embd=100000", "--model.n_layer=100"};
   const Result run = Train("out", huge);
-  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_THAT(run.err, AllOf(HasSubstr("this run needs "), HasSubstr(" TiB, and this machine has"),
                              testing::Not(HasSubstr("warning: this run"))));
   EXPECT_FALSE(PathExists(Path("out/metrics.jsonl")));
@@ -276,7 +276,7 @@ TEST_F(TrainGpt, ASecondTrainerInTheFolderIsRefused) {
   Subprocess first(Arguments("out", endless));
   first.WaitForOutput("step       20/");
   const Result second = Train("out", endless);
-  EXPECT_EQ(second.exit_code, 1) << second;
+  EXPECT_EQ(second.exit_code, 2) << second;
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
   EXPECT_THAT(second.err, AllOf(HasSubstr("in use by another run"),
@@ -358,7 +358,7 @@ TEST_F(TrainGpt, TrainsOnTokensOfAMissingTokenizer) {
   EXPECT_THAT(sample.err, HasSubstr("--tokenizer="));
   // A requested vocabulary that is broken is still an error, and so is a missing one for text.
   const Result text = Train("text", {"--data.tokenizer=gpt2"}, nowhere);
-  EXPECT_EQ(text.exit_code, 1) << text;
+  EXPECT_EQ(text.exit_code, 2) << text;
   EXPECT_THAT(text.err, HasSubstr("needs GPT-2's vocabulary"));
 }
 
@@ -367,7 +367,7 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   const std::string before = Bytes("out", 40);
   const auto refused = [&](std::vector<std::string> more, const std::string& why) {
     const Result run = Train("out", std::move(more));
-    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(run.exit_code, 2);
     EXPECT_THAT(run.err, AllOf(HasSubstr(why), HasSubstr("--out_dir=")));
     EXPECT_EQ(Bytes("out", 40), before);
   };
@@ -377,10 +377,10 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   // A run that goes on from another's checkpoint, later than all there, or with none of its own.
   ASSERT_EQ(Train("other", {"--seed=3", "--train.steps=50"}).exit_code, 0);
   const std::string resume = "--checkpoint.resume=" + Path("other");
-  refused({resume, "--train.steps=60"}, "other/latest is not of that run");
+  refused({resume, "--train.steps=60"}, "other/checkpoints/step-00000050 is not of that run");
   RenameDurably(Path("out/checkpoints"), Path("kept"));
   const Result mixed = Train("out", {resume, "--train.steps=60"});
-  EXPECT_EQ(mixed.exit_code, 1) << mixed;
+  EXPECT_EQ(mixed.exit_code, 2) << mixed;
   EXPECT_THAT(mixed.err, HasSubstr(Path("out/config.toml")));
   RenameDurably(Path("kept"), Path("out/checkpoints"));
   // Started there, and killed before the first checkpoint, it may begin again.
@@ -402,7 +402,7 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
   EXPECT_THAT(run.out, HasSubstr("1 layers, 2 heads, width 16, context 16"));
   const Result other = RunProgram({"models/train_gpt", "--init_from=" + Path("first/latest"),
                                    "--model.n_layer=3", "--out_dir=" + Path("third")});
-  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("leave model.n_layer out"));
   // A byte that a disk has changed is noticed by whatever reads it.
   const std::string file = Path("first/latest/model.safetensors");
@@ -416,7 +416,7 @@ TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
         {"models/train_gpt", "--init_from=" + first, "--eval_only", "--train.eval_batches=2"},
         {"models/sample_gpt", "--checkpoint=" + first, "--tokens=3"}}) {
     const Result damaged = RunProgram(arguments);
-    EXPECT_EQ(damaged.exit_code, 1) << damaged;
+    EXPECT_EQ(damaged.exit_code, 2) << damaged;
     EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is corrupted"));
   }
 }
@@ -605,7 +605,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
 TEST_F(TrainGpt, MismatchedCheckpointIsExplained) {
   ASSERT_EQ(Train("a").exit_code, 0);
   const Result run = Train("b", {"--checkpoint.resume=" + Path("a"), "--model.n_embd=32"});
-  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, AllOf(HasSubstr("model.n_embd"), HasSubstr("have 16")));
 }
 
@@ -617,7 +617,7 @@ TEST_F(TrainGpt, ACheckpointOfOtherStateIsExplained) {
     more.insert(more.end(), bf16.begin(), bf16.end());
     more.insert(more.end(), {"--checkpoint.resume=" + Path("a"), "--train.steps=20"});
     const Result run = Train("b", more);
-    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_EQ(run.exit_code, 2) << run;
     EXPECT_THAT(run.err, AllOf(HasSubstr(why), HasSubstr("--init_from=" + Path("a"))));
   };
   refused({"--optim.master_weights=false"}, "master_weights = true");
@@ -626,7 +626,7 @@ TEST_F(TrainGpt, ACheckpointOfOtherStateIsExplained) {
 
 TEST(SampleGpt, ExplainsBadInput) {
   const Result run = RunProgram({"models/sample_gpt", "--checkpoint=/nonexistent"});
-  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("/nonexistent"));
 }
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "core/error.h"
 #include "core/io/file.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/launch_options.h"
@@ -36,6 +37,6 @@ int main(int argc, char** argv) {
     return dist::Launch(*options);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "launch: %s\n", e.what());
-    return 1;
+    return ExitCodeOf(e);
   }
 }

@@ -43,6 +43,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "plan: %s\n", e.what());
-    return 2;
+    return ExitCodeOf(e);
   }
 }

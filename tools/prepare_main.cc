@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/prepare/manifest.h"
 #include "data/prepare/prepare.h"
@@ -223,8 +224,8 @@ void RequireNotPrepared(const std::string& path) {
   if (!IsDirectory(path) || !data::HasManifest(path)) return;
   throw InputError(
       data::ReadManifest(path)->complete()
-          ? StrCat(path, ": this is prepared already: train on it, train_gpt --data.path=", path,
-                   ", or name the texts it was made from")
+          ? StrCat(path, ": this is prepared already: train on it, train_gpt --data.path=",
+                   ShellWord(path), ", or name the texts it was made from")
           : StrCat(path, ": prepare has not finished this folder: repeat the command that began ",
                    "it, or name the texts it is made from"));
 }
@@ -336,6 +337,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "prepare: %s\n", e.what());
-    return 2;
+    return ExitCodeOf(e);
   }
 }

@@ -115,15 +115,57 @@ void RemoveQuietly(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+// The path with the names under which what is being written will be known: "a/b" of "a/.b.tmp", and
+// "checkpoints/step-00000010/x" of "checkpoints/.tmp-step-00000010-123/x".
+std::string FinalPath(std::string_view path) {
+  constexpr std::string_view kBefore = ".tmp-", kAfter = ".tmp";
+  std::string known;
+  while (!path.empty()) {
+    const size_t slash = std::min(path.find('/'), path.size());
+    std::string_view name = path.substr(0, slash);
+    if (name.starts_with(kBefore)) {
+      name.remove_prefix(kBefore.size());
+      // Of a checkpoint, without the writer's number.
+      const size_t step = name.find("step-");
+      if (step != name.npos) name = name.substr(step, name.find('-', step + 5) - step);
+    } else if (name.size() > 1 + kAfter.size() && name.front() == '.' && name.ends_with(kAfter)) {
+      name = name.substr(1, name.size() - 1 - kAfter.size());
+    }
+    known += name;
+    if (slash < path.size()) known += '/';
+    path.remove_prefix(std::min(slash + 1, path.size()));
+  }
+  return known;
+}
+
+}  // namespace
+
 void ThrowIoError(std::string_view operation, const std::string& path, int error,
                   int64_t bytes_needed) {
   const char* symbol = strerrorname_np(error);
   const std::string hint = Hint(error, path, bytes_needed);
-  throw IoError(StrCat("cannot ", operation, " ", path.empty() ? "\"\"" : path, ": ",
+  throw IoError(StrCat("cannot ", operation, " ", path.empty() ? "\"\"" : FinalPath(path), ": ",
                        std::generic_category().message(error), " (",
                        symbol != nullptr ? symbol : "unknown error", ").", hint.empty() ? "" : " ",
                        hint));
 }
+
+namespace {
+
+// A program that was started with a closed standard stream (`>&-`) would open a file of its own in
+// its place, and then print into it.
+[[gnu::constructor]] void OpenStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+      [[maybe_unused]] const int null =
+          open("/dev/null", O_RDWR);  // the lowest number that is free
+    }
+  }
+}
+
+}  // namespace
 
 // ---- Reading ----
 
@@ -399,14 +441,29 @@ std::vector<std::string> ListDirectory(const std::string& path) {
   return names;
 }
 
+namespace {
+// Whether a failed look at a path says that nothing is there, and not that it cannot be seen.
+bool SaysAbsent(int error) { return error == ENOENT || error == ENOTDIR; }
+}  // namespace
+
 bool PathExists(const std::string& path) {
   struct stat info;
-  return lstat(path.c_str(), &info) == 0;
+  if (lstat(path.c_str(), &info) == 0) return true;
+  if (!SaysAbsent(errno)) ThrowIoError("look at", path, errno);
+  return false;
+}
+
+FileIdentity IdentityOf(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) ThrowIoError("look at", path, errno);
+  return {info.st_dev, info.st_ino};
 }
 
 bool IsDirectory(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (stat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode);
+  if (!SaysAbsent(errno)) ThrowIoError("look at", path, errno);
+  return false;
 }
 
 int64_t FileSize(const std::string& path) { return OpenForReading(path).size(); }

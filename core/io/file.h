@@ -103,6 +103,13 @@ void ReadFileInPieces(const std::string& path,
 void ReplaceFile(const std::string& path, const std::function<void(FileWriter&)>& write);
 // The same for contents in memory.
 void WriteFileAtomically(const std::string& path, std::string_view contents);
+// Which file or folder a path leads to, whatever it is called. IoError.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+FileIdentity IdentityOf(const std::string& path);
+
 // Where a file is built that will be renamed to `path`: "a/.b.tmp" of "a/b".
 std::string TemporaryName(const std::string& path);
 

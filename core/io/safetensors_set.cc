@@ -6,11 +6,28 @@
 #include "core/io/safetensors.h"
 
 namespace lockstep {
+namespace {
+
+void RefusePickles(const std::string& folder) {
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!PathExists(JoinPath(folder, name))) continue;
+    throw InputError(
+        StrCat(JoinPath(folder, name),
+               ": weights in Python's pickle format, which run code when they are ",
+               "read, and there is no model.safetensors. Convert them once, in Python: ",
+               "transformers.AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"));
+  }
+}
+
+}  // namespace
 
 SafetensorsSet SafetensorsSet::Open(const std::string& path) {
   if (IsDirectory(path)) {
+    // As transformers: an index beside the single file is what an earlier save has left.
     const std::string index = JoinPath(path, "model.safetensors.index.json");
-    if (PathExists(index)) return OpenIndex(path, index);
+    const bool single = PathExists(JoinPath(path, "model.safetensors"));
+    if (!single && PathExists(index)) return OpenIndex(path, index);
+    if (!single) RefusePickles(path);
   }
   SafetensorsSet set;
   set.source_ = IsDirectory(path) ? JoinPath(path, "model.safetensors") : path;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/system/shell_word.h"
 #include "data/prepare/manifest.h"
 #include "data/text/decompressor.h"
 #include "data/token_shards.h"
@@ -91,14 +92,15 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
   RequireDistinct(files);
   for (const std::string& file : files) {
     if (file.ends_with(".bin")) {
-      throw InputError(
-          StrCat(file, ": this is a token file by its name, and text is wanted here; to ",
-                 "train on it, name no other kinds of files: train_gpt --data.path=", file));
+      throw InputError(StrCat(
+          file, ": this is a token file by its name, and text is wanted here; to ",
+          "train on it, name no other kinds of files: train_gpt --data.path=", ShellWord(file)));
     }
     if (const std::string folder = ParentPath(file);
         BaseName(file) == kManifestName && HasManifest(folder)) {
-      throw InputError(StrCat(file, ": this is the manifest of a folder that prepare made, and no ",
-                              "text; to train on the folder: train_gpt --data.path=", folder));
+      throw InputError(
+          StrCat(file, ": this is the manifest of a folder that prepare made, and no ",
+                 "text; to train on the folder: train_gpt --data.path=", ShellWord(folder)));
     }
   }
   if (files.size() > 1 && std::ranges::find(files, "-") != files.end()) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dist/content_hash.h"
+#include "dist/control/awake_clock.h"
 
 namespace lockstep::dist {
 namespace {
@@ -225,6 +226,7 @@ ControlPlane::Milliseconds ControlPlane::Silence() const {
 
 void ControlPlane::Beat() {
   if (failure() || told_) return;
+  AwakeClock::now();  // keeps it from taking a quiet time for a stop
   const Frame beat{.from = rank()};
   Broadcast(beat);
   if (parent_) parent_->Send(beat);

@@ -20,14 +20,15 @@ struct Rendezvous {
   std::string secret;
   // The folder in which rank 0 says where it listens; empty: at master_addr.
   std::string store_folder;
-  // "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", or "" for a process on its own.
+  // "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK", or "" for a process on its own.
   std::string source;
 };
 
 // Reads the first of these that is set:
 //   RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE]      torchrun, tools/launch
-//   OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE  mpirun
+//   OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE  mpirun of Open MPI
 //   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_STEP_TASKS_PER_NODE  srun
+//   PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS   mpirun of MPICH and Intel MPI
 // and then MASTER_ADDR, MASTER_PORT (default 29500; under Slurm the first host of
 // SLURM_JOB_NODELIST and a port derived from SLURM_JOB_ID), LOCKSTEP_SECRET and LOCKSTEP_STORE_DIR.
 // With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) its agent occupies MASTER_PORT, and

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dist/content_hash.h"
+#include "dist/control/awake_clock.h"
 #include "dist/control/failure_board.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
@@ -94,10 +95,7 @@ class HostGroup : public ProcessGroup {
 
   WorkPtr Submit(Call call) override {
     leaving_ = call.collective.kind == CollectiveKind::kLeave;
-    if (call.output.defined()) call.output.storage().BumpVersion();
-    for (const Transfer& t : call.transfers) {
-      if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
-    }
+    BumpVersions(call);
     auto work = std::make_shared<HostWork>(call.collective, call.purpose, name(), world_rank());
     if (recorder()) recorder()->Submit(name(), call.collective, call.purpose);
     {
@@ -198,7 +196,7 @@ class HostGroup : public ProcessGroup {
   // reports.
   Answers<std::vector<int>> ShareLost(const std::vector<int>& mine) {
     board_.ShareLost(mine);
-    const auto deadline = Clock::now() + kLostRanksDelay;
+    const auto deadline = AwakeClock::now() + kLostRanksDelay;
     Answers<std::vector<int>> lost;
     do {
       lost = board_.Lost();
@@ -209,7 +207,7 @@ class HostGroup : public ProcessGroup {
       });
       // That peer timed out, and is about to report which ranks it waited for.
       if (by_timeout) WaitForFailure(kTimeoutsDelay + 2 * kOtherReportsDelay);
-    } while (std::ssize(lost.by_rank) < size() && Clock::now() < deadline &&
+    } while (std::ssize(lost.by_rank) < size() && AwakeClock::now() < deadline &&
              !WaitForFailure(std::chrono::milliseconds(20)));
     return lost;
   }
@@ -226,7 +224,7 @@ class HostGroup : public ProcessGroup {
   }
 
   void AllowForPause() {
-    if (patience_.Renew()) transport_->Extend(Clock::now() + options().timeout);
+    if (patience_.Renew()) transport_->Extend(AwakeClock::now() + options().timeout);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }
@@ -257,7 +255,7 @@ class HostGroup : public ProcessGroup {
 
   void Run(const Call& call) {
     const Collective& c = call.collective;
-    const auto deadline = Clock::now() + options().timeout;
+    const auto deadline = AwakeClock::now() + options().timeout;
     if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
     std::vector<PairTraffic> traffic;
     if (c.count < 0) traffic = TrafficOf(call.input_counts, call.output_counts);

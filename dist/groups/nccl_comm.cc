@@ -13,7 +13,7 @@
 namespace lockstep::dist {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {

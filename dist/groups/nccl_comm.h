@@ -13,6 +13,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "dist/collective.h"
+#include "dist/control/awake_clock.h"
 #include "dist/groups/nccl_api.h"
 #include "dist/groups/nccl_work.h"
 #include "dist/process_group.h"
@@ -79,8 +80,7 @@ class NcclComm {
   template <class F>
   void Run(const char* what, const Stream& stream, const F& call,
            std::optional<std::chrono::milliseconds> timeout = std::nullopt);
-  void WaitUntilDone(const char* what, ncclResult_t result,
-                     std::chrono::steady_clock::time_point deadline);
+  void WaitUntilDone(const char* what, ncclResult_t result, AwakeClock::time_point deadline);
 
   const Device device_;
   const std::chrono::milliseconds timeout_;

@@ -178,7 +178,7 @@ class NcclGroup : public ProcessGroup {
     Note(c, call.purpose);
     needs_ = watch_.Called(call.transfers);
     if (options().check_every_call) CheckCall(call);
-    if (call.output.defined()) call.output.storage().BumpVersion();
+    BumpVersions(call);
     const Stream caller = CurrentStream(device_);
     const bool captured = IsCapturing(caller);
     Event ready(device_);
@@ -251,7 +251,6 @@ class NcclGroup : public ProcessGroup {
   static std::vector<NcclComm::Part> TransfersOf(const Call& call) {
     std::vector<NcclComm::Part> parts;
     for (const Transfer& t : call.transfers) {
-      if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
       if (t.tensor.numel() == 0) continue;
       parts.push_back({t.direction, t.tensor.raw_data(), t.tensor.bytes(), t.peer});
     }

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "dist/control/awake_clock.h"
 #include "dist/control/failure_board.h"
 #include "dist/flight/flight_log.h"
 #include "dist/groups/nccl_comm.h"
@@ -92,12 +93,11 @@ class NcclWatch {
   // ranks that have not called it; `needs` as of NcclWork, `where` it waits, or "". If all of those
   // wait for others themselves, it returns for the first seconds: they may know better.
   void FailForTimeout(const Collective& c, const std::string& purpose, const TransferCounts& needs,
-                      const std::string& where,
-                      std::optional<std::chrono::steady_clock::time_point> since);
+                      const std::string& where, std::optional<AwakeClock::time_point> since);
 
  private:
   friend class NcclWatchdog;
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
 
   // Called by the watchdog at short intervals.
   void Look();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "dist/control/awake_clock.h"
 #include "dist/control/control_plane.h"
 #include "dist/process_group.h"
 
@@ -16,7 +17,7 @@ namespace lockstep::dist {
 // (dist/groups/pause.h), for at most an hour. Thread-safe.
 class Patience {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   // Longer pauses no longer count.
   static constexpr auto kLongestPause = std::chrono::hours(1);
 

@@ -13,10 +13,12 @@
 #include <mutex>
 #include <utility>
 
+#include "dist/control/awake_clock.h"
+
 namespace lockstep::dist {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 // How long a rank that has lost a peer continues to send to the others.
@@ -229,7 +231,9 @@ class TcpTransport : public Transport {
               static_cast<short>((t.in.empty() ? 0 : POLLIN) | (t.out.empty() ? 0 : POLLOUT)), 0};
       }
     }
-    poll(fds.data(), fds.size(), PollTimeout(until));
+    // Looks again soon: this process may be stopped meanwhile.
+    const auto time = std::min<Clock::duration>(until - Clock::now(), std::chrono::seconds(1));
+    poll(fds.data(), fds.size(), PollTimeout(std::chrono::steady_clock::now() + time));
     eventfd_t ignored;
     if (fds[0].revents != 0) eventfd_read(event_.fd(), &ignored);
     size_t i = 1;

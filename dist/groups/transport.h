@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "dist/control/awake_clock.h"
 
 namespace lockstep::dist {
 
@@ -28,7 +29,7 @@ class TransportError : public Error {
 // both sides know their sizes. Only one thread calls Run; any may call Interrupt and Extend.
 class Transport {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
+  using Deadline = AwakeClock::time_point;
   struct Outgoing {
     int peer;
     const void* data;

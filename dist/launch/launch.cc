@@ -24,6 +24,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
+#include "core/system/processors.h"
 #include "dist/collective.h"
 #include "dist/control/rendezvous.h"
 #include "dist/control/socket.h"
@@ -105,12 +106,20 @@ class Signals {
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&set, number);
+    struct sigaction hangup;  // ignored under nohup
+    if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+      sigaddset(&set, SIGHUP);
+    }
     sigprocmask(SIG_BLOCK, &set, &before_);
+    pipe_before_ = signal(SIGPIPE, SIG_IGN);
     fd_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     if (fd_.fd() < 0) throw Error(StrCat("signalfd: ", std::strerror(errno)));
   }
-  ~Signals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~Signals() {
+    signal(SIGPIPE, pipe_before_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
@@ -126,6 +135,7 @@ class Signals {
 
  private:
   sigset_t before_;
+  sighandler_t pipe_before_ = SIG_DFL;
   FileDescriptor fd_;
 };
 
@@ -148,6 +158,11 @@ class Attempt {
     while (std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->running(); })) {
       Wait();
       for (int number; (number = signals_.Next()) != 0;) PassOn(number);
+      if (signal_ == 0 && OutputIsClosed()) {
+        Say("nobody reads the output any more: the ranks are told to end");
+        PassOn(SIGTERM);
+        signal_ = SIGPIPE;
+      }
       for (auto& r : ranks_) r->Reap();
       // After a signal ranks end one by one, and the last may still be writing a checkpoint.
       if (!first_failure_ && signal_ == 0 && Failed() != nullptr) {
@@ -200,7 +215,7 @@ class Attempt {
  private:
   std::unique_ptr<RankProcess> Start(int number, int local, int port, const std::string& secret) {
     const int rank = options_.node_rank * nproc_ + local;
-    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const int cores = UsableProcessors();
     RankProcess::Options o{.command = options_.command, .rank = rank};
     o.inherits_stdout = options_.only_rank_0_prints && rank == 0;
     o.environment = {{"RANK", StrCat(rank)},
@@ -241,8 +256,16 @@ class Attempt {
     }
   }
 
-  // A user who asks a third time no longer wants to wait for checkpoints.
+  bool OutputIsClosed() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->out().is_closed(); });
+  }
+
+  // A user who asks a third time no longer wants to wait for checkpoints. Signals within a second
+  // are one: `timeout` sends one to this process and one to its group.
   void PassOn(int number) {
+    constexpr std::chrono::seconds kOneSignal(1);
+    if (signals_passed_on_ > 0 && Clock::now() - last_signal_ < kOneSignal) return;
+    last_signal_ = Clock::now();
     signal_ = number;
     SignalAll(++signals_passed_on_ < 3 ? number : SIGKILL);
   }
@@ -282,6 +305,7 @@ class Attempt {
   std::optional<Clock::time_point> first_failure_;
   std::optional<Clock::time_point> told_to_end_;
   int signal_ = 0, signals_passed_on_ = 0;
+  Clock::time_point last_signal_;
 };
 
 }  // namespace
@@ -313,10 +337,10 @@ int Launch(const LaunchOptions& options) {
   }
 }
 
-void TellLauncher(const std::exception& error) noexcept {
+bool TellLauncher(const std::exception& error) noexcept {
   try {
     const auto fd = EnvironmentVariable(RankProcess::kReportVariable);
-    if (!fd) return;
+    if (!fd) return false;
     constexpr size_t kLongest = 16384;  // fits into a pipe
     bool consequence = false;
     if (const auto* const failure = dynamic_cast<const CollectiveError*>(&error)) {
@@ -328,9 +352,18 @@ void TellLauncher(const std::exception& error) noexcept {
                                    {"consequence", consequence},
                                    {"input_error", input_error}};
     const std::string text = DumpJson(report);
-    [[maybe_unused]] const ssize_t n = write(std::stoi(*fd), text.data(), text.size());
-  } catch (...) {  // stderr has it too
+    return write(std::stoi(*fd), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  } catch (...) {
+    return false;
   }
+}
+
+int EndWith(const char* program, const std::exception& error) {
+  std::fflush(stdout);
+  const int code = ExitCodeOf(error);
+  const bool refused = dynamic_cast<const InputError*>(&error) != nullptr;
+  if (!TellLauncher(error) || !refused) std::fprintf(stderr, "%s: %s\n", program, error.what());
+  return code;
 }
 
 }  // namespace lockstep::dist

@@ -39,7 +39,12 @@ struct LaunchOptions {
 int Launch(const LaunchOptions& options);
 
 // For ranks: tells the launcher, if there is one, the text of the exception that ends this rank,
-// and whether it is a consequence of another rank's failure. Call it in main()'s last catch.
-void TellLauncher(const std::exception& error) noexcept;
+// and whether it is a consequence of another rank's failure. Call it in main()'s last catch. False
+// if there is no launcher.
+bool TellLauncher(const std::exception& error) noexcept;
+
+// What main()'s last catch returns: tells the launcher and stderr, but not the latter what all
+// ranks refuse (an InputError), which the launcher says once. The result is ExitCodeOf(error).
+int EndWith(const char* program, const std::exception& error);
 
 }  // namespace lockstep::dist

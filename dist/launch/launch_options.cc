@@ -8,14 +8,20 @@
 namespace lockstep::dist {
 namespace {
 
-// HOST:PORT, or only HOST.
+// HOST:PORT, or only HOST; an IPv6 address is in brackets. Port 0 is torchrun's for any free one.
 void ReadEndpoint(const std::string& text, LaunchOptions* o) {
-  const size_t colon = text.rfind(':');
+  const size_t bracket = text.starts_with("[") ? text.find(']') : std::string::npos;
+  const size_t colon = text.find(':', bracket == std::string::npos ? text.rfind(':') : bracket);
   o->master_addr = text.substr(0, colon);
+  if (bracket != std::string::npos) o->master_addr = text.substr(1, bracket - 1);
   if (colon != std::string::npos)
-    o->master_port = ReadWhole("the port of --rdzv", text.substr(colon + 1), 1);
+    o->master_port = ReadWhole("the port of --rdzv", text.substr(colon + 1), 0);
   if (o->master_addr.empty() || o->master_port > 65535)
     throw InputError(StrCat("--rdzv is '", text, "'; it must be HOST:PORT"));
+  if (o->master_port == 0 && colon != std::string::npos && o->nnodes > 1) {
+    throw InputError(StrCat("--rdzv is '", text, "', but the machines must agree on a port: write ",
+                            "one, such as ", o->master_addr, ":29500"));
+  }
 }
 
 }  // namespace
@@ -53,7 +59,6 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
       ->check(CLI::PositiveNumber);
   app.add_option("--log_dir,--log-dir", o.log_dir, "folder for each rank's output");
   app.add_option("--grace", grace, "seconds that ranks have to end after SIGTERM")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   // torchrun's options without meaning here: there is only one kind of rendezvous.
   std::string backend, id;
@@ -75,6 +80,10 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
     throw InputError(
         "--standalone is for one machine and picks the port itself: omit --nnodes, "
         "--rdzv and --master_port");
+  }
+  constexpr double kDay = 86400;
+  if (!(grace >= 0 && grace <= kDay)) {  // nan is neither
+    throw InputError(StrCat("--grace is ", grace, "; it must be seconds, from 0 to ", kDay));
   }
   o.grace = std::chrono::milliseconds(static_cast<int64_t>(grace * 1e3));
   o.command = app.remaining();

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
-#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/system/environment.h"
+#include "core/system/processors.h"
 
 namespace lockstep::dist {
 namespace {
@@ -38,8 +38,7 @@ int ReadWhole(const std::string& what, const std::string& text, int least) {
 }
 
 int ReadNproc(const std::string& text) {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  if (text == "cpu") return cores;
+  if (text == "cpu") return UsableProcessors();
   if (text == "auto") return std::max(1, RealGpus());
   if (text == "gpu") {
     if (RealGpus() > 0) return RealGpus();
@@ -47,40 +46,48 @@ int ReadNproc(const std::string& text) {
         StrCat("--nproc=gpu: there is no GPU", cuda::kSimulated ? " in a simulated build" : "",
                "; give a number, and pass --device=sim to the program for simulated GPUs"));
   }
+  // More than any machine has use for, and few enough for its process table.
+  constexpr int kMost = 4096;
   try {
-    return ReadWhole("--nproc", text, 1);
+    const int ranks = ReadWhole("--nproc", text, 1);
+    if (ranks <= kMost) return ranks;
+    throw InputError(StrCat("--nproc is ", ranks, "; a machine takes at most ", kMost, " ranks"));
   } catch (const InputError& e) {
     throw InputError(StrCat(e.what(), ", or auto, gpu or cpu"));
   }
 }
 
-std::optional<int> LaunchIfAsked(int argc, char** argv, LaunchOptions options) {
-  constexpr std::string_view kOption = "--nproc=";
-  options.command = {argv[0]};  // the same name: one binary may be several programs
+std::optional<int> TakeNproc(const std::string& program, std::vector<std::string>* arguments) {
+  constexpr std::string_view kOption = "--nproc";
   std::optional<std::string> nproc;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.starts_with(kOption)) {
-      nproc = argument.substr(kOption.size());
+  std::vector<std::string> others;
+  for (size_t i = 0; i < arguments->size(); ++i) {
+    const std::string& argument = (*arguments)[i];
+    if (argument.starts_with(StrCat(kOption, "="))) {
+      nproc = argument.substr(kOption.size() + 1);
+    } else if (argument == kOption) {
+      if (++i == arguments->size()) {
+        throw InputError("--nproc needs a value: write --nproc=2, or auto, gpu or cpu");
+      }
+      nproc = (*arguments)[i];
     } else {
-      options.command.push_back(argument);
+      others.push_back(argument);
     }
   }
-  for (const std::string& argument : options.command) {
+  for (const std::string& argument : others) {
     if (IsOptionOfLauncher(argument)) {
-      throw InputError(StrCat(argument, " is an option of the launcher: launch ", kOption,
-                              nproc.value_or("N"), " ", argument, " -- ", BaseName(argv[0]),
-                              " ..."));
+      throw InputError(StrCat(argument, " is an option of the launcher: launch ", kOption, "=",
+                              nproc.value_or("N"), " ", argument, " -- ", program, " ..."));
     }
   }
+  *arguments = std::move(others);
   if (!nproc) return {};
   if (EnvironmentVariable("RANK")) {
-    throw InputError(StrCat(kOption, *nproc,
+    throw InputError(StrCat(kOption, "=", *nproc,
                             " starts ranks, but by the environment variable RANK this process "
                             "already is one: leave the option out"));
   }
-  options.nproc = ReadNproc(*nproc);
-  return Launch(options);
+  return ReadNproc(*nproc);
 }
 
 }  // namespace lockstep::dist

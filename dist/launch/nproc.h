@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dist/launch/launch.h"
 
@@ -16,9 +17,10 @@ int ReadWhole(const std::string& what, const std::string& text, int least);
 // processor) or "auto" (like gpu, but 1 if there is none). Throws InputError.
 int ReadNproc(const std::string& text);
 
-// For programs that start themselves: with --nproc=N (as ReadNproc) among the arguments, runs this
-// program as N ranks on this machine with the other ones, and returns the exit code; else returns
-// nullopt. Throws InputError.
-std::optional<int> LaunchIfAsked(int argc, char** argv, LaunchOptions options = {});
+// For programs that start themselves. Takes --nproc=N (as ReadNproc; also --nproc N) out of the
+// arguments, which are without argv[0], and returns N, or nullopt without it. The program checks
+// the other arguments itself, so that what is wrong with them is said once, and then calls Launch
+// with `argv[0] arguments...` as the command. Throws InputError, also for options of the launcher.
+std::optional<int> TakeNproc(const std::string& program, std::vector<std::string>* arguments);
 
 }  // namespace lockstep::dist

@@ -77,6 +77,7 @@ class Exec {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  signal(SIGPIPE, SIG_DFL);
   // Move the descriptors away from their targets.
   constexpr int kAbove = 16;
   failure = fcntl(failure, F_DUPFD_CLOEXEC, kAbove);
@@ -101,7 +102,11 @@ LineRelay::LineRelay(FileDescriptor pipe, std::string prefix, std::FILE* to, std
 
 void LineRelay::Read() {
   ReadSome();
-  std::fflush(to_);
+  Flush();
+}
+
+void LineRelay::Flush() {
+  if (std::fflush(to_) != 0 && errno == EPIPE) closed_ = true;
   if (file_) std::fflush(file_.get());
 }
 
@@ -110,8 +115,7 @@ void LineRelay::Finish() {
   for (int reads = 0; reads < 16 && ReadSome(); ++reads) {
   }
   PassOn(/*all=*/true);
-  std::fflush(to_);
-  if (file_) std::fflush(file_.get());
+  Flush();
 }
 
 // Returns false if nothing has arrived.
@@ -155,7 +159,9 @@ void LineRelay::Line(std::string_view line, char end) {
     after_return_ = replaces && end == '\r';
     return;
   }
-  std::fprintf(to_, "%s%.*s%c", prefix_.c_str(), static_cast<int>(line.size()), line.data(), end);
+  const int written = std::fprintf(to_, "%s%.*s%c", prefix_.c_str(), static_cast<int>(line.size()),
+                                   line.data(), end);
+  if (written < 0 && errno == EPIPE) closed_ = true;
   if (replaces && !last_.empty()) last_.pop_back();
   last_.emplace_back(line);
   if (last_.size() > kLastLines) last_.pop_front();

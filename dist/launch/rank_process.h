@@ -32,11 +32,14 @@ class LineRelay {
   // Forwards all that has arrived, including an incomplete line.
   void Finish();
   const std::deque<std::string>& last_lines() const { return last_; }
+  // Whether nobody reads the stream any more.
+  bool is_closed() const { return closed_; }
 
  private:
   static constexpr size_t kLongest = 65536;  // bytes
 
   bool ReadSome();
+  void Flush();
   void PassOn(bool all);
   void Line(std::string_view line, char end);
 
@@ -48,6 +51,7 @@ class LineRelay {
   std::FILE* const to_;
   const std::unique_ptr<std::FILE, CloseFile> file_;
   std::string begun_;
+  bool closed_ = false;
   bool after_return_ = false;  // the last forwarded line may be replaced
   std::deque<std::string> last_;
 };

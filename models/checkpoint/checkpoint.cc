@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
+#include "core/system/shell_word.h"
 #include "dist/mesh_parts.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/gpt/hf/hf_format.h"
@@ -26,8 +27,11 @@ std::string ToJson(const TrainerState& s) {
   j["format"] = kFormat;
   j["step"] = s.step;
   j["tokens_seen"] = s.tokens_seen;
+  j["tokens_per_step"] = s.tokens_per_step;
   j["best_val_loss"] = s.best_val_loss;
+  if (!s.measured_on.empty()) j["measured_on"] = s.measured_on;
   j["last_loss"] = s.last_loss;
+  if (s.lr) j["lr"] = *s.lr;
   j["finished"] = s.finished;
   if (s.loss_scale) {
     j["loss_scale"] = {{"scale", s.loss_scale->scale},
@@ -117,10 +121,11 @@ class Collector {
       if (saved && !weights.contains(p.get())) weights[p.get()] = KeepWhole(*p, p->value());
     }
     if (share_.rank != 0) return;
-    const auto weight = [weights](const std::string&, const Parameter& p) {
-      return weights.at(&p);
-    };
-    const auto dtype = [weights](const Parameter& p) { return weights.at(&p).dtype(); };
+    // Each item has a copy of this function.
+    const auto kept =
+        std::make_shared<const std::map<const Parameter*, Tensor>>(std::move(weights));
+    const auto weight = [kept](const std::string&, const Parameter& p) { return kept->at(&p); };
+    const auto dtype = [kept](const Parameter& p) { return kept->at(&p).dtype(); };
     files->tensors = {{adapters ? kAdapterTensors : "model.safetensors",
                        adapters ? ToPeftTensors(model, weight, dtype) : ToHfTensors(model, weight)},
                       {"optimizer.safetensors", std::move(state)}};
@@ -258,6 +263,10 @@ std::string CheckpointOf(const std::string& path) {
   return path;
 }
 
+HeldCheckpoint HoldCheckpoint(const std::string& path) {
+  return HeldCheckpoint(CheckpointOf(path));
+}
+
 std::string WeightsOf(const std::string& path) {
   const auto has = [&](const char* name) { return PathExists(JoinPath(path, name)); };
   const bool whole = has("model.safetensors") || has("model.safetensors.index.json");
@@ -268,7 +277,7 @@ std::string WeightsOf(const std::string& path) {
     throw InputError(StrCat(path, " has adapters of the weights of '", base,
                             "', and there is no such folder: download or restore them there, or ",
                             "link that path to where they are now (ln -s); sample_gpt also takes ",
-                            "--checkpoint=WEIGHTS --adapter=", path));
+                            "--checkpoint=WEIGHTS --adapter=", ShellWord(path)));
   }
   return base;
 }
@@ -327,7 +336,7 @@ void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
     throw InputError(StrCat(path, ": ", e.what(),
                             ". A run with other optim.* options or another train.precision begins "
                             "anew from these weights: --init_from=",
-                            path, " with another out_dir"));
+                            ShellWord(path), " with another out_dir"));
   }
 }
 
@@ -341,10 +350,15 @@ TrainerState ReadTrainerState(const std::string& path) {
   TrainerState s;
   s.step = Field<int64_t>(j, "step", file);
   s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
+  // Up to version 0.2.0, all steps had one size.
+  s.tokens_per_step = j.contains("tokens_per_step") ? Field<int64_t>(j, "tokens_per_step", file)
+                                                    : s.tokens_seen / std::max<int64_t>(s.step, 1);
   // Before 0.2.0 it was null where it was not finite.
   const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
   if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
+  if (j.contains("measured_on")) s.measured_on = Field<std::string>(j, "measured_on", file);
   s.last_loss = Field<double>(j, "last_loss", file);
+  if (j.contains("lr")) s.lr = Field<double>(j, "lr", file);
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
   s.config_toml = Field<std::string>(j, "config", file);

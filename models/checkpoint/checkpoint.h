@@ -25,8 +25,11 @@ namespace lockstep::models {
 struct TrainerState {
   int64_t step = 0;                       // updates made
   int64_t tokens_seen = 0;                // trained on, over all ranks
+  int64_t tokens_per_step = 0;            // of the last step
   double best_val_loss = 0;               // 0: none was finite yet
+  std::string measured_on{};              // what validation losses can be compared with
   double last_loss = 0;                   // training loss of the last update
+  std::optional<double> lr{};             // of the last update; none in older ones
   std::string config_toml{};              // the resolved configuration
   std::string data_fingerprint{};         // of the training and validation tokens
   bool finished = false;                  // nothing is left to do
@@ -44,6 +47,7 @@ struct TrainerState {
 struct CheckpointFiles {
   int64_t step = 0;
   std::optional<double> val_loss;  // of these weights, if it was measured
+  std::string measured_on;         // as in TrainerState
   std::vector<std::pair<std::string, std::vector<SafetensorsItem>>> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
   std::map<std::string, std::string> metadata{};  // of the files of tensors
@@ -80,6 +84,8 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
 // returned unchanged. InputError for a run that has no checkpoint yet, and for RUN/best of a run
 // without one.
 std::string CheckpointOf(const std::string& path);
+// The same, for a process that reads it beside a running trainer.
+HeldCheckpoint HoldCheckpoint(const std::string& path);
 // The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
 // the one to whose weights the adapters belong. InputError if that is not there.
 std::string WeightsOf(const std::string& path);

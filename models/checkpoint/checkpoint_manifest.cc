@@ -19,19 +19,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-// 2 has a val_loss.
-constexpr int kVersion = 2;
+// 2 has a val_loss, 3 also what it was measured on.
+constexpr int kVersion = 3;
 
 Json Body(const CheckpointManifest& manifest) {
   Json files = Json::array();
   for (const CheckpointManifest::File& file : manifest.files) {
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   }
-  Json body = {{"version", manifest.val_loss ? 2 : 1},
+  Json body = {{"version", !manifest.measured_on.empty() ? 3
+                           : manifest.val_loss           ? 2
+                                                         : 1},
                {"step", manifest.step},
                {"serial", manifest.serial},
                {"files", std::move(files)}};
   if (manifest.val_loss) body["val_loss"] = *manifest.val_loss;
+  if (!manifest.measured_on.empty()) body["measured_on"] = manifest.measured_on;
   return body;
 }
 
@@ -59,11 +62,12 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
     manifest.step = IntegerOf(body.at("step"));
     manifest.serial = IntegerOf(body.at("serial"));
     if (body.contains("val_loss")) manifest.val_loss = body.at("val_loss").get<double>();
+    if (body.contains("measured_on")) manifest.measured_on = body.at("measured_on");
     for (const Json& file : body.at("files")) {
       manifest.files.push_back({file.at("name"), IntegerOf(file.at("bytes")), file.at("sha256")});
     }
-  } catch (const Json::exception& error) {
-    throw InputError(StrCat(source, ": damaged: ", error.what()));
+  } catch (const Json::exception&) {
+    throw InputError(StrCat(source, ": damaged: a field is missing or has the wrong type"));
   }
   if (ManifestText(manifest) != text) {
     throw InputError(StrCat(source, ": damaged: its own SHA-256 or its layout is wrong"));

@@ -23,6 +23,7 @@ struct CheckpointManifest {
   // older step and saved again from there.
   int64_t serial = 0;
   std::optional<double> val_loss;  // of its weights, if it was measured; finite
+  std::string measured_on;         // tells what val_loss can be compared with; "" in older ones
   std::vector<File> files;
 };
 

@@ -126,7 +126,7 @@ class SharedSave {
               out.Adopt(ParseManifest(reports[r], StrCat("the report of rank ", r)));
             }
           },
-          files.val_loss);
+          files.val_loss, files.measured_on);
     } catch (const dist::CollectiveError&) {
       throw;
     } catch (...) {

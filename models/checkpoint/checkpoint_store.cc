@@ -1,8 +1,11 @@
 #include "models/checkpoint/checkpoint_store.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <random>
@@ -37,6 +40,31 @@ std::optional<int64_t> StepOf(std::string_view prefix, const std::string& name) 
   if (result.ec != std::errc() || result.ptr != end || step < 0) return std::nullopt;
   if (FolderName(prefix, step) != name) return std::nullopt;
   return step;
+}
+
+// The folder that a link leads to now.
+std::string FollowOnce(const std::string& path) {
+  const std::string link = JoinPath(ParentPath(path), BaseName(path));  // without a last slash
+  std::error_code none;
+  const std::filesystem::path target = std::filesystem::read_symlink(link, none);
+  return none ? path : JoinPath(ParentPath(path), target.string());
+}
+
+// A lock on the whole file, of the kind of FileLock.
+struct flock WholeFile(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Whether a HeldCheckpoint of any process has the folder.
+bool IsHeld(const std::string& folder) {
+  const std::string done = JoinPath(folder, kManifestName);
+  if (!PathExists(done)) return false;
+  const FileDescriptor file = OpenForReading(done);
+  struct flock lock = WholeFile(F_WRLCK);
+  return fcntl(file.fd(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 CheckpointManifest ReadManifest(const std::string& path) {
@@ -109,9 +137,32 @@ struct CheckpointStore::Candidate {
   std::string path;
   CheckpointManifest manifest;
   bool readable = false;    // the manifest can be read
+  bool unreadable = false;  // it may be good
   bool incomplete = false;  // there is no manifest
   std::string problem;      // why the manifest can't be read
 };
+
+HeldCheckpoint::HeldCheckpoint(const std::string& path) {
+  // What the link led to may be removed before it is held, but then the link leads elsewhere.
+  for (;;) {
+    path_ = FollowOnce(path);
+    const std::string done = JoinPath(path_, kManifestName);
+    if (!PathExists(done)) {
+      if (FollowOnce(path) == path_) return;
+      continue;
+    }
+    try {
+      auto file = std::make_shared<FileDescriptor>(OpenForReading(done));
+      struct flock lock = WholeFile(F_RDLCK);
+      fcntl(file->fd(), F_OFD_SETLK, &lock);  // where there are no locks, nobody holds anything
+      if (!PathExists(done)) continue;
+      lock_ = std::move(file);
+      return;
+    } catch (const IoError&) {
+      if (FollowOnce(path) == path_) throw;
+    }
+  }
+}
 
 CheckpointStore::CheckpointStore(std::string out_dir, Options options)
     : out_dir_(std::move(out_dir)),
@@ -148,6 +199,9 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
         candidate.problem = StrCat(JoinPath(candidate.path, kManifestName),
                                    " is for a different step than its folder");
       }
+    } catch (const IoError& error) {
+      candidate.problem = error.what();
+      candidate.unreadable = true;
     } catch (const Error& error) {
       candidate.problem = error.what();
     }
@@ -166,13 +220,16 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
 }
 
 Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
-                                 std::optional<double> val_loss) {
+                                 std::optional<double> val_loss, const std::string& measured_on) {
   LS_CHECK(step >= 0, "checkpoint: the step must not be negative, got ", step);
   MakeDirectories(folder_);
   OrWarn(options_.warn, "leftovers of an earlier save are not removed", [&] { CleanUp(); });
   CheckpointManifest manifest;
   manifest.step = step;
-  if (val_loss && std::isfinite(*val_loss)) manifest.val_loss = val_loss;
+  if (val_loss && std::isfinite(*val_loss)) {
+    manifest.val_loss = val_loss;
+    manifest.measured_on = measured_on;
+  }
   for (const Candidate& candidate : Candidates()) {
     if (!candidate.readable) continue;
     manifest.serial = std::max(manifest.serial, candidate.manifest.serial + 1);
@@ -234,9 +291,14 @@ void CheckpointStore::Link(const std::string& name, const Checkpoint& checkpoint
 std::optional<Checkpoint> CheckpointStore::Best() const {
   std::optional<Checkpoint> best;
   double lowest = 0;
+  std::string measured_on;  // by the newest that says so
   for (const Candidate& candidate : Candidates()) {
     const auto& loss = candidate.manifest.val_loss;
-    if (!candidate.readable || !loss || (best && *loss >= lowest)) continue;
+    if (!candidate.readable || !loss) continue;
+    const std::string& on = candidate.manifest.measured_on;
+    if (measured_on.empty()) measured_on = on;
+    if (!on.empty() && on != measured_on) continue;
+    if (best && *loss >= lowest) continue;
     lowest = *loss;
     best = {candidate.step, candidate.path};
   }
@@ -290,10 +352,18 @@ std::optional<Checkpoint> CheckpointStore::FindNewest(const Warn& warn) const {
       continue;
     }
     std::string problem = candidate.problem;
+    const auto unreadable = [&](const std::string& why) {
+      throw IoError(StrCat(
+          why, " This is the newest checkpoint, and may be good: going on from an ",
+          "older one would replace it. Make ", candidate.path, " readable, or move it away."));
+    };
+    if (candidate.unreadable) unreadable(problem);
     if (candidate.readable) {
       try {
         CheckFiles(candidate.path, candidate.manifest, /*hashes=*/true);
         return Checkpoint{candidate.step, candidate.path};
+      } catch (const IoError& error) {
+        unreadable(error.what());
       } catch (const Error& error) {
         problem = error.what();
       }
@@ -354,6 +424,7 @@ void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path)
       continue;
     }
     if (best && candidate.path == best->path) continue;
+    if (candidate.unreadable || IsHeld(candidate.path)) continue;  // the next save will see
     // Under the new name it is no longer a checkpoint, however much of it a crash leaves.
     const std::string doomed = PathOf(kPrunePrefix, candidate.step);
     RenameDurably(candidate.path, doomed);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,6 +57,18 @@ class CheckpointWriter {
   CheckpointManifest* manifest_;
 };
 
+// The folder behind `path`, a checkpoint or a link to one such as out/latest: it follows the link
+// once, and as long as it exists, a trainer that saves more does not remove the folder.
+class HeldCheckpoint {
+ public:
+  explicit HeldCheckpoint(const std::string& path);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::shared_ptr<const FileDescriptor> lock_;  // of its DONE; null if it has none
+};
+
 class CheckpointStore {
  public:
   // Receives a sentence for the user.
@@ -81,7 +94,7 @@ class CheckpointStore {
   // are unchanged and nothing half-written is left. Failures once the checkpoint is safe (to update
   // `latest`, to remove old ones) are warnings.
   Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
-                  std::optional<double> val_loss = {});
+                  std::optional<double> val_loss = {}, const std::string& measured_on = "");
 
   // Save's last part, which a kill after the commit leaves out: `latest`, `best`, and the removal
   // of older checkpoints. `saved`: the newest one. Failures are warnings.
@@ -96,7 +109,8 @@ class CheckpointStore {
 
   // The most recently saved checkpoint whose files all have the sizes and hashes that were written.
   // Skips damaged and incomplete ones, each with a warning that says what is wrong with which file.
-  // None if there is none; InputError if all are damaged.
+  // None if there is none; InputError if all are damaged. IoError if one cannot be read: it may be
+  // good, and going on from an older one would replace it.
   std::optional<Checkpoint> FindNewest(const Warn& warn) const;
   std::optional<Checkpoint> FindNewest() const { return FindNewest(options_.warn); }
 

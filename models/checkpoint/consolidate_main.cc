@@ -31,7 +31,8 @@ int main(int argc, char** argv) {
              "largest size of a file, in GB; a larger model is written in several, with an index"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     if (to.empty()) throw InputError("say which folder to make: --to=FOLDER");
-    const std::string folder = models::CheckpointOf(checkpoint);
+    const models::HeldCheckpoint held = models::HoldCheckpoint(checkpoint);
+    const std::string& folder = held.path();
     models::CheckpointStore::Verify(folder);
     models::Consolidate(folder, to, std::llround(max_gb * 1e9));
     std::printf("%s is a Hugging Face folder now\n", to.c_str());
@@ -39,6 +40,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "consolidate: %s\n", e.what());
-    return 1;
+    return ExitCodeOf(e);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "core/io/file.h"
 #include "core/system/environment.h"
+#include "core/system/shell_word.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::models {
@@ -38,22 +39,34 @@ void CheckParts(const RunConfig& before, const RunConfig& now, const std::string
 }
 
 // A checkpoint, a run folder, or a link to a checkpoint.
-Checkpoint Locate(const std::string& path) {
+HeldCheckpoint Locate(const std::string& path) {
   const std::string latest = JoinPath(path, "latest");
-  return CheckpointStore::Verify(PathExists(latest) ? latest : path);
+  return HeldCheckpoint(PathExists(latest) ? latest : path);
 }
 
 [[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
   throw InputError(
       StrCat(config.out_dir, " holds another run: ", why,
              "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
-             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
+             ", or continue from it anyway with --checkpoint.resume=", ShellWord(config.out_dir)));
 }
 
 bool LiesIn(const std::string& folder, const std::string& path) {
   namespace fs = std::filesystem;
-  const fs::path relative = fs::canonical(path).lexically_relative(fs::canonical(folder));
+  const fs::path relative =
+      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(folder));
   return !relative.empty() && *relative.begin() != "..";
+}
+
+bool BeginsElsewhere(const RunConfig& config) {
+  return config.checkpoint.resume != "auto" && config.checkpoint.resume != "none";
+}
+
+// Whether a run in out_dir that began from the same checkpoint as `config` has come further.
+bool HasBegunSo(const RunConfig& config) {
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  if (!PathExists(file) || CheckpointStore(config.out_dir).List().empty()) return false;
+  return RunConfigFromToml(ReadFile(file), file).checkpoint.resume == config.checkpoint.resume;
 }
 
 // What is in out_dir and would be overwritten or mixed up by a run that goes on from a checkpoint
@@ -71,7 +84,8 @@ void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
 }
 
 RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
-  const Checkpoint checkpoint = Locate(path);
+  const HeldCheckpoint held = Locate(path);
+  const Checkpoint checkpoint = CheckpointStore::Verify(held.path());
   const TrainerState state = ReadTrainerState(checkpoint.path);
   for (const Checkpoint& c : CheckpointStore(config.out_dir).List()) {
     if (c.step <= state.step) continue;
@@ -84,8 +98,11 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
   CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
-  RunStart start{checkpoint.path, state.step,
-                 StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")")};
+  RunStart start{.checkpoint = checkpoint.path,
+                 .step = state.step,
+                 .note = StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")"),
+                 .accepts_differences = true,
+                 .held = held};
   if (!differences.empty())
     start.note += ", with a different configuration:\n" + ToString(differences);
   return start;
@@ -102,21 +119,30 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
   }
   const auto newest = store.FindNewest(warn);
   if (!newest)
-    return {{},
-            0,
-            StrCat("starting over in ", config.out_dir, ": the run there has no checkpoint yet")};
+    return {.note = StrCat("starting over in ", config.out_dir,
+                           ": the run there has no checkpoint yet")};
   const TrainerState state = ReadTrainerState(newest->path);
+  const RunConfig saved = RunConfigFromToml(state.config_toml, newest->path);
+  if (saved.seed != config.seed) {
+    throw InputError(StrCat(
+        newest->path, " is of another run, with seed = ", saved.seed, " where this one has ",
+        config.seed,
+        ": move it away, or continue from it with --checkpoint.resume=", ShellWord(newest->path)));
+  }
   // A launcher that restarts this run is told that it is finished: its end is only written again.
   const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
   if (state.finished && !restarted && PathExists(EndMark(config.out_dir))) {
     throw InputError(
         StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
                " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
-               ". To train it further: --checkpoint.resume=", config.out_dir, " --train.steps=N"));
+               ". To train it further: --checkpoint.resume=", ShellWord(config.out_dir),
+               " --train.steps=N"));
   }
-  return {newest->path, state.step,
-          StrCat("resuming from ", newest->path, " (step ", state.step,
-                 state.finished ? ", the last one): what was to follow it is made up for" : ")")};
+  const char* const last = ", the last one): what was to follow it is made up for";
+  return {.checkpoint = newest->path,
+          .step = state.step,
+          .note = StrCat("resuming from ", newest->path, " (step ", state.step,
+                         state.finished ? last : ")")};
 }
 
 // "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
@@ -149,6 +175,12 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn) {
+  for (const char* file : {"config.json", "model.safetensors", "adapter_config.json"}) {
+    if (!PathExists(JoinPath(config.out_dir, file))) continue;
+    throw InputError(StrCat("out_dir=", config.out_dir, " is the folder of a model (it has ", file,
+                            "), beside whose files those of a run would be read by nobody: choose "
+                            "another folder with --out_dir="));
+  }
   RequireWritableDirectory(config.out_dir);
   CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
   try {
@@ -157,7 +189,9 @@ RunStart PrepareRunFolder(const RunConfig& config,
     warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
   const std::string& resume = config.checkpoint.resume;
-  if (resume != "auto" && resume != "none") return FromCheckpoint(config, resume);
+  if (BeginsElsewhere(config)) {
+    return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);
+  }
   const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
   if (!has_run && !store.List().empty()) {
     RefuseOther(config, "there are checkpoints, but no config.toml");
@@ -168,9 +202,19 @@ RunStart PrepareRunFolder(const RunConfig& config,
   return Continue(config, store, warn);
 }
 
-void BeginRun(const RunConfig& config) {
+void BeginRun(const RunConfig& config, const RunConfig& settled) {
+  RunConfig stored = config;
+  if (BeginsElsewhere(config) && LiesIn(config.out_dir, config.checkpoint.resume)) {
+    // A choice that was made once: what follows from it is in the folder.
+    stored.checkpoint.resume = "auto";
+    stored.written.erase("checkpoint.resume");
+  }
+  std::string toml = ToToml(stored);
+  const std::vector<OptionDifference> differences = Difference(config, settled);
+  if (!differences.empty()) toml += "\n# Settled by the weights, the data and the other options:\n";
+  for (const OptionDifference& d : differences) toml += StrCat("#   ", d.key, " = ", d.b, "\n");
   RemoveTree(EndMark(config.out_dir));
-  WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), ToToml(config));
+  WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), toml);
 }
 
 void MarkEnd(const std::string& out_dir, int64_t step) {

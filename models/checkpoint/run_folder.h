@@ -13,9 +13,14 @@
 namespace lockstep::models {
 
 struct RunStart {
-  std::optional<std::string> checkpoint;  // to resume from
-  int64_t step = 0;                       // updates already made
-  std::string note;                       // for the user; may be empty
+  std::optional<std::string> checkpoint{};  // to resume from
+  int64_t step = 0;                         // updates already made
+  std::string note{};                       // for the user; may be empty
+  bool accepts_differences = false;         // checkpoint.resume names the checkpoint
+  // Where there is no checkpoint: the main rank's init_from, and the folder behind it; may be
+  // empty.
+  std::string init_from{}, weights{};
+  std::optional<HeldCheckpoint> held{};  // the checkpoint, where another run may remove it
 };
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
@@ -29,14 +34,16 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 //   auto  continues an unfinished run of the same configuration, or starts from scratch in a folder
 //         without a run;
 //   none  starts from scratch in a folder without a run;
-//   path  continues from that checkpoint (or run folder); the note lists differing options.
+//   path  continues from that checkpoint (or run folder); the note lists differing options. A run
+//         that began so, and has made a checkpoint of its own, goes on from that as with auto.
 // If that would touch another run, throws an InputError that lists the differences and what to do.
 // IoError if the folder cannot be written. Damaged checkpoints are reported to `warn`.
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn);
 
-// Writes config.toml into the folder of a run that begins, or goes on. IoError.
-void BeginRun(const RunConfig& config);
+// Writes config.toml into the folder of a run that begins, or goes on, with comments that tell what
+// was `settled` otherwise. IoError.
+void BeginRun(const RunConfig& config, const RunConfig& settled);
 
 // Marks the run as finished, with the file DONE: its last checkpoint and all that follows it is
 // there. Without the mark, the same command goes on from the last checkpoint. IoError.

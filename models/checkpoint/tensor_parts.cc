@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <functional>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <queue>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -17,31 +21,61 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;  // 1 has no strides
 constexpr int64_t kMaxParts = 1'000'000;
 
-// "name[begin:end]".
+// "name[begin:end]" or "name[begin:end:run:stride]".
 struct PartName {
   std::string name;
   int64_t begin = 0, end = 0;
+  int64_t run = 0, stride = 0;  // equal: contiguous
 
-  std::string Text() const { return StrCat(name, "[", begin, ":", end, "]"); }
+  static PartName Of(const std::string& name, int64_t first, int64_t count) {
+    return {name, first, first + count, count, count};
+  }
+  int64_t runs() const { return stride == 0 ? 0 : (end - begin - run) / stride + 1; }
+  int64_t count() const { return runs() * run; }
+  std::string Text() const {
+    const std::string strides = run == stride ? "" : StrCat(":", run, ":", stride);
+    return StrCat(name, "[", begin, ":", end, strides, "]");
+  }
+
+  // Appends elements that follow in the file, if they lie as those before do.
+  bool Append(int64_t first, int64_t count) {
+    if (run != stride) {
+      if (count != run || first != begin + runs() * stride) return false;
+    } else if (first == end) {
+      run = stride = run + count;
+    } else {
+      if (count != run || first < end) return false;
+      stride = first - begin;
+    }
+    end = first + count;
+    return true;
+  }
 
   static std::optional<PartName> Parse(const std::string& text) {
-    const size_t bracket = text.rfind('['), colon = text.find(':', bracket);
-    if (bracket == std::string::npos || colon == std::string::npos || !text.ends_with(']')) {
-      return {};
+    const size_t bracket = text.rfind('[');
+    if (bracket == std::string::npos || !text.ends_with(']')) return {};
+    std::vector<int64_t> numbers;
+    const char *at = text.data() + bracket + 1, *const end = text.data() + text.size() - 1;
+    for (;; ++at) {
+      int64_t number = 0;
+      const auto [next, error] = std::from_chars(at, end, number);
+      if (error != std::errc() || number < 0) return {};
+      numbers.push_back(number);
+      at = next;
+      if (at == end) break;
+      if (*at != ':') return {};
     }
-    PartName part{.name = text.substr(0, bracket)};
-    const auto number = [&](size_t from, size_t to, int64_t* value) {
-      const auto [end, error] = std::from_chars(text.data() + from, text.data() + to, *value);
-      return error == std::errc() && end == text.data() + to;
-    };
-    if (!number(bracket + 1, colon, &part.begin) ||
-        !number(colon + 1, text.size() - 1, &part.end) || part.begin < 0 || part.end < part.begin) {
-      return {};
-    }
-    return part;
+    if (numbers.size() != 2 && numbers.size() != 4) return {};
+    const int64_t length = numbers[1] - numbers[0];
+    PartName part{text.substr(0, bracket), numbers[0], numbers[1], length, length};
+    if (numbers.size() == 4) std::tie(part.run, part.stride) = std::pair(numbers[2], numbers[3]);
+    const bool fits = length == 0 ? part.run == part.stride
+                                  : part.run > 0 && part.stride >= part.run && length >= part.run &&
+                                        (length - part.run) % part.stride == 0;
+    return fits ? std::optional(part) : std::nullopt;
   }
 };
 
@@ -98,11 +132,19 @@ void AddPart(const std::string& name, const Parameter& parameter, const Tensor& 
                 end = numel * (copy.index + 1) / copy.count;
   if (begin == end) return;
   const Tensor kept = keep(flat.Slice(0, begin, end));
-  const auto add = [&](int64_t i, int64_t first, int64_t count) {
-    items->push_back(SafetensorsItem::Of(PartName{name, first, first + count}.Text(),
-                                         kept.Slice(0, i - begin, i - begin + count)));
+  std::optional<PartName> open;
+  int64_t done = 0;
+  const auto add = [&] {
+    items->push_back(SafetensorsItem::Of(open->Text(), kept.Slice(0, done, done + open->count())));
+    done += open->count();
   };
-  parameter.layout().ForEachRun(parameter.logical_shape(), begin, end, add);
+  const auto append = [&](int64_t, int64_t first, int64_t count) {
+    if (open && open->Append(first, count)) return;
+    if (open) add();
+    open = PartName::Of(name, first, count);
+  };
+  parameter.layout().ForEachRun(parameter.logical_shape(), begin, end, append);
+  add();
 }
 
 bool TensorParts::Exist(const std::string& folder) {
@@ -124,7 +166,8 @@ TensorParts TensorParts::Open(const std::string& folder, const std::string& kind
   parts.files_.push_back(SafetensorsFile::Open(parts.source_));
   for (const SafetensorsEntry& entry : parts.files_[0].entries()) {
     const Shape shape = ParseShape(entry.shape, StrCat(parts.source_, ": ", Quoted(entry.name)));
-    parts.tensors_[entry.name] = {entry.dtype(), shape, {{0, shape.numel(), &entry}}};
+    parts.tensors_[entry.name] = {
+        entry.dtype(), shape, {{0, shape.numel(), std::max<int64_t>(shape.numel(), 1), 1, &entry}}};
   }
   return parts;
 }
@@ -132,8 +175,8 @@ TensorParts TensorParts::Open(const std::string& folder, const std::string& kind
 void TensorParts::ReadIndex(const std::string& folder, const std::string& kind) {
   const Json index = ParseJson(ReadFile(source_), source_);
   try {
-    if (const int64_t format = IntegerOf(index.at("format")); format != kFormat) {
-      throw InputError(StrCat(source_, ": format ", format, ", this program reads ", kFormat));
+    if (const int64_t format = IntegerOf(index.at("format")); format < 1 || format > kFormat) {
+      throw InputError(StrCat(source_, ": format ", format, ", this program reads 1 to ", kFormat));
     }
     const int64_t parts = IntegerOf(index.at("parts"));
     if (parts < 1 || parts > kMaxParts) {
@@ -161,16 +204,19 @@ void TensorParts::AddEntry(const SafetensorsEntry& entry) {
   if (it == tensors_.end()) fail("is no part of a tensor that ", source_, " lists");
   Whole& whole = it->second;
   if (entry.dtype() != whole.dtype) fail("is not ", whole.dtype, ", as ", source_, " says");
-  if (entry.shape != std::vector<int64_t>{part->end - part->begin} ||
-      part->end > whole.shape.numel()) {
+  if (entry.shape != std::vector<int64_t>{part->count()} || part->end > whole.shape.numel()) {
     fail("does not have the elements that its name gives, of ", whole.shape.numel());
   }
-  if (part->begin < part->end) whole.ranges.push_back({part->begin, part->end, &entry});
+  if (part->begin == part->end) return;
+  whole.ranges.push_back({part->begin, part->run, part->stride, part->runs(), &entry});
 }
 
 void TensorParts::CheckRanges() {
-  for (auto& [name, whole] : tensors_) {
-    std::ranges::sort(whole.ranges, {}, &Range::begin);
+  for (const auto& [name, whole] : tensors_) {
+    // The runs of all ranges in ascending order: the next of each range.
+    using Run = std::pair<int64_t, const Range*>;
+    std::priority_queue<Run, std::vector<Run>, std::greater<>> next;
+    for (const Range& range : whole.ranges) next.emplace(range.begin, &range);
     int64_t reached = 0;
     const auto expect = [&](int64_t begin) {
       if (begin == reached) return;
@@ -178,9 +224,13 @@ void TensorParts::CheckRanges() {
                               std::max(begin, reached), ") of ", Quoted(name),
                               begin > reached ? " are in no part" : " are in two parts"));
     };
-    for (const Range& range : whole.ranges) {
-      expect(range.begin);
-      reached = range.end;
+    while (!next.empty()) {
+      const auto [begin, range] = next.top();
+      next.pop();
+      expect(begin);
+      reached = begin + range->run;
+      const int64_t following = begin + range->stride;
+      if (range->RunOf(following) >= 0) next.emplace(following, range);
     }
     expect(whole.shape.numel());
   }
@@ -202,16 +252,16 @@ const TensorParts::Whole& TensorParts::Get(const std::string& name) const {
 // Elements [first, first + count), which the caller has checked.
 void TensorParts::Copy(const Whole& from, int64_t first, int64_t count, std::byte* to) {
   const int64_t size = SizeOf(from.dtype);
-  auto range =
-      std::ranges::upper_bound(from.ranges, first, {}, [](const Range& r) { return r.end; });
   while (count > 0) {
-    const int64_t n = std::min(count, range->end - first);
-    std::memcpy(to, range->entry->bytes.data() + (first - range->begin) * size,
+    const auto range =
+        std::ranges::find_if(from.ranges, [&](const Range& r) { return r.RunOf(first) >= 0; });
+    const int64_t run = range->RunOf(first), at = first - range->begin - run * range->stride;
+    const int64_t n = std::min(count, range->run - at);
+    std::memcpy(to, range->entry->bytes.data() + (run * range->run + at) * size,
                 static_cast<size_t>(n * size));
     to += n * size;
     first += n;
     count -= n;
-    ++range;
   }
 }
 

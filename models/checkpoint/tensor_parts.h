@@ -3,15 +3,16 @@
 // A checkpoint that n ranks wrote together has, beside an index, a safetensors file of each rank's
 // weights and one of its optimizer state:
 //
-//   parts.json                                 {"format": 1, "parts": 4, "model": {"wte.weight":
+//   parts.json                                 {"format": 2, "parts": 4, "model": {"wte.weight":
 //                                              {"dtype": "F32", "shape": [50257, 768]}, ...},
 //                                              "optimizer": {...}}
 //   model.part-00000-of-00004.safetensors      "wte.weight[0:9649344]", ...
 //   optimizer.part-00000-of-00004.safetensors  "wte.weight.exp_avg[0:9649344]", ...
 //
 // An entry "name[begin:end]" is one-dimensional: these elements, in row-major order, of the tensor
-// that the index describes. Names are those of Gpt's parameters, whatever the ranks were, so any
-// other ranks read the ranges that they need.
+// that the index describes. Of a matrix whose columns are cut it is "name[begin:end:run:stride]":
+// from begin on, `run` elements every `stride`, up to end. Names are those of Gpt's parameters,
+// whatever the ranks were, so any other ranks read the ranges that they need.
 #pragma once
 
 #include <cstdint>
@@ -72,14 +73,21 @@ class TensorParts {
   Tensor ReadPart(const std::string& name, const Parameter& parameter) const;
 
  private:
+  // `runs` runs of `run` elements, `stride` apart.
   struct Range {
-    int64_t begin = 0, end = 0;
+    int64_t begin = 0, run = 0, stride = 0, runs = 1;
     const SafetensorsEntry* entry = nullptr;
+
+    // The run with the element, or -1.
+    int64_t RunOf(int64_t element) const {
+      const int64_t at = element - begin;
+      return at >= 0 && at / stride < runs && at % stride < run ? at / stride : -1;
+    }
   };
   struct Whole {
     DType dtype = DType::kF32;
     Shape shape;
-    std::vector<Range> ranges;  // ascending, without gaps
+    std::vector<Range> ranges;  // together, each element once
   };
 
   void ReadIndex(const std::string& folder, const std::string& kind);

@@ -23,6 +23,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "export_gpt: %s\n", e.what());
-    return 1;
+    return ExitCodeOf(e);
   }
 }

@@ -9,22 +9,24 @@
 namespace lockstep::models {
 namespace {
 
-std::string FolderOf(const std::string& given) {
-  const std::string path = CheckpointOf(given);
+HeldCheckpoint Hold(const std::string& given) {
+  HeldCheckpoint held = HoldCheckpoint(given);
+  const std::string& path = held.path();
   if (!IsDirectory(path)) throw InputError(StrCat(path, ": there is no such folder"));
   if (!PathExists(JoinPath(path, "config.json")) && !PeftAdapter::Exists(path)) {
     throw InputError(StrCat(path,
                             ": has no config.json: give a checkpoint, the folder of a run that has "
                             "one, or a Hugging Face folder"));
   }
-  return path;
+  return held;
 }
 
 }  // namespace
 
 ModelSource OpenModel(const std::string& path, const std::string& adapter) {
   ModelSource source;
-  source.folder = FolderOf(path);
+  source.held.push_back(Hold(path));
+  source.folder = source.held[0].path();
   VerifyModelAndBase(source.folder);
   if (PeftAdapter::Exists(source.folder)) {
     if (!adapter.empty()) {
@@ -34,7 +36,8 @@ ModelSource OpenModel(const std::string& path, const std::string& adapter) {
     }
     source.adapter_folder = source.folder;
   } else if (!adapter.empty()) {
-    source.adapter_folder = FolderOf(adapter);
+    source.held.push_back(Hold(adapter));
+    source.adapter_folder = source.held[1].path();
     VerifyModel(source.adapter_folder);
   }
   const std::string weights = source.weights_folder = WeightsOf(source.folder);

@@ -3,13 +3,16 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "models/checkpoint/checkpoint_store.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::models {
 
 struct ModelSource {
+  std::vector<HeldCheckpoint> held;
   std::string folder;          // what was opened: a checkpoint or a model's folder
   std::string weights_folder;  // with the weights: the same, or that of the adapters' base
   std::string adapter_folder;  // with adapters of these weights; "": there are none

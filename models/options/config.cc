@@ -356,7 +356,11 @@ void AddRunOptions(Options& options, RunConfig& config) {
                .operational = true,
                .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
                       "chrome://tracing or ui.perfetto.dev; empty: none"});
-  options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
+  options.MarkWritten(config.written);
+  options.OnResolve([&config](Options& resolved) {
+    CheckRun(resolved, config);
+    config.written = resolved.Written();
+  });
 }
 
 DType WeightDType(std::string_view precision) {
@@ -419,6 +423,10 @@ RunConfig RunConfigFromToml(std::string_view toml, const std::string& name) {
   OptionsOf run{RunConfig()};
   run.options.ParseToml(toml, name);
   return run.config;
+}
+
+std::vector<OptionDifference> Compare(const RunConfig& a, const RunConfig& b) {
+  return Compare(OptionsOf(a).options, OptionsOf(b).options);
 }
 
 std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -152,6 +153,9 @@ struct RunConfig {
   ParallelOptions parallel;
   DistOptions dist;
   LogOptions log;
+  // The keys of the options that the user wrote. What else a program sets counts as written when
+  // the configuration is read back from its file.
+  std::set<std::string> written;
 };
 
 // Adds all options of a run, its presets and the checks that span options. `config` must outlive
@@ -174,7 +178,8 @@ int64_t MicroBatches(const TrainOptions& train, int64_t ranks);
 std::string ToToml(const RunConfig& config);
 RunConfig RunConfigFromToml(std::string_view toml, const std::string& name);
 
-// The options in which two runs differ.
+// Every option of two runs, and those in which they differ.
+std::vector<OptionDifference> Compare(const RunConfig& a, const RunConfig& b);
 std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b);
 
 }  // namespace lockstep::models

@@ -10,6 +10,9 @@
 
 namespace lockstep::models {
 
+// The section of a configuration file below which stands what nobody asked for.
+inline constexpr std::string_view kDefaults = "default";
+
 // The whole file; InputError if it can't be read or is too large to be a list of options.
 std::string ReadConfigurationFile(const std::string& path);
 

@@ -50,6 +50,8 @@ Options::Options(ProgramInfo program) : program_(std::move(program)) {
 void Options::Insert(Option option) {
   LS_CHECK(IsKey(option.key), "option key '", option.key,
            "' must be section.key in lower case, digits and '_'");
+  LS_CHECK(option.key != kDefaults && !option.key.starts_with(StrCat(kDefaults, ".")), "option ",
+           option.key, " lies in [", kDefaults, "], where configuration files have what is open");
   LS_CHECK(!Find(option.key), "option ", option.key, " is added twice");
   LS_CHECK(!IsSection(option.key), "option ", option.key, " has the name of a section");
   for (size_t dot = option.key.find('.'); dot != std::string::npos;
@@ -206,21 +208,39 @@ void Options::ParseToml(std::string_view text, const std::string& name) {
   Resolve(ReadToml(text, name, OptionSource::kFile), {}, {});
 }
 
+std::string Options::PresetIn(std::initializer_list<const Assignments*> sources) const {
+  std::string selected = std::get<std::string>(Get(preset_key_).initial);
+  for (const Assignments* assignments : sources)
+    for (const Assignment& assignment : *assignments)
+      if (assignment.option->key == preset_key_) selected = std::get<std::string>(assignment.value);
+  return selected;
+}
+
 void Options::Resolve(const Assignments& file, const Assignments& environment,
                       const Assignments& command_line) {
-  std::string selected;
-  if (!preset_key_.empty()) {
-    selected = std::get<std::string>(Get(preset_key_).initial);
-    for (const Assignments* assignments : {&file, &environment, &command_line})
-      for (const Assignment& assignment : *assignments)
-        if (assignment.option->key == preset_key_)
-          selected = std::get<std::string>(assignment.value);
-  }
+  const std::string in_file = preset_key_.empty() ? "" : PresetIn({&file});
+  const std::string selected =
+      preset_key_.empty() ? "" : PresetIn({&file, &environment, &command_line});
+  // What a file has by default includes its preset, and gives way to another one.
+  if (selected != in_file) ApplyDefaults(file);
   for (const Preset& preset : presets_)
     if (preset.name == selected && !selected.empty())
       Apply(ReadToml(preset.toml, StrCat("preset ", preset.name), OptionSource::kPreset));
-  for (const Assignments* assignments : {&file, &environment, &command_line}) Apply(*assignments);
+  if (selected == in_file) ApplyDefaults(file);
+  Assignments written = file;  // but what is open
+  std::erase_if(written, [](const Assignment& a) { return a.source == OptionSource::kDefault; });
+  Apply(written);
+  Apply(environment);
+  Apply(command_line);
   for (const auto& hook : hooks_) hook(*this);
+}
+
+void Options::ApplyDefaults(const Assignments& file) {
+  for (Assignment assignment : file) {
+    if (assignment.source != OptionSource::kDefault) continue;
+    assignment.source = OptionSource::kFile;
+    if (value(assignment.option->key) != assignment.value) Apply({std::move(assignment)});
+  }
 }
 
 void Options::Apply(const Assignments& assignments) {
@@ -239,6 +259,18 @@ void Options::Apply(const Assignments& assignments) {
 OptionSource Options::source(std::string_view key) const { return Get(key).source; }
 
 bool Options::IsWritten(std::string_view key) const { return source(key) >= OptionSource::kFile; }
+
+std::set<std::string> Options::Written() const {
+  std::set<std::string> keys;
+  for (const Option& option : options_)
+    if (option.listed() && IsWritten(option.key)) keys.insert(option.key);
+  return keys;
+}
+
+void Options::MarkWritten(const std::set<std::string>& keys) {
+  for (const std::string& key : keys)
+    if (Option* option = Find(key)) option->source = OptionSource::kFile;
+}
 
 OptionValue Options::value(std::string_view key) const {
   return std::visit([](const auto* target) { return OptionValue(*target); }, Get(key).target);
@@ -265,8 +297,12 @@ void Options::Derive(std::string_view key, const OptionValue& value, std::string
 }
 
 std::optional<int> Options::Start(int argc, const char* const* argv) {
+  return Start(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+}
+
+std::optional<int> Options::Start(const std::vector<std::string>& arguments) {
   try {
-    Parse({argv + std::min(argc, 1), argv + argc}, ProcessEnvironment());
+    Parse(arguments, ProcessEnvironment());
   } catch (const InputError& error) {
     std::cerr << program_.name << ": " << error.what() << '\n';
     return 2;

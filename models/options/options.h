@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -100,6 +101,7 @@ class Options {
   // done: --help, --version or --print_config was answered on stdout (0), or the error is on
   // stderr (2). Warnings go to stderr.
   std::optional<int> Start(int argc, const char* const* argv);
+  std::optional<int> Start(const std::vector<std::string>& arguments);  // without argv[0]
 
   // Sets every bound variable: defaults < preset < file < environment < command line.
   // `arguments` are without argv[0]. Returns at once on --help or --version.
@@ -120,12 +122,17 @@ class Options {
   // --help, wrapped to `columns`.
   std::string Help(int columns) const;
   // A TOML file that gives the same configuration when read back, optionally with the source of
-  // each value as a comment.
+  // each value as a comment. What the user wrote stands first; all else stands below [default], and
+  // when it is read back, only what has another value there than by default or by the preset counts
+  // as written.
   std::string Dump(bool sources = true) const;
 
   // For one option; an unknown key is an ArgumentError.
   OptionSource source(std::string_view key) const;
   bool IsWritten(std::string_view key) const;  // by the user, not by default or by a preset
+  std::set<std::string> Written() const;
+  // For values that the variables held before they were bound: the user wrote these.
+  void MarkWritten(const std::set<std::string>& keys);
   OptionValue value(std::string_view key) const;
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
 
@@ -137,7 +144,7 @@ class Options {
   void Derive(std::string_view key, const OptionValue& value, std::string_view because);
 
  private:
-  friend std::vector<struct OptionDifference> Difference(const Options& a, const Options& b);
+  friend std::vector<struct OptionDifference> Compare(const Options& a, const Options& b);
 
   struct Option {
     std::string key;
@@ -155,7 +162,7 @@ class Options {
   struct Assignment {
     Option* option;
     OptionValue value;
-    OptionSource source;
+    OptionSource source;  // kDefault: of a file's [default]
     std::string origin;
   };
   using Assignments = std::vector<Assignment>;
@@ -180,7 +187,10 @@ class Options {
   std::string SuggestSection(std::string_view section) const;
   void Resolve(const Assignments& file, const Assignments& environment,
                const Assignments& command_line);
+  std::string PresetIn(std::initializer_list<const Assignments*> sources) const;
+  std::string DumpPart(bool written, bool sources) const;
   void Apply(const Assignments& assignments);
+  void ApplyDefaults(const Assignments& file);
   void Reset();
 
   ProgramInfo program_;
@@ -195,11 +205,13 @@ class Options {
   bool help_ = false, version_ = false, print_config_ = false;
 };
 
-// An option whose value differs, both values as TOML; "(absent)" where one registry lacks it.
+// An option's values in two registries, as TOML; "(absent)" where one of them lacks it.
 struct OptionDifference {
   std::string key, a, b;
   bool operational = false;
 };
+// Every option, and those whose values differ.
+std::vector<OptionDifference> Compare(const Options& a, const Options& b);
 std::vector<OptionDifference> Difference(const Options& a, const Options& b);
 // One "  key: a -> b" per line, for messages.
 std::string ToString(const std::vector<OptionDifference>& differences);

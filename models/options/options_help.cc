@@ -110,42 +110,60 @@ std::string Options::Help(int columns) const {
   return out;
 }
 
-std::string Options::Dump(bool sources) const {
-  std::string out = StrCat("# Configuration of ", program_.name, ", resolved: ", program_.name,
-                           " with this file does the same.\n");
+std::string Options::DumpPart(bool written, bool sources) const {
+  std::string out;
   std::vector<std::string> sections = Sections();
   // TOML requires keys without a section to come first.
   std::stable_partition(sections.begin(), sections.end(), [](const auto& s) { return s.empty(); });
   for (const std::string& section : sections) {
-    if (!section.empty()) out += StrCat("\n[", section, "]\n");
+    std::string lines;
     for (const Option& option : options_) {
       if (!option.listed() || Section(option.key) != section) continue;
+      if (IsWritten(option.key) != written) continue;
       std::string line =
           AsToml(std::string_view(option.key).substr(option.key.rfind('.') + 1), value(option.key));
       if (sources) {
         line.resize(std::max<size_t>(line.size(), 32), ' ');
         line += StrCat("  # ", Name(option.source));
       }
-      out += line + "\n";
+      lines += line + "\n";
     }
+    if (lines.empty()) continue;
+    const std::string name =
+        written ? section : StrCat(kDefaults, section.empty() ? "" : ".", section);
+    if (!name.empty()) out += StrCat("\n[", name, "]\n");
+    out += lines;
   }
   return out;
 }
 
-std::vector<OptionDifference> Difference(const Options& a, const Options& b) {
-  std::vector<OptionDifference> differences;
-  for (const auto& option : a.options_) {
-    if (!option.listed()) continue;
-    const std::string left = ToToml(a.value(option.key));
-    const bool both = b.Find(option.key) != nullptr;
-    const std::string right = both ? ToToml(b.value(option.key)) : "(absent)";
-    if (left != right) differences.push_back({option.key, left, right, option.spec.operational});
+std::string Options::Dump(bool sources) const {
+  return StrCat("# Configuration of ", program_.name, ": ", program_.name,
+                " with this file does the same.\n", DumpPart(true, sources),
+                "\n# Nobody asked for the following: these are defaults and values of presets. A "
+                "line that you\n# change counts as asked for.\n",
+                DumpPart(false, sources));
+}
+
+std::vector<OptionDifference> Compare(const Options& a, const Options& b) {
+  std::vector<OptionDifference> pairs;
+  const auto value = [](const Options& options, const std::string& key) {
+    return options.Find(key) ? ToToml(options.value(key)) : "(absent)";
+  };
+  for (const Options* options : {&a, &b}) {
+    for (const auto& option : options->options_) {
+      const std::string& key = option.key;
+      if (!option.listed() || (options == &b && a.Find(key))) continue;
+      pairs.push_back({key, value(a, key), value(b, key), option.spec.operational});
+    }
   }
-  for (const auto& option : b.options_)
-    if (option.listed() && !a.Find(option.key))
-      differences.push_back(
-          {option.key, "(absent)", ToToml(b.value(option.key)), option.spec.operational});
-  return differences;
+  return pairs;
+}
+
+std::vector<OptionDifference> Difference(const Options& a, const Options& b) {
+  std::vector<OptionDifference> pairs = Compare(a, b);
+  std::erase_if(pairs, [](const OptionDifference& pair) { return pair.a == pair.b; });
+  return pairs;
 }
 
 std::string ToString(const std::vector<OptionDifference>& differences) {

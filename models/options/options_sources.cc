@@ -22,6 +22,16 @@ std::string Replace(std::string text, char from, char to) {
   return text;
 }
 
+// Kubernetes describes each service to each container: of one named lockstep-train it says
+// LOCKSTEP_TRAIN_SERVICE_HOST, LOCKSTEP_TRAIN_PORT=tcp://10.0.0.7:80, LOCKSTEP_TRAIN_PORT_80_TCP,
+// ...
+bool IsOfKubernetes(const std::string& name, const std::string& text) {
+  for (const char* part : {"_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP", "_SCTP"}) {
+    if (name.find(part) != std::string::npos) return true;
+  }
+  return name.ends_with("_PORT") && text.find("://") != std::string::npos;
+}
+
 }  // namespace
 
 std::string ReadConfigurationFile(const std::string& path) {
@@ -42,8 +52,18 @@ std::string ReadConfigurationFile(const std::string& path) {
 
 Options::Assignments Options::ReadToml(std::string_view text, const std::string& name,
                                        OptionSource source) {
+  const bool is_file = source == OptionSource::kFile;
+  // Earlier versions wrote defaults among what was asked for.
+  const bool all_open = is_file && text.starts_with("# Configuration of ") &&
+                        text.substr(0, text.find('\n')).find(", resolved: ") != text.npos;
   Assignments assignments;
-  for (const TomlEntry& entry : models::ReadToml(text, name)) {
+  for (TomlEntry entry : models::ReadToml(text, name)) {
+    bool open = all_open;
+    if (is_file && (entry.key == kDefaults || entry.key.starts_with(StrCat(kDefaults, ".")))) {
+      open = true;
+      entry.key.erase(0, kDefaults.size() + 1);
+      if (entry.key.empty() && std::holds_alternative<TomlSection>(entry.value)) continue;
+    }
     Option* option = Find(entry.key);
     if (option && option->flag) option = nullptr;
     if (std::holds_alternative<TomlSection>(entry.value)) {
@@ -67,7 +87,7 @@ Options::Assignments Options::ReadToml(std::string_view text, const std::string&
     Check(*option, value, StrCat(entry.position, ": ", AsToml(entry.key, value)));
     const std::string origin =
         source == OptionSource::kPreset ? name : entry.position;  // a preset's lines are ours
-    assignments.push_back({option, value, source, origin});
+    assignments.push_back({option, value, open ? OptionSource::kDefault : source, origin});
   }
   return assignments;
 }
@@ -85,7 +105,7 @@ Options::Assignments Options::ReadEnvironment(const Environment& environment) {
           FromText(*it->second, text, OptionSource::kEnvironment, StrCat(name, "=", text)));
       continue;
     }
-    RefuseVariable(name);
+    if (!IsOfKubernetes(name, text)) RefuseVariable(name);
   }
   return assignments;
 }

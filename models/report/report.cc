@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/io/json.h"
 #include "models/report/format.h"
@@ -117,25 +116,17 @@ std::string Samples(const std::vector<TextSample>& samples) {
 }
 
 std::string Configuration(const ReportInput& in) {
-  std::map<std::string, bool> changed;
-  for (const OptionDifference& d : Difference(RunConfig(), in.config)) changed[d.key] = true;
   std::map<std::string, std::string> sections;
   std::vector<std::string> order;
-  std::string section;
-  std::istringstream toml(ToToml(in.config));
-  for (std::string line; std::getline(toml, line);) {
-    if (line.starts_with("[")) {
-      section = line.substr(1, line.find(']') - 1);
-      continue;
-    }
-    const size_t equals = line.find(" = ");
-    if (equals == std::string::npos || line.starts_with("#")) continue;
-    const std::string key = line.substr(0, equals);
-    const bool differs = changed.contains(section.empty() ? key : section + "." + key);
+  for (const OptionDifference& option : Compare(RunConfig(), in.config)) {
+    const size_t dot = option.key.find('.');
+    const bool in_section = dot != std::string::npos;
+    const std::string section = in_section ? option.key.substr(0, dot) : "";
     if (!sections.contains(section)) order.push_back(section);
-    sections[section] += fmt::format(
-        "<tr><td class=\"key\">{}</td><td class=\"set{}\">{}</td></tr>", EscapeHtml(key),
-        differs ? " changed" : "", EscapeHtml(line.substr(equals + 3)));
+    sections[section] +=
+        fmt::format("<tr><td class=\"key\">{}</td><td class=\"set{}\">{}</td></tr>",
+                    EscapeHtml(in_section ? option.key.substr(dot + 1) : option.key),
+                    option.a != option.b ? " changed" : "", EscapeHtml(option.b));
   }
   std::string s =
       "<section class=\"card\"><div class=\"head\"><h2>Configuration</h2><span "

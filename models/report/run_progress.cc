@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 
+#include "core/error.h"
+#include "core/system/shell_word.h"
 #include "models/options/invocation.h"
 #include "models/report/format.h"
 #include "models/report/run_summary.h"
@@ -15,6 +18,8 @@ namespace {
 
 // Of all updates, that a run skips; a scale that is much too high at first is halved once a step.
 constexpr double kManySkips = 0.1;
+
+std::atomic<bool> output_is_closed{false};
 
 std::string CommandOf(const std::string& program) {
   return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
@@ -29,11 +34,15 @@ std::string Describe(const std::optional<PreferenceMetrics>& preference) {
 }  // namespace
 
 void Print(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stdout);
-  std::fflush(stdout);
+  const bool written = std::fputs((line + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (!written && errno == EPIPE) output_is_closed = true;
 }
 
-void Warn(const std::string& message) { fmt::print(stderr, "warning: {}\n", message); }
+void Warn(const std::string& message) {
+  std::fputs(StrCat("warning: ", message, "\n").c_str(), stderr);
+}
+
+bool OutputIsClosed() { return output_is_closed; }
 
 void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory) {
   for (const auto& [name, text] : DescribeRun(setup, model, memory)) {
@@ -89,8 +98,9 @@ void RunProgress::PrintInterrupted(int64_t step, bool on_one_machine) const {
   const int64_t processes = setup_.data_ranks * parallel.pp * parallel.cp * parallel.tp;
   std::string how = " on all machines";
   if (on_one_machine) {
-    how = fmt::format(", or:\n  {} {}/config.toml --out_dir={}{}", CommandOf("train_gpt"), folder,
-                      folder, processes > 1 ? fmt::format(" --nproc={}", processes) : "");
+    how = fmt::format(", or:\n  {} {} --out_dir={}{}", CommandOf("train_gpt"),
+                      ShellWord(folder + "/config.toml"), ShellWord(folder),
+                      processes > 1 ? fmt::format(" --nproc={}", processes) : "");
   }
   Print(fmt::format(
       "interrupted after step {}; checkpoint saved. To continue, run the same command again{}",
@@ -133,7 +143,7 @@ void RunProgress::PrintEnd(const End& end) const {
   Print(
       fmt::format("checkpoint {}/latest; to sample from it:\n"
                   "  {} --checkpoint={}/latest{}",
-                  folder, CommandOf("sample_gpt"), folder,
+                  folder, CommandOf("sample_gpt"), ShellWord(folder),
                   setup_.conversations || setup_.prefers() ? " --chat" : ""));
   if (end.best_checkpoint >= 0 && end.best_checkpoint != end.step)
     Print(fmt::format("the best checkpoint is that of step {}: {}/best", end.best_checkpoint,

@@ -17,6 +17,8 @@ namespace lockstep::models {
 void Print(const std::string& line);
 // "warning: ..." on stderr.
 void Warn(const std::string& message);
+// Whether a line could not be printed because nobody reads any more (`train_gpt | head`).
+bool OutputIsClosed();
 
 // What is trained and how, before the first step.
 void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory);

@@ -39,7 +39,7 @@ std::string ScheduleTitle(const OptimOptions& o, int64_t warmup) {
 // What is said only of a run that trains.
 std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup& s) {
   const RunConfig& c = s.config;
-  const auto tokens = static_cast<double>(s.steps * s.tokens_per_step);
+  const auto tokens = static_cast<double>(s.SamplesBefore(s.steps) * s.sample_tokens());
   return {{"batch", fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step",
                                 c.train.batch_size, s.prefers() ? " pairs of 2" : "", s.window,
                                 s.micro_batches,

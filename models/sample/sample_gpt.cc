@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/io/file.h"
+#include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/world.h"
@@ -271,15 +272,14 @@ struct SampleRanks {
   std::shared_ptr<dist::ProcessGroup> group;
 };
 
-std::vector<PeftAdapter> OpenAdapters(const SampleConfig& c, const std::string& folder, int ranks) {
+std::vector<PeftAdapter> OpenAdapters(const std::vector<HeldCheckpoint>& held,
+                                      const std::string& folder, int ranks) {
   std::vector<PeftAdapter> adapters;
-  for (const std::string& name : c.adapters) {
-    adapters.push_back(PeftAdapter::Open(CheckpointOf(name)));
-  }
+  for (const HeldCheckpoint& one : held) adapters.push_back(PeftAdapter::Open(one.path()));
   if (!adapters.empty() && PeftAdapter::Exists(folder)) {
-    throw InputError(StrCat("--checkpoint=", folder,
-                            " has adapters itself: with --adapter name the ",
-                            "weights that they belong to, --checkpoint=", WeightsOf(folder)));
+    throw InputError(
+        StrCat("--checkpoint=", ShellWord(folder), " has adapters itself: with --adapter name the ",
+               "weights that they belong to, --checkpoint=", ShellWord(WeightsOf(folder))));
   }
   if (adapters.size() > 1 && ranks > 1) {
     throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
@@ -375,10 +375,13 @@ int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const std::string folder = CheckpointOf(c.checkpoint);
+  const HeldCheckpoint held = HoldCheckpoint(c.checkpoint);
+  const std::string& folder = held.path();
+  std::vector<HeldCheckpoint> held_adapters;
+  for (const std::string& adapter : c.adapters) held_adapters.push_back(HoldCheckpoint(adapter));
   if (is_main) {
     VerifyModelAndBase(folder);
-    for (const std::string& adapter : c.adapters) VerifyModel(CheckpointOf(adapter));
+    for (const HeldCheckpoint& adapter : held_adapters) VerifyModel(adapter.path());
   }
   const GptConfig shape = ReadHfConfig(WeightsOf(folder));
   if (c.slide > shape.block_size) {
@@ -390,7 +393,8 @@ int SampleGpt(const SampleConfig& c) {
       FindTokenizer(c, folder, shape.vocab_size, is_main);
   const Device device = DeviceOf(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
-  const std::vector<PeftAdapter> adapters = OpenAdapters(c, folder, rendezvous.world_size);
+  const std::vector<PeftAdapter> adapters =
+      OpenAdapters(held_adapters, folder, rendezvous.world_size);
   if (c.chat && adapters.size() > 1) {
     throw InputError("--chat has a conversation with one adapter: give --adapter once");
   }
@@ -417,19 +421,18 @@ int SampleGpt(const SampleConfig& c) {
     }
     return 0;
   }
-  const auto header = [](const PeftAdapter& adapter) { return StrCat(", ", adapter.folder()); };
   if (base != "model") {  // adapters come before their base is quantised
-    for (const PeftAdapter& adapter : adapters) {
-      GenerateTexts(c, *load(&adapter), *tokenizer, is_main, header(adapter));
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      GenerateTexts(c, *load(&adapters[i]), *tokenizer, is_main, ", " + c.adapters[i]);
     }
     return 0;
   }
   const auto model = load(nullptr);
   AdapterSet set(*model);
   for (const PeftAdapter& adapter : adapters) set.Add(adapter.folder(), adapter);
-  for (const PeftAdapter& adapter : adapters) {
-    set.Use(adapter.folder());
-    GenerateTexts(c, *model, *tokenizer, is_main, header(adapter));
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    set.Use(adapters[i].folder());
+    GenerateTexts(c, *model, *tokenizer, is_main, ", " + c.adapters[i]);
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 // bazel run -c opt //models:sample_gpt -- --checkpoint=out/latest --prompt="..." --tokens=200
-#include <cstdio>
+#include <string>
+#include <vector>
 
-#include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
@@ -10,8 +10,8 @@
 int main(int argc, char** argv) {
   using namespace lockstep;
   try {
-    const auto launched = dist::LaunchIfAsked(argc, argv, {.only_rank_0_prints = true});
-    if (launched) return *launched;
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto nproc = dist::TakeNproc("sample_gpt", &arguments);
     models::EnterInvocationFolder();
     models::SampleConfig config;
     models::Options options({.name = "sample_gpt",
@@ -21,12 +21,13 @@ int main(int argc, char** argv) {
                              .example = "sample_gpt --checkpoint=out/latest --prompt=\"Once\"",
                              .takes_file = false});
     models::AddSampleOptions(options, config);
-    if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    if (const auto exit_code = options.Start(arguments)) return *exit_code;
+    if (nproc) {
+      arguments.insert(arguments.begin(), argv[0]);
+      return dist::Launch({.command = arguments, .nproc = *nproc, .only_rank_0_prints = true});
+    }
     return models::SampleGpt(config);
   } catch (const std::exception& e) {
-    std::fflush(stdout);
-    dist::TellLauncher(e);
-    std::fprintf(stderr, "sample_gpt: %s\n", e.what());
-    return 1;
+    return dist::EndWith("sample_gpt", e);
   }
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "core/error.h"
 
@@ -19,6 +20,10 @@ sigset_t Signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  struct sigaction hangup;
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaddset(&set, SIGHUP);
+  }
   return set;
 }
 
@@ -33,14 +38,22 @@ void Die(int number) {
 }
 
 void WaitForSignals() {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kOneSignal(1);
   const sigset_t set = Signals();
+  Clock::time_point first;
   for (;;) {
     int number = 0;
     if (sigwait(&set, &number) != 0) continue;
     if (stopping) return;
     if (!guarded) Die(number);
-    if (received.exchange(number) == 0) continue;
-    constexpr char kText[] = "\nexiting at once; the newest checkpoint is kept\n";
+    int none = 0;
+    if (received.compare_exchange_strong(none, number)) {
+      first = Clock::now();
+      continue;
+    }
+    if (Clock::now() - first < kOneSignal) continue;
+    constexpr char kText[] = "\nexiting at once: what was trained since the last save is lost\n";
     pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
     // Writing to a stopped terminal, or a pipe that nobody reads, would block.
     if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0) {
@@ -56,6 +69,8 @@ SignalThread::SignalThread() {
   LS_CHECK(!waiting.exchange(true), "there is already a SignalThread, and it takes all signals");
   const sigset_t set = Signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   stopping = false;
   thread_ = std::thread(WaitForSignals);
 }

@@ -5,13 +5,15 @@
 
 namespace lockstep::models {
 
-// Takes SIGINT and SIGTERM for the whole process in a thread that waits for them, so that no signal
-// handler interrupts any code. Make it at the start of main: threads that exist before do not block
-// the signals, and would die of them. At most one at a time.
+// Takes SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) for the whole process in
+// a thread that waits for them, so that no signal handler interrupts any code. SIGPIPE and SIGXFSZ
+// are ignored: what cannot be written is an error where it is written. Make it at the start of
+// main: threads that exist before do not block the signals, and would die of them. At most one at a
+// time.
 //
 // While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
-// checkpoint be written; the second one ends the program at once. Without a guard a signal ends the
-// program as usual.
+// checkpoint be written. Those of the next second belong to it (`timeout` signals a process and its
+// group); a later one ends the program at once. Without a guard a signal ends the program as usual.
 class SignalThread {
  public:
   SignalThread();

@@ -68,4 +68,50 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .n_dense = m.n_dense};
 }
 
+ModelOptions ToModelOptions(const GptConfig& shape, const ModelOptions& model) {
+  ModelOptions m = model;
+  if (m.vocab_size != 0) m.vocab_size = shape.vocab_size;
+  m.n_layer = shape.n_layer;
+  m.n_head = shape.n_head;
+  m.n_embd = shape.n_embd;
+  m.bias = shape.bias;
+  m.tie_embeddings = shape.tie_embeddings;
+  m.n_kv_head = shape.n_kv_head;
+  m.head_dim = shape.head_dim;
+  m.qkv_bias = shape.qkv_bias;
+  m.qk_norm = Name(shape.qk_norm);
+  m.attn_scale = shape.attn_scale;
+  m.attn_softcap = shape.attn_softcap;
+  m.window = shape.window;
+  m.window_pattern = shape.window_pattern;
+  m.n_inner = shape.n_inner;
+  m.norm = Name(shape.norm);
+  m.norm_eps = shape.norm_eps;
+  m.norm_offset = shape.norm_offset;
+  m.norm_place = Name(shape.norm_place);
+  m.activation = Name(shape.activation);
+  m.position = Name(shape.position);
+  m.rope_theta = shape.rope.theta;
+  m.rope_scaling = Name(shape.rope.scaling);
+  m.rope_factor = shape.rope.factor;
+  m.rope_low = shape.rope.low;
+  m.rope_high = shape.rope.high;
+  m.rope_original_length = shape.rope.original_length;
+  m.rope_local_theta = shape.rope_local_theta;
+  m.rope_skip = shape.rope_skip;
+  m.embed_scale = shape.embed_scale;
+  m.logit_softcap = shape.logit_softcap;
+  const nn::MixtureOptions& mixture = shape.mixture;
+  m.n_expert = mixture.n_expert;
+  if (mixture.n_expert == 0) return m;
+  m.n_expert_used = mixture.n_expert_used;
+  m.n_expert_inner = mixture.n_inner;
+  m.n_shared_expert = mixture.n_shared / mixture.n_inner;  // in units of an expert
+  m.shared_gate = mixture.shared_gate;
+  m.n_dense = shape.n_dense;
+  m.router = RouterName(mixture.router);
+  m.router_scale = mixture.router.scale;
+  return m;
+}
+
 }  // namespace lockstep::models

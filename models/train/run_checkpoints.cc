@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/system/shell_word.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/hf_model.h"
 #include "models/checkpoint/tensor_parts.h"
@@ -11,6 +12,7 @@
 #include "models/report/run_progress.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_generation.h"
+#include "models/train/run_optimizer.h"
 
 namespace lockstep::models {
 namespace {
@@ -41,13 +43,28 @@ RunCheckpoints::RunCheckpoints(const RunSetup& setup, const RunRanks& ranks)
     base_ = std::filesystem::canonical(WeightsOf(setup.weights));
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
+  if (ranks.is_main() && !setup.evaluates_only) folder_ = IdentityOf(setup.config.out_dir);
   if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
   if (setup.start.checkpoint) finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
 }
 
+// A folder of the same name would get checkpoints, but not the log that is open, nor the lock.
+void RunCheckpoints::CheckFolder() const {
+  ranks_.OnMain("looking at the run folder", [&] {
+    const std::string& folder = setup_.config.out_dir;
+    if (PathExists(folder) && IdentityOf(folder) == folder_) return;
+    throw IoError(StrCat(folder, " was moved or removed while the run was writing there: bring it ",
+                         "back, and the same command goes on from its last checkpoint"));
+  });
+}
+
 void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Optimizer& optimizer,
                           const SaveOptions& options) {
-  state.tokens_seen = state.step * setup_.tokens_per_step;
+  CheckFolder();
+  state.tokens_seen = setup_.SamplesBefore(state.step) * setup_.sample_tokens();
+  state.tokens_per_step = setup_.tokens_per_step;
+  state.measured_on = setup_.measured_on;
+  if (state.step > 0) state.lr = MakeSchedule(setup_)(state.step - 1);
   state.config_toml = ToToml(setup_.config);
   state.data_fingerprint = setup_.dataset.fingerprint;
   state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();
@@ -65,6 +82,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
     if (!generation_config_.empty())
       files.texts.emplace_back(kGenerationConfig, generation_config_);
     files.val_loss = options.val_loss;
+    files.measured_on = setup_.measured_on;
     return files;
   });
   saving_ = state.step;
@@ -114,7 +132,7 @@ bool RunCheckpoints::Conclude() {
     Warn(in_parts ? StrCat("no new ", folder, "/model: ", e.what(),
                            "; the same command makes it later, and so does consolidate "
                            "--checkpoint=",
-                           folder, " --to=FOLDER")
+                           ShellWord(folder), " --to=FOLDER")
                   : StrCat("an older ", folder, "/model may still be there: ", e.what(),
                            "; the weights of the last step are in ", folder, "/latest"));
     return false;

@@ -52,12 +52,14 @@ class RunCheckpoints {
 
  private:
   void Finish(bool required);
+  void CheckFolder() const;
 
   const RunSetup& setup_;
   const RunRanks& ranks_;
   const CheckpointShare share_;
   CheckpointStore store_;
   CheckpointSaver saver_;
+  FileIdentity folder_;            // of out_dir, on the main rank
   int64_t saving_ = -1;            // the step of the save that is not finished; -1: there is none
   bool waited_ = false;            // a save has had to wait for the one before
   bool finished_ = false;          // TrainerState::finished of the newest checkpoint

@@ -1,11 +1,14 @@
 #include "models/train/run_checks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/system/shell_word.h"
 #include "data/dataset.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
@@ -17,6 +20,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
@@ -132,7 +136,7 @@ void CheckReference(const Options& options, const RunSetup& setup) {
         {"train.objective", key},
         StrCat(options.Describe("train.objective"), " and ", options.Describe(key), ": the ",
                "reference is the model without its adapters, and would lack those of ", folder,
-               ": merge them first (export_gpt --checkpoint=", folder,
+               ": merge them first (export_gpt --checkpoint=", ShellWord(folder),
                " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
   };
   if (const auto& checkpoint = setup.start.checkpoint) {
@@ -238,6 +242,11 @@ void CheckTensorParallel(const RunSetup& setup) {
   const int64_t parts = parallel.tensor_parts();
   if (parts == 1) return;
   const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
+  if (setup.config.lora.base == "nf4") {
+    fail("lora.base = \"nf4\" keeps weights in 4 bits, which are not cut among ",
+         "tensor-parallel ranks: leave parallel.tp and virtual.tp out, or use lora.base = ",
+         "\"model\"");
+  }
   if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
@@ -354,6 +363,32 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
   return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps,
                 setup.steps == 1 ? " step" : " steps", " of this run, which hardly learns before ",
                 "its learning rate has risen: leave it out for a tenth of them, or train longer");
+}
+
+std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
+  const optim::LrSchedule schedule = MakeSchedule(setup);
+  const int64_t begin = setup.start.step;  // the update after `step` has schedule(step)
+  if (begin >= setup.steps) return "";
+  const auto rate = [](double lr) { return fmt::format("{:.1e}", lr); };
+  if (setup.start.checkpoint) {
+    const double before = ReadTrainerState(*setup.start.checkpoint).lr.value_or(schedule(begin));
+    const double now = schedule(begin);
+    if (now > 2 * before && now > 0.01 * setup.config.optim.lr) {
+      return StrCat("the learning rate was ", rate(before), " at step ", begin, " and is ",
+                    rate(now), " now, as if the run had been this long from the start: ",
+                    "for an even, small one use --optim.schedule=constant --optim.lr=",
+                    rate(0.1 * setup.config.optim.lr), "; for a warm-up and a decay of its own ",
+                    "begin anew from the weights, --init_from=", ShellWord(*setup.start.checkpoint),
+                    " with another out_dir");
+    }
+  }
+  const double last = schedule(setup.steps - 1), end = schedule(setup.decay_steps);
+  if (setup.decay_steps > setup.steps && last > 2 * end) {
+    return StrCat(options.Describe("optim.decay_steps"), ", so that the learning rate is still ",
+                  rate(last), " when this run of ", setup.steps,
+                  " steps ends: with --optim.decay_steps=0 it decays to the end of the run");
+  }
+  return "";
 }
 
 std::string NoteOnRate(const Options& options, const RunSetup& setup) {

@@ -46,6 +46,9 @@ void CheckPipeline(const RunSetup& setup);
 std::string NoteOnPlan(const RunSetup& setup);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
+// The same of a learning rate with which a resumed run goes on far above that of its last step, or
+// that has not decayed when the run ends.
+std::string NoteOnDecay(const Options& options, const RunSetup& setup);
 // The same of a default learning rate, where weights are tuned on conversations or pairs.
 std::string NoteOnRate(const Options& options, const RunSetup& setup);
 

@@ -132,13 +132,16 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
   setup->conversations = opened.counts;
 }
 
-int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
-                int64_t samples_per_step) {
-  if (config.train.steps > 0) return config.train.steps;
+int64_t StepsOf(const RunSetup& setup) {
+  const TrainOptions& train = setup.config.train;
+  if (train.steps > 0) return train.steps;
   const int64_t windows =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, sample_tokens).windows_per_epoch();
-  const double samples = config.train.epochs * static_cast<double>(windows);
-  return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
+      data::MakeSampler(setup.dataset, data::Order::kSequential, 0, setup.sample_tokens())
+          .windows_per_epoch();
+  const double samples =
+      train.epochs * static_cast<double>(windows) - static_cast<double>(setup.samples_at_start);
+  const int64_t steps = std::llround(samples / static_cast<double>(setup.samples_per_step()));
+  return std::max<int64_t>(1, setup.start.step + steps);
 }
 
 }  // namespace lockstep::models

@@ -27,7 +27,6 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
               bool conversations, RunSetup* setup);
 
 // Steps of the whole run: train.steps, or as many as train.epochs take.
-int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t sample_tokens,
-                int64_t samples_per_step);
+int64_t StepsOf(const RunSetup& setup);
 
 }  // namespace lockstep::models

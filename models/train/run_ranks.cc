@@ -11,6 +11,7 @@
 
 #include "core/cuda/device.h"
 #include "core/system/environment.h"
+#include "core/system/processors.h"
 #include "dist/groups/agreement.h"
 #include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
@@ -84,8 +85,11 @@ bool MayDiffer(const OptionDifference& difference) {
 
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
   if (config.threads > 0) return static_cast<int>(config.threads);
-  const int all = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, all / std::max(1, rendezvous.local_world_size));
+  const int usable = UsableProcessors(), ranks = std::max(1, rendezvous.local_world_size);
+  // Our launcher's ranks share what it may use. Other launchers may give each rank its own.
+  if (EnvironmentVariable("LOCKSTEP_RESTARTS")) return std::max(1, usable / ranks);
+  const int share = static_cast<int>(std::thread::hardware_concurrency()) / ranks;
+  return std::max(1, std::min(usable, share));
 }
 
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
@@ -280,14 +284,17 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   RunStart start;
   const std::string text = OnEveryRank([&]() -> std::string {
     OnMain("looking into the run folder", [&] { start = decide(); });
-    return StrCat(start.step, " ", start.checkpoint.value_or(""));
+    return StrCat(start.step, " ", start.accepts_differences, "\n", start.checkpoint.value_or(""),
+                  "\n", start.init_from, "\n", start.weights);
   })[0];
   if (is_main()) return start;
   std::istringstream in(text);
   std::string path;
-  in >> start.step;
+  in >> start.step >> start.accepts_differences;
   in.get();
   std::getline(in, path);
+  std::getline(in, start.init_from);
+  std::getline(in, start.weights);
   if (!path.empty()) start.checkpoint = path;
   return start;
 }

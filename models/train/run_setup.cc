@@ -1,6 +1,7 @@
 #include "models/train/run_setup.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/peft/adapter.h"
@@ -44,7 +45,9 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
   if (start.checkpoint) {
     setup.weights = *start.checkpoint;
   } else if (!config.init_from.empty()) {
-    setup.weights = CheckpointOf(config.init_from);
+    // Other machines may have it at another path.
+    const bool same = config.init_from == start.init_from;
+    setup.weights = same ? start.weights : CheckpointOf(config.init_from);
   }
   setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
@@ -108,13 +111,24 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
     setup.model = ToGptConfig(settled.model);
   }
   SettleShape(options, settled, setup);
-  const int64_t samples = setup.micro_batches * config.train.batch_size;
-  setup.steps = StepsOf(settled, setup.dataset, setup.sample_tokens(), samples);
+  if (start.checkpoint) {
+    setup.samples_at_start =
+        ReadTrainerState(*start.checkpoint).tokens_seen / setup.sample_tokens();
+  }
+  setup.steps = StepsOf(setup);
+  const int64_t eval_samples = config.train.eval_batches * config.train.batch_size;  // 0: all
+  setup.measured_on = StrCat(setup.dataset.fingerprint, " ", eval_samples, " ", setup.window, " ",
+                             config.train.objective);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
   setup.warmup = config.optim.warmup;
   if (setup.warmup < 0) {
     setup.warmup = std::min(kWarmup, std::min(setup.steps, setup.decay_steps) / 10);
   }
+  settled.train.steps = setup.steps;
+  settled.optim.decay_steps = setup.decay_steps;
+  settled.optim.warmup = setup.warmup;
+  if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.model.vocab_size;
+  setup.settled = std::move(settled);
   return setup;
 }
 

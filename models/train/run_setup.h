@@ -18,6 +18,7 @@ struct RunSetup {
   // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer); the
   // fields below settle what it leaves open.
   RunConfig config;
+  RunConfig settled;  // with what the weights and the data settled, to be told
   RunStart start;
   // The folder of the weights that it starts from: a checkpoint to resume from, or init_from, of a
   // run's folder its best checkpoint, else the latest (CheckpointOf). Empty: random weights.
@@ -27,16 +28,25 @@ struct RunSetup {
   int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers
   int64_t steps = 0;            // of the whole run
   int64_t decay_steps = 0;
-  int64_t warmup = 0;           // steps
-  int64_t data_ranks = 1;       // each a process, or those of its pp, cp and tp
-  int64_t micro_batches = 1;    // per step, on all ranks together
-  int64_t tokens_per_step = 0;  // of all ranks
+  int64_t warmup = 0;            // steps
+  int64_t data_ranks = 1;        // each a process, or those of its pp, cp and tp
+  int64_t micro_batches = 1;     // per step, on all ranks together
+  int64_t tokens_per_step = 0;   // of all ranks
+  int64_t samples_at_start = 0;  // that the checkpoint was trained on
+  // Validation losses of runs in which it is equal can be compared.
+  std::string measured_on{};
   data::Dataset dataset;
   std::optional<data::ConversationCounts> conversations{};  // that the data set consists of
   bool document_mask = false;   // data.document_mask, and always for conversations
   bool evaluates_only = false;  // --eval_only: there are no steps and no optimizer
   Device device;
   int64_t sample_tokens() const { return rows_per_sample * window; }
+  int64_t samples_per_step() const { return micro_batches * config.train.batch_size; }
+  // The samples of the steps before `step`, at or after the start. Steps before that may have had
+  // another size.
+  int64_t SamplesBefore(int64_t step) const {
+    return samples_at_start + (step - start.step) * samples_per_step();
+  }
   bool prefers() const { return rows_per_sample == 2; }
   int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
   OffloadChoice offload{};    // of train.offload

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/philox.h"
+#include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
+#include "data/token_shards.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -38,19 +41,19 @@ void CheckContinues(const RunSetup& setup) {
   if (state.data_fingerprint != setup.dataset.fingerprint) {
     text = StrCat("the data (", setup.dataset.name, ") is not what ", *setup.start.checkpoint,
                   " was trained on: restore it");
-  } else if (state.tokens_seen != state.step * setup.tokens_per_step) {
-    const int64_t before = state.tokens_seen / std::max<int64_t>(state.step, 1);
-    text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, but ",
-                  setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
-                  " of this configuration make ", setup.tokens_per_step,
-                  ": use as many ranks as before; with train.global_batch_size a run is the same "
-                  "at any number of them");
+  } else if (state.step > 0 && state.tokens_per_step != setup.tokens_per_step) {
+    text =
+        StrCat(*setup.start.checkpoint, " was trained with ", state.tokens_per_step,
+               " tokens a step, but ", setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
+               " of this configuration make ", setup.tokens_per_step,
+               ": use as many ranks as before; with train.global_batch_size a run is the same "
+               "at any number of them");
   } else {
     return;
   }
-  if (setup.config.checkpoint.resume == "auto") {
-    throw InputError(
-        StrCat(text, ", or accept the difference with --checkpoint.resume=", setup.config.out_dir));
+  if (!setup.start.accepts_differences) {
+    throw InputError(StrCat(text, ", or accept the difference with --checkpoint.resume=",
+                            ShellWord(setup.config.out_dir)));
   }
   Warn(text);
 }
@@ -62,7 +65,7 @@ void CheckEvaluation(const Options& options, const RunConfig& config) {
     throw InputError(
         StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
                "--init_from=",
-               config.out_dir, "/latest"));
+               ShellWord(config.out_dir + "/latest")));
   }
   const std::string checkpoint = CheckpointOf(from);
   const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
@@ -80,8 +83,8 @@ void CheckEvaluation(const Options& options, const RunConfig& config) {
   throw InputError(StrCat(
       from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
       data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
-      "embedded corpus: for the run's own, train_gpt ", file, " --eval_only --init_from=", from,
-      "; for others, name them with --data.path"));
+      "embedded corpus: for the run's own, train_gpt ", ShellWord(file),
+      " --eval_only --init_from=", ShellWord(from), "; for others, name them with --data.path"));
 }
 
 // A line for each source of a mixture.
@@ -100,8 +103,8 @@ void PrintMixture(const RunSetup& setup) {
 
 // What is valid, but hardly intended.
 void WarnOf(const Options& options, const RunSetup& setup) {
-  for (const std::string& note :
-       {NoteOnPlan(setup), NoteOnWarmup(options, setup), NoteOnRate(options, setup)}) {
+  for (const std::string& note : {NoteOnPlan(setup), NoteOnWarmup(options, setup),
+                                  NoteOnRate(options, setup), NoteOnDecay(options, setup)}) {
     if (!note.empty()) Warn(note);
   }
 }
@@ -170,14 +173,27 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
+  // The main rank's, until all have read it: another run may be saving there.
+  std::optional<HeldCheckpoint> held;
   const RunStart start = ranks.FromMain([&] {
     RunStart from;
+    // Before what the run folder may have to say.
+    const std::string& path = config.data.path;
+    if (!path.empty() && path != "-") data::ExpandPattern(path);
     if (!only_evaluate) {
       lock = LockRunFolder(config.out_dir, Warn);
       from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
     }
-    if (from.checkpoint) return from;  // verified
-    if (!config.init_from.empty()) VerifyModelAndBase(CheckpointOf(config.init_from));
+    if (from.checkpoint) {  // verified
+      held = std::exchange(from.held, {});
+      return from;
+    }
+    if (!config.init_from.empty()) {
+      held = HoldCheckpoint(config.init_from);
+      from.init_from = config.init_from;
+      from.weights = held->path();
+      VerifyModelAndBase(from.weights);
+    }
     if (!config.lora.init_from.empty()) VerifyModel(config.lora.init_from);
     return from;
   });
@@ -223,6 +239,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
                                        utilization.flops_per_token);
     });
     TrainingLoop loop(setup, memory, utilization, ranks);
+    held.reset();
     return only_evaluate ? loop.EvaluateOnly() : loop.Train();
   } catch (const OutOfMemoryError& e) {
     // The plan fitted, so something else takes memory: what would leave a tenth more of it.

@@ -1,7 +1,7 @@
 // bazel run -c opt //models:train_gpt -- [config.toml] --section.key=value ...
-#include <cstdio>
+#include <string>
+#include <vector>
 
-#include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
@@ -11,8 +11,8 @@
 int main(int argc, char** argv) {
   using namespace lockstep;
   try {
-    if (const auto exit_code = dist::LaunchIfAsked(argc, argv)) return *exit_code;
-    const models::SignalThread signals;
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto nproc = dist::TakeNproc("train_gpt", &arguments);
     models::EnterInvocationFolder();
     models::RunConfig config;
     models::Options options(
@@ -28,12 +28,14 @@ int main(int argc, char** argv) {
                     "only print the validation loss of init_from, on data.path (for a run's own: "
                     "RUN/config.toml) as it would be split and partitioned for training; write no "
                     "files");
-    if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    if (const auto exit_code = options.Start(arguments)) return *exit_code;
+    if (nproc) {
+      arguments.insert(arguments.begin(), argv[0]);  // the same name: one binary may be several
+      return dist::Launch({.command = arguments, .nproc = *nproc});
+    }
+    const models::SignalThread signals;
     return models::TrainGpt(options, config, mode);
   } catch (const std::exception& e) {
-    std::fflush(stdout);
-    dist::TellLauncher(e);
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return 1;
+    return dist::EndWith("train_gpt", e);
   }
 }

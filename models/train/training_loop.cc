@@ -1,5 +1,7 @@
 #include "models/train/training_loop.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -84,7 +86,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
               {.batch_size = config_.train.batch_size,
                .micro_batches = setup.micro_batches,
                .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{},
-               .document_mask = setup.document_mask},
+               .document_mask = setup.document_mask,
+               .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
       trainer_(*model_, optimizer_.get(), MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
@@ -114,7 +117,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
-    best_val_loss_ = state.best_val_loss;
+    if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
+      best_val_loss_ = state.best_val_loss;
+    }
     last_loss_ = state.last_loss;
     unfinished_ = ParseMetrics(state.unfinished_metrics);
   }
@@ -122,7 +127,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 
 int TrainingLoop::Train() {
   ranks_.OnMain("opening its log", [&] {
-    BeginRun(config_);
+    BeginRun(config_, setup_.settled);
     const bool logs_again = setup_.start.step == 0 || unfinished_;
     const int64_t first_step = setup_.start.step + (logs_again ? 0 : 1);
     log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
@@ -234,10 +239,15 @@ void TrainingLoop::End(double seconds, bool complete) {
 // most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
 // it is asked only after steps where something is due, or if `ask` says so.
 int TrainingLoop::Interrupt(bool ask) {
+  int number = InterruptGuard::signal();
+  if (number == 0 && OutputIsClosed()) {
+    number = SIGPIPE;
+    if (interrupt_ == 0) Warn("nobody reads the output any more: the run ends as after Ctrl-C");
+  }
   if (!ranks_.control()) {
-    interrupt_ = InterruptGuard::signal();
+    interrupt_ = number;
   } else if (ask || setup_.device.is_cpu() || Due(trainer_.step())) {
-    const int64_t mine[] = {InterruptGuard::signal(), memory_bytes_};
+    const int64_t mine[] = {number, memory_bytes_};
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
       memory_bytes_ = std::max(memory_bytes_, of_rank[1]);

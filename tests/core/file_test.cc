@@ -14,6 +14,7 @@
 #include "core/io/fault.h"
 #include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
+#include "tests/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -154,6 +155,27 @@ TEST_F(FileTest, ErrorsNameOperationPathReasonAndFix) {
   WriteFileAtomically(Path("large"), Pattern(100));
   EXPECT_THAT(IoErrorOf([&] { ReadFile(Path("large"), 99); }), HasSubstr("larger than the 99"));
   EXPECT_EQ(ReadFile(Path("large"), 100).size(), 100u);
+}
+
+TEST_F(FileTest, ErrorsNameTheFileAndNotItsTemporary) {
+  const auto error = [](const std::string& path) {
+    return test::MessageOf<IoError>([&] { ThrowIoError("write", path, EIO); });
+  };
+  EXPECT_THAT(error("out/.config.toml.tmp"), HasSubstr("write out/config.toml:"));
+  EXPECT_THAT(error("out/checkpoints/.tmp-step-00000010-1234/model.safetensors"),
+              HasSubstr("write out/checkpoints/step-00000010/model.safetensors:"));
+  EXPECT_THAT(error("out/.tmp-model/a.b.tmp"), HasSubstr("write out/model/a.b.tmp:"));
+}
+
+// What cannot be seen is not taken for absent.
+TEST_F(FileTest, OnlyWhatIsNotThereIsAbsent) {
+  const std::string loop = Path("loop");
+  ASSERT_EQ(symlink("loop", loop.c_str()), 0);
+  EXPECT_TRUE(PathExists(loop));
+  EXPECT_THROW(PathExists(loop + "/file"), IoError);
+  EXPECT_THROW(IsDirectory(loop), IoError);
+  EXPECT_FALSE(PathExists(Path("none/file")));
+  EXPECT_FALSE(IsDirectory(Path("none")));
 }
 
 TEST_F(FileTest, PipesAreRefusedWithoutWaiting) {

@@ -60,6 +60,15 @@ TEST_F(DatasetTest, TextIsCutByCharactersAndBytesByBytes) {
   EXPECT_EQ(dataset.val, nullptr);
 }
 
+TEST_F(DatasetTest, AByteOrderMarkIsNoText) {
+  WriteText(path_,
+            "\xEF\xBB\xBF"
+            "abcabcabcabcabcabcabcabc");
+  EXPECT_EQ(OpenDataset(options_).vocab_size, 3);
+  WriteText(path_, "\xEF\xBB\xBF");
+  EXPECT_THAT(OpenError(options_), HasSubstr("empty"));
+}
+
 TEST_F(DatasetTest, ALoadedTokenizerIsUsedInsteadOfANewOne) {
   WriteText(path_, "abcabcabcabcabcabcabc");
   options_.loaded_tokenizer = std::make_shared<CharTokenizer>("abcdef");

@@ -94,6 +94,19 @@ TEST(RendezvousTest, AsMpirunSetsIt) {
   EXPECT_EQ(r.master_addr, "head");
 }
 
+TEST(RendezvousTest, AsMpichAndIntelMpiSetIt) {
+  const Rendezvous r = Read({{"PMI_RANK", "3"},
+                             {"PMI_SIZE", "4"},
+                             {"MPI_LOCALRANKID", "1"},
+                             {"MPI_LOCALNRANKS", "2"},
+                             {"MASTER_ADDR", "head"}});
+  EXPECT_EQ(r.rank, 3);
+  EXPECT_EQ(r.world_size, 4);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 2);
+  EXPECT_EQ(Read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).local_world_size, 2);
+}
+
 TEST(RendezvousTest, AsSrunSetsIt) {
   const Rendezvous r = Read({{"SLURM_PROCID", "6"},
                              {"SLURM_NTASKS", "8"},

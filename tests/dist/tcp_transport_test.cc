@@ -29,9 +29,7 @@ using Cause = TransportError::Cause;
 using Incoming = std::vector<Transport::Incoming>;
 using Outgoing = std::vector<Transport::Outgoing>;
 
-Transport::Deadline In(std::chrono::milliseconds time) {
-  return std::chrono::steady_clock::now() + time;
-}
+Transport::Deadline In(std::chrono::milliseconds time) { return AwakeClock::now() + time; }
 
 // Runs f(rank) on a thread per rank.
 void OnRanks(int size, const std::function<void(int)>& f) {

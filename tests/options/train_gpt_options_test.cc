@@ -133,7 +133,7 @@ TEST_F(TrainGptOptions, NumbersChange) {
 
 TEST_F(TrainGptOptions, DocumentMaskNeedsDocuments) {
   const Result run = RunProgram({"models/train_gpt", "--data.document_mask=true", "--dry_run"});
-  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("the char tokenizer has no token for their ends"));
 }
 
@@ -153,7 +153,7 @@ TEST_F(TrainGptOptions, ValFractionIsRefusedBesideFilesForValidation) {
   for (const std::string& data : {"--data.path=" + folder, "--data.path=" + folder + "/*.bin",
                                   "--data.mix=" + folder + ":1"}) {
     const Result refused = run(data, {half});
-    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_EQ(refused.exit_code, 2) << refused;
     EXPECT_THAT(refused.err, AllOf(HasSubstr("data.val_fraction = 0.5 (command line)"),
                                    HasSubstr(folder), HasSubstr("has files for validation")));
     EXPECT_THAT(run(data, {}).out, HasSubstr("400 training and 400 validation tokens"));
@@ -179,7 +179,7 @@ TEST_F(TrainGptOptions, DataFieldIsRefusedWithoutRows) {
                               {"--data.path=" + Path("documents.bin")},
                               {"--data.mix=" + text + ":1", "--data.tokenizer=byte"}}) {
     const Result refused = run(data);
-    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_EQ(refused.exit_code, 2) << refused;
     EXPECT_THAT(refused.err, AllOf(HasSubstr("data.field = \"body\" (command line) does nothing"),
                                    HasSubstr("leave data.field out")));
   }
@@ -235,7 +235,7 @@ TEST_F(TrainGptOptions, Switches) {
   };
   EXPECT_THAT(out("--help"), HasSubstr("--optim.lr"));
   EXPECT_THAT(out("--version"), HasSubstr("train_gpt of"));
-  EXPECT_THAT(out("--print_config"), HasSubstr("[optim]"));
+  EXPECT_THAT(out("--print_config"), HasSubstr("[default.optim]"));
   EXPECT_THAT(out("--dry_run"), HasSubstr("activations"));
 }
 

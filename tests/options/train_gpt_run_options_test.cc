@@ -28,7 +28,7 @@ TEST_F(TrainGptRunOptions, DeviceChoosesWhereItComputes) {
     EXPECT_THAT(Train({"--device=sim"}).result.out, HasSubstr("computes   on sim:0,"));
   }
   const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
-  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("cuda"));
 }
 
@@ -75,7 +75,8 @@ TEST_F(TrainGptRunOptions, InitFromTakesAFolderOfARun) {
   const TrainingRun& from_best = Train({"--init_from=" + first.folder + "/best"});
   const TrainingRun& from_run = Train({"--init_from=" + first.folder});
   EXPECT_EQ(from_run.Numbers(), from_best.Numbers());
-  EXPECT_THAT(from_run.result.out, HasSubstr("  weights    " + first.folder + "/best\n"));
+  EXPECT_THAT(from_run.result.out,
+              HasSubstr("  weights    " + first.folder + "/checkpoints/step-00000006\n"));
   const TrainingRun& none_best = Train({"--checkpoint.keep_best=false"});
   ASSERT_FALSE(PathExists(none_best.folder + "/best"));
   EXPECT_EQ(Train({"--init_from=" + none_best.folder}).Numbers(),
@@ -235,7 +236,7 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
     return RunProgram(all, {{"CUDASIM_MEMORY", "12M"}});
   };
   const Result none = run("none"), automatic = run("auto");
-  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_EQ(none.exit_code, 2);
   EXPECT_THAT(none.err,
               testing::AllOf(HasSubstr("sim:0 has 12.0 MiB. What would fit: --train.batch_size=8 "
                                        "--train.grad_accum=2 ("),
@@ -340,7 +341,7 @@ TEST_F(TrainGptRunOptions, EvalOnlyNeedsTheDataOfARun) {
   for (const std::string weights : {"", "/latest", "/checkpoints/step-00000006"}) {
     const std::string from = "--init_from=" + run.folder + weights;
     const Result refused = evaluate({from});
-    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_EQ(refused.exit_code, 2) << refused;
     const std::string config = run.folder + "/config.toml";
     EXPECT_THAT(refused.err,
                 AllOf(HasSubstr("trained on data.path=" + Path("other.txt") + ", and "),

@@ -56,6 +56,10 @@ bool Has(const HfFamily& family, const GptConfig& canonical) {
 GptConfig FromFields(const Fields& f) {
   CheckQuantizationConfig(f);
   f.Expect("is_causal", true);
+  // OpenAI's own folders of GPT-2 have none.
+  if (!f.Has("model_type") && !f.Has("n_embd")) {
+    f.Fail("model_type", "is missing: write the architecture's, such as \"llama\"");
+  }
   const std::string type = f.Text("model_type", "gpt2");
   std::string all;
   for (const HfFamily* family : kFamilies) {

@@ -37,8 +37,9 @@ RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope) {
 RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope) {
   RotaryOptions outer = rope;
   outer.theta = f.Number("rope_theta", rope.theta);
-  return ReadRopeObject(f.Object(f.Has("rope_parameters") ? "rope_parameters" : "rope_scaling"),
-                        outer);
+  // Where a folder has both, transformers takes the older name.
+  const bool old = f.Has("rope_scaling") && !f.Object("rope_scaling").j.empty();
+  return ReadRopeObject(f.Object(old ? "rope_scaling" : "rope_parameters"), outer);
 }
 
 GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults) {

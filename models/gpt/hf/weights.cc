@@ -232,6 +232,8 @@ class HfWeights {
     const SafetensorsEntry* entry = set_.Find(name);
     if (!entry) entry = set_.Find("transformer." + name);
     if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
+    const bool embedding = name.ends_with("embed_tokens.weight") || name == "wte.weight";
+    if (!entry && config_.tie_embeddings && embedding) entry = set_.Find("lm_head.weight");
     return entry;
   }
 

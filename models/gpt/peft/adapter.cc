@@ -6,6 +6,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/system/shell_word.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "nn/lora/add_lora.h"
@@ -174,7 +175,7 @@ void PeftAdapter::CheckScale(const std::string& module, double scale) const {
                           " adds is multiplied by ", own,
                           " (lora_alpha and r), but the model that ",
                           "takes its values multiplies it by ", scale, ": use ", options,
-                          "--init_from=WEIGHTS --lora.init_from=", folder_,
+                          "--init_from=WEIGHTS --lora.init_from=", ShellWord(folder_),
                           ", which takes ranks and alphas from the file"));
 }
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/cuda/device.h"
+#include "core/system/processors.h"
 #include "dist/launch/nproc.h"
 #include "tests/message_of.h"
 
@@ -74,7 +75,7 @@ TEST(LaunchOptions, TorchrunsNamesAlsoWork) {
 
 TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {
   EXPECT_EQ(ReadNproc("7"), 7);
-  EXPECT_EQ(ReadNproc("cpu"), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(ReadNproc("cpu"), UsableProcessors());
   if (cuda::kSimulated) {
     EXPECT_EQ(ReadNproc("auto"), 1);
     EXPECT_THAT(MessageOf<InputError>([] { ReadNproc("gpu"); }), HasSubstr("there is no GPU"));
@@ -83,6 +84,24 @@ TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {
   }
   for (const char* const text : {"0", "-1", "two", "2x", ""}) {
     EXPECT_THAT(MessageOf<InputError>([&] { ReadNproc(text); }), HasSubstr("auto, gpu or cpu"));
+  }
+}
+
+TEST(LaunchOptions, EndpointsAreThoseOfTorchrun) {
+  const LaunchOptions six = Parse({"--nnodes=2", "--rdzv-endpoint=[::1]:29610", "x"});
+  EXPECT_EQ(six.master_addr, "::1");
+  EXPECT_EQ(six.master_port, 29610);
+  const LaunchOptions any = Parse({"--rdzv-endpoint=localhost:0", "x"});
+  EXPECT_EQ(any.master_addr, "localhost");
+  EXPECT_EQ(any.master_port, 0);
+  EXPECT_THAT(Refusal({"--nnodes=2", "--rdzv-endpoint=localhost:0", "x"}),
+              HasSubstr("localhost:29500"));
+}
+
+TEST(LaunchOptions, RefusesNumbersThatNobodyMeans) {
+  EXPECT_THAT(Refusal({"--nproc=1000000000", "x"}), HasSubstr("4096"));
+  for (const char* grace : {"nan", "-1", "1e300", "inf"}) {
+    EXPECT_THAT(Refusal({StrCat("--grace=", grace), "x"}), HasSubstr("--grace is")) << grace;
   }
 }
 

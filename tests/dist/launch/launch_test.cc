@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/io/file.h"
+#include "core/system/processors.h"
 #include "dist/control/socket.h"
 #include "tests/subprocess.h"
 
@@ -86,7 +87,7 @@ TEST(Launch, RanksMeetAndShareTheProcessors) {
   for (const char* const rank : {"[0] ", "[1] ", "[2] "}) {
     EXPECT_THAT(r.out, HasSubstr(std::string(rank) + "step 20\n"));
   }
-  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 3);
+  const int share = std::max(1, UsableProcessors() / 3);
   EXPECT_THAT(
       RunProgram(Shell({"--nproc=3"}, "echo $OMP_NUM_THREADS"), {{"OMP_NUM_THREADS", ""}}).out,
       HasSubstr("[1] " + std::to_string(share) + "\n"));
@@ -201,7 +202,7 @@ TEST(Launch, AKilledRankIsTheCause) {
 
 TEST(Launch, AProgramThatIsNotThereIsAnError) {
   const Result r = RunProgram({"tools/launch", "--nproc=2", "no_such_program"});
-  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.exit_code, 2);
   EXPECT_EQ(r.err, "launch: cannot run no_such_program: No such file or directory\n");
 }
 
@@ -294,8 +295,8 @@ TEST(Launch, TheThirdSignalKills) {
   WaitUntilReady(launch);
   for (int i = 0; i < 3; ++i) {
     launch.Signal(SIGTERM);
-    // Pending signals of the same kind are merged into one.
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    // Those of a second count as one.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   }
   EXPECT_EQ(launch.Wait().exit_code, 128 + SIGTERM);
 }

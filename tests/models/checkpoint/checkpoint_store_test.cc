@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::Throws;
 using ::testing::UnorderedElementsAre;
 
 // Three files, several writes each; different bytes for every step.
@@ -163,6 +164,48 @@ TEST_F(CheckpointStoreTest, KeepsTheBestBesidesTheNewest) {
 
 // A run that goes back to step 10 and saves step 15, which is then the newest, although 20 is
 // larger.
+// One measured on other data is no better for a lower loss.
+TEST_F(CheckpointStoreTest, TheBestIsAmongThoseMeasuredOnTheSameData) {
+  const auto save = [&](int64_t step, double loss, const std::string& on) {
+    Store().Save(
+        step, [&](CheckpointWriter& w) { WriteContent(step, w); }, loss, on);
+    return Store().Best()->step;
+  };
+  EXPECT_EQ(save(1, 1.0, "a"), 1);
+  EXPECT_EQ(save(2, 2.0, "a"), 1);
+  EXPECT_EQ(save(3, 3.0, "b"), 3);
+  EXPECT_EQ(save(4, 2.5, "b"), 4);
+  EXPECT_EQ(save(5, 2.0, ""), 5);  // of an earlier version: comparable with all
+}
+
+TEST_F(CheckpointStoreTest, WhatSomebodyReadsStays) {
+  Save(10);
+  {
+    const HeldCheckpoint held(JoinPath(out(), "latest"));
+    EXPECT_EQ(held.path(), Folder(10));
+    const HeldCheckpoint another = held;
+    Save(20, /*keep=*/1);
+    EXPECT_EQ(held.path(), Folder(10));  // wherever latest leads now
+    EXPECT_EQ(CheckpointStore::Verify(held.path()).step, 10);
+  }
+  Save(30, /*keep=*/1);
+  EXPECT_THAT(Names(), ElementsAre("step-00000030"));
+  EXPECT_EQ(HeldCheckpoint(out()).path(), out());  // not a checkpoint: nothing to hold
+}
+
+// It may be good, and a run that went on from an older one would replace it.
+TEST_F(CheckpointStoreTest, ACheckpointThatCannotBeReadIsNotPassedOver) {
+  Save(10);
+  Save(20);
+  const std::string done = JoinPath(Folder(20), "DONE");
+  RenameDurably(done, done + "-moved");
+  MakeDirectories(done);  // reading it fails, whoever asks
+  EXPECT_THAT([&] { Newest(); }, Throws<IoError>());
+  RemoveTree(done);
+  RenameDurably(done + "-moved", done);
+  EXPECT_EQ(Newest(), 20);
+}
+
 TEST_F(CheckpointStoreTest, NewestIsWhatWasSavedLast) {
   Save(10);
   Save(20);

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock-matchers.h>
 
+#include <numeric>
+
 #include "models/checkpoint/consolidate.h"
 #include "tests/message_of.h"
 #include "tests/models/checkpoint/saved_ranks.h"
@@ -60,7 +62,7 @@ TEST_F(TensorPartsTest, WhatDoesNotFitTogetherIsRefused) {
     EXPECT_THAT(error, HasSubstr(kPartsIndex));
     return error;
   };
-  EXPECT_THAT(with("\"format\": 1", "\"format\": 2"), HasSubstr("format 2"));
+  EXPECT_THAT(with("\"format\": 2", "\"format\": 3"), HasSubstr("format 3"));
   EXPECT_THAT(with("\"parts\": 2", "\"parts\": 0"), HasSubstr("\"parts\" is 0"));
   EXPECT_THAT(with("\"model\"", "\"modal\""), HasSubstr("damaged"));
   EXPECT_THAT(with("\"F32\"", "\"F31\"", "model"), HasSubstr("is not a dtype"));
@@ -92,6 +94,39 @@ TEST_F(TensorPartsTest, ConsolidatesOnlyPartsAndIntoANewFolder) {
   EXPECT_TRUE(PathExists(Path("to/config.json")));
   for (const std::string& name : ListDirectory(Path(""))) {
     EXPECT_FALSE(name.starts_with(".tmp")) << name;
+  }
+}
+
+// A matrix whose columns are cut has a run of elements for each row, and yet one entry for a rank.
+TEST(TensorPartsOfColumns, HaveAnEntryForEachRankAndSegment) {
+  const test::TempFolder folder("parts");
+  constexpr int64_t kRows = 50, kColumns = 12, kRanks = 3;
+  const Shape shape({kRows, kColumns});
+  std::vector<float> values(kRows * kColumns);
+  std::iota(values.begin(), values.end(), 0.f);
+  const Tensor whole = Tensor::FromVector<float>(values, shape);
+  for (const int64_t copies : {1, 2}) {
+    const int64_t files = kRanks * copies;
+    for (int64_t rank = 0; rank < files; ++rank) {
+      Parameter p(shape, nullptr, true);
+      p.SetLayout({.cuts = {{.axis = "tp", .dim = 1, .parts = kRanks, .part = rank / copies}}});
+      const Tensor part = whole.Slice(1, rank / copies * 4, rank / copies * 4 + 4).Contiguous();
+      std::vector<SafetensorsItem> items;
+      AddPart(
+          "w", p, part, {rank % copies, copies}, [](const Tensor& x) { return x; }, &items);
+      EXPECT_LE(items.size(), copies == 1 ? 1u : 3u);
+      FileWriter file(folder.Path(PartFile("model", rank, files)));
+      WriteSafetensors(file, items);
+      file.Close();
+    }
+    WriteFileAtomically(folder.Path(kPartsIndex),
+                        PartsIndex(files, {{"model", {{"w", DType::kF32, shape}}}}));
+    const TensorParts parts = TensorParts::Open(folder.path(), "model");
+    EXPECT_EQ(parts.Read("w").ToVector<float>(), values);
+    Parameter rows(shape, nullptr, true);  // others read it, cut otherwise
+    rows.SetLayout({.cuts = {{.axis = "tp", .dim = 0, .parts = 2, .part = 1}}});
+    EXPECT_EQ(parts.ReadPart("w", rows).ToVector<float>(),
+              whole.Slice(0, kRows / 2, kRows).Contiguous().ToVector<float>());
   }
 }
 

@@ -1,14 +1,17 @@
 // Hugging Face folders of large models: several files with an index.
 #include <fmt/format.h>
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "models/gpt/hf/hf_format.h"
+#include "tests/message_of.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {
@@ -59,6 +62,68 @@ TEST(HfFolder, ALargeModelIsSeveralFilesThatLoadAsOne) {
     LoadHfWeights(loaded, to);
     EXPECT_EQ(WeightsOf(loaded), WeightsOf(model)) << max_bytes;
   }
+}
+
+class HfFolderOfOthers : public testing::Test {
+ protected:
+  HfFolderOfOthers() {
+    RemoveTree(folder_);
+    model_.Materialize(kCpu, 3);
+    WriteHfFolder(folder_, ToHfConfig(model_.config()), ToHfTensors(model_), int64_t{1} << 40);
+  }
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+  std::vector<float> Load() const {
+    Gpt loaded(ReadHfConfig(folder_));
+    loaded.Materialize(kCpu, 4);
+    LoadHfWeights(loaded, folder_);
+    return WeightsOf(loaded);
+  }
+  std::string LoadError() const {
+    return test::MessageOf<InputError>([&] { Load(); });
+  }
+  // Writes the single file again, with other names.
+  void Rename(const std::function<std::string(const std::string&)>& name) const {
+    const std::string path = Path("model.safetensors");
+    std::vector<SafetensorsItem> items;
+    {
+      const auto file = SafetensorsFile::Open(path);
+      for (const SafetensorsEntry& e : file.entries()) {
+        if (const std::string to = name(e.name); !to.empty()) {
+          items.push_back(SafetensorsItem::Of(to, e.ToTensor()));
+        }
+      }
+    }
+    ReplaceFile(path, [&](FileWriter& file) { WriteSafetensors(file, items); });
+  }
+
+  const std::string folder_ = JoinPath(testing::TempDir(), "of_others");
+  Gpt model_{SmallGpt(0)};
+};
+
+// An index of an earlier save that was left there, as transformers sees it.
+TEST_F(HfFolderOfOthers, TheSingleFileCountsBesideAnIndex) {
+  WriteFileAtomically(Path("model.safetensors.index.json"),
+                      R"({"weight_map": {"wte.weight": "gone.safetensors"}})");
+  EXPECT_EQ(Load(), WeightsOf(model_));
+}
+
+TEST_F(HfFolderOfOthers, ATiedEmbeddingMayBeTheHeadAlone) {
+  ASSERT_TRUE(model_.config().tie_embeddings);
+  Rename([](const std::string& name) {
+    return name.ends_with("wte.weight") ? "lm_head.weight" : name;
+  });
+  EXPECT_EQ(Load(), WeightsOf(model_));
+}
+
+TEST_F(HfFolderOfOthers, PicklesAreNamedAndHowToConvertThem) {
+  RenameDurably(Path("model.safetensors"), Path("pytorch_model.bin"));
+  EXPECT_THAT(LoadError(), testing::AllOf(testing::HasSubstr("pytorch_model.bin"),
+                                          testing::HasSubstr("save_pretrained")));
+}
+
+TEST_F(HfFolderOfOthers, AMissingModelTypeIsSaidToBeMissing) {
+  WriteFileAtomically(Path("config.json"), R"({"hidden_size": 64, "num_hidden_layers": 2})");
+  EXPECT_THAT(LoadError(), testing::HasSubstr("\"model_type\" is missing"));
 }
 
 }  // namespace

@@ -336,6 +336,12 @@ TEST(HfFormat, ReadsPublishedLlamaConfigs) {
   newer.replace(newer.find("\"rope_scaling\": {"), 17,
                 "\"rope_parameters\": {\"rope_theta\": 5e5,");
   EXPECT_EQ(FromHfConfig(newer, "config.json"), expected);
+  // Where a folder has both, the older name counts, and of the other not even theta.
+  std::string both = llama32;
+  both.replace(
+      both.find("\"rope_theta\": 500000.0,"), 23,
+      R"("rope_theta": 500000.0, "rope_parameters": {"rope_theta": 7.0, "rope_type": "default"},)");
+  EXPECT_EQ(FromHfConfig(both, "config.json"), expected);
 
   const std::string tiny = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
     "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,

@@ -156,7 +156,7 @@ TEST(MemoryLimit, ShardingRecomputationAndOffloadTrainWhatDoesNotFit) {
   for (const Row& row : others) EXPECT_LT(PlanOf(row).peak.total(), needed / 100 * 85) << row.name;
   const std::string kib = StrCat(limit / 1024, "K");
   const Result refused = Train(alone, kib);
-  EXPECT_EQ(refused.exit_code, 1) << refused;
+  EXPECT_EQ(refused.exit_code, 2) << refused;
   EXPECT_THAT(refused.err, HasSubstr("What would fit: "));
   for (const Row& row : others) {
     const Result run = Train(row, kib);
@@ -186,7 +186,7 @@ TEST(MemoryLimit, GraphsNeedWhatTheyReserve) {
   // The steps have room, the evaluation has not.
   const int64_t between = plan.reserved;
   const Result refused = Train(graphs, StrCat(between / 1024, "K"));
-  EXPECT_EQ(refused.exit_code, 1) << refused;
+  EXPECT_EQ(refused.exit_code, 2) << refused;
   EXPECT_THAT(refused.err, HasSubstr("What would fit: --train.cuda_graphs=false ("));
   // With recomputation chosen by the plan, and with what the plan says.
   const Row automatic{"limit_graphs_auto", 1, true, kLarge, {kGraphs, "--train.recompute=auto"}};

@@ -319,22 +319,67 @@ TEST(OptionsDump, ReadsBackToTheSameConfiguration) {
   }
 }
 
-TEST(OptionsDump, SaysTheSourceOfEachValue) {
+// A service named lockstep-train in the same namespace.
+TEST(OptionsEnvironment, WhatKubernetesSaysOfAServiceIsNoOption) {
+  Program program;
+  program.options.Parse({}, {{"LOCKSTEP_TRAIN_SERVICE_HOST", "10.0.0.7"},
+                             {"LOCKSTEP_TRAIN_SERVICE_PORT_HTTP", "80"},
+                             {"LOCKSTEP_TRAIN_PORT", "tcp://10.0.0.7:80"},
+                             {"LOCKSTEP_TRAIN_PORT_80_TCP_ADDR", "10.0.0.7"}});
+  EXPECT_THAT(program.options.Written(), IsEmpty());
+  EXPECT_THAT(program.ErrorOf({}, {{"LOCKSTEP_TRAIN_STEP", "7"}}),
+              HasSubstr("LOCKSTEP_TRAIN_STEPS"));
+}
+
+TEST(OptionsDump, HasWhatWasWrittenFirstAndTheSourceOfEachValue) {
   const std::string file = TempFile("sources.toml", "[optim]\nschedule = 'linear'\n");
   Program program;
   program.options.Parse({file, "--model.preset=large", "--dry_run"}, {{"LOCKSTEP_SEED", "1"}});
-  EXPECT_EQ(program.options.Dump(),
-            "# Configuration of prog, resolved: prog with this file does the same.\n"
-            "seed = 1                          # environment\n"
-            "out_dir = \"out\"                   # default\n"
-            "\n[model]\n"
-            "preset = \"large\"                  # command line\n"
-            "bias = false                      # default\n"
-            "\n[train]\n"
-            "steps = 5000                      # preset\n"
-            "\n[optim]\n"
-            "lr = 0.25                         # preset\n"
-            "schedule = \"linear\"               # file\n");
+  const std::string dump = program.options.Dump();
+  const size_t rest = dump.find("[default]");
+  ASSERT_NE(rest, std::string::npos);
+  EXPECT_THAT(dump.substr(0, rest),
+              AllOf(HasSubstr("seed = 1                          # environment\n"),
+                    HasSubstr("[model]\npreset = \"large\"                  # command line\n"),
+                    HasSubstr("[optim]\nschedule = \"linear\"               # file\n"),
+                    Not(HasSubstr("\nlr = "))));
+  EXPECT_THAT(dump.substr(rest),
+              AllOf(HasSubstr("[default]\nout_dir = \"out\"                   # default\n"),
+                    HasSubstr("[default.model]\nbias = false                      # default\n"),
+                    HasSubstr("[default.train]\nsteps = 5000                      # preset\n"),
+                    HasSubstr("[default.optim]\nlr = 0.25                         # preset\n")));
+  Program again;
+  again.options.ParseToml(dump, "dump.toml");
+  EXPECT_EQ(again.options.Written(), program.options.Written());
+  EXPECT_THAT(Difference(again.options, program.options), IsEmpty());
+}
+
+TEST(OptionsDump, WhatIsChangedBelowDefaultCountsAsWritten) {
+  Program program;
+  program.options.ParseToml(
+      "[model]\npreset = 'large'\n[default]\nseed = 7\n[default.train]\n"
+      "steps = 5000\n[default.optim]\nlr = 0.125\n",
+      "c.toml");
+  EXPECT_THAT(program.options.Written(), ElementsAre("model.preset", "optim.lr"));
+  EXPECT_EQ(program.lr, 0.125);
+  // Another preset replaces the values of the one that the file had.
+  const std::string file = TempFile("preset.toml", program.options.Dump());
+  Program other;
+  other.options.Parse({file, "--model.preset=small"});
+  EXPECT_TRUE(other.bias);
+  EXPECT_EQ(other.lr, 0.125);
+  EXPECT_THAT(other.TomlErrorOf("[default.train]\nstep = 3\n"),
+              AllOf(HasSubstr("c.toml:2"), HasSubstr("train.steps")));
+}
+
+TEST(OptionsDump, EarlierVersionsWroteDefaultsAmongWhatWasAskedFor) {
+  Program program;
+  program.options.ParseToml(
+      "# Configuration of prog, resolved: prog with this file does the same.\nseed = 7\n"
+      "[train]\nsteps = 12\n[optim]\nlr = 0.001\n",
+      "old.toml");
+  EXPECT_THAT(program.options.Written(), ElementsAre("train.steps"));
+  EXPECT_EQ(program.steps, 12);
 }
 
 TEST(OptionsHelp, NamesEveryOptionAndStaysWithinTheWidth) {

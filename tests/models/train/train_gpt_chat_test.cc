@@ -218,7 +218,7 @@ TEST_F(TrainGptChat, ErrorsSayWhatToDo) {
     std::vector<std::string> options = Fresh("out", 5);
     options.insert(options.end(), more.begin(), more.end());
     const Result run = Train(options);
-    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_EQ(run.exit_code, 2) << run;
     return run.err;
   };
   EXPECT_THAT(error({"--data.order=random"}), HasSubstr("conversations are packed into rows"));

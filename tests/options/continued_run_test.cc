@@ -1,0 +1,233 @@
+// What a run leaves when it ends otherwise than at its last step, and how it goes on from there.
+#include <gmock/gmock-matchers.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "tests/options/option_runs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class ContinuedRun : public OptionRuns {
+ protected:
+  void SetUp() override {
+    out_ = Path(testing::UnitTest::GetInstance()->current_test_info()->name());
+    RemoveTree(out_);
+  }
+
+  // A run of a tenth of a second a thousand steps.
+  static Arguments Command(const Arguments& more) {
+    Arguments all = {"models/train_gpt",        "--threads=1",
+                     "--model.n_layer=1",       "--model.n_head=2",
+                     "--model.n_embd=16",       "--model.block_size=16",
+                     "--train.batch_size=4",    "--train.eval_batches=1",
+                     "--train.sample_tokens=0", "--train.eval_every=2",
+                     "--checkpoint.every=2",    "--data.path=" + Path("other.txt")};
+    for (const std::string& argument : more) {
+      std::erase_if(all, [&](const std::string& a) {
+        return a.starts_with(argument.substr(0, argument.find('=') + 1));
+      });
+    }
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  static Result Run(const Arguments& more) { return RunProgram(Command(more)); }
+  static Arguments Endless(const std::string& out) {
+    return Command({"--train.steps=1000000", "--train.eval_every=0", "--checkpoint.every=0",
+                    "--train.log_every=1", "--out_dir=" + out});
+  }
+  // A script, whose "$@" is the program.
+  static Arguments InShell(const std::string& script, const Arguments& command) {
+    Arguments all = {"/bin/bash", "-c", script, "bash"};
+    all.insert(all.end(), command.begin(), command.end());
+    return all;
+  }
+  static nlohmann::json State(const std::string& out) {
+    return nlohmann::json::parse(ReadFile(out + "/latest/trainer_state.json"));
+  }
+
+  std::string out_;
+};
+
+TEST_F(ContinuedRun, ACheckpointToResumeFromIsTakenOnce) {
+  const std::string first = out_ + "/first", second = out_ + "/second";
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + first}).exit_code, 0);
+  const Arguments longer = {"--train.steps=8", "--checkpoint.resume=" + first,
+                            "--out_dir=" + second};
+  Result run = Run(longer);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("resuming from " + first + "/checkpoints/step-00000004"));
+  run = Run(longer);
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr("holds a finished run of this configuration (8 steps)"));
+  // Its file does not accept other options.
+  const std::string file = second + "/config.toml";
+  run = RunProgram({"models/train_gpt", file, "--optim.lr=1"});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr("optim.lr: 0.002 -> 1"));
+  // Nor does it still want where it began.
+  RenameDurably(first, out_ + "/moved");
+  RemoveTree(second + "/latest");
+  RemoveTree(second + "/checkpoints/step-00000008");
+  RemoveTree(second + "/DONE");
+  run = RunProgram({"models/train_gpt", file});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("resuming from " + second + "/checkpoints/step-00000006"));
+}
+
+TEST_F(ContinuedRun, CountsSamplesWhereTheBatchChanges) {
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
+  EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16);
+  const Arguments wider = {"--train.steps=6", "--train.batch_size=8", "--out_dir=" + out_};
+  Result run = Run(wider);
+  EXPECT_EQ(run.exit_code, 2) << run;  // another configuration
+  Arguments chosen = wider;
+  chosen.push_back("--checkpoint.resume=" + out_);
+  run = Run(chosen);
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err, HasSubstr("64 tokens a step"));
+  EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16 + 2 * 8 * 16);
+}
+
+// A loss on other validation data is neither better nor worse.
+TEST_F(ContinuedRun, TheBestIsAmongLossesOnTheSameData) {
+  ASSERT_EQ(Run({"--train.steps=8", "--optim.lr=0.05", "--out_dir=" + out_}).exit_code, 0);
+  const double before = State(out_)["best_val_loss"];
+  const Result run = Run({"--train.steps=10", "--optim.lr=0.05", "--train.eval_batches=2",
+                          "--checkpoint.resume=" + out_, "--out_dir=" + out_});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_NE(State(out_)["best_val_loss"], before);
+  EXPECT_EQ(std::filesystem::read_symlink(out_ + "/best"), "checkpoints/step-00000010");
+  EXPECT_THAT(run.out, HasSubstr("(best)"));
+}
+
+TEST_F(ContinuedRun, ADecayThatBeginsAgainIsTold) {
+  ASSERT_EQ(Run({"--train.steps=20", "--out_dir=" + out_}).exit_code, 0);
+  const Result longer =
+      Run({"--train.steps=60", "--checkpoint.resume=" + out_, "--out_dir=" + out_ + "2"});
+  EXPECT_THAT(longer.err, AllOf(HasSubstr("the learning rate was"), HasSubstr("at step 20"),
+                                HasSubstr("--optim.schedule=constant")));
+  const Result cut =
+      Run({"--optim.decay_steps=100", "--train.steps=10", "--out_dir=" + out_ + "3"});
+  EXPECT_THAT(cut.err,
+              AllOf(HasSubstr("optim.decay_steps = 100"), HasSubstr("--optim.decay_steps=0")));
+  EXPECT_THAT(Run({"--train.steps=10", "--out_dir=" + out_ + "4"}).err,
+              Not(HasSubstr("learning rate")));
+}
+
+TEST_F(ContinuedRun, SignalsOfOneSecondAreOne) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    RemoveTree(out_);
+    Subprocess program(Endless(out_));
+    program.WaitForOutput("step ");
+    program.Signal(number);
+    program.Signal(number);
+    const Result run = program.Wait();
+    EXPECT_EQ(run.exit_code, 128 + number) << run;
+    EXPECT_THAT(run.out, HasSubstr("checkpoint saved"));
+    EXPECT_TRUE(PathExists(out_ + "/latest/DONE"));
+  }
+}
+
+TEST_F(ContinuedRun, UnderNohupAHangupIsIgnored) {
+  Subprocess program(InShell("trap '' HUP; exec \"$@\"", Endless(out_)));
+  program.WaitForOutput("step ");
+  program.Signal(SIGHUP);
+  program.WaitForOutput(" 200/");
+  program.Signal(SIGINT);
+  EXPECT_EQ(program.Wait().exit_code, 128 + SIGINT);
+}
+
+TEST_F(ContinuedRun, SavesWhenNobodyReadsItsOutput) {
+  const std::string script = "\"$@\" | head -n 20 > /dev/null; exit ${PIPESTATUS[0]}";
+  for (const char* ranks : {"1", "2"}) {
+    RemoveTree(out_);
+    Arguments command = Endless(out_);
+    if (*ranks == '2') command.insert(command.end(), {"--nproc", ranks});
+    const Result run = RunProgram(InShell(script, command));
+    EXPECT_EQ(run.exit_code, 128 + SIGPIPE) << run;
+    EXPECT_TRUE(PathExists(out_ + "/latest/DONE")) << run;
+  }
+}
+
+TEST_F(ContinuedRun, ClosedStreamsReachNoFile) {
+  const Result run = RunProgram(
+      InShell("exec \"$@\" <&- >&- 2>&-", Command({"--train.steps=4", "--out_dir=" + out_})));
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(ReadFile(out_ + "/run.lock"), Not(HasSubstr("step")));
+  TrainingRun files;
+  files.folder = out_;
+  EXPECT_EQ(files.Lines("metrics.jsonl").size(), 5u);
+}
+
+TEST_F(ContinuedRun, AFolderOfAModelIsNoRunFolder) {
+  ASSERT_EQ(Run({"--train.steps=2", "--out_dir=" + out_}).exit_code, 0);
+  const std::string model = out_ + "/checkpoints/step-00000002";
+  const Result run = Run({"--train.steps=2", "--init_from=" + model, "--out_dir=" + model});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("is the folder of a model"), HasSubstr("--out_dir=")));
+}
+
+TEST_F(ContinuedRun, ACheckpointOfAnotherRunIsRefused) {
+  namespace fs = std::filesystem;
+  const std::string one = out_ + "/one", two = out_ + "/two", step = "/checkpoints/step-00000004";
+  for (const auto& [out, seed] : {std::pair(one, "1"), {two, "2"}}) {
+    ASSERT_EQ(Run({"--train.steps=4", StrCat("--seed=", seed), "--out_dir=" + out}).exit_code, 0);
+  }
+  RemoveTree(two + step);
+  RemoveTree(two + "/DONE");
+  fs::copy(one + step, two + step, fs::copy_options::recursive);
+  const Result run = Run({"--train.steps=4", "--seed=2", "--out_dir=" + two});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr(two + step), HasSubstr("another run, with seed = 1")));
+}
+
+TEST_F(ContinuedRun, ARunWhoseFolderIsMovedEnds) {
+  Arguments command = Endless(out_);
+  std::erase(command, "--checkpoint.every=0");
+  command.push_back("--checkpoint.every=200");
+  Subprocess program(command);
+  program.WaitForOutput(" 5/");
+  RenameDurably(out_, out_ + "-moved");
+  const Result run = program.Wait();
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_THAT(run.err, HasSubstr(out_ + " was moved or removed"));
+  EXPECT_FALSE(PathExists(out_ + "/checkpoints"));
+  RemoveTree(out_ + "-moved");
+}
+
+TEST_F(ContinuedRun, APipelineThatCollectsIts16BitWeightsGoesOn) {
+  const Result run =
+      Run({"--train.steps=6", "--model.n_layer=2", "--train.precision=bf16", "--parallel.pp=2",
+           "--train.grad_accum=2", "--checkpoint.sharded=false", "--nproc=2", "--out_dir=" + out_});
+  EXPECT_EQ(run.exit_code, 0) << run;
+}
+
+// What is wrong with the command line is said once, by however many ranks it would be met.
+TEST_F(ContinuedRun, ErrorsOfOptionsAreSaidOnce) {
+  const auto count = [](const std::string& text, const std::string& what) {
+    size_t n = 0;
+    for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++n;
+    return n;
+  };
+  Result run = Run({"--nproc=3", "--train.stepz=3"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(count(run.err, "--train.stepz"), 1u) << run;
+  run = Run({"--nproc=3", "--init_from=nowhere", "--out_dir=" + out_});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(count(run.err, "there is no folder"), 1u) << run;
+  // What is missing is told before what a folder already has.
+  ASSERT_EQ(Run({"--train.steps=2", "--out_dir=" + out_}).exit_code, 0);
+  run = Run({"--train.steps=2", "--data.path=nowhere.txt", "--out_dir=" + out_});
+  EXPECT_THAT(run.err, HasSubstr("nowhere.txt: no such file"));
+}
+
+}  // namespace
+}  // namespace lockstep
