@@ -443,7 +443,9 @@ std::vector<std::string> ListDirectory(const std::string& path) {
 
 namespace {
 // Whether a failed look at a path says that nothing is there, and not that it cannot be seen.
-bool SaysAbsent(int error) { return error == ENOENT || error == ENOTDIR; }
+bool SaysAbsent(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG;  // nothing has such a name
+}
 }  // namespace
 
 bool PathExists(const std::string& path) {

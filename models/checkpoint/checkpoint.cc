@@ -350,7 +350,7 @@ TrainerState ReadTrainerState(const std::string& path) {
   TrainerState s;
   s.step = Field<int64_t>(j, "step", file);
   s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
-  // Up to version 0.2.0, all steps had one size.
+  // In earlier checkpoints all steps had one size.
   s.tokens_per_step = j.contains("tokens_per_step") ? Field<int64_t>(j, "tokens_per_step", file)
                                                     : s.tokens_seen / std::max<int64_t>(s.step, 1);
   // Before 0.2.0 it was null where it was not finite.

@@ -72,9 +72,10 @@ struct PartName {
     const int64_t length = numbers[1] - numbers[0];
     PartName part{text.substr(0, bracket), numbers[0], numbers[1], length, length};
     if (numbers.size() == 4) std::tie(part.run, part.stride) = std::pair(numbers[2], numbers[3]);
-    const bool fits = length == 0 ? part.run == part.stride
-                                  : part.run > 0 && part.stride >= part.run && length >= part.run &&
-                                        (length - part.run) % part.stride == 0;
+    const bool fits = length == 0
+                          ? part.run == part.stride
+                          : part.run > 0 && part.stride >= part.run && part.stride <= part.end &&
+                                length >= part.run && (length - part.run) % part.stride == 0;
     return fits ? std::optional(part) : std::nullopt;
   }
 };

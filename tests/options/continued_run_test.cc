@@ -22,7 +22,7 @@ class ContinuedRun : public OptionRuns {
     RemoveTree(out_);
   }
 
-  // A run of a tenth of a second a thousand steps.
+  // A small model: a thousand steps take a fraction of a second.
   static Arguments Command(const Arguments& more) {
     Arguments all = {"models/train_gpt",        "--threads=1",
                      "--model.n_layer=1",       "--model.n_head=2",
