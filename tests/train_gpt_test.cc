@@ -131,7 +131,7 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
     // Between the last checkpoint and the end, too: what the kill left out is made up for.
     const bool finished = PathExists(Path("out/DONE"));
     const Result resumed = Train("out", shorter);
-    ASSERT_EQ(resumed.exit_code, finished ? 1 : 0) << "kill@" << at << ": " << resumed.err;
+    ASSERT_EQ(resumed.exit_code, finished ? 2 : 0) << "kill@" << at << ": " << resumed.err;
     ASSERT_EQ(Bytes("out", 12), expected) << "kill@" << at;
     ASSERT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">finished<")) << "kill@" << at;
     ASSERT_TRUE(PathExists(Path("out/best/DONE"))) << "kill@" << at;

@@ -42,7 +42,9 @@ TEST_F(TrainGptRunOptions, ALimitOfTheInstructionSetIsTold) {
   };
   EXPECT_THAT(header("amx"), Not(HasSubstr("LOCKSTEP_MAX_CPU_ISA")));
   const std::string best = ToString(CpuInstructionSet());
-  if (best != "avx2") EXPECT_THAT(header("avx2"), HasSubstr(", with avx2 (the CPU has " + best));
+  if (best != "avx2") {
+    EXPECT_THAT(header("avx2"), HasSubstr(", with avx2 (the CPU has " + best));
+  }
   const Result refused =
       RunProgram({"models/train_gpt", "--dry_run"}, {{"LOCKSTEP_MAX_CPU_ISA", "sse4"}});
   EXPECT_NE(refused.exit_code, 0);
