@@ -20,6 +20,11 @@ std::string LaunchHint(const Rendezvous& r) {
   return "; were all ranks started, and with the same MASTER_ADDR and MASTER_PORT?";
 }
 
+// Whether other machines know another address of rank 0's, which is this one.
+bool IsElsewhereToOthers(const Rendezvous& r) {
+  return r.local_world_size < r.world_size && IsOwnName(r.master_addr);
+}
+
 // Where the other ranks reach this one: the address from which it reaches rank 0's machine, whose
 // name may become known only after a while.
 std::string OwnAddress(const Rendezvous& r, std::chrono::steady_clock::time_point deadline) {
@@ -27,6 +32,7 @@ std::string OwnAddress(const Rendezvous& r, std::chrono::steady_clock::time_poin
   if (interface) return AddressOfInterface(*interface);
   while (true) {
     try {
+      if (IsElsewhereToOthers(r)) return OutwardAddress();
       return AddressTowards(r.master_addr, r.master_port);
     } catch (const NoDescriptorsError&) {
       throw;
@@ -157,10 +163,14 @@ Socket World::Serve(ControlPlane::Options* o) {
   const Rendezvous& r = rendezvous_;
   const bool in_folder = !r.store_folder.empty();
   const int choices = in_folder ? 1 : r.port_choices;
+  std::string address = r.master_addr;
+  if (IsElsewhereToOthers(r)) {  // at all
+    address = o->claim.address.find(':') == std::string::npos ? "0.0.0.0" : "::";
+  }
   Socket listener;
   for (int choice = 0; listener.fd() < 0; ++choice) {
     try {
-      listener = Listen(r.master_addr, in_folder ? 0 : r.master_port + choice);
+      listener = Listen(address, in_folder ? 0 : r.master_port + choice);
     } catch (const NoDescriptorsError&) {
       throw;
     } catch (const ConnectionError&) {

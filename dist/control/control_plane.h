@@ -256,6 +256,8 @@ class ControlPlane {
   void Retry(const std::string& obstacle, Link::Cause cause, void (ControlPlane::*dial)());
   std::string RootName() const;
   // Both:
+  std::vector<int> MissingRanks() const;
+  void TellWait(Milliseconds waited);
   void OnDeadline();
   void Refuse(const std::string& reason);
   void CheckReady();

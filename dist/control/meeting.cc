@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
@@ -22,6 +23,8 @@ constexpr size_t kStrangers = 128;
 constexpr size_t kStrangersShare = 4;
 // A rank gives up a little after rank 0, whose error says more.
 constexpr ControlPlane::Milliseconds kGrace(2000);
+// Who waits for longer says so: ranks that are started together are there by then.
+constexpr ControlPlane::Milliseconds kSilentWait(10'000);
 // A refusal that only this rank gets, and may ask again: this rank 0 is that of an earlier run.
 constexpr uint64_t kStale = 1;
 
@@ -36,6 +39,8 @@ void ControlPlane::Begin() {
   }
   const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
   After(left + (rank() == 0 ? Milliseconds(0) : kGrace), [this] { OnDeadline(); });
+  const Milliseconds silent = std::min(kSilentWait, left / 2);
+  After(silent, [this, silent] { TellWait(silent); });
   obstacle_ = "rank 0 has not been found";
   if (rank() != 0) return DialRoot();
   claims_[0] = {options_.claim, 0};
@@ -341,13 +346,30 @@ void ControlPlane::Open() {
   if (options_.heartbeat.count() > 0) Beat();
 }
 
-void ControlPlane::OnDeadline() {
-  if (state_ == State::kOpen || failure()) return;
-  if (rank() != 0) return Refuse(obstacle_ + options_.hint);
+// On rank 0: those that have not come.
+std::vector<int> ControlPlane::MissingRanks() const {
   std::vector<int> missing;
   for (int r = 1; r < size(); ++r) {
     if (state_ == State::kMeeting && !claims_.contains(r)) missing.push_back(r);
   }
+  return missing;
+}
+
+// Of ranks that have joined, rank 0 speaks.
+void ControlPlane::TellWait(Milliseconds waited) {
+  const bool has_joined = root_ && root_->open();
+  if (state_ != State::kMeeting || failure() || has_joined) return;
+  const std::string what = rank() == 0 ? StrCat("for ", ListRanks(MissingRanks()), " of ", size(),
+                                                " to reach ", RootName())
+                                       : StrCat("(", obstacle_, ")");
+  std::fprintf(stderr, "rank %d has waited for %.0f s %s%s\n", rank(),
+               std::chrono::duration<double>(waited).count(), what.c_str(), options_.hint.c_str());
+}
+
+void ControlPlane::OnDeadline() {
+  if (state_ == State::kOpen || failure()) return;
+  if (rank() != 0) return Refuse(obstacle_ + options_.hint);
+  std::vector<int> missing = MissingRanks();
   if (!missing.empty()) {
     return Refuse(StrCat(ListRanks(missing), " of ", size(), " did not reach ", RootName(),
                          " in time", options_.hint));

@@ -16,6 +16,8 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "dist/control/port_owner.h"
 
@@ -57,6 +59,22 @@ std::string Numeric(const sockaddr* address, socklen_t size) {
   char text[NI_MAXHOST] = {};
   if (getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return "";
   return text;
+}
+
+// Of the network interfaces, by their names: those of IPv4 first.
+std::vector<std::pair<std::string, std::string>> InterfaceAddresses() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const int family : {AF_INET, AF_INET6}) {
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+      found.emplace_back(i->ifa_name, Numeric(i->ifa_addr, size));
+    }
+  }
+  return found;
 }
 
 // read: getsockname or getpeername.
@@ -142,25 +160,28 @@ std::string AddressTowards(const std::string& host, int port) {
 }
 
 std::string AddressOfInterface(const std::string& name) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
   std::set<std::string> names;
-  std::string found;
-  for (const int family : {AF_INET6, AF_INET}) {
-    for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-      names.insert(i->ifa_name);
-      if (name != i->ifa_name) continue;
-      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      found = Numeric(i->ifa_addr, size);
-    }
+  for (const auto& [interface, address] : InterfaceAddresses()) {
+    if (interface == name) return address;
+    names.insert(interface);
   }
-  if (!found.empty()) return found;
   std::string list;
   for (const std::string& n : names) list += StrCat(list.empty() ? "" : ", ", n);
   throw ConnectionError(StrCat("LOCKSTEP_INTERFACE: this machine has no network interface '", name,
                                "' with an address; those that have one: ", list));
+}
+
+std::string OutwardAddress() {
+  try {
+    return AddressTowards("192.0.2.1", /*port=*/9);  // nobody's (RFC 5737); nothing is sent
+  } catch (const NoDescriptorsError&) {
+    throw;
+  } catch (const ConnectionError&) {
+  }
+  for (const auto& [name, address] : InterfaceAddresses()) {
+    if (!IsLoopback(address)) return address;
+  }
+  throw ConnectionError("this machine has no address at which others could reach it");
 }
 
 std::string HostName() {
@@ -181,6 +202,13 @@ bool IsLoopback(const std::string& host) {
     }
   }
   return true;
+}
+
+bool IsOwnName(const std::string& host) {
+  std::array<std::byte, sizeof(in6_addr)> address;
+  const bool is_numeric = inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
+                          inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
+  return !is_numeric && host != "localhost" && IsLoopback(host);
 }
 
 FileDescriptor MakeEvent() {

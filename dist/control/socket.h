@@ -50,10 +50,17 @@ std::string NumericAddress(const std::string& host);
 std::string AddressTowards(const std::string& host, int port);
 // The numeric address of a network interface of this machine ("eth0"), IPv4 if it has one.
 std::string AddressOfInterface(const std::string& name);
+// That by which other machines reach this one, as far as it can be told here: the one of its route
+// to everywhere or, without such a route, of its first interface. Throws ConnectionError if it has
+// none but those of the loopback device.
+std::string OutwardAddress();
 // This machine's name.
 std::string HostName();
 // Whether all of the host's addresses are loopback addresses.
 bool IsLoopback(const std::string& host);
+// Whether it is a name that this machine has given itself, at an address of its loopback device, as
+// Debian does (127.0.1.1, in /etc/hosts): other machines know another address of it.
+bool IsOwnName(const std::string& host);
 // A non-blocking eventfd: a descriptor that poll reports as readable after Signal.
 FileDescriptor MakeEvent();
 void Signal(const FileDescriptor& event);

@@ -57,7 +57,7 @@ void Check(const LaunchOptions& o) {
                             "; machines count from 0"));
   }
   if (o.nnodes == 1) return;
-  if (IsLoopback(o.master_addr)) {
+  if (IsLoopback(o.master_addr) && !IsOwnName(o.master_addr)) {
     throw InputError(StrCat("rank 0 is at ", o.master_addr, ", which the other ", o.nnodes - 1,
                             " machines cannot reach: give the address of the first machine, as "
                             "--rdzv=HOST:PORT"));

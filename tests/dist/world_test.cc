@@ -292,11 +292,37 @@ TEST(WorldTest, AGroupNeedsItsOwnRanksMesh) {
               HasSubstr("Mesh(sizes, world.rank(), world.size())"));
 }
 
+// As on Debian, whose /etc/hosts gives a machine's own name a loopback address.
+TEST(WorldTest, Rank0IsFoundWhereItsMachineKnowsItselfOnlyByTheLoopbackDevice) {
+  std::string outward;
+  try {
+    outward = OutwardAddress();
+  } catch (const ConnectionError& e) {
+    GTEST_SKIP() << e.what();
+  }
+  if (!IsLoopback(HostName())) GTEST_SKIP() << "this machine's name has another address";
+  const int port = FreePort();
+  // Rank 1 is on its machine, rank 2 on another.
+  std::vector<Rendezvous> ranks = {Of(0, 3, port), Of(1, 3, port), Of(2, 3, port)};
+  for (Rendezvous& r : ranks) {
+    r.secret = "of all";
+    r.local_world_size = r.rank == 2 ? 1 : 2;
+    r.master_addr = r.rank == 2 ? outward : HostName();
+  }
+  EXPECT_THAT(Join(ranks, seconds(20)), Each(""));
+}
+
 TEST(WorldTest, ListsTheRanksThatAreMissing) {
   const int port = FreePort();
+  testing::internal::CaptureStderr();
   EXPECT_THAT(Join({Of(0, 5, port), Of(3, 5, port)}, seconds(2)),
               Each(AllOf(HasSubstr("ranks 1, 2 and 4 of 5 did not reach rank 0 at "),
                          HasSubstr("were all ranks started"))));
+  // While it waits, too.
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("rank 0 has waited for "),
+                    HasSubstr(" for ranks 1, 2 and 4 of 5 to reach rank 0 at "),
+                    HasSubstr("were all ranks started"), testing::Not(HasSubstr("rank 3 has"))));
   std::vector<Rendezvous> slurm = {Of(0, 2, FreePort())};
   slurm[0].source = "SLURM_PROCID";
   EXPECT_THAT(Join(slurm, seconds(1)), Each(AllOf(HasSubstr("rank 1 of 2"), HasSubstr("srun"))));

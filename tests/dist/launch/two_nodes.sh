@@ -26,6 +26,10 @@ for node in 0 1; do
   within "$node" ip link set dev wire up
 done
 
+# As Debian has it: a machine's own name is an address of its loopback device.
+for node in 0 1; do
+  echo "$( ((node == 0)) && echo 127.0.1.1 || echo 10.78.0.1) machine-0" >"$folder/hosts-$node"
+done
 export LOCKSTEP_SECRET=two-nodes
 # start NAME RESTARTS PROGRAM...: starts the launchers on both machines.
 start() {
@@ -33,7 +37,8 @@ start() {
   shift 2
   started=()
   for node in 0 1; do
-    within "$node" "$launch" --nnodes=2 --node_rank=$node --nproc=2 --rdzv=10.78.0.1:29500 \
+    within "$node" unshare --mount bash -c 'mount --bind "$0" /etc/hosts && exec "$@"' \
+      "$folder/hosts-$node" "$launch" --nnodes=2 --node_rank=$node --nproc=2 --rdzv=machine-0:29500 \
       --max_restarts="$restarts" -- bash -c 'echo process $$; exec "$@"' rank "$@" \
       >"$folder/$name-$node.log" 2>&1 &
     started+=($!)
