@@ -12,10 +12,19 @@ std::vector<int64_t> Segments(const ShardCut& cut, const Shape& of) {
   return cut.segments.empty() ? std::vector{of[cut.dim]} : cut.segments;
 }
 
+// The part of a segment: where it begins, and its size.
+struct Stretch {
+  int64_t begin, size;
+};
+Stretch PartOf(const ShardCut& cut, int64_t segment) {
+  const int64_t most = cut.part_size > 0 ? cut.part_size : segment / cut.parts;
+  return {cut.part * most, std::min(most, segment - cut.part * most)};
+}
+
 // The shape of the part that the cuts give.
 Shape CutShape(std::span<const ShardCut> cuts, const Shape& whole) {
   Shape shape = whole;
-  for (const ShardCut& cut : cuts) shape[cut.dim] /= cut.parts;
+  for (const ShardCut& cut : cuts) shape[cut.dim] = PartOf(cut, shape[cut.dim]).size;
   return shape;
 }
 
@@ -24,6 +33,13 @@ void CheckCut(const ShardCut& cut, const Shape& whole) {
            " has no dimension ", cut.dim, " to cut along '", cut.axis, "'");
   LS_CHECK(cut.part >= 0 && cut.part < cut.parts, "part ", cut.part, " of ", cut.parts, " along '",
            cut.axis, "' does not exist");
+  if (const int64_t most = cut.part_size; most > 0) {
+    LS_CHECK(cut.segments.empty() && most * (cut.parts - 1) < whole[cut.dim] &&
+                 whole[cut.dim] <= most * cut.parts,
+             "dimension ", cut.dim, " of a parameter of shape ", whole, " cannot be cut along '",
+             cut.axis, "' into ", cut.parts, " parts of ", most, " and what is left");
+    return;
+  }
   int64_t total = 0;
   for (int64_t size : Segments(cut, whole)) {
     LS_CHECK(size >= 0 && size % cut.parts == 0, "dimension ", cut.dim, " of a parameter of shape ",
@@ -76,14 +92,14 @@ ShardLayout::Run ShardLayout::RunAt(const Shape& whole, int64_t i) const {
       if (cut.dim != dim || cut.parts == 1) continue;
       int64_t before = 0, begin = 0;  // elements of earlier segments in the part, in what is cut
       for (int64_t size : Segments(cut, CutShape(std::span(cuts).first(c), whole))) {
-        const int64_t own = size / cut.parts;
-        if (source < before + own) {
-          const int64_t left = before + own - source;
+        const Stretch own = PartOf(cut, size);
+        if (source < before + own.size) {
+          const int64_t left = before + own.size - source;
           rows = rows < 0 ? left : std::min(rows, left);
-          source = begin + cut.part * own + source - before;
+          source = begin + own.begin + source - before;
           break;
         }
-        before += own;
+        before += own.size;
         begin += size;
       }
     }

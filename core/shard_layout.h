@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// A dimension that is split into equal parts across the ranks of a mesh axis.
+// A dimension that is split into parts across the ranks of a mesh axis.
 struct ShardCut {
   std::string axis;             // of the mesh: "tp"
   int dim = 0;                  // of the whole parameter
@@ -19,6 +19,9 @@ struct ShardCut {
   // The sizes of the segments of the dimension, each of which is cut: queries, keys and values of a
   // fused matrix, gate and up. Empty: the dimension is one segment.
   std::vector<int64_t> segments;
+  // The size of a part of a dimension of one segment; the last part has what is left. 0: the parts
+  // of each segment are equal.
+  int64_t part_size = 0;
 };
 
 // Elements [begin, end), in row-major order, of the part that the cuts give: the overlap of one
@@ -38,8 +41,8 @@ struct ShardLayout {
 
   bool is_whole() const { return cuts.empty() && !range; }
   // Throws ArgumentError saying what does not fit: an axis cut twice, segments that do not add up
-  // to their dimension or do not divide into parts, or are those of a second cut, a range that is
-  // too long.
+  // to their dimension or do not divide into parts, or are those of a second cut, parts of a size
+  // that leaves none or too much for the last, a range that is too long.
   void Check(const Shape& whole) const;
   // The shape of the part: [end - begin] if there is a range, else of as many dimensions as
   // `whole`.

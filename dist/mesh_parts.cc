@@ -83,8 +83,9 @@ const PartsAxis* MeshParts::VirtualAxis(const Parameter& parameter) const {
 
 int64_t MeshParts::Chunks(const Parameter& parameter) const {
   const PartsAxis* const axis = VirtualAxis(parameter);
-  const int64_t parts = axis ? axis->PartsOf(parameter).all : 1;
-  return parts * GradNormChunks(parameter.logical_shape().numel() / parts);
+  const PartsAxis::VirtualParts parts = axis ? axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+  const int64_t equal = parameter.logical_shape().numel() / parts.all;
+  return parts.all * GradNormChunks(std::max(parts.numel, equal));
 }
 
 void MeshParts::MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,

@@ -33,10 +33,11 @@ class PartsAxis {
   // Collective: the element-wise sum over the ranks.
   virtual void Sum(const Tensor& values);
 
-  // The equal parts into which the axis would cut the parameter on the most ranks. This rank has
-  // the parts [first, first + own). Chunks of the gradient norm lie within parts.
+  // The parts into which the axis would cut the parameter on the most ranks. This rank has the
+  // parts [first, first + own). Chunks of the gradient norm lie within parts.
   struct VirtualParts {
     int64_t all = 1, first = 0, own = 1;
+    int64_t numel = 0;  // of the largest part; 0: they are equal
   };
   virtual VirtualParts PartsOf(const Parameter&) const { return {}; }
   // Part first + j of a tensor that is shaped like the parameter without further axes.

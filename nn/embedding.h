@@ -15,6 +15,7 @@ class Embedding : public Layer {
   Embedding(int64_t num, int64_t dim, Initializer init = {});
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  int64_t num() const { return weight_->logical_shape()[0]; }
   // For ids [B, T]: y[b, t, :] = weight[ids[b, t], :] + positions[first_position + t, :], or
   // positions[at[b, t], :] with `at` i32 [B, T], in one pass: ops::TokenPositionEmbedding.
   virtual Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position,

@@ -119,7 +119,7 @@ ContextEmbedding::ContextEmbedding(const nn::Embedding& replaced, ContextRanksPt
 Tensor ContextEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
                                       int64_t first_position, const Tensor& at) {
   if (!GradEnabled()) {
-    return VocabularyRows(tensor_, ids, *weight(), positions, first_position, at);
+    return VocabularyRows(tensor_, ids, *weight(), num(), positions, first_position, at);
   }
   const std::vector<Tensor> own = ranks_->Cut(ids);
   const std::vector<Tensor> own_at =
@@ -127,15 +127,16 @@ Tensor ContextEmbedding::AddPositions(const Tensor& ids, const Tensor& positions
   const Copies copies = FanOut(ranks_, {*weight(), positions});
   return Below(*ranks_, [&](size_t j) {
     const int64_t first = first_position + ranks_->PartAt(static_cast<int64_t>(j)) * own[j].dim(1);
-    return VocabularyRows(tensor_, own[j], copies[0][j], copies[1][j], first, own_at[j]);
+    return VocabularyRows(tensor_, own[j], copies[0][j], num(), copies[1][j], first, own_at[j]);
   });
 }
 
 Tensor ContextEmbedding::Forward(const Tensor& ids) {
-  if (!GradEnabled()) return VocabularyRows(tensor_, ids, *weight());
+  if (!GradEnabled()) return VocabularyRows(tensor_, ids, *weight(), num());
   const std::vector<Tensor> own = ranks_->Cut(ids);
   const Copies copies = FanOut(ranks_, {*weight()});
-  return Below(*ranks_, [&](size_t j) { return VocabularyRows(tensor_, own[j], copies[0][j]); });
+  return Below(*ranks_,
+               [&](size_t j) { return VocabularyRows(tensor_, own[j], copies[0][j], num()); });
 }
 
 ContextHead::ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
@@ -150,7 +151,8 @@ ContextHead::ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::
 
 Tensor ContextHead::Loss(const Tensor& x, const Tensor& weight, const Tensor& targets) const {
   const TensorRanksPtr within = ranks_->within();
-  return within ? VocabularyCrossEntropy(within, x, weight, targets, loss_chunk_, -1, softcap_)
+  return within ? VocabularyCrossEntropy(within, x, weight, weight_->logical_shape()[0], targets,
+                                         loss_chunk_, -1, softcap_)
                 : ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_, -1,
                                           softcap_);
 }
@@ -159,7 +161,8 @@ Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor whole = tied_ ? tied_->value() : weight_->value();
   if (!GradEnabled()) {
     if (targets.defined()) return Loss(x, whole, targets);
-    return ranks_->within() ? VocabularyLogits(*ranks_->within(), x, whole, softcap_)
+    return ranks_->within() ? VocabularyLogits(*ranks_->within(), x, whole,
+                                               weight_->logical_shape()[0], softcap_)
                             : ops::CappedLogits(x, whole, softcap_);
   }
   LS_CHECK(targets.defined(),

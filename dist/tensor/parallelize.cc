@@ -56,11 +56,11 @@ class Applier {
       case TensorStyle::kVocabulary:
         return Replace<nn::Embedding>(path, module,
                                       [&](const nn::Embedding& table) {
-                                        Cut(table.weight(), 0, {});
+                                        exchange_->CutVocabulary(parts_, *table.weight());
                                         return std::make_shared<VocabularyEmbedding>(table, ranks_);
                                       }) ||
                Replace<nn::LmHead>(path, module, [&](const nn::LmHead& head) {
-                 Cut(head.weight(), 0, {});
+                 exchange_->CutVocabulary(parts_, *head.weight());
                  return std::make_shared<VocabularyHead>(head, ranks_);
                });
       case TensorStyle::kSequence:

@@ -19,6 +19,9 @@ class TensorExchange : public PartsAxis {
   // sums, TensorRanks::parts(), divide the segments.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter, int dim,
            const std::vector<int64_t>& segments);
+  // Cuts the rows of a vocabulary (TensorRanks::VocabularyPart). Throws ArgumentError where a part
+  // would have none.
+  void CutVocabulary(const std::shared_ptr<MeshParts>& parts, Parameter& parameter);
 
   ProcessGroup* group() const override { return ranks_->group(); }
   bool Divides(const Parameter& parameter) const override {
@@ -33,7 +36,14 @@ class TensorExchange : public PartsAxis {
   struct Place {
     int dim;
     std::vector<int64_t> segments;  // of the whole
+    int64_t part_size = 0;          // ShardCut::part_size, of each of parts()
+    bool operator==(const Place&) const = default;
   };
+
+  // Whether it is new; throws ArgumentError if it was another.
+  bool Note(const Parameter& parameter, Place place);
+  // `cut`: but for the axis and the ranks.
+  void SetLayout(const std::shared_ptr<MeshParts>& parts, Parameter& parameter, ShardCut cut) const;
 
   const TensorRanksPtr ranks_;
   std::unordered_map<const Parameter*, Place> places_;

@@ -1,5 +1,6 @@
 #include "dist/tensor/tensor_ranks.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/slots.h"
@@ -64,6 +65,21 @@ Tensor TensorRanks::Gather(const Tensor& mine, const char* what) const {
   const Tensor all = Tensor::Empty(shape, mine.dtype(), mine.device());
   group_->AllGather(Flat(input), Flat(all), what)->Wait();
   return all;
+}
+
+Tensor TensorRanks::GatherVocabulary(const Tensor& rows, int64_t size, const char* what) const {
+  const int64_t most = own() * VocabularyPart(size);
+  Tensor padded = rows;
+  if (rows.dim(0) < most) {
+    Shape shape = rows.shape();
+    shape[0] = most;
+    padded = Tensor::Empty(shape, rows.dtype(), rows.device());
+    padded.Slice(0, 0, rows.dim(0)).CopyFrom(rows.Detach());
+    padded.Slice(0, rows.dim(0), most).Fill(0);
+  }
+  Shape shape = padded.shape();
+  shape[0] *= size_;
+  return Gather(padded, what).View(shape).Slice(0, 0, size);
 }
 
 Tensor TensorRanks::GatherSequence(const Tensor& part) const {
@@ -134,6 +150,10 @@ Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, in
     begin += size;
   }
   return ops::Concat(slices, dim);
+}
+
+Tensor VocabularyRowsOf(const Tensor& rows, int64_t most, int64_t j) {
+  return rows.Detach().Slice(0, j * most, std::min(rows.dim(0), (j + 1) * most));
 }
 
 Tensor AsRows(const Tensor& x) { return x.Detach().View({x.numel() / x.dim(-1), x.dim(-1)}); }

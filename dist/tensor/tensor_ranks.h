@@ -1,6 +1,7 @@
 // The ranks that compute each layer of a model together, and the parts that decide its bits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +42,14 @@ class TensorRanks {
   int64_t parts() const { return parts_; }
   int64_t own() const { return parts_ / size_; }   // this rank's parts
   int64_t first() const { return rank_ * own(); }  // the first of them
+  // How many of `size` rows of a vocabulary, which need not divide, each of parts() has; the last
+  // has what is left.
+  int64_t VocabularyPart(int64_t size) const { return (size + parts_ - 1) / parts_; }
+  // How many of them this rank has.
+  int64_t OwnVocabulary(int64_t size) const {
+    const int64_t most = own() * VocabularyPart(size);
+    return std::min(most, size - rank_ * most);
+  }
   ProcessGroup* group() const { return group_; }
 
   // The own parts lie side by side along part_dim() of a rank's part of the sequence, and own part
@@ -72,6 +81,8 @@ class TensorRanks {
   Tensor Sum(const Tensor& sum, DType dtype) const;
   // Each rank's tensor, in rank order: [size, ...].
   Tensor Gather(const Tensor& mine, const char* what) const;
+  // Of each rank the rows that it has of a vocabulary, [rows, ...]: all of them, [size, ...].
+  Tensor GatherVocabulary(const Tensor& rows, int64_t size, const char* what) const;
 
  private:
   ProcessGroup* const group_;
@@ -89,6 +100,9 @@ Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor);
 // part is contiguous in x. No gradient.
 Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, int64_t parts,
                  int64_t part);
+
+// Part j of the rows of a vocabulary, of `most` each but the last. No gradient.
+Tensor VocabularyRowsOf(const Tensor& rows, int64_t most, int64_t j);
 
 // [..., C] as [rows, C]. No gradient.
 Tensor AsRows(const Tensor& x);

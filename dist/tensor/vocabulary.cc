@@ -11,9 +11,9 @@
 namespace lockstep::dist {
 namespace {
 
-// This rank's rows of a table.
-TablePart PartOf(const TensorRanks& ranks, const Shape& weight) {
-  return {.first = ranks.rank() * weight[0], .of = ranks.size() * weight[0]};
+// This rank's rows of a table of `size`.
+TablePart PartOf(const TensorRanks& ranks, int64_t size) {
+  return {.first = ranks.first() * ranks.VocabularyPart(size), .of = size};
 }
 
 // The bytes of x as integers, whose sums are exact: where only one rank's are not 0, they are its.
@@ -26,7 +26,7 @@ Tensor AsIntegers(const Tensor& x, int64_t parts) {
 
 // The rows of ids [B, T] in a table that is split across ranks: for this rank's part of the
 // sequence or, under NoGrad, for all of it.
-Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight) {
+Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight, TablePart part) {
   const int64_t size = ranks.size(), batch = ids.dim(0), c = weight.dim(1);
   const Stream stream = CurrentStream(weight.device());
   const auto rows = [&](const Shape& shape) {
@@ -35,7 +35,7 @@ Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight)
   const char* what = "the rows of an embedding";
   if (!GradEnabled()) {
     const Tensor y = rows({batch, ids.dim(1), c});
-    embedding_forward(stream, ids.Contiguous(), weight, PartOf(ranks, weight.shape()), y);
+    embedding_forward(stream, ids.Contiguous(), weight, part, y);
     ranks.group()->AllReduce(AsIntegers(y, 1), ReduceOp::kSum, what)->Wait();
     return y;
   }
@@ -44,7 +44,7 @@ Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight)
   const int64_t t = ids.dim(1) / size;
   const Tensor by_rank = ids.View({batch, size, t}).Transpose(0, 1).Contiguous();
   const Tensor all = rows({size, batch, t, c}), y = rows({batch, t, c});
-  embedding_forward(stream, by_rank, weight, PartOf(ranks, weight.shape()), all);
+  embedding_forward(stream, by_rank, weight, part, all);
   ranks.group()
       ->ReduceScatter(AsIntegers(all, size), AsIntegers(y, 1), ReduceOp::kSum, what)
       ->Wait();
@@ -54,9 +54,11 @@ Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight)
 class VocabularyEmbeddingNode : public Node {
  public:
   VocabularyEmbeddingNode(TensorRanksPtr ranks, const Tensor& ids, const Tensor& weight,
-                          const Tensor& positions, int64_t first_position, const Tensor& at)
+                          TablePart part, const Tensor& positions, int64_t first_position,
+                          const Tensor& at)
       : Node("vocabulary_embedding"),
         ranks_(std::move(ranks)),
+        part_(part),
         ids_(ids, "the ids of vocabulary_embedding"),
         weight_(weight.Detach()),
         positions_(positions.Detach()),
@@ -72,8 +74,7 @@ class VocabularyEmbeddingNode : public Node {
     const Tensor whole = needs[0] || sums_places ? ranks_->GatherSequence(dy) : Tensor();
     if (needs[0]) {
       const GradSink::Target to = sinks[0].OpenAnyDType(weight_);
-      embedding_backward(stream, ids_.Unpack(), whole, PartOf(*ranks_, weight_.shape()), to.tensor,
-                         to.accumulate);
+      embedding_backward(stream, ids_.Unpack(), whole, part_, to.tensor, to.accumulate);
     }
     if (!needs[1]) return;
     const GradSink::Target to = sinks[1].OpenAnyDType(positions_);
@@ -104,6 +105,7 @@ class VocabularyEmbeddingNode : public Node {
   }
 
   const TensorRanksPtr ranks_;
+  const TablePart part_;
   SavedTensor ids_, at_;
   Tensor weight_, positions_;  // for their shapes and dtypes
   const int64_t first_position_;
@@ -112,7 +114,8 @@ class VocabularyEmbeddingNode : public Node {
 }  // namespace
 
 Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
-                      const Tensor& positions, int64_t first_position, const Tensor& at) {
+                      int64_t size, const Tensor& positions, int64_t first_position,
+                      const Tensor& at) {
   if (ranks->size() == 1) {
     if (!positions.defined()) return ops::Embedding(ids, weight);
     return ops::TokenPositionEmbedding(ids, weight, positions, first_position, at);
@@ -120,12 +123,13 @@ Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tens
   LS_CHECK(ids.defined() && ids.ndim() == 2 &&
                (ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64),
            "vocabulary_embedding: ids must be an i32 or i64 [B, T], got ", ids.Describe());
+  const TablePart part = PartOf(*ranks, size);
   LS_CHECK(weight.defined() && weight.ndim() == 2 && IsFloating(weight.dtype()) &&
-               weight.device() == ids.device(),
-           "vocabulary_embedding: the weight must be a floating [V / ", ranks->size(), ", C] on ",
-           ids.device(), ", got ", weight.Describe());
+               weight.device() == ids.device() && weight.dim(0) == ranks->OwnVocabulary(size),
+           "vocabulary_embedding: the weight must be a floating [", ranks->OwnVocabulary(size),
+           ", C] on ", ids.device(), ", got ", weight.Describe());
   const Tensor index = ids.Contiguous();
-  Tensor y = LookUp(*ranks, index, weight.Detach().Contiguous());
+  Tensor y = LookUp(*ranks, index, weight.Detach().Contiguous(), part);
   if (positions.defined()) {
     LS_CHECK(first_position >= 0 && first_position + ids.dim(1) <= positions.dim(0) &&
                  positions.dtype() == weight.dtype(),
@@ -142,10 +146,10 @@ Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tens
     y = ops::Add(y, rows);
   }
   if (NeedsGrad({&weight, &positions})) {
-    Record(
-        std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions, first_position,
-                                                  at.defined() ? at.Contiguous() : Tensor()),
-        {&weight, &positions}, {&y});
+    Record(std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, part, positions,
+                                                     first_position,
+                                                     at.defined() ? at.Contiguous() : Tensor()),
+           {&weight, &positions}, {&y});
   }
   return y;
 }
@@ -155,11 +159,11 @@ VocabularyEmbedding::VocabularyEmbedding(const nn::Embedding& replaced, TensorRa
 
 Tensor VocabularyEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
                                          int64_t first_position, const Tensor& at) {
-  return VocabularyRows(ranks_, ids, *weight(), positions, first_position, at);
+  return VocabularyRows(ranks_, ids, *weight(), num(), positions, first_position, at);
 }
 
 Tensor VocabularyEmbedding::Forward(const Tensor& ids) {
-  return VocabularyRows(ranks_, ids, *weight());
+  return VocabularyRows(ranks_, ids, *weight(), num());
 }
 
 VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
@@ -173,23 +177,22 @@ VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
 
 Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor weight = tied_ ? tied_->value() : weight_->value();
+  const int64_t size = weight_->logical_shape()[0];
   if (targets.defined()) {
-    return VocabularyCrossEntropy(ranks_, x, weight, targets, loss_chunk_, -1, softcap_);
+    return VocabularyCrossEntropy(ranks_, x, weight, size, targets, loss_chunk_, -1, softcap_);
   }
-  return VocabularyLogits(*ranks_, x, weight, softcap_);
+  return VocabularyLogits(*ranks_, x, weight, size, softcap_);
 }
 
 Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
-                        double softcap) {
+                        int64_t size, double softcap) {
   LS_CHECK(!GradEnabled() || ranks.size() == 1,
            "a tensor-parallel head brings logits together only under NoGrad: give it targets, "
            "whose loss it computes without");
   const Tensor logits = ops::CappedLogits(x, weight, softcap);
   if (ranks.size() == 1) return logits;
-  const Tensor all = ranks.Gather(logits, "logits");  // [size, B, T, V / size]
-  return all.Permute({1, 2, 0, 3})
-      .Contiguous()
-      .View({x.dim(0), x.dim(1), logits.dim(2) * ranks.size()});
+  const Tensor by_class = logits.Permute({2, 0, 1});  // [this rank's, B, T]
+  return ranks.GatherVocabulary(by_class, size, "logits").Permute({1, 2, 0}).Contiguous();
 }
 
 }  // namespace lockstep::dist

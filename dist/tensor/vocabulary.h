@@ -8,7 +8,7 @@
 
 namespace lockstep::dist {
 
-// In the place of an nn::Embedding: a rank has an equal part of the rows. ids [B, T], the same on
+// In the place of an nn::Embedding: a rank has a part of the rows. ids [B, T], the same on
 // every rank, -> this rank's part of the sequence, [B, T / size, dim]. Each row comes from its
 // owner, as it is; its gradient is summed there over the whole sequence, in order. The gradient of
 // positions is each rank's own, brought together; with positions for each token, which may be in
@@ -27,7 +27,7 @@ class VocabularyEmbedding : public nn::Embedding {
   const TensorRanksPtr ranks_;
 };
 
-// In the place of an nn::LmHead: a rank has an equal part of the vocabulary, and its logits, which
+// In the place of an nn::LmHead: a rank has a part of the vocabulary, and its logits, which
 // are never brought together for a loss. x [B, T / size, C] -> the loss, on every rank; only under
 // NoGrad also logits, of the whole vocabulary.
 class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
@@ -50,23 +50,23 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
 
-// What VocabularyEmbedding computes, of this rank's part of the rows. positions may be undefined,
-// and `at`, which is that of all of ids.
+// What VocabularyEmbedding computes, of this rank's part of a vocabulary's `size` rows. positions
+// may be undefined, and `at`, which is that of all of ids.
 Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
-                      const Tensor& positions = {}, int64_t first_position = 0,
+                      int64_t size, const Tensor& positions = {}, int64_t first_position = 0,
                       const Tensor& at = {});
 
-// The logits [B, T, V], capped as by nn::LmHead, of x [B, T, C] and this rank's part of the weight.
-// No gradient, but with one rank. Throws ArgumentError where there would be one.
+// The logits [B, T, size], capped as by nn::LmHead, of x [B, T, C] and this rank's part of the
+// weight. No gradient, but with one rank. Throws ArgumentError where there would be one.
 Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
-                        double softcap = 0);
+                        int64_t size, double softcap = 0);
 
-// ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,
-// C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those
-// of parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of as many
-// partial products.
+// ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T /
+// ranks->size(), C] and of the weight [size, C], for targets [B, T]. A row's log-sum-exp is joined
+// from those of parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of
+// as many partial products.
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
-                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index = -1,
-                              double softcap = 0);
+                              int64_t size, const Tensor& targets, int64_t chunk_rows,
+                              int64_t ignore_index = -1, double softcap = 0);
 
 }  // namespace lockstep::dist

@@ -12,9 +12,11 @@ namespace {
 // The loss of the rows of a whole sequence, chunk by chunk.
 class ChunkedLoss {
  public:
-  ChunkedLoss(const TensorRanks& ranks, const Tensor& x, const Tensor& weight,
+  ChunkedLoss(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, int64_t size,
               const Tensor& targets, int64_t ignore_index, double softcap)
       : ranks_(ranks),
+        size_(size),
+        most_(ranks.VocabularyPart(size)),
         x_(x),
         targets_(targets),
         ignore_index_(ignore_index),
@@ -22,9 +24,8 @@ class ChunkedLoss {
         wide_(AccumulationDType(x.dtype())),
         stream_(CurrentStream(x.device())),
         losses_(Empty({x.dim(0)})) {
-    const int64_t classes = weight.dim(0) / ranks.own();
     for (int64_t j = 0; j < ranks.own(); ++j) {
-      weights_.push_back(weight.Slice(0, j * classes, (j + 1) * classes));
+      weights_.push_back(VocabularyRowsOf(weight, most_, j));
     }
   }
 
@@ -57,13 +58,10 @@ class ChunkedLoss {
   Tensor EmptyPair(int64_t rows) const {
     return Tensor::Empty({2, rows}, DType::kF64, x_.device());
   }
-  int64_t classes() const { return weights_[0].dim(0); }  // of a virtual part
-  ClassPart PartOf(int64_t j) const {
-    return {.first = (ranks_.first() + j) * classes(), .of = ranks_.parts() * classes()};
-  }
+  ClassPart PartOf(int64_t j) const { return {.first = (ranks_.first() + j) * most_, .of = size_}; }
 
-  // Joins n neighbours of `size` classes each, in adjacent pairs.
-  void Join(std::vector<Joint>& all, int64_t first_class, int64_t size, const Tensor& targets) {
+  // Joins n neighbours of `most` classes each, but perhaps the last, in adjacent pairs.
+  void Join(std::vector<Joint>& all, int64_t first_class, int64_t most, const Tensor& targets) {
     for (int64_t step = 1; step < std::ssize(all); step *= 2) {
       for (int64_t i = 0; i + step < std::ssize(all); i += 2 * step) {
         const int64_t end = std::min<int64_t>(i + 2 * step, std::ssize(all));
@@ -74,9 +72,9 @@ class ChunkedLoss {
                                      .other_log_sum_exp = b.log_sum_exp,
                                      .targets = targets,
                                      .ignore_index = ignore_index_,
-                                     .begin = first_class + i * size,
-                                     .middle = first_class + (i + step) * size,
-                                     .end = first_class + end * size});
+                                     .begin = first_class + i * most,
+                                     .middle = first_class + (i + step) * most,
+                                     .end = std::min(size_, first_class + end * most)});
       }
     }
   }
@@ -89,7 +87,7 @@ class ChunkedLoss {
     std::vector<Joint> parts;
     for (int64_t j = 0; j < own; ++j) {
       const Tensor& weight = weights_[static_cast<size_t>(j)];
-      raw_logits_.push_back(Tensor::Empty({rows, classes()}, x.dtype(), x.device()));
+      raw_logits_.push_back(Tensor::Empty({rows, weight.dim(0)}, x.dtype(), x.device()));
       linear_forward(stream_, {.x = x, .weight = weight, .y = raw_logits_.back()});
       logits_.push_back(SoftcapForward(stream_, raw_logits_.back(), softcap_));
       const Tensor pair = EmptyPair(rows);
@@ -101,7 +99,7 @@ class ChunkedLoss {
                                       .losses = parts.back().losses,
                                       .log_sum_exp = parts.back().log_sum_exp});
     }
-    Join(parts, ranks_.first() * classes(), classes(), targets);
+    Join(parts, ranks_.first() * most_, most_, targets);
     if (ranks_.size() == 1) return parts[0];
     const Tensor mine = EmptyPair(rows);
     mine.Slice(0, 0, 1).View({rows}).CopyFrom(parts[0].losses);
@@ -113,7 +111,7 @@ class ChunkedLoss {
       of_ranks.push_back(
           {all.Slice(0, r, r + 1).View({rows}), all.Slice(0, r + 1, r + 2).View({rows})});
     }
-    Join(of_ranks, 0, own * classes(), targets);
+    Join(of_ranks, 0, own * most_, targets);
     return of_ranks[0];
   }
 
@@ -140,7 +138,7 @@ class ChunkedLoss {
         linear_backward(stream_, {.x = x,
                                   .weight = weight,
                                   .dy = dlogits,
-                                  .dweight = dweight_.Slice(0, j * classes(), (j + 1) * classes()),
+                                  .dweight = VocabularyRowsOf(dweight_, most_, j),
                                   .accumulate_weight = begin > 0});
       }
       if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false);
@@ -152,6 +150,7 @@ class ChunkedLoss {
   }
 
   const TensorRanks& ranks_;
+  const int64_t size_, most_;  // classes: of all, and of a virtual part
   const Tensor x_, targets_;
   // For each of the own parts; the raw logits are those before the soft cap.
   std::vector<Tensor> weights_, raw_logits_, logits_;
@@ -163,16 +162,18 @@ class ChunkedLoss {
   Tensor dx_, dweight_;
 };
 
-void Check(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, const Tensor& targets,
-           int64_t chunk_rows) {
+void Check(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, int64_t size,
+           const Tensor& targets, int64_t chunk_rows) {
   const int64_t ranks_of_sequence = GradEnabled() ? ranks.size() : 1;
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() == 3,
            "vocabulary_cross_entropy: x must be a floating tensor [B, T, C], got ", x.Describe());
   LS_CHECK(weight.defined() && weight.ndim() == 2 && weight.dim(1) == x.dim(-1) &&
-               weight.dim(0) > 0 && weight.dim(0) % ranks.own() == 0 &&
-               weight.dtype() == x.dtype() && weight.device() == x.device(),
-           "vocabulary_cross_entropy: this rank's part of the weight must be ", x.dtype(), "[V, ",
-           x.dim(-1), "] on ", x.device(), " with V a multiple of ", ranks.own(), ", got ",
+               ranks.VocabularyPart(size) * (ranks.parts() - 1) < size &&
+               weight.dim(0) == ranks.OwnVocabulary(size) && weight.dtype() == x.dtype() &&
+               weight.device() == x.device(),
+           "vocabulary_cross_entropy: of ", size, " classes in ", ranks.parts(),
+           " parts, none of them empty, this rank's part of the weight must be ", x.dtype(), "[",
+           ranks.OwnVocabulary(size), ", ", x.dim(-1), "] on ", x.device(), ", got ",
            weight.Describe());
   LS_CHECK(targets.defined() &&
                (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64) &&
@@ -188,15 +189,15 @@ void Check(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, cons
 }  // namespace
 
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
-                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index,
-                              double softcap) {
-  Check(*ranks, x, weight, targets, chunk_rows);
+                              int64_t size, const Tensor& targets, int64_t chunk_rows,
+                              int64_t ignore_index, double softcap) {
+  Check(*ranks, x, weight, size, targets, chunk_rows);
   const Device device = x.device();
   const DType wide = AccumulationDType(x.dtype());
   const Tensor part = x.Detach().Contiguous();
   const Tensor whole = GradEnabled() ? ranks->GatherSequence(part) : part;
   const Tensor flat = targets.Detach().Contiguous().View({targets.numel()});
-  ChunkedLoss loss(*ranks, AsRows(whole), weight.Detach().Contiguous(), flat, ignore_index,
+  ChunkedLoss loss(*ranks, AsRows(whole), weight.Detach().Contiguous(), size, flat, ignore_index,
                    softcap);
   const bool record = NeedsGrad({&x, &weight});
   Tensor dx, dweight;

@@ -87,6 +87,15 @@ std::string DescribeLimit(InstructionSet used, InstructionSet best) {
                                     ToString(used), ToString(best));
 }
 
+// Who wants to divide the run later must know before its first step.
+std::string DescribeBits(const RunSetup& s) {
+  const ParallelOptions& parallel = s.config.parallel;
+  return fmt::format(
+      "those of {} micro-batches a step, virtual.tp={} and virtual.cp={}: from the first step on "
+      "these stay, and ranks can share only what they divide",
+      s.micro_batches, parallel.tensor_parts(), parallel.context_pairs());
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, const Gpt& model,
@@ -135,6 +144,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                   (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.evaluates_only
                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
                       : ""));
+  if (c.dist.reduction == "ordered" && !s.evaluates_only) {
+    facts.emplace_back("bits", DescribeBits(s));
+  }
   facts.emplace_back("memory", Summary(memory));
   if (const nn::MixtureOptions& x = m.mixture; x.n_expert > 0) {
     facts.insert(

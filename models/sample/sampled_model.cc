@@ -61,13 +61,7 @@ void CheckDivides(const GptConfig& shape, int ranks) {
 
 void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->size() == 1) return;
-  dist::TensorPlan plan = GptTensorPlan(model.config());
-  if (model.config().vocab_size % ranks->size() != 0) {
-    std::erase_if(plan, [](const dist::TensorRule& rule) {
-      return rule.style == dist::TensorStyle::kVocabulary;
-    });
-  }
-  dist::Parallelize(model, ranks, plan);
+  dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
 }
 
 }  // namespace lockstep::models

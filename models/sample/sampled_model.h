@@ -30,8 +30,8 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
 
 // InputError if a model of this shape cannot be split across `ranks` ranks.
 void CheckDivides(const GptConfig& shape, int ranks);
-// Gives this rank its part of a model that only generates text, before it has weights. A vocabulary
-// that does not divide among the ranks stays whole. Throws ArgumentError if the heads do not.
+// Gives this rank its part of a model that only generates text, before it has weights. Throws
+// ArgumentError if the heads do not divide among the ranks.
 void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 }  // namespace lockstep::models

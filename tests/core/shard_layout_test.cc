@@ -25,8 +25,8 @@ std::vector<int64_t> Indices(const ShardLayout& layout, int dim, int64_t size) {
     std::vector<int64_t> own;
     auto begin = indices.begin();
     for (int64_t n : cut.segments.empty() ? std::vector{std::ssize(indices)} : cut.segments) {
-      own.insert(own.end(), begin + cut.part * (n / cut.parts),
-                 begin + (cut.part + 1) * (n / cut.parts));
+      const int64_t most = cut.part_size > 0 ? cut.part_size : n / cut.parts;
+      own.insert(own.end(), begin + cut.part * most, begin + std::min(n, (cut.part + 1) * most));
       begin += n;
     }
     indices = own;
@@ -130,6 +130,21 @@ TEST(ShardLayoutTest, ACutIntoOnePartDoesNotBreakRuns) {
   EXPECT_EQ(layout.RunAt({4, 5}, 3).count, 17);
 }
 
+TEST(ShardLayoutTest, TheLastPartMayHaveLess) {
+  const Shape whole{7, 4};
+  std::vector<int> count(28);
+  for (int64_t part = 0; part < 3; ++part) {
+    const ShardLayout layout{.cuts = {{.axis = "tp", .parts = 3, .part = part, .part_size = 3},
+                                      {.axis = "ep", .dim = 1, .parts = 2, .part = 1}}};
+    layout.Check(whole);
+    EXPECT_EQ(layout.PartShape(whole), Shape({part < 2 ? 3 : 1, 2}));
+    const std::vector<int64_t> elements = Elements(layout, whole);
+    ExpectRunsAre(elements, layout, whole);
+    for (int64_t e : elements) ++count[static_cast<size_t>(e)];
+  }
+  for (int64_t e = 0; e < 28; ++e) EXPECT_EQ(count[static_cast<size_t>(e)], e % 4 < 2 ? 0 : 1);
+}
+
 TEST(ShardLayoutTest, WhatDoesNotFitIsNamed) {
   const auto check = [](const ShardLayout& layout) {
     return MessageOf([&] { layout.Check({6, 4}); });
@@ -143,6 +158,10 @@ TEST(ShardLayoutTest, WhatDoesNotFitIsNamed) {
               HasSubstr("the segments along 'tp' add up to 4, but dimension 0 of a parameter of "
                         "shape [6, 4] has 6 elements"));
   EXPECT_THAT(check({.cuts = {{.axis = "tp", .dim = 2}}}), HasSubstr("has no dimension 2"));
+  for (const int64_t size : {2, 6}) {
+    EXPECT_THAT(check({.cuts = {{.axis = "tp", .parts = 2, .part_size = size}}}),
+                HasSubstr(StrCat("cannot be cut along 'tp' into 2 parts of ", size)));
+  }
   EXPECT_THAT(check({.cuts = {{.axis = "tp", .parts = 2, .part = 2}}}),
               HasSubstr("part 2 of 2 along 'tp' does not exist"));
   EXPECT_THAT(check({.cuts = {{.axis = "tp"}, {.axis = "tp", .dim = 1}}}),

@@ -37,6 +37,13 @@ Tensor Part(const TensorRanks& ranks, const Tensor& whole, int dim,
   return LeafOf(PartAlong(whole, dim, segments, ranks.size(), ranks.rank()));
 }
 
+ShardLayout VocabularyLayout(const TensorRanks& ranks, int64_t size) {
+  return {.cuts = {{.axis = "tp",
+                    .parts = ranks.size(),
+                    .part = ranks.rank(),
+                    .part_size = ranks.own() * ranks.VocabularyPart(size)}}};
+}
+
 // The whole of each rank's part.
 Tensor Whole(const TensorRanks& ranks, const Tensor& part, int dim,
              std::vector<int64_t> segments = {}) {
@@ -252,24 +259,26 @@ TEST(TensorParallel, DropoutHasTheMaskOfTheWholeSequence) {
   for (const int size : {1, 2, 4}) ExpectSameBits(On(size, body), plain, StrCat(size, " ranks"));
 }
 
-TEST(TensorParallel, EmbeddingTakesRowsAsTheyAre) {
-  constexpr int64_t kVocabulary = 20;
+// Also where the last rank has fewer of them.
+class TensorParallelVocabulary : public testing::TestWithParam<int64_t> {};
+
+INSTANTIATE_TEST_SUITE_P(, TensorParallelVocabulary, testing::Values(40, 37));
+
+TEST_P(TensorParallelVocabulary, EmbeddingTakesRowsAsTheyAre) {
+  const int64_t vocabulary = GetParam();
   std::vector<int32_t> ids;
-  for (int32_t i = 0; i < kBatch * kTokens; ++i) ids.push_back(i * i % kVocabulary);
+  for (int32_t i = 0; i < kBatch * kTokens; ++i)
+    ids.push_back(i * i % static_cast<int32_t>(vocabulary));
   const Tensor index = Tensor::FromVector(ids, {kBatch, kTokens});
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool with_positions : {true, false}) {
       const auto body = [&](const TensorRanksPtr& ranks) -> Results {
-        nn::Embedding table(kVocabulary, kWidth);
+        nn::Embedding table(vocabulary, kWidth);
         table.Materialize(kCpu, 5, dtype);
         // A row of negative zeros must not become positive ones.
         table.weight()->value().Detach().Slice(0, 1, 2).Fill(-0.0);
-        table.weight()->SetLayout(ranks->size() == 1
-                                      ? ShardLayout{}
-                                      : ShardLayout{.cuts = {{.axis = "tp",
-                                                              .dim = 0,
-                                                              .parts = ranks->size(),
-                                                              .part = ranks->rank()}}});
+        table.weight()->SetLayout(ranks->size() == 1 ? ShardLayout{}
+                                                     : VocabularyLayout(*ranks, vocabulary));
         VocabularyEmbedding parallel(table, ranks);
         const Tensor positions = LeafOf(Random({kTokens + 3, kWidth}, 7, dtype));
         const Tensor y =
@@ -279,9 +288,10 @@ TEST(TensorParallel, EmbeddingTakesRowsAsTheyAre) {
         const NoGrad no_grad;
         const Tensor whole =
             with_positions ? parallel.AddPositions(index, positions, 2) : parallel(index);
-        Results results{{"y", Whole(*ranks, y.Detach(), 1)},
-                        {"without graph", whole},
-                        {"dweight", Whole(*ranks, table.weight()->grad(), 0)}};
+        Results results{
+            {"y", Whole(*ranks, y.Detach(), 1)},
+            {"without graph", whole},
+            {"dweight", ranks->GatherVocabulary(table.weight()->grad(), vocabulary, "a gradient")}};
         if (with_positions) results["dpositions"] = positions.grad();
         return results;
       };
@@ -291,17 +301,19 @@ TEST(TensorParallel, EmbeddingTakesRowsAsTheyAre) {
   }
 }
 
-TEST(TensorParallel, LossOfASharedVocabulary) {
-  constexpr int64_t kVocabulary = 40, kRows = kBatch * kTokens;
+TEST_P(TensorParallelVocabulary, LossInParts) {
+  const int64_t vocabulary = GetParam();
   const DType f64 = DType::kF64;
   std::vector<int32_t> targets;
-  for (int32_t i = 0; i < kRows; ++i) targets.push_back(i % 5 == 3 ? -1 : i * 7 % kVocabulary);
+  for (int32_t i = 0; i < kBatch * kTokens; ++i) {
+    targets.push_back(i % 5 == 3 ? -1 : i * 7 % static_cast<int32_t>(vocabulary));
+  }
   const Tensor index = Tensor::FromVector(targets, {kBatch, kTokens});
   const auto x = [](DType d) {
     return Random({kBatch, kTokens, kWidth}, 1, DType::kF64).To(DType::kBF16).To(d);
   };
-  const auto w = [](DType d) {
-    return Random({kVocabulary, kWidth}, 2, DType::kF64).To(DType::kBF16).To(d);
+  const auto w = [&](DType d) {
+    return Random({vocabulary, kWidth}, 2, DType::kF64).To(DType::kBF16).To(d);
   };
   for (const int64_t chunk : {0, 12}) {
     Results reference;
@@ -312,15 +324,19 @@ TEST(TensorParallel, LossOfASharedVocabulary) {
       reference = {{"loss", loss.Detach()}, {"dx", rx.grad()}, {"dw", rw.grad()}};
     }
     const auto body = [&](const TensorRanksPtr& ranks, DType d) -> Results {
-      const Tensor px = Part(*ranks, x(d), 1), pw = Part(*ranks, w(d), 0);
-      const Tensor loss = VocabularyCrossEntropy(ranks, px, pw, index, chunk);
+      const Tensor px = Part(*ranks, x(d), 1);
+      const Tensor pw = LeafOf(
+          VocabularyRowsOf(w(d), ranks->own() * ranks->VocabularyPart(vocabulary), ranks->rank()));
+      const Tensor loss = VocabularyCrossEntropy(ranks, px, pw, vocabulary, index, chunk);
       Backward(loss, Tensor::Full({}, 0.25, AccumulationDType(d)));
       const NoGrad no_grad;
-      const Tensor again = VocabularyCrossEntropy(ranks, x(d), pw, index, chunk);
+      const Tensor again = VocabularyCrossEntropy(ranks, x(d), pw, vocabulary, index, chunk);
       EXPECT_EQ(again.Item(), loss.Item());
+      const Tensor logits = VocabularyLogits(*ranks, x(d), pw, vocabulary);
+      EXPECT_EQ(logits.shape(), Shape({kBatch, kTokens, vocabulary}));
       return {{"loss", loss.Detach()},
               {"dx", Whole(*ranks, px.grad(), 1)},
-              {"dw", Whole(*ranks, pw.grad(), 0)}};
+              {"dw", ranks->GatherVocabulary(pw.grad(), vocabulary, "a gradient")}};
     };
     CheckOnRanks(body, reference);
   }
@@ -347,7 +363,7 @@ TEST(TensorParallel, ALossInPartsIsAsExactAsTheWhole) {
       const Tensor leaf_x = LeafOf(x.To(dtype)), leaf_w = LeafOf(w.To(dtype));
       const auto ranks = std::make_shared<TensorRanks>(nullptr, std::max<int64_t>(parts, 1));
       Backward(parts == 0 ? ops::LinearCrossEntropy(leaf_x, leaf_w, index, Reduction::kSum, 0)
-                          : VocabularyCrossEntropy(ranks, leaf_x, leaf_w, index, 0),
+                          : VocabularyCrossEntropy(ranks, leaf_x, leaf_w, kVocabulary, index, 0),
                Tensor::Full({}, 1, dtype));
       return std::pair(leaf_x.grad(), leaf_w.grad());
     };
@@ -391,7 +407,8 @@ TEST(TensorParallel, GpusComputeWhatTheCpuComputes) {
     in.open.site = 77;
     const auto [s, y] = parallel(in);
     const Tensor index = Tensor::FromVector(targets, {kBatch, kTokens}, device);
-    const Tensor loss = VocabularyCrossEntropy(ranks, y, head, index, /*chunk_rows=*/12);
+    const Tensor loss =
+        VocabularyCrossEntropy(ranks, y, head, kVocabulary, index, /*chunk_rows=*/12);
     Backward(loss);
     return {{"s", Whole(*ranks, s.Detach(), 1)},      {"loss", loss.Detach().To(kCpu)},
             {"dx", Whole(*ranks, x.grad(), 1)},       {"dbranch", Whole(*ranks, branch.grad(), 1)},
@@ -442,7 +459,7 @@ TEST(TensorParallel, NoRankHoldsAWholeMatrixOrItsGradientOrAllLogits) {
                    w2 = leaf({kC, kWide / size}), head = leaf({kWide / size, kC});
       const Tensor targets = Tensor::Full({1, kT}, 5, DType::kI32, device);
       const Tensor y = RowProduct(ranks, ColumnProduct(ranks, x, w1, Tensor()), w2);
-      Backward(VocabularyCrossEntropy(ranks, y, head, targets, /*chunk_rows=*/0));
+      Backward(VocabularyCrossEntropy(ranks, y, head, kWide, targets, /*chunk_rows=*/0));
       if (group.rank() == 0) most = allocator.stats().peak_bytes - before;
     });
     return static_cast<double>(most);
