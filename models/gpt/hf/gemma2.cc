@@ -8,7 +8,7 @@ namespace {
 
 GptConfig Read(const Fields& f) {
   GptConfig c = ReadGemmaKeys(f, {.positions = 8192, .rope_theta = 1e4});
-  c.rope = ReadRope(f, c.rope);
+  c.rope = ReadRope(f, c.rope, c.block_size);
   c.attn_softcap = f.NumberOrNull("attn_logit_softcapping", 50);
   c.logit_softcap = f.NumberOrNull("final_logit_softcapping", 30);
   ReadWindows(f, f.IntegerOrNull("sliding_window", 4096), 2, &c);

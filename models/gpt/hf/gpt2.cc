@@ -60,7 +60,9 @@ GptConfig Read(const Fields& f) {
   f.Expect("add_cross_attention", false);
   GptConfig c;
   c.vocab_size = f.Integer("vocab_size");
-  c.block_size = f.Integer(f.j.contains("n_positions") ? "n_positions" : "n_ctx");
+  c.block_size = f.Integer(f.Has("n_positions")               ? "n_positions"
+                           : f.Has("max_position_embeddings") ? "max_position_embeddings"
+                                                              : "n_ctx");
   c.n_embd = f.Integer("n_embd");
   c.n_layer = f.Integer("n_layer");
   c.n_head = f.Integer("n_head");

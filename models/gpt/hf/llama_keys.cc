@@ -19,27 +19,40 @@ OrderedJson WriteRopeScaling(const RotaryOptions& rope) {
   return j;
 }
 
-RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope) {
+RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope, int64_t positions) {
+  f.Expect("partial_rotary_factor", 1.0);
   rope.theta = f.Number("rope_theta", rope.theta);
   const std::string type = f.Text("rope_type", f.Text("type", "default"));
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3") {
     f.Fail("rope_type", StrCat("is \"", type, "\"; supported are default, linear, llama3"));
   }
+  const auto required = [&](const char* key) {
+    if (!f.Has(key)) f.Fail(key, StrCat("is missing, which the rope_type \"", type, "\" needs"));
+    return f.Number(key, 0);
+  };
   rope.scaling = ParseRopeScaling(type);
-  rope.factor = f.Number("factor", rope.factor);
-  rope.low = f.Number("low_freq_factor", rope.low);
-  rope.high = f.Number("high_freq_factor", rope.high);
-  rope.original_length = f.Integer("original_max_position_embeddings", rope.original_length);
+  rope.factor = required("factor");
+  if (type == "linear") return rope;
+  rope.low = required("low_freq_factor");
+  rope.high = required("high_freq_factor");
+  rope.original_length = f.Integer("original_max_position_embeddings", positions);
   return rope;
 }
 
-RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope) {
+RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope, int64_t positions) {
+  f.Expect("partial_rotary_factor", 1.0);
   RotaryOptions outer = rope;
   outer.theta = f.Number("rope_theta", rope.theta);
-  // Where a folder has both, transformers takes the older name.
+  // Where a folder has both, transformers takes the older name, and a length beside it (Phi-3's
+  // place) before that within.
   const bool old = f.Has("rope_scaling") && !f.Object("rope_scaling").j.empty();
-  return ReadRopeObject(f.Object(old ? "rope_scaling" : "rope_parameters"), outer);
+  RotaryOptions read =
+      ReadRopeObject(f.Object(old ? "rope_scaling" : "rope_parameters"), outer, positions);
+  if (read.scaling == RotaryScaling::kLlama3) {
+    read.original_length = f.Integer("original_max_position_embeddings", read.original_length);
+  }
+  return read;
 }
 
 GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults) {
@@ -71,7 +84,7 @@ GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults) {
 GptConfig ReadLlamaKeys(const Fields& f, const LlamaDefaults& defaults) {
   f.Expect("hidden_act", "silu");
   GptConfig c = ReadLlamaSizes(f, defaults);
-  c.rope = ReadRope(f, c.rope);
+  c.rope = ReadRope(f, c.rope, c.block_size);
   return c;
 }
 

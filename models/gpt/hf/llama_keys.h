@@ -25,10 +25,10 @@ GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults);
 OrderedJson WriteLlamaKeys(const GptConfig& c, const char* model_type, const char* architecture);
 
 // Rotary embedding: "rope_theta" and "rope_scaling", or since transformers 5 both within
-// "rope_parameters". What is absent is as in `rope`.
-RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope = {});
+// "rope_parameters". The theta that is absent is that of `rope`; the original length, `positions`.
+RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope, int64_t positions);
 // The scaling of an object that has "rope_type" and its numbers, and perhaps "rope_theta".
-RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope);
+RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope, int64_t positions);
 OrderedJson WriteRopeScaling(const RotaryOptions& rope);
 
 // "layer_types" where there is one, else all layers have the window except every `pattern`-th (0:

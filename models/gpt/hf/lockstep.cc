@@ -102,7 +102,7 @@ GptConfig Read(const Fields& f) {
   c.init_std = f.Number("init_std", c.init_std);
   c.activation = ParseActivation(f.Text("activation", ""));
   c.position = ParsePosition(f.Text("position", ""));
-  if (c.position == Position::kRope) c.rope = ReadRope(f);
+  if (c.position == Position::kRope) c.rope = ReadRope(f, c.rope, c.block_size);
   c.rope_local_theta = f.Number("rope_local_theta", 0);
   c.rope_skip = f.Integer("rope_skip", 0);
   c.embed_scale = f.Number("embed_scale", 1);

@@ -34,6 +34,9 @@ GptConfig Read(const Fields& f) {
   GptConfig c = ReadLlamaKeys(
       f, {.positions = 32768, .rope_theta = 2e6, .n_kv_head = 4, .tie_embeddings = true});
   c.rope_skip = ReadSkip(f, c);
+  for (const Json& type : f.Array("layer_types")) {  // which transformers takes before the others
+    if (type != "full_attention") f.Fail("layer_types", "has other layers than \"full_attention\"");
+  }
   return c;
 }
 

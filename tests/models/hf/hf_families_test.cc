@@ -264,6 +264,33 @@ TEST(HfFamilyConfigs, OfOlmo2AndSmolLm3) {
   EXPECT_TRUE(HasRope(smol, 4));
 }
 
+// The length before it was extended is, where it is missing, the longest of now.
+TEST(HfFamilyConfigs, ScaledRopeHasAnOriginalLength) {
+  const auto length = [](const std::string& within, const std::string& beside) {
+    return Published(StrCat(R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+      "num_attention_heads": 8, "num_hidden_layers": 1, "vocab_size": 50,
+      "max_position_embeddings": 77, )",
+                            beside, R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0, )",
+                            within, R"("low_freq_factor": 1.0, "high_freq_factor": 4.0}})")
+                         .c_str())
+        .rope.original_length;
+  };
+  const std::string key = "\"original_max_position_embeddings\": ";
+  EXPECT_EQ(length("", ""), 77);
+  EXPECT_EQ(length(key + "16, ", ""), 16);
+  EXPECT_EQ(length(key + "16, ", key + "20, "), 20);
+}
+
+TEST(HfFamilyConfigs, Gemma3TakesBothPlacesOfRope) {
+  const GptConfig c = Published(R"({"model_type": "gemma3_text", "hidden_size": 64,
+    "intermediate_size": 96, "num_attention_heads": 8, "num_hidden_layers": 6, "vocab_size": 50,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": {"full_attention":
+    {"rope_type": "default", "rope_theta": 300.0}, "sliding_attention": {"rope_theta": 50.0}}})");
+  EXPECT_EQ(c.rope.theta, 300);
+  EXPECT_EQ(c.rope.scaling, RotaryScaling::kLinear);
+  EXPECT_EQ(c.rope_local_theta, 50);
+}
+
 TEST(HfFamilyConfigs, RefuseByNameWhatIsNotSupported) {
   const auto error = [](const std::string& type, const std::string& more) {
     const std::string text =
@@ -292,6 +319,22 @@ TEST(HfFamilyConfigs, RefuseByNameWhatIsNotSupported) {
               HasSubstr("\"no_rope_layers\" must have an entry for each layer"));
   EXPECT_THAT(error("mistral", R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0})"),
               HasSubstr("\"rope_type\" is \"yarn\"; supported are default, linear, llama3"));
+  EXPECT_THAT(error("gemma3_text", R"("attn_logit_softcapping": 50.0)"),
+              HasSubstr("\"attn_logit_softcapping\" is 50.0"));
+  EXPECT_THAT(error("gemma3_text", R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
+              HasSubstr("\"rope_scaling\": \"type\""));
+  EXPECT_THAT(error("smollm3", R"("layer_types": ["sliding_attention", "full_attention",
+    "full_attention", "full_attention"], "sliding_window": 5)"),
+              HasSubstr("\"layer_types\""));
+  for (const char* rope :
+       {R"("partial_rotary_factor": 0.5)", R"("rope_scaling": {"partial_rotary_factor": 0.5})"}) {
+    EXPECT_THAT(error("llama", rope), HasSubstr("\"partial_rotary_factor\" is 0.5"));
+  }
+  EXPECT_THAT(error("llama", R"("rope_scaling": {"rope_type": "linear"})"),
+              HasSubstr("\"factor\" is missing"));
+  EXPECT_THAT(error("llama", R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+    "high_freq_factor": 4.0})"),
+              HasSubstr("\"low_freq_factor\" is missing"));
   EXPECT_THAT(error("phi3", R"("x": 1)"),
               AllOf(HasSubstr("\"model_type\" is \"phi3\"; supported are gpt2, llama"),
                     HasSubstr("smollm3 and lockstep")));
