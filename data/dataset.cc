@@ -25,7 +25,19 @@ bool IsPlainText(const std::string& path) {
          !HasCompressedName(path);
 }
 
-Dataset FromPath(const DatasetOptions& options) {
+int32_t LargestToken(const TokenSource& source) {
+  int32_t largest = 0;
+  std::vector<int32_t> piece(size_t{1} << 16);
+  for (int64_t at = 0; at < source.size(); at += std::ssize(piece)) {
+    const int64_t count = std::min<int64_t>(std::ssize(piece), source.size() - at);
+    const std::span some = std::span(piece).first(static_cast<size_t>(count));
+    source.Read(at, some);
+    largest = std::max(largest, *std::ranges::max_element(some));
+  }
+  return largest;
+}
+
+Dataset OpenPath(const DatasetOptions& options) {
   const std::string& path = options.path;
   if (path.empty()) return FromText(EmbeddedCorpus(), "the embedded corpus", options);
   if (path.ends_with(".bin")) return FromTokenFiles(ExpandPattern(path), options);
@@ -47,7 +59,35 @@ Dataset FromPath(const DatasetOptions& options) {
   return FromText(text, file_path, options);
 }
 
+// A tokenizer may have more tokens than its model, which must not occur then.
+Dataset FromPath(const DatasetOptions& options) {
+  Dataset dataset = OpenPath(options);
+  if (options.vocab_size == 0 || dataset.vocab_size <= options.vocab_size) return dataset;
+  for (const auto& source : {dataset.train, dataset.val}) {
+    if (source != nullptr) CheckVocabulary(LargestToken(*source), options);
+  }
+  return dataset;
+}
+
 }  // namespace
+
+std::string TooMany(int64_t needed, const DatasetOptions& options) {
+  if (!options.trained) {
+    return StrCat(", but model.vocab_size is ", options.vocab_size,
+                  "; set --model.vocab_size=", needed, " or leave it out");
+  }
+  return StrCat(", but the model of the weights has ", options.vocab_size,
+                ": if they belong together, let transformers add the others, and start from what ",
+                "it saves: model = AutoModelForCausalLM.from_pretrained(FOLDER); "
+                "model.resize_token_embeddings(",
+                needed, "); model.save_pretrained(FOLDER)");
+}
+
+void CheckVocabulary(int32_t largest, const DatasetOptions& options) {
+  if (options.vocab_size == 0 || largest < options.vocab_size) return;
+  throw InputError(StrCat(options.path, ": its text has the token ", largest, ", of ", largest + 1,
+                          " or more", TooMany(largest + 1, options)));
+}
 
 bool HoldsTokenFiles(const std::string& path) {
   if (path.ends_with(".bin")) return true;

@@ -27,6 +27,9 @@ struct DatasetOptions {
   // Replaces `tokenizer`, if set: that of a checkpoint, or of token files that are mixed with
   // texts.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
+  // Where neither is set, for a model that is trained already: why its tokenizer is not there. Text
+  // makes no new vocabulary then, but an InputError that begins so.
+  std::string no_tokenizer = {};
   // In [0, 1): the fraction of the data, in characters (bytes for the byte tokenizer, tokens for
   // token files), held out at its end for validation. Ignored for files whose names tell their
   // split.
@@ -37,6 +40,8 @@ struct DatasetOptions {
   int64_t block_size = 1;
   // The size of the model's vocabulary, or 0 if unknown. All tokens must be below it.
   int64_t vocab_size = 0;
+  // Whether it is that of a model that is trained already, which no option changes.
+  bool trained = false;
 };
 
 struct Dataset {

@@ -37,6 +37,10 @@ Dataset FromPrepared(const Manifest& manifest, const DatasetOptions& options);
 
 // Throws InputError if there are too few tokens for a window of training, or for validation.
 void CheckSizes(const Dataset& dataset, const DatasetOptions& options);
+// The end of an error: the model has fewer tokens than the `needed`, and how it gets them.
+std::string TooMany(int64_t needed, const DatasetOptions& options);
+// Throws InputError for a token that is not in the model's vocabulary, if that is known.
+void CheckVocabulary(int32_t largest, const DatasetOptions& options);
 // nanoGPT's split: the first int(n * 0.9) of n.
 int64_t TrainCount(int64_t n, double val_fraction);
 // The last val_fraction of the training tokens become those for validation.

@@ -64,6 +64,11 @@ std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::s
 }
 
 std::string TokenizerChoice(const DatasetOptions& options) {
+  if (options.tokenizer.empty() && !options.no_tokenizer.empty()) {
+    throw InputError(StrCat(options.no_tokenizer,
+                            ". Text needs the tokenizer of the weights: name it with "
+                            "--data.tokenizer=, a folder, a file, byte or gpt2"));
+  }
   return options.tokenizer.empty() ? "char" : options.tokenizer;
 }
 
@@ -99,12 +104,10 @@ void SetTokenizer(std::string_view text, const DatasetOptions& options, Dataset*
     dataset->tokenizer = MakeTokenizer(TokenizerChoice(options), text);
   }
   dataset->vocab_size = dataset->tokenizer->vocab_size();
-  if (options.vocab_size > 0 && dataset->vocab_size > options.vocab_size) {
-    throw InputError(StrCat(dataset->name, ": the ", dataset->tokenizer->name(), " tokenizer has ",
-                            dataset->vocab_size, " tokens, but model.vocab_size is ",
-                            options.vocab_size, "; set --model.vocab_size=", dataset->vocab_size,
-                            " or leave it out"));
-  }
+  if (options.vocab_size == 0 || dataset->vocab_size <= options.vocab_size) return;
+  if (options.trained && options.loaded_tokenizer) return;  // it may have tokens that do not occur
+  throw InputError(StrCat(dataset->name, ": the ", dataset->tokenizer->name(), " tokenizer has ",
+                          dataset->vocab_size, " tokens", TooMany(dataset->vocab_size, options)));
 }
 
 std::string NoteOnMalformed(const DatasetOptions& options, int64_t bad_utf8) {

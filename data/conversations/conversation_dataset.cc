@@ -14,6 +14,7 @@
 #include "data/conversations/model_template.h"
 #include "data/conversations/packing.h"
 #include "data/conversations/split_rows.h"
+#include "data/dataset_parts.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {

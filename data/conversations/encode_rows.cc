@@ -62,16 +62,11 @@ std::shared_ptr<const Tokenizer> TokenizerForChat(const DatasetOptions& options)
   if (!options.tokenizer.empty() && options.tokenizer != "char") {
     return MakeTokenizer(options.tokenizer, "");
   }
-  throw InputError(StrCat(options.path, ": conversations need a tokenizer whose special tokens ",
+  const std::string why = options.no_tokenizer.empty() ? "" : StrCat(options.no_tokenizer, "; ");
+  throw InputError(StrCat(why, options.path,
+                          ": conversations need a tokenizer whose special tokens ",
                           "the chat template writes: start from a model's folder (--init_from=), ",
                           "or name a tokenizer's with --data.tokenizer="));
-}
-
-void CheckVocabulary(int32_t largest, const DatasetOptions& options) {
-  if (options.vocab_size == 0 || largest < options.vocab_size) return;
-  throw InputError(StrCat(options.path, ": the tokenizer gives the token ", largest,
-                          ", but model.vocab_size is ", options.vocab_size,
-                          ": use the model's own tokenizer"));
 }
 
 }  // namespace lockstep::data

@@ -27,7 +27,4 @@ int64_t EncodeRows(
 // The tokenizer of data that are rendered by a chat template. Throws InputError if there is none.
 std::shared_ptr<const Tokenizer> TokenizerForChat(const DatasetOptions& options);
 
-// Throws InputError for a token that is not in the model's vocabulary, if that is known.
-void CheckVocabulary(int32_t largest, const DatasetOptions& options);
-
 }  // namespace lockstep::data

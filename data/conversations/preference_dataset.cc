@@ -14,6 +14,7 @@
 #include "data/conversations/model_template.h"
 #include "data/conversations/preference_pair.h"
 #include "data/conversations/split_rows.h"
+#include "data/dataset_parts.h"
 
 namespace lockstep::data {
 namespace {

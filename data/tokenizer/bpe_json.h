@@ -1,5 +1,5 @@
-// The parts of the tokenizer.json that Hugging Face's library writes for byte-level BPE. Json is
-// nlohmann::json or ordered_json.
+// The parts of the tokenizer.json that Hugging Face's library writes, most of byte-level BPE. Json
+// is nlohmann::json or ordered_json.
 #pragma once
 
 #include <string>
@@ -25,6 +25,21 @@ Json SpecialTokenJson(Json id, const std::string& content) {
 
 // Everything, where no token is put around a text.
 template <class Json>
+Json TokenizerFileJson(Json model, Json added_tokens, Json normalizer, Json pre_tokenizer,
+                       Json decoder) {
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", std::move(added_tokens)},
+          {"normalizer", std::move(normalizer)},
+          {"pre_tokenizer", std::move(pre_tokenizer)},
+          {"post_processor", nullptr},
+          {"decoder", std::move(decoder)},
+          {"model", std::move(model)}};
+}
+
+// The same of byte-level BPE.
+template <class Json>
 Json ByteLevelBpeJson(Json vocab, Json merges, Json added_tokens, Json normalizer,
                       Json pre_tokenizer, Json decoder) {
   Json model = {{"type", "BPE"},
@@ -37,15 +52,8 @@ Json ByteLevelBpeJson(Json vocab, Json merges, Json added_tokens, Json normalize
                 {"ignore_merges", false},
                 {"vocab", std::move(vocab)},
                 {"merges", std::move(merges)}};
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", std::move(added_tokens)},
-          {"normalizer", std::move(normalizer)},
-          {"pre_tokenizer", std::move(pre_tokenizer)},
-          {"post_processor", nullptr},
-          {"decoder", std::move(decoder)},
-          {"model", std::move(model)}};
+  return TokenizerFileJson<Json>(std::move(model), std::move(added_tokens), std::move(normalizer),
+                                 std::move(pre_tokenizer), std::move(decoder));
 }
 
 }  // namespace lockstep::data

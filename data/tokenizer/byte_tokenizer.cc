@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/io/json.h"
+#include "data/tokenizer/bpe_json.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/tokenizer_json.h"
 
 namespace lockstep::data {
@@ -22,6 +24,20 @@ std::string ByteTokenizer::Decode(std::span<const int32_t> ids) const {
   return text;
 }
 
-std::string ByteTokenizer::ToJson() const { return DumpJson(TokenizerJson(*this), 1) + "\n"; }
+std::string ByteTokenizer::ToJson() const {
+  using Json = nlohmann::ordered_json;
+  Json vocabulary = Json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary[BytesToPrintable(std::string(1, static_cast<char>(byte)))] = byte;
+  }
+  Json whole = ByteLevelJson<Json>(/*add_prefix_space=*/false);
+  whole["use_regex"] = false;
+  return DumpJson(ByteLevelBpeJson<Json>(vocabulary, Json::array(), Json::array(), nullptr, whole,
+                                         whole),
+                  1) +
+         "\n";
+}
+
+std::string ByteTokenizer::ConfigJson() const { return kPlainConfig; }
 
 }  // namespace lockstep::data

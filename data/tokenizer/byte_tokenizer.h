@@ -17,6 +17,7 @@ class ByteTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return 256; }
   std::string_view name() const override { return "byte"; }
   std::string ToJson() const override;
+  std::string ConfigJson() const override;
 };
 
 }  // namespace lockstep::data

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/io/json.h"
+#include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/utf8.h"
 
@@ -66,11 +67,23 @@ std::string CharTokenizer::Decode(std::span<const int32_t> ids) const {
 }
 
 std::string CharTokenizer::ToJson() const {
-  std::string characters;
-  for (const uint32_t code : characters_) AppendUtf8(code, &characters);
-  nlohmann::ordered_json json = TokenizerJson(*this);
-  json["characters"] = characters;
+  using Json = nlohmann::ordered_json;
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < characters_.size(); ++id) {
+    std::string character;
+    AppendUtf8(characters_[id], &character);
+    vocabulary[character] = id;
+  }
+  // A text with another character is an error there, too, since no token is called "<unk>".
+  const Json model = {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}};
+  const Json cut = {{"type", "Split"},
+                    {"pattern", {{"Regex", R"([\s\S])"}}},
+                    {"behavior", "Isolated"},
+                    {"invert", false}};
+  const Json json = TokenizerFileJson<Json>(model, Json::array(), nullptr, cut, {{"type", "Fuse"}});
   return DumpJson(json, 1) + "\n";
 }
+
+std::string CharTokenizer::ConfigJson() const { return kPlainConfig; }
 
 }  // namespace lockstep::data

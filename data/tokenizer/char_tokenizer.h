@@ -24,6 +24,7 @@ class CharTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(characters_.size()); }
   std::string_view name() const override { return "char"; }
   std::string ToJson() const override;
+  std::string ConfigJson() const override;
 
  private:
   std::vector<uint32_t> characters_;  // id -> code point, ascending

@@ -13,37 +13,43 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kEndOfText = "<|endoftext|>";
-
-std::unique_ptr<Tokenizer> FromParts(Json vocabulary, Json merges, const std::string& origin) {
-  const Json byte_level = ByteLevelJson<Json>(/*add_prefix_space=*/false);
-  Json added = Json::array();
-  if (const auto it = vocabulary.find(kEndOfText); it != vocabulary.end()) {
-    added.push_back(SpecialTokenJson<Json>(*it, kEndOfText));
-  }
-  const Json json = ByteLevelBpeJson<Json>(std::move(vocabulary), std::move(merges),
-                                           std::move(added), nullptr, byte_level, byte_level);
-  return std::make_unique<BpeTokenizer>(json, DumpJson(json) + "\n", "", origin);
-}
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> FromGpt2Files(const Json& encoder, std::string_view vocab_bpe,
-                                         const std::string& encoder_origin,
-                                         const std::string& bpe_origin) {
+Json VocabularyJson(Json vocabulary, Json merges, const VocabularyKind& kind) {
+  Json normalizer, cut = ByteLevelJson<Json>(kind.add_prefix_space);
+  if (kind.qwen2) {
+    cut["use_regex"] = false;
+    cut = {{"type", "Sequence"},
+           {"pretokenizers",
+            {{{"type", "Split"},
+              {"pattern", {{"Regex", kQwen2Pattern}}},
+              {"behavior", "Isolated"},
+              {"invert", false}},
+             cut}}};
+    normalizer = {{"type", "NFC"}};
+  }
+  return ByteLevelBpeJson<Json>(std::move(vocabulary), std::move(merges), Json::array(), normalizer,
+                                cut, ByteLevelJson<Json>(/*add_prefix_space=*/false));
+}
+
+Json MergesOf(std::string_view merges_txt, const std::string& origin) {
   Json merges = Json::array();
-  for (int64_t number = 1; !vocab_bpe.empty(); ++number) {
-    const std::string_view line = vocab_bpe.substr(0, vocab_bpe.find('\n'));
-    vocab_bpe.remove_prefix(std::min(line.size() + 1, vocab_bpe.size()));
+  for (int64_t number = 1; !merges_txt.empty(); ++number) {
+    const std::string_view line = merges_txt.substr(0, merges_txt.find('\n'));
+    merges_txt.remove_prefix(std::min(line.size() + 1, merges_txt.size()));
     const bool header = number == 1 && line.starts_with("#version");
     if (line.empty() || header) continue;
     if (std::ranges::count(line, ' ') != 1) {
-      throw InputError(StrCat(bpe_origin, ", line ", number, ": ", Quoted(line),
+      throw InputError(StrCat(origin, ", line ", number, ": ", Quoted(line),
                               " is not a merge: expected two tokens with a space between"));
     }
     merges.push_back(line);
   }
-  return FromParts(encoder, std::move(merges), StrCat(encoder_origin, " and ", bpe_origin));
+  return merges;
 }
 
 std::unique_ptr<Tokenizer> FromGpt2Json(const Json& json, const std::string& origin) {
@@ -59,7 +65,12 @@ std::unique_ptr<Tokenizer> FromGpt2Json(const Json& json, const std::string& ori
       throw InputError(StrCat(origin, ": the token ", DumpJson(token), " appears twice"));
     }
   }
-  return FromParts(std::move(vocabulary), merges, origin);
+  Json file = VocabularyJson(std::move(vocabulary), merges, {});
+  const Json& known = file["model"]["vocab"];
+  if (known.contains(kEndOfText)) {
+    file["added_tokens"].push_back(SpecialTokenJson<Json>(known[kEndOfText], kEndOfText));
+  }
+  return std::make_unique<BpeTokenizer>(file, DumpJson(file) + "\n", "", origin);
 }
 
 }  // namespace lockstep::data

@@ -1,9 +1,9 @@
-// GPT-2's vocabulary in forms other than tokenizer.json.
+// Byte-level vocabularies in forms other than tokenizer.json.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -14,13 +14,18 @@ namespace lockstep::data {
 // OpenAI's vocabulary: 256 bytes, 50,000 merges and, last, <|endoftext|>.
 inline constexpr int64_t kGpt2VocabSize = 50257;
 
-// The readers give the same ids as OpenAI's encoder and tiktoken's "gpt2". They throw InputError
-// for vocabularies that are not byte-level ones.
+inline constexpr const char* kEndOfText = "<|endoftext|>";
 
-// GPT-2's encoder.json (token -> id, an object) and vocab.bpe (a merge per line).
-std::unique_ptr<Tokenizer> FromGpt2Files(const nlohmann::json& encoder, std::string_view vocab_bpe,
-                                         const std::string& encoder_origin,
-                                         const std::string& bpe_origin);
+struct VocabularyKind {
+  bool qwen2 = false;  // text is composed (NFC) and cut as Qwen 2 does; else as GPT-2
+  bool add_prefix_space = false;
+};
+
+// A tokenizer.json, without added tokens, of the object of a vocab.json and the merges, "l o".
+nlohmann::json VocabularyJson(nlohmann::json vocabulary, nlohmann::json merges,
+                              const VocabularyKind& kind);
+// The merges of a merges.txt, one a line. Throws InputError.
+nlohmann::json MergesOf(std::string_view merges_txt, const std::string& origin);
 
 // The "tokens" and "merges" of Lockstep's own type "gpt2", which checkpoints had before they had
 // tokenizer.json.

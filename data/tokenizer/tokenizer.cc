@@ -49,15 +49,18 @@ std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& o
                           "; known: \"char\", \"byte\", \"gpt2\""));
 }
 
-// The largest vocabularies have some 40 MB. Parsed, a file takes several times its size.
-constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
-
-std::string ReadVocabulary(const std::string& path) {
-  if (const int64_t size = OpenForReading(path).size(); size > kMaxFileBytes) {
-    throw InputError(
-        StrCat(path, ": ", size, " bytes are too many for a tokenizer: at most ", kMaxFileBytes));
+// The characters of a tokenizer.json as CharTokenizer writes it.
+std::unique_ptr<Tokenizer> FromWordLevel(const Json& json, const std::string& origin) {
+  std::string characters;
+  const Json vocabulary = json["model"].value("vocab", Json());
+  for (const auto& [character, id] : vocabulary.items()) characters += character;
+  if (!characters.empty()) {
+    auto tokenizer = std::make_unique<CharTokenizer>(characters);
+    if (ParseJson(tokenizer->ToJson(), origin) == json) return tokenizer;
   }
-  return ReadFile(path);
+  throw InputError(StrCat(origin,
+                          ": model.type: WordLevel is supported only with a token for each "
+                          "character, in ascending order, as Lockstep writes it"));
 }
 
 // `text` is a file of Lockstep's or Hugging Face's; `config` is from the latter's folder.
@@ -66,32 +69,15 @@ std::unique_ptr<Tokenizer> FromText(std::string text, std::string config,
   const Json json = ParseJsonObject(text, origin);
   if (json.contains("format")) return FromParsedJson(json, origin);
   if (json.contains("model")) {
+    const Json& model = json["model"];
+    if (model.is_object() && model.value("type", Json()) == "WordLevel") {
+      return FromWordLevel(json, origin);
+    }
+    if (json == ParseJson(ByteTokenizer().ToJson(), "")) return std::make_unique<ByteTokenizer>();
     return std::make_unique<BpeTokenizer>(json, std::move(text), std::move(config), origin);
   }
   throw InputError(StrCat(origin, ": neither a tokenizer file of Lockstep (\"format\": \"",
                           kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
-}
-
-// The two files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
-constexpr const char* kVocabularyFiles[][2] = {{"encoder.json", "vocab.bpe"},
-                                               {"vocab.json", "merges.txt"}};
-
-std::unique_ptr<Tokenizer> LoadGpt2Files(const std::string& tokens, const std::string& merges) {
-  return FromGpt2Files(ParseJsonObject(ReadVocabulary(tokens), tokens), ReadVocabulary(merges),
-                       tokens, merges);
-}
-
-std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
-  const std::string json = JoinPath(folder, "tokenizer.json");
-  if (PathExists(json)) return LoadTokenizer(json);
-  for (const auto& [tokens, merges] : kVocabularyFiles) {
-    if (PathExists(JoinPath(folder, tokens)) && PathExists(JoinPath(folder, merges))) {
-      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
-    }
-  }
-  throw InputError(StrCat(folder,
-                          ": no tokenizer in this folder: expected tokenizer.json, or "
-                          "encoder.json and vocab.bpe, or vocab.json and merges.txt"));
 }
 
 std::string Gpt2Folder() {
@@ -110,22 +96,9 @@ std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std:
   return FromText(std::string(json), config_json, origin);
 }
 
-std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
-  if (IsDirectory(path)) return LoadFolder(path);
-  const std::string folder = ParentPath(path);
-  for (const auto& [tokens, merges] : kVocabularyFiles) {
-    if (path.ends_with(tokens) || path.ends_with(merges)) {
-      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
-    }
-  }
-  const std::string config = JoinPath(folder, "tokenizer_config.json");
-  const bool has_config = path.ends_with("tokenizer.json") && PathExists(config);
-  return FromText(ReadVocabulary(path), has_config ? ReadVocabulary(config) : "", path);
-}
-
 std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
   if (const auto named = EnvironmentVariable("LOCKSTEP_GPT2_DIR")) return LoadTokenizer(*named);
-  return IsDirectory(Gpt2Folder()) ? LoadFolder(Gpt2Folder()) : nullptr;
+  return IsDirectory(Gpt2Folder()) ? LoadTokenizer(Gpt2Folder()) : nullptr;
 }
 
 std::string HowToGetGpt2Vocabulary() {

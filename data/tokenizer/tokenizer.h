@@ -69,8 +69,7 @@ class Tokenizer {
     return std::nullopt;
   }
 
-  // The complete tokenizer as a JSON object, which FromJson reads: Hugging Face's tokenizer.json
-  // for "bpe", for the others an object with "format" and "type".
+  // The complete tokenizer as Hugging Face's tokenizer.json, which FromJson reads.
   virtual std::string ToJson() const = 0;
 
   // The tokenizer_config.json from the tokenizer's folder, with the names of bos and eos and the
@@ -83,10 +82,22 @@ class Tokenizer {
                                              const std::string& config_json = "");
 };
 
-// Loads a vocabulary from disk: a file that ToJson wrote, Hugging Face's tokenizer.json, or a
-// folder with either, or with GPT-2's encoder.json and vocab.bpe (or vocab.json and merges.txt).
-// The path may also be one of those two files. Throws InputError.
+// Loads a vocabulary from disk: a file that ToJson wrote, or what a folder, or one file of it, has
+// of a tokenizer, as transformers reads it:
+//
+//   tokenizer.json               everything but what follows
+//   vocab.json, merges.txt       where that is missing (also as encoder.json, vocab.bpe): GPT-2's
+//   or
+//                                Qwen2's, as the tokenizer_class of tokenizer_config.json or else
+//                                the model_type of config.json says; without either GPT-2's
+//   tokenizer_config.json        more added tokens (added_tokens_decoder), the names of bos and eos
+//   special_tokens_map.json,     the same, where that has no added_tokens_decoder
+//   added_tokens.json
+//
+// Throws InputError, by name for other kinds (tokenizer.model).
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path);
+// Whether a folder has the files of a tokenizer, supported or not.
+bool HasTokenizer(const std::string& folder);
 
 // GPT-2's tokenizer, whose vocabulary is not part of Lockstep: from $LOCKSTEP_GPT2_DIR, or else
 // from ~/.cache/lockstep/gpt2. Null if neither exists; InputError if it cannot be read.

@@ -1,4 +1,4 @@
-// Shared by the tokenizers: their JSON envelope and the check of ids. Only for data/tokenizer/*.cc.
+// Shared by the tokenizers: their JSON and the check of ids. Only for data/tokenizer/*.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,16 +11,18 @@
 
 namespace lockstep::data {
 
+// Of files that earlier versions of Lockstep wrote.
 inline constexpr std::string_view kTokenizerFormat = "lockstep-tokenizer";
 inline constexpr int kTokenizerVersion = 1;
 
-inline nlohmann::ordered_json TokenizerJson(const Tokenizer& tokenizer) {
-  nlohmann::ordered_json json;
-  json["format"] = kTokenizerFormat;
-  json["version"] = kTokenizerVersion;
-  json["type"] = tokenizer.name();
-  return json;
+// The tokenizer_config.json of tokenizers without special tokens: transformers reads tokenizer.json
+// as it is.
+inline constexpr const char* kPlainConfig = R"({
+  "tokenizer_class": "PreTrainedTokenizerFast",
+  "clean_up_tokenization_spaces": false,
+  "model_input_names": ["input_ids", "attention_mask"]
 }
+)";
 
 // Throws InputError naming `origin` unless the text is one JSON object.
 inline nlohmann::json ParseJsonObject(std::string_view text, const std::string& origin) {

@@ -376,11 +376,7 @@ TrainerState ReadTrainerState(const std::string& path) {
 }
 
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {
-  // Ours, or those of a Hugging Face folder.
-  for (const char* file : {"tokenizer.json", "vocab.json", "encoder.json"}) {
-    if (PathExists(JoinPath(path, file))) return data::LoadTokenizer(path);
-  }
-  return nullptr;
+  return data::HasTokenizer(path) ? data::LoadTokenizer(path) : nullptr;
 }
 
 }  // namespace lockstep::models

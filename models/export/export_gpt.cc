@@ -142,12 +142,9 @@ std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer
   }
   if (t.tokenizer == nullptr) return files;
   files.emplace_back("tokenizer.json", t.tokenizer->ToJson());
-  const bool hf = t.tokenizer->name() == "bpe";
   const std::string config = t.tokenizer->ConfigJson();
-  if (hf || !config.empty()) {
-    files.emplace_back("tokenizer_config.json",
-                       config.empty() ? TokenizerConfig(*t.tokenizer) : config);
-  }
+  files.emplace_back("tokenizer_config.json",
+                     config.empty() ? TokenizerConfig(*t.tokenizer) : config);
   if (!t.chat_template.empty()) files.emplace_back("chat_template.jinja", t.chat_template);
   return files;
 }

@@ -61,6 +61,46 @@ std::vector<JsonObject> Steps(const JsonObject& root, const char* key, const cha
   return {object};
 }
 
+[[noreturn]] void RefuseSize(const data::Tokenizer& tokenizer, int64_t vocab_size,
+                             const std::string& origin) {
+  throw InputError(StrCat(origin, ": has ", tokenizer.vocab_size(),
+                          " tokens, but the model's vocabulary has ", vocab_size,
+                          ": it belongs to another model"));
+}
+
+// Characters or bytes: llama.cpp's "rwkv" takes the longest token that fits, and has no token for
+// the end of a text unless one is named. It reads escapes.
+GgufTokenizer FromUnits(const data::Tokenizer& tokenizer, int64_t vocab_size,
+                        const std::string& origin) {
+  if (tokenizer.vocab_size() > vocab_size) RefuseSize(tokenizer, vocab_size, origin);
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  bool ascii = true;
+  for (int32_t id = 0; id < vocab_size; ++id) {
+    const bool used = id < tokenizer.vocab_size();
+    // What no text has.
+    const std::string text = used ? tokenizer.TokenText(id) : StrCat("\xff\xff[PAD", id, "]");
+    ascii = ascii && (!used || text.size() == 1);
+    std::string escaped;
+    for (const char c : text) {
+      char code[5];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<uint8_t>(c));
+      const bool plain = c > ' ' && c < 127 && c != '\\';
+      escaped += plain ? std::string(1, c) : code;
+    }
+    tokens.push_back(std::move(escaped));
+    types.push_back(used ? kNormal : kUnused);
+  }
+  GgufTokenizer out;
+  if (!ascii) {
+    out.differences.push_back("never ends cutting a text with a character that the model lacks");
+  }
+  out.metadata.emplace_back("tokenizer.ggml.model", std::string("rwkv"));
+  out.metadata.emplace_back("tokenizer.ggml.tokens", std::move(tokens));
+  out.metadata.emplace_back("tokenizer.ggml.token_type", std::move(types));
+  return out;
+}
+
 class Converter {
  public:
   Converter(const data::Tokenizer& tokenizer, int64_t vocab_size, const std::string& origin)
@@ -69,13 +109,7 @@ class Converter {
         origin_(origin),
         json_(ParseJson(tokenizer.ToJson(), origin)),
         root_(json_, origin + ":"),
-        model_(root_.Object("model")) {
-    if (tokenizer.vocab_size() > vocab_size) {
-      throw InputError(StrCat(origin, ": has ", tokenizer.vocab_size(),
-                              " tokens, but the model's vocabulary has ", vocab_size,
-                              ": it belongs to another model"));
-    }
-  }
+        model_(root_.Object("model")) {}
 
   GgufTokenizer Convert() && {
     ReadTokens();
@@ -111,6 +145,7 @@ class Converter {
     const Json& vocabulary = *model_.Find("vocab");
     for (const auto& [token, id] : vocabulary.items()) {
       const auto i = id.get<size_t>();
+      if (i >= size) RefuseSize(tokenizer_, vocab_size_, origin_);
       tokens_[i] = token;
       types_[i] = kNormal;
     }
@@ -119,6 +154,10 @@ class Converter {
     for (const JsonObject& token : added) {
       const std::string& content = token.String("content");
       const auto i = static_cast<size_t>(*tokenizer_.AddedId(content));
+      if (i >= size) {
+        Differ(StrCat("takes ", Quoted(content), ", of which the model knows nothing, for text"));
+        continue;
+      }
       tokens_[i] = content;
       types_[i] = token.Bool("special", false) ? kControl : kUserDefined;
       for (const char* field : {"single_word", "lstrip", "rstrip"}) {
@@ -126,7 +165,7 @@ class Converter {
           Differ(StrCat("ignores \"", field, "\" of ", Quoted(content)));
       }
     }
-    if (const auto unknown = tokenizer_.special_ids().unk) {
+    if (const auto unknown = tokenizer_.special_ids().unk; unknown && *unknown < vocab_size_) {
       types_[static_cast<size_t>(*unknown)] = kUnknown;
     }
     for (size_t i = 0; i < size; ++i) {
@@ -300,7 +339,7 @@ class Converter {
   void AddSpecials() {
     const data::SpecialIds ids = tokenizer_.special_ids();
     const auto add = [&](std::string_view key, std::optional<int32_t> id) {
-      if (id) Add(key, static_cast<uint32_t>(*id));
+      if (id && *id < vocab_size_) Add(key, static_cast<uint32_t>(*id));
     };
     add("bos_token_id", ids.bos);
     add("eos_token_id", ids.eos);
@@ -335,11 +374,8 @@ class Converter {
 
 GgufTokenizer ToGgufTokenizer(const data::Tokenizer& tokenizer, int64_t vocab_size,
                               const std::string& origin) {
-  if (tokenizer.name() != "bpe") {
-    throw InputError(StrCat(origin, ": is a tokenizer of kind \"", tokenizer.name(),
-                            "\", which GGUF does not have; it has those of Hugging Face's "
-                            "tokenizer.json. Export the model with --format=hf instead"));
-  }
+  const bool units = tokenizer.name() == "char" || tokenizer.name() == "byte";
+  if (units) return FromUnits(tokenizer, vocab_size, origin);
   return Converter(tokenizer, vocab_size, origin).Convert();
 }
 

@@ -16,14 +16,15 @@ struct GgufTokenizer {
   std::vector<std::string> differences;
 };
 
-// A tokenizer of kind "bpe" for a model with `vocab_size` tokens; ids without a token are called
-// [PAD...] and marked as unused. Byte-level ones are "gpt2" in GGUF, with the name of llama.cpp's
-// pattern for the cut into words. Those after SentencePiece are "llama", where a merge's rank
-// becomes the score of what it makes; they must have all the merges that make a token, as those
-// that come from SentencePiece do.
+// A tokenizer for a model with `vocab_size` tokens; ids without a token are called [PAD...] and
+// marked as unused, and added tokens without an id in the model are left out. Byte-level ones are
+// "gpt2" in GGUF, with the name of llama.cpp's pattern for the cut into words. Those after
+// SentencePiece are "llama", where a merge's rank becomes the score of what it makes; they must
+// have all the merges that make a token, as those that come from SentencePiece do. Characters and
+// bytes are "rwkv", which takes the longest token that fits.
 //
-// InputError that names `origin` and the field for tokenizers of other kinds, for what llama.cpp
-// has no equal of, and for more tokens than the model has.
+// InputError that names `origin` and the field for what llama.cpp has no equal of, and for a
+// vocabulary that is larger than the model's.
 GgufTokenizer ToGgufTokenizer(const data::Tokenizer& tokenizer, int64_t vocab_size,
                               const std::string& origin);
 

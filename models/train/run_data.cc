@@ -14,16 +14,13 @@
 namespace lockstep::models {
 namespace {
 
-// The tokenizer from the folder of the weights, or null. Also null for token files, which need
-// none, if Lockstep does not support its kind.
-std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights, bool token_files) {
-  const std::string file = JoinPath(weights, "tokenizer.json");
-  if (!PathExists(file)) return nullptr;
-  if (!token_files) return data::LoadTokenizer(file);
+// The tokenizer from the folder of the weights, or why there is none: token files need none.
+void SetTokenizerOf(const std::string& weights, data::DatasetOptions* d) {
   try {
-    return data::LoadTokenizer(file);
-  } catch (const InputError&) {
-    return nullptr;
+    d->loaded_tokenizer = ReadTokenizer(weights);
+    if (d->loaded_tokenizer == nullptr) d->no_tokenizer = StrCat(weights, ": has no tokenizer");
+  } catch (const InputError& e) {
+    d->no_tokenizer = e.what();
   }
 }
 
@@ -38,10 +35,8 @@ data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string
   d.document_mask = config.data.document_mask;
   d.block_size = config.model.block_size;
   d.vocab_size = vocab_size;
-  if (!weights.empty() && config.data.tokenizer == "auto") {
-    const bool tokens = d.path.ends_with(".bin") || !d.mix.empty() || IsDirectory(d.path);
-    d.loaded_tokenizer = TokenizerOf(weights, tokens);
-  }
+  d.trained = !weights.empty();
+  if (!weights.empty() && config.data.tokenizer == "auto") SetTokenizerOf(weights, &d);
   return d;
 }
 
@@ -89,7 +84,8 @@ bool HoldsConversations(const RunConfig& config) {
 
 RunConfig SettleTokenizer(const Options& options, const RunConfig& config) {
   RunConfig settled = config;
-  if (!options.IsWritten("data.tokenizer") && KeepTheirTokenizer(config.data)) {
+  if (options.IsWritten("data.tokenizer")) return settled;
+  if (!config.init_from.empty() || KeepTheirTokenizer(config.data)) {
     settled.data.tokenizer = "auto";
   }
   return settled;

@@ -16,9 +16,10 @@ bool HoldsConversations(const RunConfig& config);
 // Whether tokens attend only to their own document.
 bool MasksDocuments(const RunConfig& config, bool conversations);
 
-// The configuration; a tokenizer that a preset names, not the user, gives way to the data's,
-// data.tokenizer = "auto": no char tokenizer can be made from token files, and those of `prepare`
-// have their own. Written down, it opens the same data again. InputError for a malformed manifest.
+// The configuration; a tokenizer that a preset names, not the user, gives way to that of the
+// weights or the data, data.tokenizer = "auto": no char tokenizer can be made from token files, and
+// those of `prepare` have their own. Written down, it opens the same data again. InputError for a
+// malformed manifest.
 RunConfig SettleTokenizer(const Options& options, const RunConfig& config);
 
 // Opens the data into `setup`, with the tokenizer and the chat template of the folder `weights`,

@@ -38,7 +38,10 @@ struct SmallFiles {
     encoder["<|endoftext|>"] = encoder.size();
   }
   std::unique_ptr<Tokenizer> Load() const {
-    return FromGpt2Files(encoder, bpe, "encoder.json", "vocab.bpe");
+    const std::string folder = TestFolder();
+    WriteText(folder + "/encoder.json", encoder.dump());
+    WriteText(folder + "/vocab.bpe", bpe);
+    return LoadTokenizer(folder);
   }
 };
 

@@ -288,7 +288,7 @@ TEST_F(ExportGptTest, RefusesWithoutATrace) {
   EXPECT_THAT(Refusal(),
               AllOf(HasSubstr("the model's vocabulary has 67"), HasSubstr("another model")));
   config_.tokenizer = "byte";
-  EXPECT_THAT(Refusal(), HasSubstr("\"byte\""));
+  EXPECT_THAT(Refusal(), HasSubstr("another model"));
 }
 
 TEST_F(ExportGptTest, RefusesWeightsThatAreNoNumbers) {
