@@ -15,18 +15,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-constexpr const char* kConfig = "tokenizer_config.json";
-constexpr const char* kJinja = "chat_template.jinja";
 
 [[noreturn]] void ThrowAt(const std::string& origin, const chat::LocatedFailure& failure) {
   throw InputError(StrCat(origin, ", line ", failure.position.line, ", column ",
                           failure.position.column, ": ", failure.message));
-}
-
-Json ParseConfig(const std::string& text, const std::string& origin) {
-  Json config = ParseJson(text, origin);
-  if (!config.is_object()) throw InputError(StrCat(origin, ": expected a JSON object"));
-  return config;
 }
 
 // The tokens whose keys end in _token: texts, or objects with "content".
@@ -40,46 +32,25 @@ std::map<std::string, std::string> SpecialTokens(const Json& config) {
   return tokens;
 }
 
-std::string SourceOf(const Json& config, const std::string& path, const std::string& name) {
-  const Json& given = config.value("chat_template", Json());
-  if (given.is_string() && name == "default") return given.get<std::string>();
-  std::string known = given.is_string() ? "default" : "";
-  if (given.is_array()) {
-    for (const Json& entry : given) {
-      const bool valid = entry.is_object() && entry.value("name", Json()).is_string() &&
-                         entry.value("template", Json()).is_string();
-      if (!valid) {
-        throw InputError(StrCat(path, ": each entry of chat_template must have a \"name\" and a ",
-                                "\"template\""));
-      }
-      if (entry["name"] == name) return entry["template"].get<std::string>();
-      known += (known.empty() ? "" : ", ") + entry["name"].get<std::string>();
-    }
-  }
-  if (known.empty()) {
-    throw InputError(StrCat(path, ": there is no chat_template; put the model's template into ",
-                            kJinja, " next to it"));
-  }
-  throw InputError(
-      StrCat(path, ": no chat template is named ", Quoted(name), "; there is ", known));
-}
-
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string origin)
-    : origin_(std::move(origin)) {
-  if (source.size() > kMaxTemplateBytes) {
-    throw InputError(StrCat(origin_, ": a chat template of ", source.size(),
-                            " bytes is too long; at most ", kMaxTemplateBytes));
+    : default_(Parse(source, std::move(origin))) {}
+
+ChatTemplate::ChatTemplate(const NamedTemplates& templates, const std::string& origin) {
+  if (templates.empty()) {
+    throw InputError(StrCat(origin, ": there is no chat_template; put the model's template into ",
+                            "chat_template.jinja next to it"));
   }
-  const size_t valid = ValidUtf8Prefix(source);
-  if (valid != source.size()) {
-    throw InputError(StrCat(origin_, ": the chat template is not UTF-8 at byte ", valid));
-  }
-  try {
-    syntax_ = std::make_unique<const chat::Syntax>(chat::Parse(source));
-  } catch (const chat::LocatedFailure& failure) {
-    ThrowAt(origin_, failure);
+  const auto find = [&](const char* name) {
+    const auto it = templates.find(name);
+    return it == templates.end() ? Parsed() : Parse(it->second.text, it->second.origin);
+  };
+  default_ = find("default");
+  tool_use_ = find("tool_use");
+  if (default_.syntax == nullptr) {
+    throw InputError(StrCat(origin, ": no chat template is named \"default\"; there is ",
+                            templates.begin()->first));
   }
 }
 
@@ -87,31 +58,43 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-ChatTemplate ChatTemplate::Load(const std::string& path, const std::string& name) {
-  const bool is_folder = IsDirectory(path);
-  const std::string folder = is_folder ? path : ParentPath(path);
-  const std::string config_path =
-      !is_folder && path.ends_with(".json") ? path : JoinPath(folder, kConfig);
-  const std::string jinja_path = is_folder ? JoinPath(folder, kJinja) : path;
-  const bool from_jinja =
-      is_folder ? name == "default" && PathExists(jinja_path) : path != config_path;
-  if (!from_jinja && !PathExists(config_path)) {
-    throw InputError(StrCat(path, ": no chat template; expected ", kJinja, " or ", kConfig));
+ChatTemplate::Parsed ChatTemplate::Parse(std::string_view source, std::string origin) {
+  if (source.size() > kMaxTemplateBytes) {
+    throw InputError(StrCat(origin, ": a chat template of ", source.size(),
+                            " bytes is too long; at most ", kMaxTemplateBytes));
   }
-  const Json config =
-      PathExists(config_path) ? ParseConfig(ReadFile(config_path), config_path) : Json::object();
-  ChatTemplate chat_template(
-      from_jinja ? ReadFile(jinja_path) : SourceOf(config, config_path, name),
-      from_jinja ? jinja_path : StrCat(config_path, ": chat_template"));
-  chat_template.set_special_tokens(SpecialTokens(config));
+  const size_t valid = ValidUtf8Prefix(source);
+  if (valid != source.size()) {
+    throw InputError(StrCat(origin, ": the chat template is not UTF-8 at byte ", valid));
+  }
+  try {
+    auto syntax = std::make_unique<const chat::Syntax>(chat::Parse(source));
+    return {std::move(origin), std::move(syntax)};
+  } catch (const chat::LocatedFailure& failure) {
+    ThrowAt(origin, failure);
+  }
+}
+
+const ChatTemplate::Parsed& ChatTemplate::For(const nlohmann::ordered_json& variables) const {
+  const bool tools = variables.contains("tools") && !variables["tools"].is_null();
+  return tools && tool_use_.syntax != nullptr ? tool_use_ : default_;
+}
+
+ChatTemplate ChatTemplate::Load(const std::string& path) {
+  ChatTemplate chat_template(FindTemplates(path), path);
+  const std::string config =
+      path.ends_with(".json")
+          ? path
+          : JoinPath(IsDirectory(path) ? path : ParentPath(path), "tokenizer_config.json");
+  if (PathExists(config)) {
+    chat_template.set_special_tokens(SpecialTokens(ParseJson(ReadFile(config), config)));
+  }
   return chat_template;
 }
 
 ChatTemplate ChatTemplate::FromConfig(const std::string& json, const std::string& origin) {
-  const Json config = ParseConfig(json, origin);
-  ChatTemplate chat_template(SourceOf(config, origin, "default"),
-                             StrCat(origin, ": chat_template"));
-  chat_template.set_special_tokens(SpecialTokens(config));
+  ChatTemplate chat_template(TemplatesIn(json, origin), origin);
+  chat_template.set_special_tokens(SpecialTokens(ParseJson(json, origin)));
   return chat_template;
 }
 
@@ -141,12 +124,13 @@ RenderedChat ChatTemplate::Render(const nlohmann::ordered_json& messages,
   } catch (const chat::TemplateFailure& failure) {
     throw InputError(StrCat("the messages or variables of a chat: ", failure.what()));
   }
+  const Parsed& one = For(variables);
   try {
     auto [text, generation] =
-        chat::Evaluate(*syntax_, std::move(values), now_.value_or(std::time(nullptr)));
+        chat::Evaluate(*one.syntax, std::move(values), now_.value_or(std::time(nullptr)));
     return {std::move(text), std::move(generation)};
   } catch (const chat::LocatedFailure& failure) {
-    ThrowAt(origin_, failure);
+    ThrowAt(one.origin, failure);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "data/chat/budget.h"
 #include "data/chat/evaluator.h"
+#include "data/chat/template_files.h"
 
 namespace lockstep::data {
 
@@ -37,27 +38,33 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // From a model's folder, its chat_template.jinja or its tokenizer_config.json. If there are
-  // several templates, takes the one called `name`. With a folder, chat_template.jinja is preferred
-  // for the default, and special tokens (bos_token and so on) become variables if there is a
+  // Those called "default" and "tool_use". InputError also if there is no default.
+  ChatTemplate(const NamedTemplates& templates, const std::string& origin);
+
+  // What FindTemplates finds; special tokens (bos_token and so on) become variables if there is a
   // tokenizer_config.json next to it. InputError if there is no template.
-  static ChatTemplate Load(const std::string& path, const std::string& name = "default");
-  // The default one of a tokenizer_config.json, with its special tokens. `origin` names the text in
+  static ChatTemplate Load(const std::string& path);
+  // Those of a tokenizer_config.json, with its special tokens. `origin` names the text in
   // messages. InputError if there is none.
   static ChatTemplate FromConfig(const std::string& json, const std::string& origin);
 
   // `messages`: a list of objects with "role" and "content", in the order that their files have;
   // `variables`: an object, or null; for example {"tools": [...], "enable_thinking": false}. It
-  // overrides special tokens; `tools` and `documents` are None unless given.
+  // overrides special tokens; `tools` and `documents` are None unless given. With tools the
+  // template "tool_use" renders them, if there is one.
   //
   // Throws InputError with the position in the template if the template fails, raises an exception,
   // or exceeds `limits`.
   RenderedChat Render(const nlohmann::ordered_json& messages,
                       const nlohmann::ordered_json& variables, bool add_generation_prompt) const;
 
-  // Whether Render gives generation spans.
-  bool has_generation() const { return syntax_->has_generation; }
-  const std::string& origin() const { return origin_; }
+  // Whether Render gives generation spans with such variables, and whence the template is.
+  bool has_generation(const nlohmann::ordered_json& variables) const {
+    return For(variables).syntax->has_generation;
+  }
+  const std::string& origin(const nlohmann::ordered_json& variables) const {
+    return For(variables).origin;
+  }
   // The tokenizer's, by name ("bos_token"); variables of the template.
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
@@ -70,8 +77,14 @@ class ChatTemplate {
   void set_now(std::optional<int64_t> now) { now_ = now; }
 
  private:
-  std::string origin_;
-  std::unique_ptr<const chat::Syntax> syntax_;
+  struct Parsed {
+    std::string origin;
+    std::unique_ptr<const chat::Syntax> syntax;
+  };
+  static Parsed Parse(std::string_view source, std::string origin);
+  const Parsed& For(const nlohmann::ordered_json& variables) const;
+
+  Parsed default_, tool_use_;  // the latter without syntax if there is none
   std::map<std::string, std::string> special_tokens_;
   chat::Limits limits_;
   std::optional<int64_t> now_;

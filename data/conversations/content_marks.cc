@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/chat/text.h"
 
 namespace lockstep::data {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using chat::ByteSpan;
 
-constexpr std::string_view kSpace = " \t\r\n\f\v";
 constexpr size_t kMarkByte = 2;  // the last byte of the opening character, which can be changed
 
 // Marks are a number between two characters of a private area that the text does not have.
@@ -22,10 +23,9 @@ class Marks {
   }
   std::string Mark(size_t number) const { return StrCat(open_, number, kClose); }
 
-  // Takes the marks out of the text, and says where each was; more often than once: nowhere.
-  std::vector<std::optional<int64_t>> TakeOut(std::string* text, size_t count) const {
-    std::vector<std::optional<int64_t>> places(count);
-    std::vector<int> seen(count);
+  // Takes the marks out of the text, and says where each was.
+  std::vector<std::vector<int64_t>> TakeOut(std::string* text, size_t count) const {
+    std::vector<std::vector<int64_t>> places(count);
     std::string out;
     size_t at = 0;
     while (true) {
@@ -42,12 +42,8 @@ class Marks {
         at = mark + open_.size();
         continue;
       }
-      places[number] = static_cast<int64_t>(out.size());
-      ++seen[number];
+      places[number].push_back(std::ssize(out));
       at = close + kClose.size();
-    }
-    for (size_t i = 0; i < count; ++i) {
-      if (seen[i] > 1) places[i].reset();
     }
     *text = std::move(out);
     return places;
@@ -59,13 +55,26 @@ class Marks {
 };
 
 void MarkBegin(const std::string& mark, std::string* content) {
-  const size_t at = content->find_first_not_of(kSpace);
-  if (at != std::string::npos) content->insert(at, mark);
+  const size_t left = chat::Strip(*content, {}, true, /*right=*/false).size();
+  if (left > 0) content->insert(content->size() - left, mark);
 }
 
 void MarkEnd(const std::string& mark, std::string* content) {
-  const size_t last = content->find_last_not_of(kSpace);
-  if (last != std::string::npos) content->insert(last + 1, mark);
+  content->insert(chat::Strip(*content, {}, /*left=*/false).size(), mark);
+}
+
+// Before each special token in a text of `value`.
+void MarkTokens(const std::string& mark, const ControlTokens& control, Json* value) {
+  if (value->is_structured()) {
+    for (Json& one : *value) MarkTokens(mark, control, &one);
+  }
+  if (!value->is_string()) return;
+  auto& text = value->get_ref<std::string&>();
+  const auto size = [](std::string_view s) { return std::ssize(s); };
+  for (ByteSpan at = control.Find(text); at.end > at.begin; at = control.Find(text, at.end)) {
+    text.insert(static_cast<size_t>(at.begin), mark);
+    at.end += size(mark);
+  }
 }
 
 // The first or last text of a content; null if there is none.
@@ -111,14 +120,47 @@ std::optional<std::vector<std::optional<int64_t>>> Places(
                            .Render(WithMarks(conversation.messages, marks, wanted),
                                    conversation.variables, generation_prompt)
                            .text;
-  auto places = marks.TakeOut(&marked, wanted.size());
+  std::vector<std::optional<int64_t>> places(wanted.size());
+  const auto found = marks.TakeOut(&marked, wanted.size());
   if (marked != text) return {};
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (found[i].size() == 1) places[i] = found[i][0];
+  }
   return places;
 } catch (const InputError&) {  // a template may check contents
   return {};
 }
 
 }  // namespace
+
+std::string SpaceAtEnd(const Json& message) {
+  Json copy = message;
+  const std::string* text = TextOf(copy, false);
+  return text == nullptr ? "" : text->substr(chat::Strip(*text, {}, /*left=*/false).size());
+}
+
+std::optional<std::vector<ByteSpan>> FindTokens(const ChatTemplate& chat_template,
+                                                const ControlTokens& control,
+                                                const Conversation& conversation,
+                                                const std::vector<size_t>& messages,
+                                                const std::string& text,
+                                                bool generation_prompt) try {
+  const Marks marks(text);
+  Json marked = conversation.messages, variables = conversation.variables;
+  for (const size_t i : messages) MarkTokens(marks.Mark(0), control, &marked[i]);
+  if (variables.contains("tools")) MarkTokens(marks.Mark(0), control, &variables["tools"]);
+  std::string again = chat_template.Render(marked, variables, generation_prompt).text;
+  const std::vector<int64_t> places = marks.TakeOut(&again, 1)[0];
+  if (again != text) return {};
+  std::vector<ByteSpan> tokens;
+  for (const int64_t place : places) {
+    const ByteSpan token = control.Find(text, place);
+    if (token.begin == place) tokens.push_back(token);  // else the template has cut it
+  }
+  return tokens;
+} catch (const InputError&) {  // a template may check contents
+  return {};
+}
 
 std::vector<ContentPlace> FindContents(const ChatTemplate& chat_template,
                                        const Conversation& conversation, const std::string& text,
@@ -144,26 +186,25 @@ std::vector<ContentPlace> FindContents(const ChatTemplate& chat_template,
   return contents;
 }
 
-std::optional<std::string> TextAfter(const ChatTemplate& chat_template,
-                                     const Conversation& conversation, size_t count) {
-  if (count == 0) return {};
-  Json messages = Json::array();
-  for (size_t i = 0; i < count; ++i) messages.push_back(conversation.messages[i]);
-  const auto render = [&](const Json& some) {
-    return chat_template.Render(some, conversation.variables, true).text;
-  };
-  try {
-    const std::string text = render(messages);
-    const Marks marks(text);
-    std::vector<bool> wanted(2 * count);
-    wanted.back() = true;
-    std::string marked = render(WithMarks(std::move(messages), marks, wanted));
-    const auto end = marks.TakeOut(&marked, 2 * count).back();
-    if (!end || marked != text) return {};
-    return text.substr(static_cast<size_t>(*end));
-  } catch (const InputError&) {  // a conversation may be refused that ends there
-    return {};
-  }
+std::optional<std::string> PromptOf(const ChatTemplate& chat_template, const Json& messages,
+                                    const Json& variables) try {
+  return chat_template.Render(messages, variables, true).text;
+} catch (const InputError&) {  // a conversation may be refused that ends there
+  return {};
+}
+
+std::optional<std::string> TextAfter(const ChatTemplate& chat_template, const Json& messages,
+                                     const Json& variables) {
+  const auto text = PromptOf(chat_template, messages, variables);
+  if (!text) return {};
+  const Marks marks(*text);
+  std::vector<bool> wanted(2 * messages.size());
+  wanted.back() = true;
+  auto marked = PromptOf(chat_template, WithMarks(messages, marks, wanted), variables);
+  if (!marked) return {};
+  const auto ends = marks.TakeOut(&*marked, wanted.size()).back();
+  if (ends.size() != 1 || *marked != *text) return {};
+  return text->substr(static_cast<size_t>(ends[0]));
 }
 
 }  // namespace lockstep::data

@@ -2,14 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/chat/chat_template.h"
+#include "data/conversations/control_tokens.h"
 #include "data/conversations/conversation.h"
 
 namespace lockstep::data {
+
+// The white space that a message's last text ends with.
+std::string SpaceAtEnd(const nlohmann::ordered_json& message);
 
 // Bytes of the text, of what remains of a content after white space around it is left out; none
 // where marking it would have changed the text, or where the template shows it never or twice.
@@ -24,9 +29,22 @@ std::vector<ContentPlace> FindContents(const ChatTemplate& chat_template,
                                        const Conversation& conversation, const std::string& text,
                                        bool generation_prompt);
 
-// What the template writes after the content of the last of the first `count` messages, with a
-// generation prompt; none where it can't be told.
+// Where in `text` the template writes special tokens that these messages, or the tools, spell,
+// however it has cut them; none where marking them would have changed the text.
+std::optional<std::vector<chat::ByteSpan>> FindTokens(const ChatTemplate& chat_template,
+                                                      const ControlTokens& control,
+                                                      const Conversation& conversation,
+                                                      const std::vector<size_t>& messages,
+                                                      const std::string& text,
+                                                      bool generation_prompt);
+
+// What the template makes of messages with a generation prompt; none where it refuses them.
+std::optional<std::string> PromptOf(const ChatTemplate& chat_template,
+                                    const nlohmann::ordered_json& messages,
+                                    const nlohmann::ordered_json& variables);
+// What of that stands after the content of the last message; none where it can't be told.
 std::optional<std::string> TextAfter(const ChatTemplate& chat_template,
-                                     const Conversation& conversation, size_t count);
+                                     const nlohmann::ordered_json& messages,
+                                     const nlohmann::ordered_json& variables);
 
 }  // namespace lockstep::data

@@ -7,6 +7,8 @@
 #include "core/error.h"
 #include "core/io/json.h"
 #include "core/io/strict_json.h"
+#include "data/chat/text.h"
+#include "data/conversations/content_parts.h"
 #include "data/text/repair_utf8.h"
 #include "data/text/row_errors.h"
 
@@ -61,14 +63,8 @@ std::string RoleOf(const Json& message, std::string_view key, const std::string&
       "tool"));
 }
 
-// Whether a text, or a part of a list, says something.
-bool IsEmpty(const Json& content) {
-  if (content.is_string()) return content.get_ref<const std::string&>().empty();
-  return content.is_null() || content.empty();
-}
-
 bool HasText(const Json& row, const char* key, bool or_empty = false) {
-  return row.contains(key) && row[key].is_string() && (or_empty || !IsEmpty(row[key]));
+  return row.contains(key) && row[key].is_string() && (or_empty || row[key] != "");
 }
 
 // "train": true or false; "weight": 1 or 0.
@@ -90,28 +86,41 @@ bool IsLearnt(const Json& message, const std::string& role, const std::string& w
   return learnt;
 }
 
-// A list of parts as one text, as templates that know parts write it.
-std::string JoinParts(const Json& parts, const std::string& where) {
-  std::string text;
+// Checks a list of parts, and makes each an object.
+void SettleParts(Json* parts, const std::string& where) {
   int64_t number = 0;
-  for (const Json& part : parts) {
+  for (Json& part : *parts) {
     ++number;
-    if (part.is_string()) {
-      text += part.get_ref<const std::string&>();
-      continue;
-    }
+    if (part.is_string()) part = {{"type", "text"}, {"text", part}};
     if (!part.is_object() || !HasText(part, "text", /*or_empty=*/true) ||
         part.value("type", Json("text")) != "text") {
       throw InputError(StrCat(where, ": part ", number, " of its content is not text, as ",
                               R"({"type": "text", "text": "..."} is, and only text is trained; )",
                               "leave the row out"));
     }
-    text += part["text"].get_ref<const std::string&>();
   }
-  return text;
 }
 
-// Makes the content, whose key was `key`, a text. False if it is empty where there must be one.
+// Whether what a message says is nothing to train on.
+bool IsEmpty(const Json& content, std::string_view role) {
+  const std::string text = JoinParts(content);
+  return role == "assistant" ? chat::Strip(text, {}).empty() : text.empty();
+}
+
+// As transformers does: the first of these is what templates read, but for those that read the
+// second one.
+void AliasReasoning(Json* message) {
+  constexpr std::array<const char*, 3> kKeys = {"reasoning_content", "thinking", "reasoning"};
+  const auto* key =
+      std::ranges::find_if(kKeys, [&](const char* k) { return message->contains(k); });
+  if (key == kKeys.end()) return;
+  const Json reasoning = (*message)[*key];
+  if (!message->contains(kKeys[1])) (*message)[kKeys[1]] = reasoning;
+  (*message)[kKeys[0]] = reasoning;
+}
+
+// Makes the content, whose key was `key`, a text or a list of parts. False if it is empty where
+// there must be one.
 bool SettleContent(Json* message, const std::string& role, const char* key,
                    const std::string& where) {
   const bool calls = role == "assistant" && message->contains("tool_calls");
@@ -120,17 +129,17 @@ bool SettleContent(Json* message, const std::string& role, const char* key,
   }
   if (message->contains("content")) {
     Json& content = (*message)["content"];
-    if (content.is_array()) content = JoinParts(content, where);
+    if (content.is_array()) SettleParts(&content, where);
     if (content.is_null() && calls) {
       message->erase("content");
       return true;
     }
     if (content.is_null()) content = "";
-    if (!content.is_string()) {
+    if (!content.is_string() && !content.is_array()) {
       throw InputError(StrCat(where, ": its content must be a text or a list of parts, not ",
                               content.type_name()));
     }
-    return calls || role == "tool" || !IsEmpty(content);  // a tool may return nothing
+    return calls || role == "tool" || !IsEmpty(content, role);  // a tool may return nothing
   }
   if (calls) return true;
   for (const char* other : {"text", "value"}) {
@@ -158,6 +167,7 @@ void AppendMessage(const Json& message, const std::string& where, Conversation* 
       continue;
     clean[is_content ? "content" : key] = value;
   }
+  AliasReasoning(&clean);
   const bool learnt = IsLearnt(message, role, where);
   if (!SettleContent(&clean, role, content_key, where)) {
     if (role == "system" || role == "developer") return;  // says nothing
@@ -165,6 +175,19 @@ void AppendMessage(const Json& message, const std::string& where, Conversation* 
   }
   conversation->learnt.push_back(learnt);
   conversation->messages.push_back(std::move(clean));
+}
+
+// Earlier turns: [["question", "answer"], ...].
+void AppendHistory(const Json& history, Conversation* conversation) {
+  const auto is_text = [](const Json& text) { return text.is_string(); };
+  for (const Json& turn : history) {
+    if (!turn.is_array() || turn.size() != 2 || !std::ranges::all_of(turn, is_text)) {
+      Fail(conversation->place,
+           R"("history" must be a list of earlier turns, [["question", "answer"], ...])");
+    }
+    AppendMessages(turn[0], "user", "history", conversation);
+    AppendMessages(turn[1], "assistant", "history", conversation);
+  }
 }
 
 void AppendAlpaca(const Json& row, Conversation* conversation) {
@@ -178,6 +201,7 @@ void AppendAlpaca(const Json& row, Conversation* conversation) {
     if (key == std::string_view("output") || !HasText(row, key)) continue;
     question += (question.empty() ? "" : "\n\n") + row[key].get<std::string>();
   }
+  if (row.contains("history")) AppendHistory(row["history"], conversation);
   AppendMessages(question, "user", "instruction", conversation);
   AppendMessages(row["output"], "assistant", "output", conversation);
 }
@@ -202,7 +226,7 @@ void Finish(const Json& row, Conversation* conversation) {
   }
   if (row.contains("tools") && !row["tools"].is_null()) {
     if (!row["tools"].is_array()) Fail(place, "\"tools\" must be a list of functions");
-    if (!row["tools"].empty()) conversation->variables["tools"] = row["tools"];
+    conversation->variables["tools"] = row["tools"];
   }
   const Json kwargs = row.value("chat_template_kwargs", Json());
   if (!kwargs.is_object() && !kwargs.is_null())
@@ -239,7 +263,8 @@ void AppendMessages(const Json& text_or_list, const std::string& role, const std
                     Conversation* conversation) {
   const std::string& place = conversation->place;
   if (text_or_list.is_string() || text_or_list.is_null()) {
-    conversation->empty = conversation->empty || IsEmpty(text_or_list);
+    conversation->empty =
+        conversation->empty || text_or_list.is_null() || IsEmpty(text_or_list, role);
     conversation->messages.push_back({{"role", role}, {"content", text_or_list}});
     conversation->learnt.push_back(role == "assistant");
     return;
@@ -299,7 +324,7 @@ bool ConversationReader::NextLine(std::string* line, std::string* place) {
   const std::string& file = files_[static_cast<size_t>(document.position.file)];
   *place = StrCat(file == "-" ? "standard input" : file, ":", document.position.record + 1);
   *line = std::move(document.bytes);
-  bad_utf8_ += RepairUtf8(line);
+  bad_utf8_ += RepairJson(line);
   return true;
 }
 

@@ -13,16 +13,18 @@ namespace lockstep::data {
 
 // The input of a chat template, and which answers are learnt.
 struct Conversation {
-  // Objects with "role" (system, developer, user, assistant or tool) and "content", a text;
-  // of an assistant that calls tools also, or only, "tool_calls". Parts of text are joined; keys
-  // whose value is null, the marks for training, and empty messages of the system are left out.
+  // Objects with "role" (system, developer, user, assistant or tool) and "content", a text or a
+  // list of parts {"type": "text", "text": "..."}; of an assistant that calls tools also, or only,
+  // "tool_calls". Keys whose value is null, the marks for training, and empty messages of the
+  // system are left out. What "reasoning_content", "thinking" or "reasoning" has is in the first
+  // two.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   // Variables of the template: "tools", and what the row has in "chat_template_kwargs".
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   // For each message: whether it is an answer of the assistant to be learnt.
   std::vector<bool> learnt;
-  // Whether a message that is no system's, or what should be one, has no text: such a row is to be
-  // left out.
+  // Whether a message that is no system's, or what should be one, has no text, or an answer only
+  // white space: such a row is to be left out.
   bool empty = false;
   std::string place;  // "chat.jsonl:17", for messages
 };
@@ -42,7 +44,8 @@ bool LooksLikeConversation(const nlohmann::ordered_json& row);
 // - {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}, as OpenAI's; an
 //   answer with "train": false or "weight": 0 is not learnt;
 // - {"conversations": [{"from": "human", "value": "..."}, ...]}, as ShareGPT's;
-// - {"instruction": "...", "input": "...", "output": "..."}, as Alpaca's;
+// - {"instruction": "...", "input": "...", "output": "..."}, as Alpaca's, and earlier turns in
+//   "history": [["...", "..."], ...];
 // - {"prompt": "...", "completion": "..."}; both may be lists of messages.
 // All but the first may have "system". Throws InputError that begins with `place` for other rows,
 // for roles that are missing or unknown, for messages without content or with other parts than
@@ -66,8 +69,8 @@ class ConversationReader {
   explicit ConversationReader(std::vector<std::string> files,
                               int64_t max_line_bytes = int64_t{16} << 20);
 
-  // Reads the next row and its place; false at the end. Malformed UTF-8 becomes U+FFFD, and is
-  // counted. Throws as DocumentReader::Next does.
+  // Reads the next row and its place; false at the end. Malformed UTF-8 and lone surrogates become
+  // U+FFFD, and are counted. Throws as DocumentReader::Next does.
   bool NextLine(std::string* line, std::string* place);
   int64_t bad_utf8() const { return bad_utf8_; }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/conversations/content_parts.h"
 #include "data/conversations/token_borders.h"
 
 namespace lockstep::data {
@@ -20,8 +21,7 @@ struct Piece {
 };
 
 // The text as a whole, except contents that spell special tokens, which stay text.
-std::vector<Piece> PiecesOf(const RenderedConversation& rendered, const ControlTokens& control,
-                            bool special_tokens_of_users) {
+std::vector<Piece> PiecesOf(const RenderedConversation& rendered, const ControlTokens& control) {
   std::vector<Piece> pieces;
   int64_t at = 0;
   const auto add = [&](int64_t end, bool special_tokens) {
@@ -29,7 +29,7 @@ std::vector<Piece> PiecesOf(const RenderedConversation& rendered, const ControlT
     at = std::max(at, end);
   };
   for (const ByteSpan& span : rendered.given) {
-    if (special_tokens_of_users || span.begin < at) continue;
+    if (span.begin < at) continue;
     const auto length = static_cast<size_t>(span.end - span.begin);
     const auto content =
         std::string_view(rendered.text).substr(static_cast<size_t>(span.begin), length);
@@ -89,6 +89,11 @@ ConversationEncoder::ConversationEncoder(std::shared_ptr<const ChatTemplate> cha
       control_(*tokenizer_),
       special_tokens_of_users_(special_tokens_of_users) {}
 
+RenderedConversation ConversationEncoder::Render(const Conversation& conversation) const {
+  return RenderConversation(*chat_template_, control_, WithPartsFor(*chat_template_, conversation),
+                            special_tokens_of_users_);
+}
+
 EncodedConversation ConversationEncoder::Encode(const Conversation& conversation) const {
   const RenderedConversation rendered = Render(conversation);
   std::vector<int64_t> borders;
@@ -96,8 +101,7 @@ EncodedConversation ConversationEncoder::Encode(const Conversation& conversation
     borders.push_back(answer.begin);
     borders.push_back(answer.end);
   }
-  Tokens tokens = EncodePieces(*tokenizer_, rendered.text,
-                               PiecesOf(rendered, control_, special_tokens_of_users_), borders);
+  Tokens tokens = EncodePieces(*tokenizer_, rendered.text, PiecesOf(rendered, control_), borders);
   const int64_t before = AddBefore(*tokenizer_, &tokens.ids);
   EncodedConversation encoded{std::move(tokens.ids), {}};
   encoded.learnt.resize(encoded.ids.size());
@@ -109,13 +113,15 @@ EncodedConversation ConversationEncoder::Encode(const Conversation& conversation
   return encoded;
 }
 
-std::vector<int32_t> ConversationEncoder::EncodePrompt(const Conversation& conversation) const {
+std::vector<int32_t> ConversationEncoder::EncodePrompt(const Conversation& with_parts) const {
+  const Conversation conversation = WithPartsFor(*chat_template_, with_parts);
   RenderedConversation rendered;
   rendered.text = chat_template_->Render(conversation.messages, conversation.variables, true).text;
-  rendered.given = FindGiven(*chat_template_, control_, conversation, rendered.text,
-                             /*generation_prompt=*/true);
-  Tokens tokens = EncodePieces(*tokenizer_, rendered.text,
-                               PiecesOf(rendered, control_, special_tokens_of_users_), {});
+  if (!special_tokens_of_users_) {
+    rendered.given = FindGiven(*chat_template_, control_, conversation, rendered.text,
+                               /*generation_prompt=*/true);
+  }
+  Tokens tokens = EncodePieces(*tokenizer_, rendered.text, PiecesOf(rendered, control_), {});
   AddBefore(*tokenizer_, &tokens.ids);
   return std::move(tokens.ids);
 }

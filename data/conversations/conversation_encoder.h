@@ -44,9 +44,8 @@ class ConversationEncoder {
   // and end of text. Throws InputError as RenderConversation does.
   std::vector<int32_t> EndsOfAnswers() const;
 
-  RenderedConversation Render(const Conversation& conversation) const {
-    return RenderConversation(*chat_template_, control_, conversation);
-  }
+  // With parts of text joined where the template does not know them.
+  RenderedConversation Render(const Conversation& conversation) const;
 
  private:
   const std::shared_ptr<const ChatTemplate> chat_template_;

@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kConfig = "tokenizer_config.json";
-constexpr const char* kJinja = "chat_template.jinja";
 constexpr const char* kKey = "chat_template";
 constexpr int64_t kNoon = 1721995200;  // of July 26, 2024, so that it is that day in any time zone
 
@@ -27,17 +26,17 @@ std::string FindTemplate(const std::string& path, const std::vector<std::string>
   throw InputError(StrCat("conversations need the model's chat template, and there is none",
                           searched,
                           ": name one with --data.chat_template=FILE (sample_gpt: "
-                          "--chat_template=FILE), or a folder with ",
-                          kJinja, " or ", kConfig));
+                          "--chat_template=FILE), or a folder with chat_template.jinja or ",
+                          kConfig));
 }
 
-// The entry of tokenizer_config.json that holds the template of `path`.
-Json EntryOf(const std::string& path) {
-  const bool is_folder = IsDirectory(path);
-  const std::string jinja = is_folder ? JoinPath(path, kJinja) : path;
-  if (is_folder ? PathExists(jinja) : !path.ends_with(".json")) return ReadFile(jinja);
-  const std::string config = is_folder ? JoinPath(path, kConfig) : path;
-  return ParseJson(ReadFile(config), config)[kKey];
+// The entry of tokenizer_config.json that holds them.
+Json EntryOf(const NamedTemplates& templates) {
+  if (templates.size() == 1 && templates.contains("default")) return templates.at("default").text;
+  Json list = Json::array();
+  for (const auto& [name, one] : templates)
+    list.push_back({{"name", name}, {"template", one.text}});
+  return list;
 }
 
 // The special tokens' names and texts: of the template, then of the tokenizer.
@@ -63,12 +62,7 @@ void Settle(const Tokenizer& tokenizer, const Json& config, ChatTemplate* chat_t
 }  // namespace
 
 bool HasChatTemplate(const std::string& folder) {
-  if (!IsDirectory(folder)) return false;
-  if (PathExists(JoinPath(folder, kJinja))) return true;
-  const std::string config = JoinPath(folder, kConfig);
-  if (!PathExists(config)) return false;
-  const Json parsed = TryParseJson(ReadFile(config));
-  return parsed.is_object() && parsed.contains(kKey) && !parsed[kKey].is_null();
+  return IsDirectory(folder) && !FindTemplates(folder).empty();
 }
 
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
@@ -78,7 +72,7 @@ ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::
   const std::string old_config = tokenizer->ConfigJson();
   Json config = old_config.empty() ? Json::object() : ParseJson(old_config, kConfig);
   Settle(*tokenizer, config, chat_template.get());
-  Json entry = EntryOf(found);
+  Json entry = EntryOf(FindTemplates(found));
   if (config.value(kKey, Json()) != entry) {
     config[kKey] = std::move(entry);
     for (const auto& [key, token] : chat_template->special_tokens()) {

@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-// Whether ChatTemplate::Load finds a default template in the folder.
+// Whether ChatTemplate::Load finds templates in the folder.
 bool HasChatTemplate(const std::string& folder);
 
 struct ModelTemplate {

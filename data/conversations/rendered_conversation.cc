@@ -7,15 +7,14 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/io/json.h"
+#include "data/chat/text.h"
 #include "data/conversations/content_marks.h"
 
 namespace lockstep::data {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using chat::ByteSpan;
-
-constexpr std::string_view kSpace = " \t\r\n";
 
 // Where answer `message` of the conversation begins, or none. The text of the generation prompt
 // depends on who spoke before, and on the white space that ends what was said.
@@ -23,23 +22,27 @@ std::optional<int64_t> BeginOf(const ChatTemplate& chat_template, const Conversa
                                const std::vector<ContentPlace>& contents, size_t message,
                                const std::string& text,
                                std::map<std::string, std::optional<std::string>>* after) {
-  if (message > 0 && contents[message - 1].end) {
+  if (message == 0) return contents[0].begin;
+  const auto earlier = [&] {
+    const auto begin = conversation.messages.begin();
+    return Json(begin, begin + static_cast<std::ptrdiff_t>(message));
+  };
+  if (contents[message - 1].end) {
     const auto end = static_cast<size_t>(*contents[message - 1].end);
-    const auto& before = conversation.messages[message - 1];
-    std::string key = before["role"].get<std::string>();
-    if (before.contains("content") && before["content"].is_string()) {
-      const auto& content = before["content"].get_ref<const std::string&>();
-      key += content.substr(std::min(content.find_last_not_of(kSpace) + 1, content.size()));
-    }
+    const Json& before = conversation.messages[message - 1];
+    const std::string key = before["role"].get<std::string>() + SpaceAtEnd(before);
     // A call's arguments stand between its name and the end of the message.
     const auto known = before.contains("tool_calls") ? after->end() : after->find(key);
     const std::optional<std::string> prompt =
-        known != after->end() ? known->second
-                              : (*after)[key] = TextAfter(chat_template, conversation, message);
+        known != after->end()
+            ? known->second
+            : (*after)[key] = TextAfter(chat_template, earlier(), conversation.variables);
     if (prompt && text.compare(end, prompt->size(), *prompt) == 0) {
       return static_cast<int64_t>(end + prompt->size());
     }
   }
+  const auto prompt = PromptOf(chat_template, earlier(), conversation.variables);
+  if (prompt && text.starts_with(*prompt)) return std::ssize(*prompt);
   return contents[message].begin;
 }
 
@@ -50,7 +53,7 @@ int64_t EndOf(std::string_view text, int64_t content_end, bool only_space_betwee
   const auto between =
       text.substr(static_cast<size_t>(content_end), static_cast<size_t>(token.begin - content_end));
   if (token.end == token.begin) return -1;
-  if (only_space_between && between.find_first_not_of(kSpace) != std::string_view::npos) return -1;
+  if (only_space_between && !chat::Strip(between, {}).empty()) return -1;
   return token.end;
 }
 
@@ -58,8 +61,7 @@ int64_t EndOf(std::string_view text, int64_t content_end, bool only_space_betwee
 ByteSpan UpToEndToken(std::string_view text, ByteSpan span, const ControlTokens& control) {
   const auto length = static_cast<size_t>(span.end - span.begin);
   const std::string_view written = text.substr(static_cast<size_t>(span.begin), length);
-  const auto last =
-      static_cast<int64_t>(std::min(written.find_last_not_of(kSpace) + 1, written.size()));
+  const int64_t last = std::ssize(chat::Strip(written, {}, /*left=*/false));
   for (ByteSpan at = control.Find(written); at.end > at.begin; at = control.Find(written, at.end)) {
     if (at.end == last) return {span.begin, span.begin + last};
   }
@@ -74,7 +76,8 @@ ByteSpan UpToEndToken(std::string_view text, ByteSpan span, const ControlTokens&
                                  const Conversation& conversation, size_t message) {
   Fail(conversation, message,
        StrCat("no special token of the tokenizer ends this answer in the text of ",
-              chat_template.origin(), ", so the model would not learn to stop; use the template ",
+              chat_template.origin(conversation.variables),
+              ", so the model would not learn to stop; use the template ",
               "and the tokenizer of one model, or add the template's end token to the tokenizer"));
 }
 
@@ -87,8 +90,9 @@ void AddGenerated(const ChatTemplate& chat_template, const ControlTokens& contro
   }
   if (generated.size() != assistants.size()) {
     throw InputError(StrCat(conversation.place, ": the generation blocks of ",
-                            chat_template.origin(), " wrote ", generated.size(),
-                            " answers of this conversation, which has ", assistants.size(),
+                            chat_template.origin(conversation.variables), " wrote ",
+                            generated.size(), " answers of this conversation, which has ",
+                            assistants.size(),
                             "; correct the template, or take its generation blocks out"));
   }
   for (size_t i = 0; i < assistants.size(); ++i) {
@@ -111,7 +115,8 @@ void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
     const int64_t after_last = rendered->answers.empty() ? 0 : rendered->answers.back().end;
     if (!begin || !end || *begin > *end || *begin < after_last) {
       Fail(conversation, i,
-           StrCat("where ", chat_template.origin(), " writes this answer cannot be told; put ",
+           StrCat("where ", chat_template.origin(conversation.variables),
+                  " writes this answer cannot be told; put ",
                   "{% generation %} and {% endgeneration %} around what the assistant writes in ",
                   "the template (--data.chat_template=FILE)"));
     }
@@ -122,53 +127,52 @@ void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
   }
 }
 
-// Whether someone else than the assistant writes one.
-bool SpellsControlTokens(const Conversation& conversation, const ControlTokens& control) {
-  return std::ranges::any_of(conversation.messages, [&](const nlohmann::ordered_json& message) {
-    if (message["role"] == "assistant" || !message.contains("content")) return false;
-    const std::string content = message["content"].is_string()
-                                    ? message["content"].get<std::string>()
-                                    : DumpJson(message["content"]);
-    const ByteSpan token = control.Find(content);
+// Whether a text in it does.
+bool SpellsTokens(const Json& value, const ControlTokens& control) {
+  if (value.is_string()) {
+    const ByteSpan token = control.Find(value.get_ref<const std::string&>());
     return token.end > token.begin;
-  });
+  }
+  return value.is_structured() &&
+         std::ranges::any_of(value, [&](const Json& v) { return SpellsTokens(v, control); });
+}
+
+[[noreturn]] void FailOnGiven(const ChatTemplate& chat_template, const Conversation& conversation) {
+  throw InputError(StrCat(conversation.place,
+                          ": special tokens in a message, or in the tools, cannot be told from ",
+                          "those that ", chat_template.origin(conversation.variables),
+                          " writes: leave them out of the ",
+                          "row, or let them be tokens (--data.user_special_tokens=true)"));
 }
 
 }  // namespace
-
-ControlTokens::ControlTokens(const Tokenizer& tokenizer) : may_begin_(256) {
-  const nlohmann::json json = ParseJson(tokenizer.ToJson(), "the tokenizer");
-  for (const auto& token : json.value("added_tokens", nlohmann::json::array())) {
-    if (!token.value("special", false)) continue;
-    texts_.push_back(token.at("content").get<std::string>());
-    if (texts_.back().empty()) texts_.pop_back();
-  }
-  std::ranges::stable_sort(texts_, std::greater(), &std::string::size);
-  for (const std::string& text : texts_) may_begin_[static_cast<uint8_t>(text[0])] = true;
-}
-
-ByteSpan ControlTokens::Find(std::string_view text, int64_t from) const {
-  for (auto i = static_cast<size_t>(from); i < text.size(); ++i) {
-    if (!may_begin_[static_cast<uint8_t>(text[i])]) continue;
-    for (const std::string& token : texts_) {
-      if (!text.substr(i).starts_with(token)) continue;
-      return {static_cast<int64_t>(i), static_cast<int64_t>(i + token.size())};
-    }
-  }
-  return {std::ssize(text), std::ssize(text)};
-}
 
 std::vector<ByteSpan> FindGiven(const ChatTemplate& chat_template, const ControlTokens& control,
                                 const Conversation& conversation, const std::string& text,
                                 bool generation_prompt) {
   std::vector<ByteSpan> given;
-  if (!SpellsControlTokens(conversation, control)) return given;
+  std::vector<size_t> spelling;
+  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+    const Json& message = conversation.messages[i];
+    if (message["role"] != "assistant" && SpellsTokens(message, control)) spelling.push_back(i);
+  }
+  const bool in_tools = SpellsTokens(conversation.variables.value("tools", Json()), control);
+  if (spelling.empty() && !in_tools) return given;
   const std::vector<ContentPlace> contents =
       FindContents(chat_template, conversation, text, generation_prompt);
   for (size_t i = 0; i < contents.size(); ++i) {
     const bool answer = conversation.messages[i]["role"] == "assistant";
     if (answer || !contents[i].begin || !contents[i].end) continue;
     given.push_back({*contents[i].begin, *contents[i].end});
+    Json rest = conversation.messages[i];
+    rest.erase("content");
+    if (!SpellsTokens(rest, control)) std::erase(spelling, i);
+  }
+  if (!spelling.empty() || in_tools) {
+    const auto tokens =
+        FindTokens(chat_template, control, conversation, spelling, text, generation_prompt);
+    if (!tokens) FailOnGiven(chat_template, conversation);
+    given.insert(given.end(), tokens->begin(), tokens->end());
   }
   std::ranges::sort(given, {}, &ByteSpan::begin);
   return given;
@@ -176,7 +180,8 @@ std::vector<ByteSpan> FindGiven(const ChatTemplate& chat_template, const Control
 
 RenderedConversation RenderConversation(const ChatTemplate& chat_template,
                                         const ControlTokens& control,
-                                        const Conversation& conversation) {
+                                        const Conversation& conversation,
+                                        bool special_tokens_of_users) {
   RenderedConversation rendered;
   std::vector<ByteSpan> generated;
   try {
@@ -186,9 +191,11 @@ RenderedConversation RenderConversation(const ChatTemplate& chat_template,
   } catch (const InputError& error) {
     throw InputError(StrCat(conversation.place, ": ", error.what()));
   }
-  rendered.given =
-      FindGiven(chat_template, control, conversation, rendered.text, /*generation_prompt=*/false);
-  if (chat_template.has_generation()) {
+  if (!special_tokens_of_users) {
+    rendered.given =
+        FindGiven(chat_template, control, conversation, rendered.text, /*generation_prompt=*/false);
+  }
+  if (chat_template.has_generation(conversation.variables)) {
     AddGenerated(chat_template, control, conversation, generated, &rendered);
   } else {
     AddFound(chat_template, control, conversation, &rendered);

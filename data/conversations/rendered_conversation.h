@@ -2,12 +2,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/chat/chat_template.h"
+#include "data/conversations/control_tokens.h"
 #include "data/conversations/conversation.h"
-#include "data/tokenizer/tokenizer.h"
 
 namespace lockstep::data {
 
@@ -20,22 +19,10 @@ struct RenderedConversation {
   std::vector<chat::ByteSpan> given;
 };
 
-// The special tokens of a tokenizer by their texts.
-class ControlTokens {
- public:
-  explicit ControlTokens(const Tokenizer& tokenizer);
-  // The first of them in `text` at or after `from`, the longest if several begin there; empty if
-  // there is none.
-  chat::ByteSpan Find(std::string_view text, int64_t from = 0) const;
-
- private:
-  std::vector<std::string> texts_;  // the longest first
-  std::vector<bool> may_begin_;     // by byte
-};
-
 // The contents in `text` of messages that are not the assistant's, in order, if any of them spells
-// a special token; `text` is what the template makes of the messages, with a generation prompt or
-// not.
+// a special token, and such tokens of theirs elsewhere (in tools, or where the template has cut a
+// content); `text` is what the template makes of the messages, with a generation prompt or not.
+// Throws InputError where they cannot be found.
 std::vector<chat::ByteSpan> FindGiven(const ChatTemplate& chat_template,
                                       const ControlTokens& control,
                                       const Conversation& conversation, const std::string& text,
@@ -48,9 +35,11 @@ std::vector<chat::ByteSpan> FindGiven(const ChatTemplate& chat_template,
 // need not be prefixes of the text (Qwen3's template drops what was thought in earlier turns).
 //
 // Throws InputError that begins with the conversation's place if the template fails, if an answer
-// cannot be found in the text, and if no special token ends it.
+// cannot be found in the text, if no special token ends it, and as FindGiven does, which is not
+// called if users may write special tokens.
 RenderedConversation RenderConversation(const ChatTemplate& chat_template,
                                         const ControlTokens& control,
-                                        const Conversation& conversation);
+                                        const Conversation& conversation,
+                                        bool special_tokens_of_users = false);
 
 }  // namespace lockstep::data

@@ -2,7 +2,6 @@
 
 #include <simdjson.h>
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -19,36 +18,6 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxDepth = 512;
 constexpr size_t kMostNames = 50;
-
-// The UTF-16 unit that "\uXXXX" at `position` writes, or -1.
-int EscapedUnit(std::string_view line, size_t position) {
-  if (position + 6 > line.size() || line[position] != '\\' || line[position + 1] != 'u') return -1;
-  unsigned unit = 0;
-  const char* begin = line.data() + position + 2;
-  const auto [end, error] = std::from_chars(begin, begin + 4, unit, 16);
-  return error == std::errc() && end == begin + 4 ? static_cast<int>(unit) : -1;
-}
-
-// Overwrites escapes of lone surrogates, which are not text, and which parsers refuse.
-int64_t RepairSurrogates(std::string* line) {
-  int64_t count = 0;
-  for (size_t i = line->find('\\'); i != std::string::npos; i = line->find('\\', i)) {
-    const int unit = EscapedUnit(*line, i);
-    if (unit < 0xd800 || unit > 0xdfff) {
-      i += 2;  // an escaped backslash begins no escape
-      continue;
-    }
-    const int next = EscapedUnit(*line, i + 6);
-    if (unit < 0xdc00 && next >= 0xdc00 && next <= 0xdfff) {
-      i += 12;
-      continue;
-    }
-    line->replace(i, 6, "\\ufffd");
-    ++count;
-    i += 6;
-  }
-  return count;
-}
 
 // Replaces the line by the string, if the line is a JSON object that has the field once and as a
 // string or null, and if all of it is well-formed UTF-8 without lone surrogates; otherwise returns
@@ -151,8 +120,7 @@ class FieldReader : public nlohmann::json_sax<Json> {
 JsonText JsonField(std::string line, std::string_view field,
                    const std::function<std::string()>& place) {
   if (QuickField(&line, field)) return {std::move(line)};
-  int64_t repaired = RepairUtf8(&line);
-  repaired += RepairSurrogates(&line);
+  const int64_t repaired = RepairJson(&line);
   if (repaired > 0 && QuickField(&line, field)) return {std::move(line), repaired};
   // It takes several times as long, and says what is wrong.
   FieldReader reader(field);

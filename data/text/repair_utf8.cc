@@ -1,7 +1,9 @@
 #include "data/text/repair_utf8.h"
 
+#include <charconv>
 #include <cstddef>
 #include <string_view>
+#include <system_error>
 
 #include "data/utf8.h"
 
@@ -24,6 +26,35 @@ size_t MalformedLength(std::string_view text, size_t position) {
   return lead >= 0xf0 && third_fits ? 3 : 2;
 }
 
+// The UTF-16 unit that "\uXXXX" at `position` writes, or -1.
+int EscapedUnit(std::string_view line, size_t position) {
+  if (position + 6 > line.size() || line[position] != '\\' || line[position + 1] != 'u') return -1;
+  unsigned unit = 0;
+  const char* begin = line.data() + position + 2;
+  const auto [end, error] = std::from_chars(begin, begin + 4, unit, 16);
+  return error == std::errc() && end == begin + 4 ? static_cast<int>(unit) : -1;
+}
+
+int64_t RepairSurrogates(std::string* line) {
+  int64_t count = 0;
+  for (size_t i = line->find('\\'); i != std::string::npos; i = line->find('\\', i)) {
+    const int unit = EscapedUnit(*line, i);
+    if (unit < 0xd800 || unit > 0xdfff) {
+      i += 2;  // an escaped backslash begins no escape
+      continue;
+    }
+    const int next = EscapedUnit(*line, i + 6);
+    if (unit < 0xdc00 && next >= 0xdc00 && next <= 0xdfff) {
+      i += 12;
+      continue;
+    }
+    line->replace(i, 6, "\\ufffd");
+    ++count;
+    i += 6;
+  }
+  return count;
+}
+
 }  // namespace
 
 int64_t RepairUtf8(std::string* text) {
@@ -44,5 +75,7 @@ int64_t RepairUtf8(std::string* text) {
   *text = std::move(repaired);
   return count;
 }
+
+int64_t RepairJson(std::string* line) { return RepairUtf8(line) + RepairSurrogates(line); }
 
 }  // namespace lockstep::data

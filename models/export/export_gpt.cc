@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -50,7 +51,7 @@ const ExportType& TypeOf(const std::string& name, DType stored) {
 struct ExportTokenizer {
   std::shared_ptr<const data::Tokenizer> tokenizer;  // null: none
   std::string origin;
-  std::string chat_template;  // of chat_template.jinja, or of the configuration; may be empty
+  data::NamedTemplates chat_templates;
   std::optional<int32_t> end_of_answer;  // by this template
 };
 
@@ -70,17 +71,6 @@ std::optional<int32_t> EndOfAnswer(const std::string& folder,
   }
 }
 
-// The default template of a tokenizer_config.json.
-std::string TemplateOf(const std::string& config, const std::string& origin) {
-  const nlohmann::json json = ParseJson(config, origin);
-  const nlohmann::json given = json.value("chat_template", nlohmann::json());
-  if (given.is_string()) return given.get<std::string>();
-  for (const nlohmann::json& one : given.is_array() ? given : nlohmann::json::array()) {
-    if (one.is_object() && one.value("name", "") == "default") return one.value("template", "");
-  }
-  return "";
-}
-
 ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) {
   ExportTokenizer found;
   std::string with_template;
@@ -98,12 +88,8 @@ ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) 
     if (with_template.empty() && data::HasChatTemplate(folder)) with_template = folder;
   }
   if (with_template.empty()) return found;
-  const std::string jinja = JoinPath(with_template, "chat_template.jinja");
-  const std::string config = JoinPath(with_template, "tokenizer_config.json");
-  found.chat_template = PathExists(jinja) ? ReadFile(jinja) : TemplateOf(ReadFile(config), config);
-  if (found.tokenizer != nullptr && !found.chat_template.empty()) {
-    found.end_of_answer = EndOfAnswer(with_template, found.tokenizer);
-  }
+  found.chat_templates = data::FindTemplates(with_template);
+  if (found.tokenizer != nullptr) found.end_of_answer = EndOfAnswer(with_template, found.tokenizer);
   return found;
 }
 
@@ -145,7 +131,14 @@ std::vector<std::pair<std::string, std::string>> TextFiles(const ExportTokenizer
   const std::string config = t.tokenizer->ConfigJson();
   files.emplace_back("tokenizer_config.json",
                      config.empty() ? TokenizerConfig(*t.tokenizer) : config);
-  if (!t.chat_template.empty()) files.emplace_back("chat_template.jinja", t.chat_template);
+  for (const auto& [name, one] : t.chat_templates) {
+    if (name.find('/') != name.npos) {
+      throw InputError(StrCat(one.origin, ": this name cannot be that of a file; change it"));
+    }
+    files.emplace_back(name == "default" ? "chat_template.jinja"
+                                         : StrCat("additional_chat_templates/", name, ".jinja"),
+                       one.text);
+  }
   return files;
 }
 
@@ -172,7 +165,9 @@ int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportT
     WriteHfFolder(temporary, ToHfConfig(source.model->config(), *type.dtype), items,
                   std::llround(c.max_file_gb * 1e9));
     for (const auto& [name, text] : TextFiles(tokenizer, source.weights_folder)) {
-      WriteFileAtomically(JoinPath(temporary, name), text);
+      const std::string file = JoinPath(temporary, name);
+      MakeDirectories(ParentPath(file));
+      WriteFileAtomically(file, text);
     }
     RenameDurably(temporary, c.out);
   } catch (...) {
@@ -180,8 +175,28 @@ int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportT
     throw;
   }
   int64_t bytes = 0;
-  for (const std::string& name : ListDirectory(c.out)) bytes += FileSize(JoinPath(c.out, name));
+  for (const std::string& name : ListDirectory(c.out)) {
+    const std::string file = JoinPath(c.out, name);
+    if (!IsDirectory(file)) bytes += FileSize(file);
+  }
   return bytes;
+}
+
+// As gguf-py's add_chat_template.
+void AddChatTemplates(const data::NamedTemplates& templates, GgufModel* model) {
+  const std::string key = "tokenizer.chat_template";
+  std::vector<std::string> names;
+  for (const auto& [given, one] : templates) {
+    if (given == "default") {
+      model->metadata.emplace_back(key, one.text);
+      continue;
+    }
+    std::string& name = names.emplace_back(given);
+    std::ranges::replace_if(
+        name, [](unsigned char c) { return !std::isalnum(c); }, '_');
+    model->metadata.emplace_back(StrCat(key, ".", name), one.text);
+  }
+  if (!names.empty()) model->metadata.emplace_back(key + "s", std::move(names));
 }
 
 int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
@@ -197,9 +212,7 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
   GgufModel model = ToGguf(config, ToHfTensors(*source.model, source.weight), type.gguf, name);
   GgufTokenizer t = ToGgufTokenizer(*tokenizer.tokenizer, config.vocab_size, tokenizer.origin);
   for (auto& entry : t.metadata) model.metadata.push_back(std::move(entry));
-  if (!tokenizer.chat_template.empty()) {
-    model.metadata.emplace_back("tokenizer.chat_template", tokenizer.chat_template);
-  }
+  AddChatTemplates(tokenizer.chat_templates, &model);
   if (tokenizer.end_of_answer) {  // "end of turn", at which llama.cpp also stops
     model.metadata.emplace_back("tokenizer.ggml.eot_token_id",
                                 static_cast<uint32_t>(*tokenizer.end_of_answer));

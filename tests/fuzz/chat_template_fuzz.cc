@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto chat = chat_template.Render(messages, variables, true);
     LS_INVARIANT(chat.text.size() <= 1 << 16);
     LS_INVARIANT(lockstep::data::ValidUtf8Prefix(chat.text) == chat.text.size());
-    LS_INVARIANT(chat.generation.empty() || chat_template.has_generation());
+    LS_INVARIANT(chat.generation.empty() || chat_template.has_generation(variables));
     int64_t end = 0;
     for (const auto& span : chat.generation) {
       LS_INVARIANT(end <= span.begin && span.begin <= span.end);

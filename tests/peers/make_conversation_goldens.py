@@ -108,39 +108,54 @@ def masked(template, replacements):
     return template
 
 
-cases = []
-for name, (tokenizer_name, added, bos, eos, replacements) in TEMPLATES.items():
+def tokenizer_of(name):
+    """The small tokenizer of testdata that goes with a template, with the special tokens of the latter."""
+    tokenizer_name, added, bos, eos, _ = TEMPLATES[name]
     file = json.loads((TESTDATA / "tokenizers" / f"{tokenizer_name}.json").read_text())["tokenizer"]
     size = 1 + max([*file["model"]["vocab"].values(), *(t["id"] for t in file["added_tokens"])])
     for i, content in enumerate(added):
         file["added_tokens"].append({"id": size + i, "content": content, "single_word": False, "lstrip": False,
                                      "rstrip": False, "normalized": False, "special": True})
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(file)), bos_token=bos, eos_token=eos)
-    source = (TESTDATA / "chat_templates" / f"{name}.jinja").read_text()
-    template = masked(source, replacements)
-    for chat_name, messages in CHATS.items():
-        variables = {"tools": TOOLS} if chat_name == "calls" else {}
-        if name == "llama3":
-            variables["date_string"] = "26 Jul 2024"
-        if chat_name == "calls" and name in WITHOUT_TOOLS:
-            continue
-        try:
-            text = tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **variables)
-        except Exception:  # turns that the template refuses
-            continue
-        again = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **variables)
-        assert again == text, (name, chat_name, text, again)
-        out = tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True,
-                                            return_assistant_tokens_mask=True, **variables)
-        cases.append({"template": name, "chat": chat_name, "variables": variables, "ids": out["input_ids"],
-                      "mask": "".join(map(str, out["assistant_masks"]))})
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(file)), bos_token=bos, eos_token=eos)
 
-goldens = {
-    "chats": CHATS,
-    "tokenizers": {name: {"file": t[0], "added": t[1], "bos_token": t[2], "eos_token": t[3]} for name, t in TEMPLATES.items()},
-}
-with open(TESTDATA / "conversation_goldens.json", "w") as out:
-    dump = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    lines = ",\n".join(dump(case) for case in cases)
-    out.write(f'{{"chats": {dump(goldens["chats"])},\n"tokenizers": {dump(goldens["tokenizers"])},\n"cases": [\n{lines}\n]}}\n')
-print(len(cases), "cases")
+
+def source_of(name):
+    return (TESTDATA / "chat_templates" / f"{name}.jinja").read_text()
+
+
+def main():
+    cases = []
+    for name, (_, _, _, _, replacements) in TEMPLATES.items():
+        tokenizer, source = tokenizer_of(name), source_of(name)
+        template = masked(source, replacements)
+        for chat_name, messages in CHATS.items():
+            variables = {"tools": TOOLS} if chat_name == "calls" else {}
+            if name == "llama3":
+                variables["date_string"] = "26 Jul 2024"
+            if chat_name == "calls" and name in WITHOUT_TOOLS:
+                continue
+            try:
+                text = tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **variables)
+            except Exception:  # turns that the template refuses
+                continue
+            again = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, **variables)
+            assert again == text, (name, chat_name, text, again)
+            out = tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True,
+                                                return_assistant_tokens_mask=True, **variables)
+            cases.append({"template": name, "chat": chat_name, "variables": variables, "ids": out["input_ids"],
+                          "mask": "".join(map(str, out["assistant_masks"]))})
+
+    goldens = {
+        "chats": CHATS,
+        "tokenizers": {name: {"file": t[0], "added": t[1], "bos_token": t[2], "eos_token": t[3]}
+                       for name, t in TEMPLATES.items()},
+    }
+    with open(TESTDATA / "conversation_goldens.json", "w") as out:
+        dump = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))  # noqa: E731
+        lines = ",\n".join(dump(case) for case in cases)
+        out.write(f'{{"chats": {dump(goldens["chats"])},\n"tokenizers": {dump(goldens["tokenizers"])},\n"cases": [\n{lines}\n]}}\n')
+    print(len(cases), "cases")
+
+
+if __name__ == "__main__":
+    main()

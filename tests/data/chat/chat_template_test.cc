@@ -81,7 +81,7 @@ TEST(ChatTemplate, RendersLikeTransformers) {
 TEST(ChatTemplate, SpansAreWhatTheAssistantSays) {
   const ChatTemplate chat_template(ReadFile(TestData("chat_templates/chatml_masked.jinja")),
                                    "chatml_masked.jinja");
-  EXPECT_TRUE(chat_template.has_generation());
+  EXPECT_TRUE(chat_template.has_generation(nullptr));
   const Json messages = Json::parse(R"([{"role": "user", "content": "é"},
       {"role": "assistant", "content": "日本"}, {"role": "user", "content": "b"},
       {"role": "assistant", "content": "c"}])");
@@ -91,7 +91,7 @@ TEST(ChatTemplate, SpansAreWhatTheAssistantSays) {
     said.push_back(chat.text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
   }
   EXPECT_THAT(said, testing::ElementsAre("日本<|im_end|>", "c<|im_end|>"));
-  EXPECT_FALSE(ChatTemplate("{{ messages }}", "t").has_generation());
+  EXPECT_FALSE(ChatTemplate("{{ messages }}", "t").has_generation(nullptr));
 }
 
 TEST(ChatTemplate, KeepsTheOrderOfKeys) {
@@ -255,44 +255,58 @@ TEST(ChatTemplate, RefusesBadInput) {
 class ChatTemplateFiles : public testing::Test {
  protected:
   void WriteConfig(const std::string& text) { WriteText(folder_ + "/tokenizer_config.json", text); }
-  std::string LoadAndRender(const std::string& name = "default") {
-    return ChatTemplate::Load(folder_, name).Render(Json::array(), nullptr, false).text;
+  std::string LoadAndRender(const Json& variables = nullptr) {
+    return ChatTemplate::Load(folder_).Render(Json::array(), variables, false).text;
   }
-  std::string LoadError(const std::string& name = "default") {
-    return MessageOf<InputError>([&] { ChatTemplate::Load(folder_, name); });
+  std::string LoadError() {
+    return MessageOf<InputError>([&] { ChatTemplate::Load(folder_); });
   }
 
   std::string folder_ = TestFolder();
 };
 
 TEST_F(ChatTemplateFiles, AreFound) {
-  EXPECT_THAT(LoadError(), HasSubstr("no chat template; expected chat_template.jinja"));
+  EXPECT_THAT(LoadError(), HasSubstr("there is no chat_template; put"));
+  WriteText(folder_ + "/chat_template.json", R"({"chat_template": "O"})");
+  WriteConfig(R"({"bos_token": "<s>"})");
+  EXPECT_EQ(LoadAndRender(), "O");
   WriteConfig(R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
                   "pad_token": null, "chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}"})");
   EXPECT_EQ(LoadAndRender(), "<s></s>");
-  EXPECT_THAT(LoadError("tool_use"),
-              HasSubstr("no chat template is named \"tool_use\"; there is default"));
-  EXPECT_EQ(ChatTemplate::Load(folder_ + "/tokenizer_config.json").origin(),
+  EXPECT_EQ(ChatTemplate::Load(folder_ + "/tokenizer_config.json").origin(nullptr),
             folder_ + "/tokenizer_config.json: chat_template");
   // The variables of a call override the tokens of the tokenizer.
-  EXPECT_EQ(ChatTemplate::Load(folder_)
-                .Render(Json::array(), Json::parse(R"({"bos_token": "B"})"), false)
-                .text,
-            "B</s>");
-
-  WriteConfig(R"({"bos_token": "<s>", "chat_template": [{"name": "default", "template": "D"},
-                                      {"name": "tool_use", "template": "T{{ bos_token }}"}]})");
-  EXPECT_EQ(LoadAndRender(), "D");
-  EXPECT_EQ(LoadAndRender("tool_use"), "T<s>");
-  EXPECT_THAT(LoadError("rag"), HasSubstr("there is default, tool_use"));
-
+  EXPECT_EQ(LoadAndRender(Json::parse(R"({"bos_token": "B"})")), "B</s>");
   WriteText(folder_ + "/chat_template.jinja", "J{{ bos_token }}");
   EXPECT_EQ(LoadAndRender(), "J<s>");
-  EXPECT_EQ(LoadAndRender("tool_use"), "T<s>");
   EXPECT_EQ(ChatTemplate::Load(folder_ + "/chat_template.jinja")
                 .Render(Json::array(), nullptr, false)
                 .text,
             "J<s>");
+}
+
+// Which one transformers takes; tests/peers/compare_conversations.py compares.
+TEST_F(ChatTemplateFiles, ToolsTakeTheTemplateForThem) {
+  const auto with = [](const char* tools) { return Json{{"tools", Json::parse(tools)}}; };
+  WriteConfig(R"({"bos_token": "<s>", "chat_template": [
+      {"name": "default", "template": "D"}, {"name": "rag", "template": "{% broken"},
+      {"name": "tool_use", "template": "{% generation %}T{{ bos_token }}{% endgeneration %}"}]})");
+  EXPECT_EQ(LoadAndRender(), "D");
+  EXPECT_EQ(LoadAndRender(with("null")), "D");
+  EXPECT_EQ(LoadAndRender(with("[]")), "T<s>");
+  EXPECT_EQ(LoadAndRender(with(R"([{"name": "f"}])")), "T<s>");
+  const ChatTemplate both = ChatTemplate::Load(folder_);
+  EXPECT_FALSE(both.has_generation(nullptr));
+  EXPECT_TRUE(both.has_generation(with("[]")));
+  EXPECT_THAT(both.origin(with("[]")), HasSubstr("tool_use"));
+
+  // Files of their own take the place of all of these.
+  WriteText(folder_ + "/chat_template.jinja", "J");
+  EXPECT_EQ(LoadAndRender(with("[]")), "J");
+  MakeDirectories(folder_ + "/additional_chat_templates");
+  WriteText(folder_ + "/additional_chat_templates/tool_use.jinja", "K");
+  EXPECT_EQ(LoadAndRender(with("[]")), "K");
+  EXPECT_EQ(LoadAndRender(), "J");
 }
 
 TEST_F(ChatTemplateFiles, AreChecked) {
@@ -304,6 +318,8 @@ TEST_F(ChatTemplateFiles, AreChecked) {
   EXPECT_THAT(LoadError(), HasSubstr("there is no chat_template; put"));
   WriteConfig(R"({"chat_template": [{"name": "default"}]})");
   EXPECT_THAT(LoadError(), HasSubstr("must have a \"name\" and a \"template\""));
+  WriteConfig(R"({"chat_template": [{"name": "rag", "template": ""}]})");
+  EXPECT_THAT(LoadError(), HasSubstr("no chat template is named \"default\"; there is rag"));
   WriteConfig(R"({"chat_template": "{% if %}"})");
   EXPECT_THAT(LoadError(), HasSubstr("chat_template, line 1, column 7: expected a value"));
 }

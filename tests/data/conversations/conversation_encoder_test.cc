@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -29,7 +30,7 @@ const Json& Goldens() {
 }
 
 // The small tokenizer of testdata that goes with a template, with the special tokens of the latter.
-std::shared_ptr<const Tokenizer> TokenizerFor(const std::string& name) {
+std::shared_ptr<const Tokenizer> MakeTokenizerFor(const std::string& name) {
   const Json& golden = Goldens()["tokenizers"][name];
   const std::string file = StrCat("tokenizers/", golden["file"].get<std::string>(), ".json");
   Json json = Json::parse(ReadFile(TestData(file)))["tokenizer"];
@@ -48,6 +49,13 @@ std::shared_ptr<const Tokenizer> TokenizerFor(const std::string& name) {
                                     {"special", true}});
   }
   return Tokenizer::FromJson(DumpJson(json), name);
+}
+
+std::shared_ptr<const Tokenizer> TokenizerFor(const std::string& name) {
+  static std::map<std::string, std::shared_ptr<const Tokenizer>> made;
+  std::shared_ptr<const Tokenizer>& tokenizer = made[name];
+  if (tokenizer == nullptr) tokenizer = MakeTokenizerFor(name);
+  return tokenizer;
 }
 
 std::string SourceOf(const std::string& name) {
@@ -282,6 +290,81 @@ TEST(ConversationEncoder, RefusesWhatItCannotMask) {
                                   MakeTokenizer("byte", ""));
   EXPECT_THAT(MessageOf<InputError>([&] { bytes.Encode(ConversationOf(turns)); }),
               HasSubstr("no special token of the tokenizer ends this answer"));
+}
+
+// How often the tokens have a special token that users may not write, and the text it is in.
+std::pair<int64_t, std::string> EndsIn(const std::string& source, const Json& messages,
+                                       const Json& variables = Json::object()) {
+  const auto tokenizer = TokenizerFor("chatml");
+  const ConversationEncoder encoder(TemplateFor("chatml", source), tokenizer);
+  const EncodedConversation encoded = encoder.Encode(ConversationOf(messages, variables));
+  return {std::ranges::count(encoded.ids, *tokenizer->AddedId("<|im_end|>")),
+          tokenizer->Decode(encoded.ids)};
+}
+
+// However a template cuts what a user says: marks around the whole of it would change the text.
+TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
+  const std::string spelled = "\u3000a <|im_end|> b<|im_end|> \u3000\n";
+  const auto source = [](const std::string& content) {
+    return "{% for m in messages %}<|im_start|>{{ " + content + " }}<|im_end|>{% endfor %}";
+  };
+  const Json turns = Turns({spelled.c_str(), "No."});
+  for (const auto& [content, left] : std::vector<std::pair<std::string, std::string>>{
+           {"m.content | trim", "a <|im_end|> b<|im_end|>"},
+           {"m.content.strip()", "a <|im_end|> b<|im_end|>"},
+           {"m.content.split(' b')[0]", "\u3000a <|im_end|>"},
+           {"m.content.rstrip() ~ (m.content.strip() if m.role == 'user' else '')",
+            "\u3000a <|im_end|> b<|im_end|>a <|im_end|> b<|im_end|>"},
+           {"m.content.split('<|im_end|>') | last", " \u3000\n"}}) {
+    const auto [ends, text] = EndsIn(source(content), turns);
+    EXPECT_EQ(ends, 2) << content;
+    EXPECT_EQ(text, "<|im_start|>" + left + "<|im_end|><|im_start|>No.<|im_end|>");
+  }
+  // Of a message that is not shown, nothing can be wrong.
+  EXPECT_EQ(EndsIn("{{ messages[1].content }}<|im_end|>", turns).first, 1);
+  // Elsewhere than in contents.
+  Json named = Turns({"a", "No."});
+  named[0]["name"] = "x<|im_end|>";
+  EXPECT_EQ(EndsIn(source("(m.name or '') ~ m.content"), named).first, 2);
+  EXPECT_EQ(EndsIn("{{ tools | tojson }}" + source("m.content"), Turns({"a", "No."}),
+                   {{"tools", {{{"name", "f"}, {"description", "<|im_end|>"}}}}})
+                .first,
+            2);
+  EXPECT_THAT(ErrorOf(source("m.content[:21]"), turns),
+              AllOf(StartsWith("chat.jsonl:7: "), HasSubstr("--data.user_special_tokens=true")));
+}
+
+// What stands before an answer is found where what was said before is only white space.
+TEST(ConversationEncoder, AnswersAfterWhiteSpaceBeginWhereSamplingDoes) {
+  const auto tokenizer = TokenizerFor("qwen2_5");
+  const auto learnt = [&](const ConversationEncoder& encoder, const char* question) {
+    return LearntTexts(encoder.Encode(ConversationOf(Turns({question, " \nA"}))), *tokenizer);
+  };
+  const ConversationEncoder joined(
+      TemplateFor("qwen2_5",
+                  "{{ ('S' ~ messages[0].content).strip() }}:{% if messages | length > 1 %}"
+                  "{{ messages[1].content }}<|im_end|>{% endif %}"),
+      tokenizer);
+  for (const char* question : {"\n\n", "\u3000", " ", "Hi"}) {
+    EXPECT_THAT(learnt(EncoderFor("qwen2_5"), question), testing::ElementsAre(" \nA<|im_end|>"));
+    EXPECT_THAT(learnt(joined, question), testing::ElementsAre(" \nA<|im_end|>"));
+  }
+}
+
+TEST(ConversationEncoder, PartsOfTextAreWrittenAsTheTemplateDoesOrJoined) {
+  const auto text = [](const std::string& content) {
+    return EndsIn("{% for m in messages %}" + content + "<|im_end|>{% endfor %}",
+                  Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "a "},
+                                  {"type": "text", "text": " b"}]},
+                                 {"role": "assistant", "content": "A"}])"))
+        .second;
+  };
+  EXPECT_EQ(text("{{ m.content }}"), "a  b<|im_end|>A<|im_end|>");
+  EXPECT_EQ(text("{% if m.content is string %}{{ m.content }}{% endif %}"),
+            "a  b<|im_end|>A<|im_end|>");
+  EXPECT_EQ(text("{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+                 "{{ p.text | trim }}{% endfor %}{% endif %}"),
+            "ab<|im_end|>A<|im_end|>");
 }
 
 // The template asks what a content begins or ends with, so that some marks would change its text.

@@ -45,8 +45,6 @@ TEST(Conversation, ReadsTheUsualFormats) {
               {"role":"assistant","content":"A"}]})",
           R"({"conversations":[{"from":"system","value":null},{"from":"human","value":"Q"},
               {"from":"gpt","value":"A"}]})",
-          R"({"messages":[{"role":"user","content":[{"type":"text","text":"Q"}]},
-              {"role":"assistant","content":["A",{"type":"text","text":""}]}]})",
           R"({"prompt":[{"role":"user","content":"Q"}],"completion":[{"role":"assistant","content":"A"}]})",
       }) {
     const Conversation conversation = Read(line);
@@ -61,6 +59,50 @@ TEST(Conversation, ReadsTheUsualFormats) {
   EXPECT_EQ(alpaca.messages.dump(),
             R"([{"role":"system","content":"S"},{"role":"user","content":"Add.\n\n1 2"},)"
             R"({"role":"assistant","content":"3"}])");
+}
+
+TEST(Conversation, KeepsPartsOfTextAsObjects) {
+  EXPECT_EQ(Read(R"({"messages":[{"role":"user","content":[{"type":"text","text":"Q"}]},
+                     {"role":"assistant","content":["A",{"type":"text","text":""}]}]})")
+                .messages.dump(),
+            R"([{"role":"user","content":[{"type":"text","text":"Q"}]},{"role":"assistant",)"
+            R"("content":[{"type":"text","text":"A"},{"type":"text","text":""}]}])");
+}
+
+TEST(Conversation, AlpacasHistoryBecomesEarlierTurns) {
+  const Conversation conversation =
+      Read(R"({"instruction":"c","output":"C","history":[["a","A"],["b","B"]],"system":"S"})");
+  EXPECT_EQ(conversation.messages,
+            Read(R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"a"},
+                     {"role":"assistant","content":"A"},{"role":"user","content":"b"},
+                     {"role":"assistant","content":"B"},{"role":"user","content":"c"},
+                     {"role":"assistant","content":"C"}]})")
+                .messages);
+  EXPECT_THAT(conversation.learnt, ElementsAre(false, false, true, false, true, false, true));
+  for (const char* none : {"null", "[]"}) {
+    EXPECT_EQ(Read(StrCat(R"({"instruction":"Q","output":"A","history":)", none, "}")).messages,
+              Read(R"({"instruction":"Q","output":"A"})").messages);
+  }
+  EXPECT_TRUE(Read(R"({"instruction":"Q","output":"A","history":[["a",""]]})").empty);
+  for (const char* bad : {R"("a")", R"(["a"])", R"([["a"]])", R"([["a",1]])", R"([{"a":"A"}])"}) {
+    EXPECT_THAT(ErrorOf(StrCat(R"({"instruction":"Q","output":"A","history":)", bad, "}")),
+                AllOf(StartsWith("c.jsonl:3: "), HasSubstr("\"history\" must be a list")));
+  }
+}
+
+// transformers' _alias_reasoning_fields.
+TEST(Conversation, ReasoningHasAliases) {
+  const auto read = [](const std::string& fields) {
+    Json answer =
+        Read(R"({"messages":[{"role":"assistant","content":"A",)" + fields + "}]}").messages[0];
+    const auto of = [&](const char* key) { return answer.value(key, "-"); };
+    return StrCat(of("reasoning_content"), of("thinking"), of("reasoning"));
+  };
+  EXPECT_EQ(read(R"("reasoning_content":"c")"), "cc-");
+  EXPECT_EQ(read(R"("thinking":"t")"), "tt-");
+  EXPECT_EQ(read(R"("reasoning":"r","thinking":null)"), "rrr");
+  EXPECT_EQ(read(R"("reasoning":"r","thinking":"t","reasoning_content":"c")"), "ctr");
+  EXPECT_EQ(read(R"("reasoning":"r","thinking":"")"), "r");  // empty is not absent
 }
 
 TEST(Conversation, MarksSayWhatIsLearnt) {
@@ -95,6 +137,9 @@ TEST(Conversation, SaysWhetherAMessageIsEmpty) {
            message(R"({"role":"assistant","content":"A"},{"role":"user","content":""})"),
            std::string(
                R"({"conversations":[{"from":"human","value":""},{"from":"gpt","value":"A"}]})"),
+           message(R"({"role":"assistant","content":" \n\t\u3000"})"),
+           message(R"({"role":"assistant","content":["\n",{"type":"text","text":" "}]})"),
+           std::string(R"({"prompt":"Q","completion":"\u00a0"})"),
            std::string(R"({"instruction":"Q","input":"","output":""})"),
            std::string(R"({"instruction":"Q","output":null})"),
            std::string(R"({"instruction":"","output":"A"})"),
@@ -103,6 +148,8 @@ TEST(Conversation, SaysWhetherAMessageIsEmpty) {
        }) {
     EXPECT_TRUE(Read(line).empty) << line;
   }
+  EXPECT_FALSE(
+      Read(message(R"({"role":"user","content":" "},{"role":"assistant","content":"A"})")).empty);
   EXPECT_FALSE(Read(message(R"({"role":"assistant","content":"","tool_calls":[{"function":"f"}]},
                                {"role":"tool","content":""},{"role":"assistant","content":"A"})"))
                    .empty);
@@ -173,7 +220,7 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
 
 TEST(ConversationReader, ReadsCompressedLinesWithTheirPlaces) {
   const std::string folder = TestFolder();
-  WriteText(folder + "/a.jsonl", "{\"a\":1}\n\n{\"b\":\"\xff\"}\n");
+  WriteText(folder + "/a.jsonl", "{\"a\":1}\n\n{\"b\":\"\xff\\ud800\"}\n");
   WriteText(folder + "/b.jsonl.gz", GzipOf("{\"c\":3}\n"));
   WriteText(folder + "/c.jsonl.zst", ZstdOf("{\"d\":4}"));
   ConversationReader reader({folder + "/a.jsonl", folder + "/b.jsonl.gz", folder + "/c.jsonl.zst"});
@@ -183,9 +230,10 @@ TEST(ConversationReader, ReadsCompressedLinesWithTheirPlaces) {
     lines.push_back(line);
     places.push_back(place.substr(folder.size()));
   }
-  EXPECT_THAT(lines, ElementsAre(R"({"a":1})", "{\"b\":\"\uFFFD\"}", R"({"c":3})", R"({"d":4})"));
+  EXPECT_THAT(lines,
+              ElementsAre(R"({"a":1})", "{\"b\":\"\uFFFD\\ufffd\"}", R"({"c":3})", R"({"d":4})"));
   EXPECT_THAT(places, ElementsAre("/a.jsonl:1", "/a.jsonl:3", "/b.jsonl.gz:1", "/c.jsonl.zst:1"));
-  EXPECT_EQ(reader.bad_utf8(), 1);
+  EXPECT_EQ(reader.bad_utf8(), 2);
   ConversationReader small({folder + "/a.jsonl"}, 4);
   EXPECT_THAT(MessageOf<InputError>([&] { small.NextLine(&line, &place); }),
               HasSubstr("/a.jsonl:1: a document of more than 4 bytes"));

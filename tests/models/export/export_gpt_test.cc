@@ -125,6 +125,32 @@ TEST_F(ExportGptTest, WritesAFileWithTokenizerAndTemplate) {
             true);
 }
 
+TEST_F(ExportGptTest, WritesNamedTemplates) {
+  const auto named = [](const char* name, const char* text) {
+    return json{{"name", name}, {"template", text}};
+  };
+  const auto write = [&](const char* other) {
+    WriteFileAtomically(folder_.Path("model/tokenizer_config.json"),
+                        json{{"chat_template", {named("default", "D"), named(other, "T")}}}.dump());
+  };
+  write("tool_use");
+  EXPECT_EQ(ExportGpt(config_), 0);
+  EXPECT_EQ(ReadFile(folder_.Path("out/chat_template.jinja")), "D");
+  EXPECT_EQ(ReadFile(folder_.Path("out/additional_chat_templates/tool_use.jinja")), "T");
+  config_.format = "gguf";
+  config_.out = folder_.Path("out.gguf");
+  EXPECT_EQ(ExportGpt(config_), 0);
+  const test::GgufFile file(config_.out);
+  EXPECT_EQ(file.Get<std::string>("tokenizer.chat_template"), "D");
+  EXPECT_EQ(file.Get<std::string>("tokenizer.chat_template.tool_use"), "T");
+  EXPECT_EQ(file.Get<std::vector<std::string>>("tokenizer.chat_templates"),
+            std::vector<std::string>{"tool_use"});
+  write("../up");
+  config_.format = "hf";
+  config_.out = folder_.Path("again");
+  EXPECT_THAT(Refusal(), testing::HasSubstr("../up"));
+}
+
 // PEFT's own merge, which in bf16 rounds B A before it is added.
 TEST_F(ExportGptTest, MergesAdapters) {
   config_.checkpoint = "tests/testdata/qwen2_parity";

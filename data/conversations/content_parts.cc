@@ -1,0 +1,48 @@
+#include "data/conversations/content_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool HasParts(const Json& message) {
+  return message.contains("content") && message["content"].is_array();
+}
+
+bool KnowsParts(const ChatTemplate& chat_template, const Json& variables) try {
+  const auto render = [&](const Json& content) {
+    const Json messages = {{{"role", "user"}, {"content", content}},
+                           {{"role", "assistant"}, {"content", content}}};
+    return chat_template.Render(messages, variables, false).text;
+  };
+  return render("Hi") == render({{{"type", "text"}, {"text", "Hi"}}});
+} catch (const InputError&) {
+  return false;
+}
+
+}  // namespace
+
+std::string JoinParts(const Json& content) {
+  if (content.is_string()) return content;
+  std::string text;
+  for (const Json& part : content) text += part["text"].get_ref<const std::string&>();
+  return text;
+}
+
+Conversation WithPartsFor(const ChatTemplate& chat_template, Conversation conversation) {
+  if (std::ranges::none_of(conversation.messages, HasParts) ||
+      KnowsParts(chat_template, conversation.variables)) {
+    return conversation;
+  }
+  for (Json& message : conversation.messages) {
+    if (HasParts(message)) message["content"] = JoinParts(message["content"]);
+  }
+  return conversation;
+}
+
+}  // namespace lockstep::data

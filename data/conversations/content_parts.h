@@ -1,0 +1,18 @@
+// Contents that are lists of parts: [{"type": "text", "text": "..."}].
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "data/chat/chat_template.h"
+#include "data/conversations/conversation.h"
+
+namespace lockstep::data {
+
+// The texts of a list of parts, one after the other; a text is a list of one.
+std::string JoinParts(const nlohmann::ordered_json& content);
+
+// With its lists of parts joined, unless the template writes a part as it writes a text.
+Conversation WithPartsFor(const ChatTemplate& chat_template, Conversation conversation);
+
+}  // namespace lockstep::data
