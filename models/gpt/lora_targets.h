@@ -12,7 +12,9 @@ namespace lockstep::models {
 // names in Hugging Face's code, "model.layers.3.self_attn.q_proj" or "transformer.h.3.attn.c_attn";
 // a fused one has a slice for each of its names. `targets` is "all", or words between commas; a
 // word names a matrix that it equals, or whose name ends with "." and the word, where * stands for
-// any characters. Throws ArgumentError, with the names that exist, for a word that names none.
+// any characters; PEFT's "all-linear" is "all", and a word that names none in this way is a regular
+// expression for whole names, as in PEFT. Throws ArgumentError, with the names that exist, for a
+// word that names none.
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
 
 // The options, converted to those of layers.

@@ -25,7 +25,9 @@ void AddLoraOptions(Options& options, LoraOptions& lora) {
       "lora.targets", &lora.targets,
       {.aliases = {"target_modules", "lora_target_modules"},
        .doc = "which matrices get an adapter: all, or Hugging Face's names (q_proj,v_proj), which "
-              "may contain * and be preceded by a path (layers.1*.mlp.*)"});
+              "may contain * and be preceded by a path (layers.1*.mlp.*), or PEFT's regular "
+              "expression "
+              "for whole names (.*\\.(q|v)_proj)"});
   options.Add("lora.base", &lora.base,
               {.choices = {"model", "nf4", "nf4_single"},
                .aliases = {"bnb_4bit_quant_type"},

@@ -157,8 +157,10 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
          StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ", columns, "]"));
   }
   if (!config_.Targets(module)) {
-    Fail(*matrices.a, StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
-                             " has no such module: the files do not belong together"));
+    Fail(*matrices.a,
+         StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
+                " has no such module, or its \"exclude_modules\", \"modules_to_save\" or "
+                "\"layers_to_transform\" takes it out: the files do not belong together"));
   }
 }
 

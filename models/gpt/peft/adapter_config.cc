@@ -15,13 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As Python's re.fullmatch.
-bool FullMatch(const std::string& pattern, const std::string& text, const std::string& where) {
-  bool found = false;
-  data::SplitPattern::Compile(StrCat("\\A(?:", pattern, ")\\z"), where)
-      ->Cut(text, [&](std::string_view, bool is_match) { found = found || is_match; });
-  return found;
-}
+constexpr std::string_view kAllLinear = "all-linear";
 
 // Whether the name's last components are these.
 bool EndsWith(const std::string& module, const std::string& end) {
@@ -43,6 +37,23 @@ bool MatchesEnd(const std::string& pattern, const std::string& module, const cha
 
 template <class T>
 using ByPattern = std::vector<std::pair<std::string, T>>;
+
+// PEFT's check_target_module_exists: one expression for whole names, or the ends of names.
+bool MatchesAny(const std::string& regex, const std::vector<std::string>& ends,
+                const std::string& module, const char* field) {
+  if (!regex.empty()) return FullMatch(regex, module, field);
+  return std::ranges::any_of(ends, [&](const std::string& end) { return EndsWith(module, end); });
+}
+
+// The names of a module and of what it is in: "a.b.c", "a.b", "a".
+std::vector<std::string> WithParents(std::string module) {
+  std::vector<std::string> names = {module};
+  for (size_t dot; (dot = module.rfind('.')) != module.npos;) {
+    module.resize(dot);
+    names.push_back(module);
+  }
+  return names;
+}
 
 // The value of the first pattern that matches, as PEFT's get_pattern_key finds it.
 template <class T>
@@ -82,19 +93,51 @@ std::vector<std::string> Names(const Fields& f, const char* key) {
   return out;
 }
 
+// A text, which is a regular expression, or a list of names.
+void ReadModules(const Fields& f, const char* key, std::string* regex,
+                 std::vector<std::string>* names) {
+  if (!f.Has(key) || !f.j[key].is_string()) {
+    *names = Names(f, key);
+    return;
+  }
+  *regex = f.j[key];
+  FullMatch(*regex, "", StrCat(f.source, ": \"", key, "\""));
+}
+
+// One of its kind or a list of them.
+Json ListOf(const Fields& f, const char* key) {
+  if (!f.Has(key)) return Json::array();
+  return f.j[key].is_array() ? f.j[key] : Json::array({f.j[key]});
+}
+
+void ReadLayers(const Fields& f, PeftConfig* c) {
+  for (const Json& layer : ListOf(f, "layers_to_transform")) {
+    if (!layer.is_number_integer()) f.Fail("layers_to_transform", "must be integers");
+    c->layers_to_transform.push_back(layer);
+  }
+  for (const Json& pattern : ListOf(f, "layers_pattern")) {
+    if (!pattern.is_string()) f.Fail("layers_pattern", "must be strings");
+    c->layers_pattern.push_back(pattern);
+    FullMatch(pattern, "", StrCat(f.source, ": \"layers_pattern\""));
+  }
+  if (!c->target_regex.empty() && f.Has("layers_to_transform")) {
+    f.Fail("layers_to_transform", "needs a list of names in \"target_modules\", as in PEFT");
+  }
+  if (!c->layers_pattern.empty() && !f.Has("layers_to_transform")) {
+    f.Fail("layers_pattern", "needs \"layers_to_transform\", as in PEFT");
+  }
+}
+
 // Fields that change nothing in what the adapter of a file computes.
 const std::set<std::string> kWithoutEffect = {
-    "auto_mapping",       "peft_version",      "revision",
-    "inference_mode",     "exclude_modules",   "layers_pattern",
-    "lora_dropout",       "megatron_core",     "runtime_config",
-    "loftq_config",       "eva_config",        "corda_config",
-    "lora_ga_config",     "qalora_group_size", "layers_to_transform",
-    "ensure_weight_tying"};
+    "auto_mapping",   "peft_version",      "revision",           "inference_mode", "lora_dropout",
+    "megatron_core",  "runtime_config",    "loftq_config",       "eva_config",     "corda_config",
+    "lora_ga_config", "qalora_group_size", "ensure_weight_tying"};
 const std::set<std::string> kUnderstood = {
-    "peft_type",        "task_type",      "base_model_name_or_path", "r",
-    "lora_alpha",       "use_rslora",     "fan_in_fan_out",          "rank_pattern",
-    "alpha_pattern",    "target_modules", "modules_to_save",         "bias",
-    "init_lora_weights"};
+    "peft_type",         "task_type",       "base_model_name_or_path", "r",
+    "lora_alpha",        "use_rslora",      "fan_in_fan_out",          "rank_pattern",
+    "alpha_pattern",     "target_modules",  "modules_to_save",         "bias",
+    "init_lora_weights", "exclude_modules", "layers_to_transform",     "layers_pattern"};
 
 bool IsOff(const Json& value) {
   return value.is_null() || value == false ||
@@ -125,6 +168,13 @@ void CheckKind(const Fields& f) {
 
 }  // namespace
 
+bool FullMatch(const std::string& pattern, const std::string& text, const std::string& where) {
+  bool found = false;
+  data::SplitPattern::Compile(StrCat("\\A(?:", pattern, ")\\z"), where)
+      ->Cut(text, [&](std::string_view, bool is_match) { found = found || is_match; });
+  return found;
+}
+
 int64_t PeftConfig::RankOf(const std::string& module) const {
   return ValueFor(rank_pattern, "rank_pattern", module, rank);
 }
@@ -135,16 +185,43 @@ double PeftConfig::ScaleOf(const std::string& module) const {
   return a / (rank_stabilized ? std::sqrt(r) : r);
 }
 
-bool PeftConfig::Targets(const std::string& module) const {
-  if (target_regex == "all-linear") return true;
-  if (!target_regex.empty()) return FullMatch(target_regex, module, "target_modules");
-  return std::any_of(target_modules.begin(), target_modules.end(),
-                     [&](const std::string& end) { return EndsWith(module, end); });
+bool PeftConfig::TransformsLayerOf(const std::string& module) const {
+  if (layers_to_transform.empty()) return true;
+  std::vector<std::string> names = WithParents(module);
+  std::ranges::reverse(names);
+  for (size_t i = 1; i + 1 < names.size(); ++i) {
+    const std::string layer = names[i].substr(names[i - 1].size() + 1);
+    const bool number = std::ranges::all_of(layer, [](char c) { return c >= '0' && c <= '9'; });
+    const bool follows = layers_pattern.empty()
+                             ? i > 1
+                             : std::ranges::any_of(layers_pattern, [&](const std::string& pattern) {
+                                 return MatchesEnd(pattern, names[i - 1], "layers_pattern");
+                               });
+    if (!number || layer.empty() || !follows) continue;
+    return std::ranges::find(layers_to_transform, std::stoll(layer)) != layers_to_transform.end();
+  }
+  return false;
 }
 
+bool PeftConfig::Targets(const std::string& module) const {
+  if (MatchesAny(exclude_regex, exclude_modules, module, "exclude_modules")) return false;
+  for (const std::string& name : WithParents(module)) {
+    const auto saves = [&](const std::string& m) { return MatchesEnd(m, name, "modules_to_save"); };
+    if (std::ranges::any_of(modules_to_save, saves)) return false;
+  }
+  if (!target_regex.empty() || std::ranges::find(target_modules, module) != target_modules.end()) {
+    return target_regex == kAllLinear || target_regex.empty() ||
+           FullMatch(target_regex, module, "target_modules");
+  }
+  return MatchesAny("", target_modules, module, "target_modules") && TransformsLayerOf(module);
+}
+
+// PEFT asks for the end of a name here, which need not be whole components ("head").
 bool PeftConfig::Saves(const std::string& module) const {
-  return std::any_of(modules_to_save.begin(), modules_to_save.end(),
-                     [&](const std::string& end) { return EndsWith(module, end); });
+  const std::vector<std::string> names = WithParents(module);
+  return std::ranges::any_of(modules_to_save, [&](const std::string& end) {
+    return std::ranges::any_of(names, [&](const auto& name) { return name.ends_with(end); });
+  });
 }
 
 PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
@@ -168,14 +245,12 @@ PeftConfig ParsePeftConfig(const std::string& text, const std::string& source) {
              StrCat("has ", rank, " for ", Quoted(pattern), "; a rank is at least 1"));
   }
   if (!(c.dropout >= 0 && c.dropout < 1)) f.Fail("lora_dropout", "must be from 0 to below 1");
-  if (f.Has("target_modules") && j["target_modules"].is_string()) {
-    c.target_regex = j["target_modules"];
-    if (c.target_regex != "all-linear") {
-      FullMatch(c.target_regex, "", StrCat(source, ": \"target_modules\""));
-    }
-  } else {
-    c.target_modules = Names(f, "target_modules");
+  ReadModules(f, "target_modules", &c.target_regex, &c.target_modules);
+  if (std::ranges::equal(c.target_regex, kAllLinear, {}, [](char x) { return std::tolower(x); })) {
+    c.target_regex = kAllLinear;
   }
+  ReadModules(f, "exclude_modules", &c.exclude_regex, &c.exclude_modules);
+  ReadLayers(f, &c);
   c.modules_to_save = Names(f, "modules_to_save");
   return c;
 }
@@ -204,6 +279,12 @@ std::string ToJson(const PeftConfig& c) {
                {"inference_mode", true}};
   j["target_modules"] = c.target_modules;
   if (!c.target_regex.empty()) j["target_modules"] = c.target_regex;
+  if (!c.exclude_modules.empty()) j["exclude_modules"] = c.exclude_modules;
+  if (!c.exclude_regex.empty()) j["exclude_modules"] = c.exclude_regex;
+  if (!c.layers_to_transform.empty()) {
+    j["layers_to_transform"] = c.layers_to_transform;
+    if (!c.layers_pattern.empty()) j["layers_pattern"] = c.layers_pattern;
+  }
   if (!c.modules_to_save.empty()) j["modules_to_save"] = c.modules_to_save;
   return DumpJson(j, 2) + "\n";
 }

@@ -25,7 +25,14 @@ struct PeftConfig {
   // The modules with an adapter, by the ends of their names, or one regular expression for them.
   std::vector<std::string> target_modules{};
   std::string target_regex{};
-  // By the ends of their names: modules that were trained as a whole.
+  // Those that have none nevertheless, named in the same way.
+  std::vector<std::string> exclude_modules{};
+  std::string exclude_regex{};
+  // If not empty, only layers of these numbers have adapters, but for modules with their whole name
+  // in target_modules. The number follows one of these patterns in a module's name, or any name.
+  std::vector<int64_t> layers_to_transform{};
+  std::vector<std::string> layers_pattern{};
+  // By the ends of their names, or of those they are in: modules that were trained as a whole.
   std::vector<std::string> modules_to_save{};
 
   int64_t RankOf(const std::string& module) const;
@@ -33,12 +40,17 @@ struct PeftConfig {
   double ScaleOf(const std::string& module) const;
   bool Targets(const std::string& module) const;
   bool Saves(const std::string& module) const;
+
+ private:
+  bool TransformsLayerOf(const std::string& module) const;
 };
+
+// Whether Python's re.fullmatch finds the pattern. InputErrors begin with `where`.
+bool FullMatch(const std::string& pattern, const std::string& text, const std::string& where);
 
 // InputErrors name `source` and the field: of an adapter that is no LoRA, or of a kind that
 // Lockstep lacks (use_dora, lora_bias, layer_replication, trainable_token_indices and others that a
-// later PEFT may add), since a field that is ignored would give wrong results. What says only where
-// adapters are (layers_to_transform, exclude_modules) is ignored: that is in the file of tensors.
+// later PEFT may add), since a field that is ignored would give wrong results.
 PeftConfig ParsePeftConfig(const std::string& text, const std::string& source);
 std::string ToJson(const PeftConfig& config);
 

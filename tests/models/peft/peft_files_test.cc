@@ -101,42 +101,6 @@ TEST(PeftConfigs, KindsThatLockstepLacksAreRefusedByTheirField) {
   EXPECT_EQ(refusal("loftq_config", Json::object()), "no error");
 }
 
-TEST(PeftConfigs, PatternsAndTargetsAreThoseOfPeft) {
-  PeftConfig c{.rank = 4, .alpha = 8};
-  c.rank_pattern = {{"q_proj", 2}, {"layers\\.1\\..*down_proj", 6}};
-  EXPECT_EQ(c.RankOf("model.layers.0.self_attn.q_proj"), 2);
-  EXPECT_EQ(c.RankOf("model.layers.0.self_attn.xq_proj"), 4);  // whole components
-  EXPECT_EQ(c.RankOf("model.layers.1.mlp.down_proj"), 6);
-  EXPECT_EQ(c.RankOf("model.layers.11.mlp.down_proj"), 4);
-  EXPECT_EQ(c.ScaleOf("model.layers.1.mlp.down_proj"), 8.0 / 6);
-  c.rank_stabilized = true;
-  EXPECT_EQ(c.ScaleOf("model.layers.0.self_attn.q_proj"), 8 / std::sqrt(2.0));
-  c.target_modules = {"q_proj", "mlp.up_proj"};
-  EXPECT_TRUE(c.Targets("model.layers.0.self_attn.q_proj"));
-  EXPECT_TRUE(c.Targets("model.layers.0.mlp.up_proj"));
-  EXPECT_FALSE(c.Targets("model.layers.0.mlp.xup_proj"));
-  c.target_regex = ".*layers\\.[02]\\.self_attn\\.(q|v)_proj";
-  EXPECT_TRUE(c.Targets("model.layers.2.self_attn.v_proj"));
-  EXPECT_FALSE(c.Targets("model.layers.1.self_attn.v_proj"));
-  EXPECT_FALSE(c.Targets("model.layers.0.self_attn.v_proj_more"));
-}
-
-// PEFT's get_pattern_key takes the first key that matches, in the order of the file.
-TEST(PeftConfigs, OfPatternsThatOverlapTheFirstCounts) {
-  const std::string q = "model.layers.0.self_attn.q_proj";
-  for (const bool whole_first : {true, false}) {
-    const std::string whole = R"("layers.0.self_attn.q_proj": 3)", last = R"("q_proj": 2)";
-    const std::string both = whole_first ? whole + ", " + last : last + ", " + whole;
-    const PeftConfig c = ParsePeftConfig(
-        StrCat(R"({"r": 4, "rank_pattern": {)", both, R"(}, "alpha_pattern": {)", both, "}}"), "c");
-    EXPECT_EQ(c.RankOf(q), whole_first ? 3 : 2);
-    EXPECT_EQ(c.ScaleOf(q), 1.0);
-    EXPECT_EQ(c.RankOf("model.layers.1.self_attn.q_proj"), 2);
-    EXPECT_EQ(ToJson(ParsePeftConfig(ToJson(c), "again")), ToJson(c));
-    EXPECT_EQ(ParsePeftConfig(ToJson(c), "again").RankOf(q), c.RankOf(q));
-  }
-}
-
 TEST(PeftConfigs, AreWrittenAsTheyAreRead) {
   PeftConfig c{.base = "base", .rank = 3, .alpha = 4.5, .dropout = 0.25, .rank_stabilized = true};
   c.rank_pattern = {{"q_proj", 2}};
@@ -248,8 +212,26 @@ TEST(PeftFiles, ModulesToSave) {
     tensors["base_model.model.model.layers.1.self_attn.q_proj.weight"] =
         Tensor::Zeros({24, 24}, DType::kF32);
     j["modules_to_save"] = {"layers.1.self_attn.q_proj"};
+    std::erase_if(tensors, [](const auto& one) {
+      return one.first.find("layers.1.self_attn.q_proj.lora") != one.first.npos;
+    });
   });
   EXPECT_THAT(Refusal(folder, "qwen2"), HasSubstr("list all of them in modules_to_save"));
+}
+
+// PEFT ignores such tensors: a module that is saved whole, or left out, has no adapter.
+TEST(PeftFiles, TensorsOfModulesThatAreLeftOutAreRefused) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, Json>>{{"modules_to_save", {"self_attn"}},
+                                                 {"exclude_modules", {"v_proj"}},
+                                                 {"exclude_modules", ".*layers.1.*"},
+                                                 {"layers_to_transform", 0}}) {
+    EXPECT_THAT(Refusal(WithField("qwen2", key.c_str(), value), "qwen2"),
+                AllOf(HasSubstr("lora_A.weight\" is there"), HasSubstr(key)));
+  }
+  EXPECT_EQ(Refusal(WithField("qwen2", "layers_to_transform", {0, 1}), "qwen2"), "no error");
+  EXPECT_THAT(Refusal(WithField("qwen2", "layers_pattern", "layers"), "qwen2"),
+              HasSubstr("\"layers_pattern\" needs \"layers_to_transform\""));
 }
 
 // ---- Which weights an adapter belongs to. ----
