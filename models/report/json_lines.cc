@@ -1,5 +1,6 @@
 #include "models/report/json_lines.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -35,15 +36,50 @@ std::optional<int64_t> StepOf(const nlohmann::json& line) {
   }
 }
 
+namespace {
+
+// "2 to 5, 9": which steps are missing among those that it is told of.
+class MissingSteps {
+ public:
+  // The steps from 1 on that come before this one should have been seen.
+  void See(int64_t step) {
+    if (step > next_ && ++gaps_ <= kMostTold) {
+      text_ += text_.empty() ? "" : ", ";
+      text_ += step - 1 == next_ ? StrCat(next_) : StrCat(next_, " to ", step - 1);
+    }
+    Skip(step + 1);
+  }
+  void Skip(int64_t next) { next_ = std::max(next_, next); }
+  std::string text() const { return gaps_ > kMostTold ? text_ + " and more" : text_; }
+
+ private:
+  static constexpr int kMostTold = 10;
+  int64_t next_ = 1;
+  int gaps_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
 JsonLinesWriter::JsonLinesWriter(std::string path, std::string what, int64_t first_step,
-                                 std::function<void(const std::string&)> warn)
+                                 std::function<void(const std::string&)> warn, Lines lines)
     : path_(std::move(path)), what_(std::move(what)), warn_(std::move(warn)) {
   // The lines of steps before `first_step`, without one that a crash truncated.
   std::string kept;
+  MissingSteps missing;
   ForEachLine(path_, [&](const std::string& line) {
     const auto step = StepOf(TryParseJson(line));
-    if (step && *step < first_step) kept += line + "\n";
+    if (!step || *step >= first_step) return;
+    if (kept.empty() && lines == Lines::kEveryFromFirst) missing.Skip(*step);
+    missing.See(*step);
+    kept += line + "\n";
   });
+  if (!kept.empty() || lines == Lines::kEvery) missing.See(first_step);
+  if (lines != Lines::kSome && !missing.text().empty()) {
+    warn_(StrCat(path_, " has no ", what_, " of step ", missing.text(),
+                 ": it was removed or cut since they were written, or its disk was full then. The "
+                 "run goes on without them, and its report has a gap"));
+  }
   WriteFileAtomically(path_, kept);
   good_bytes_ = static_cast<int64_t>(kept.size());
 }

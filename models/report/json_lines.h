@@ -22,11 +22,14 @@ std::optional<int64_t> StepOf(const nlohmann::json& line);
 // Every object has a "step"; steps ascend.
 class JsonLinesWriter {
  public:
+  // Which steps should have a line: those that have one; every one, or from the first line on.
+  enum class Lines { kSome, kEvery, kEveryFromFirst };
+
   // Keeps the lines of an earlier run up to and including `first_step` - 1 and appends to them.
-  // `what` names the lines in warnings ("metrics"). IoError if the file cannot be written now;
-  // later failures (a full disk) are only reported to `warn`, once.
+  // `what` names the lines in warnings ("metrics"): `warn` is told which are missing. IoError if
+  // the file cannot be written now; later failures (a full disk) are only reported to `warn`, once.
   JsonLinesWriter(std::string path, std::string what, int64_t first_step,
-                  std::function<void(const std::string&)> warn);
+                  std::function<void(const std::string&)> warn, Lines lines = Lines::kSome);
   // `object` has no newline at its end.
   void Write(std::string_view object);
 

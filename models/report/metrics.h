@@ -64,8 +64,10 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line);
 // As JsonLinesWriter.
 class MetricsWriter {
  public:
-  MetricsWriter(std::string path, int64_t first_step, std::function<void(const std::string&)> warn)
-      : lines_(std::move(path), "metrics", first_step, std::move(warn)) {}
+  using Lines = JsonLinesWriter::Lines;
+  MetricsWriter(std::string path, int64_t first_step, std::function<void(const std::string&)> warn,
+                Lines lines = Lines::kEvery)
+      : lines_(std::move(path), "metrics", first_step, std::move(warn), lines) {}
   void Write(const StepMetrics& metrics) { lines_.Write(ToJson(metrics)); }
 
  private:

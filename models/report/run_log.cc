@@ -17,6 +17,13 @@ const char* Name(double PauseTimes::*what) {
                                               : "report";
 }
 
+// The first steps of a run that began with another one's checkpoint are in that one's folder.
+MetricsWriter::Lines LinesOf(const RunConfig& config) {
+  const std::string& resume = config.checkpoint.resume;
+  const bool elsewhere = resume != "auto" && resume != "none";
+  return elsewhere ? MetricsWriter::Lines::kEveryFromFirst : MetricsWriter::Lines::kEvery;
+}
+
 void Add(PauseTimes& to, const PauseTimes& more) {
   to.eval_ms += more.eval_ms;
   to.sample_ms += more.sample_ms;
@@ -41,7 +48,7 @@ RunLog::RunLog(std::string folder, ReportInput input, int64_t first_step, TraceR
       input_(std::move(input)),
       trace_(trace),
       warn_(std::move(warn)),
-      metrics_(JoinPath(folder, "metrics.jsonl"), first_step, warn_),
+      metrics_(JoinPath(folder, "metrics.jsonl"), first_step, warn_, LinesOf(input_.config)),
       samples_(JoinPath(folder, "samples.jsonl"), "samples", first_step, warn_),
       tensorboard_(JoinPath(folder, "tensorboard"), first_step, warn_),
       history_(input_.config.optim.clip) {

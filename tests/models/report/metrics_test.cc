@@ -68,6 +68,37 @@ TEST(Metrics, ResumeDropsRepeatedStepsAndHalfALine) {
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
 }
 
+TEST(Metrics, MissingStepsAreTold) {
+  const std::string path = testing::TempDir() + "/metrics_missing.jsonl";
+  std::string lines;
+  for (int64_t s = 1; s <= 9; ++s) lines += ToJson(At(s)) + "\n";
+  const auto resumed = [&](const std::string& text, int64_t first_step,
+                           MetricsWriter::Lines which = MetricsWriter::Lines::kEvery) {
+    WriteFileAtomically(path, text);
+    std::string warning;
+    MetricsWriter out(
+        path, first_step, [&](const std::string& w) { warning += w; }, which);
+    out.Write(At(first_step));
+    std::istringstream in(ReadFile(path));
+    for (std::string line; std::getline(in, line);) EXPECT_TRUE(ParseMetrics(line)) << line;
+    return warning;
+  };
+  using testing::HasSubstr;
+  EXPECT_EQ(resumed(lines, 10), "");
+  EXPECT_EQ(resumed(lines, 4), "");
+  EXPECT_EQ(resumed("", 1), "");
+  EXPECT_THAT(resumed("", 10), HasSubstr("step 1 to 9"));
+  const size_t cut = lines.find("{\"step\":4") + 20;
+  EXPECT_THAT(resumed(lines.substr(0, cut), 10), HasSubstr("step 4 to 9"));
+  const size_t hole = lines.find("{\"step\":6");
+  EXPECT_THAT(resumed(lines.substr(0, cut) + lines.substr(hole), 10), HasSubstr("step 4 to 6:"));
+  // A run that began with another one's checkpoint.
+  const auto from_first = MetricsWriter::Lines::kEveryFromFirst;
+  EXPECT_EQ(resumed("", 10, from_first), "");
+  EXPECT_EQ(resumed(lines.substr(hole), 10, from_first), "");
+  EXPECT_THAT(resumed(lines.substr(hole), 12, from_first), HasSubstr("step 10 to 11"));
+}
+
 TEST(Metrics, ReadsBackWhatItWrote) {
   StepMetrics m = At(3);
   m.pauses = {.eval_ms = 7, .sample_ms = 0, .checkpoint_ms = 8, .report_ms = 9};
