@@ -23,6 +23,7 @@
 #include "data/prepare/train_tokenizer.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
+#include "dist/launch/launch.h"
 #include "models/options/invocation.h"
 #include "models/options/options.h"
 
@@ -335,8 +336,6 @@ int main(int argc, char** argv) {
     Run(options, config);
     return 0;
   } catch (const std::exception& e) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "prepare: %s\n", e.what());
-    return ExitCodeOf(e);
+    return dist::EndWith("prepare", e);
   }
 }

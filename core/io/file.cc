@@ -46,23 +46,28 @@ int64_t Disturbable(FileOp op, const std::string& path, const Call& call) {
   return Disturbable(op, path, "", 0, [&](size_t) { return call(); });
 }
 
-std::string FreeSpace(const std::string& path) {
-  struct statvfs info;
-  std::string place = path;
-  while (statvfs(place.c_str(), &info) != 0) {
-    const std::string parent = ParentPath(place);
-    if (parent == place) return "an unknown number of";
-    place = parent;
+std::string HintOnFullDisk(const std::string& path, int64_t bytes_needed) {
+  struct statvfs info = {};
+  std::string place = path, free = "an unknown number of";
+  while (statvfs(place.c_str(), &info) != 0 && ParentPath(place) != place) {
+    place = ParentPath(place);
   }
-  return StrCat(static_cast<uint64_t>(info.f_bavail) * info.f_frsize);
+  if (info.f_files > 0 && info.f_favail == 0) {
+    return "The disk has bytes, but no inodes left: see df -i. Remove some files (any number of "
+           "bytes), or choose another folder.";
+  }
+  if (info.f_frsize > 0) free = StrCat(static_cast<uint64_t>(info.f_bavail) * info.f_frsize);
+  return StrCat("The disk is full: ",
+                bytes_needed > 0 ? StrCat(bytes_needed, " more bytes are needed, ") : "", free,
+                " bytes are free. Free some space or choose another folder.");
 }
 
 std::string Hint(int error, const std::string& path, int64_t bytes_needed) {
   switch (error) {
     case ENOSPC:
-      return StrCat("The disk is full: ",
-                    bytes_needed > 0 ? StrCat(bytes_needed, " more bytes are needed, ") : "",
-                    FreeSpace(path), " bytes are free. Free some space or choose another folder.");
+      return HintOnFullDisk(path, bytes_needed);
+    case ENOMEM:
+      return "The system has no memory for it, or the process has reached its limit (ulimit -v).";
     case EDQUOT:
       return "Your quota on this file system is used up. Free some space or choose another folder.";
     case EACCES:

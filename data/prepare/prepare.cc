@@ -184,6 +184,21 @@ int64_t BytesOf(std::span<const SourceFile> sources) {
   return sum;
 }
 
+// Before they are made, or, from sources of unknown size, once they are.
+void CheckFileCount(const PrepareOptions& options, int64_t files) {
+  constexpr int64_t kMost = 10'000, kSmall = 1'000'000;
+  if (files <= kMost || options.shard_tokens >= kSmall || options.shard_tokens == 0) return;
+  throw InputError(StrCat("shard_tokens=", options.shard_tokens, " makes ", files, " token files ",
+                          "or more, and as many indexes: use more tokens per file, such as "
+                          "--shard_tokens=100000000"));
+}
+
+// How many files there will be at least, by the size of the sources, of which a token seldom has
+// more than 8 bytes.
+int64_t FewestFiles(const PrepareOptions& options, const Manifest& manifest) {
+  return BytesOf(manifest.sources) / 8 / std::max<int64_t>(1, options.shard_tokens);
+}
+
 // One run over the sources that are not finished.
 class Preparation {
  public:
@@ -315,6 +330,7 @@ class Preparation {
     manifest_.shards.push_back(std::move(shard));
     for (size_t i = 0; i < streams_.size(); ++i) manifest_.next[i] = streams_[i].next();
     WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
+    CheckFileCount(options_, std::ssize(manifest_.shards));
   }
 
   // Adds what is known of the sources that have been read, to their ends or in part.
@@ -370,6 +386,7 @@ PrepareResult Prepare(const PrepareOptions& given) {
   const std::string tokenizer_json = options.tokenizer->ToJson();
   PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
   Manifest& manifest = result.manifest;
+  CheckFileCount(options, FewestFiles(options, manifest));
   const OutFolder folder(options.out_dir);
   const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",
                       std::chrono::milliseconds(0));

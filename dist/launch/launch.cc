@@ -337,6 +337,17 @@ int Launch(const LaunchOptions& options) {
   }
 }
 
+namespace {
+
+// std::bad_alloc has no words of its own.
+std::string TextOf(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
+  return "out of memory: the system has no more, or the process has reached its limit (ulimit -v): "
+         "raise that, end other programs, or use smaller sizes";
+}
+
+}  // namespace
+
 bool TellLauncher(const std::exception& error) noexcept {
   try {
     const auto fd = EnvironmentVariable(RankProcess::kReportVariable);
@@ -348,7 +359,7 @@ bool TellLauncher(const std::exception& error) noexcept {
       consequence = std::find(culprits.begin(), culprits.end(), failure->rank()) == culprits.end();
     }
     const bool input_error = dynamic_cast<const InputError*>(&error) != nullptr;
-    const nlohmann::json report = {{"message", std::string(error.what()).substr(0, kLongest)},
+    const nlohmann::json report = {{"message", TextOf(error).substr(0, kLongest)},
                                    {"consequence", consequence},
                                    {"input_error", input_error}};
     const std::string text = DumpJson(report);
@@ -362,7 +373,9 @@ int EndWith(const char* program, const std::exception& error) {
   std::fflush(stdout);
   const int code = ExitCodeOf(error);
   const bool refused = dynamic_cast<const InputError*>(&error) != nullptr;
-  if (!TellLauncher(error) || !refused) std::fprintf(stderr, "%s: %s\n", program, error.what());
+  if (!TellLauncher(error) || !refused) {
+    std::fprintf(stderr, "%s: %s\n", program, TextOf(error).c_str());
+  }
   return code;
 }
 

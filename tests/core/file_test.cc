@@ -323,6 +323,18 @@ TEST_F(FileTest, FullFileSystem) {
   EXPECT_EQ(kept, "old");
 }
 
+TEST_F(FileTest, NoInodesLeft) {
+  MakeDirectories(Path("few"));
+  if (mount("tmpfs", Path("few").c_str(), "tmpfs", 0, "size=1m,nr_inodes=3") != 0) {
+    GTEST_SKIP() << "mounting a small file system needs privileges: " << std::strerror(errno);
+  }
+  const std::string message = IoErrorOf([&] {
+    for (const char* name : {"few/1", "few/2", "few/3"}) FileWriter(Path(name)).Close();
+  });
+  EXPECT_EQ(umount(Path("few").c_str()), 0);
+  EXPECT_THAT(message, AllOf(HasSubstr("few/3"), HasSubstr("no inodes"), HasSubstr("df -i")));
+}
+
 TEST(PathTest, PartsOfPaths) {
   EXPECT_EQ(JoinPath("a", "b"), "a/b");
   EXPECT_EQ(JoinPath("a/", "b"), "a/b");

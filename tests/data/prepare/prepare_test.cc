@@ -84,6 +84,15 @@ TEST_F(PrepareTest, EqualsAPlainLoopWithAnyNumberOfThreads) {
   }
 }
 
+TEST_F(PrepareTest, RefusesToMakeTensOfThousandsOfFiles) {
+  PrepareOptions options = To("many");
+  options.paths = {Source("large.txt")};
+  WriteText(Source("large.txt"), std::string(1 << 20, 'x'));
+  options.shard_tokens = 7;
+  EXPECT_THAT(MessageOf<InputError>([&] { Prepare(options); }), HasSubstr("shard_tokens=7 makes"));
+  EXPECT_FALSE(PathExists(options.out_dir));
+}
+
 TEST_F(PrepareTest, NullTextsAreEmptyDocuments) {
   PrepareOptions options = To("null");
   options.paths = {Source("0.jsonl")};
