@@ -1,5 +1,6 @@
 #include "models/checkpoint/checkpoint_manifest.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "core/io/json.h"
 #include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
+#include "core/thread_pool.h"
 #include "dist/content_hash.h"
 #include "models/gpt/peft/adapter.h"
 
@@ -89,9 +91,16 @@ void CheckFiles(const std::string& path, const CheckpointManifest& manifest, boo
       throw InputError(StrCat(name, bytes < file.bytes ? " is truncated: it has " : " has ", bytes,
                               " bytes, ", file.bytes, " were written"));
     }
-    if (hashes && Sha256OfFile(name) != file.sha256) {
-      throw InputError(StrCat(name, " is corrupted: its SHA-256 differs from the one in DONE"));
-    }
+  }
+  if (!hashes) return;
+  std::vector<char> good(manifest.files.size());
+  ParallelFor(std::ssize(good), 1, [&](int64_t i, int64_t) {
+    const CheckpointManifest::File& file = manifest.files[i];
+    good[i] = Sha256OfFile(JoinPath(path, file.name)) == file.sha256;
+  });
+  if (const auto bad = std::ranges::find(good, 0); bad != good.end()) {
+    const std::string name = JoinPath(path, manifest.files[bad - good.begin()].name);
+    throw InputError(StrCat(name, " is corrupted: its SHA-256 differs from the one in DONE"));
   }
 }
 
