@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/file_content.h"
 #include "data/sampler.h"
 #include "data/token_source.h"
 #include "data/tokenizer/tokenizer.h"
@@ -42,6 +43,8 @@ struct DatasetOptions {
   int64_t vocab_size = 0;
   // Whether it is that of a model that is trained already, which no option changes.
   bool trained = false;
+  // What is known of token files and their indexes: those that have these stamps are not read.
+  std::vector<FileContent> known_files = {};
 };
 
 struct Dataset {
@@ -64,9 +67,13 @@ struct Dataset {
   std::string note;
   // "the embedded corpus", or the path.
   std::string name;
-  // The SHA-256 of the text; for token files, of each file's token count and its first and last 64
-  // KiB. It does not depend on paths.
+  // The SHA-256 of the text, or of token files and their indexes. It does not depend on paths.
   std::string fingerprint;
+  // What earlier versions took for it where there are token files: the SHA-256 of each one's token
+  // count and its first and last 64 KiB.
+  std::string older_fingerprint = {};
+  // Token files and their indexes, in the order of the fingerprint.
+  std::vector<FileContent> files = {};
 };
 
 // Whether a path names token files or a folder of them, and whether `prepare` made any of these,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/io/mapped_file.h"
+#include "data/file_content.h"
 
 namespace lockstep::data {
 
@@ -17,13 +18,16 @@ std::string IndexPathOf(const std::string& token_file);
 // document that began in the file before has none here.
 class DocumentIndex {
  public:
-  // Maps the file and checks it: InputError unless the positions are ascending and below `tokens`.
-  DocumentIndex(std::string path, int64_t tokens);
+  // Maps the file and checks it, unless its content is among the `known`: InputError unless the
+  // positions are ascending and below `tokens`.
+  DocumentIndex(std::string path, int64_t tokens, std::span<const FileContent> known = {});
 
   std::span<const uint64_t> starts() const { return starts_; }
+  const FileContent& content() const { return content_; }
 
  private:
   MappedFile file_;
+  FileContent content_;
   std::span<const uint64_t> starts_;
 };
 

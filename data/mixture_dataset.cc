@@ -117,7 +117,7 @@ Dataset OpenMixture(const DatasetOptions& options,
   all.name = StrCat("the mixture ", options.mix);
   all.val_has_files = true;
   Sources train, val;
-  Sha256 hash;
+  Sha256 hash, older_hash;
   const std::vector<MixtureItem> items = ParseMixture(options.mix);
   const std::vector<Dataset> parts = OpenSources(options, items, open);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -139,10 +139,15 @@ Dataset OpenMixture(const DatasetOptions& options,
     train.push_back(part.train);
     if (part.val) val.push_back(part.val);
     all.val_has_files = all.val_has_files && part.val_has_files;
-    const std::string identity = StrCat(part.fingerprint, ":", item.weight, "\n");
-    hash.Update(std::as_bytes(std::span(identity)));
+    const std::string& older = part.files.empty() ? part.fingerprint : part.older_fingerprint;
+    for (auto& [sum, of] : {std::pair(&hash, &part.fingerprint), {&older_hash, &older}}) {
+      const std::string identity = StrCat(*of, ":", item.weight, "\n");
+      sum->Update(std::as_bytes(std::span(identity)));
+    }
+    all.files.insert(all.files.end(), part.files.begin(), part.files.end());
   }
   all.fingerprint = hash.HexDigest();
+  all.older_fingerprint = older_hash.HexDigest();
   all.train = std::make_shared<TokenConcatenation>(std::move(train));
   if (val.empty()) return all;
   if (all.train->has_loss_mask()) {

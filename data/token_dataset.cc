@@ -32,7 +32,7 @@ bool Contains(const TokenSource& source, int32_t token) {
   return false;
 }
 
-std::string Fingerprint(const TokenShards& shards) {
+std::string OlderFingerprint(const TokenShards& shards) {
   constexpr size_t kEnd = size_t{1} << 16;
   Sha256 hash;
   for (const auto* files : {&shards.train, &shards.val}) {
@@ -45,6 +45,23 @@ std::string Fingerprint(const TokenShards& shards) {
     }
   }
   return hash.HexDigest();
+}
+
+void SetContents(const TokenShards& shards, Dataset* dataset) {
+  Sha256 hash;
+  for (const auto* files : {&shards.train, &shards.val}) {
+    const std::string begin = StrCat(files->size(), files == &shards.val ? " for validation" : "");
+    hash.Update(std::as_bytes(std::span(begin)));
+    for (const auto& file : *files) {
+      dataset->vocab_size = std::max(dataset->vocab_size, int64_t{file->max_token()} + 1);
+      for (const FileContent& content : file->contents()) {
+        hash.Update(std::as_bytes(std::span(content.sha256)));
+        dataset->files.push_back(content);
+      }
+    }
+  }
+  dataset->fingerprint = hash.HexDigest();
+  dataset->older_fingerprint = OlderFingerprint(shards);
 }
 
 std::shared_ptr<const TokenSource> Concatenate(
@@ -128,7 +145,7 @@ std::optional<int32_t> SeparatorOf(const Dataset& dataset, TokenFormat format, b
   const bool is_llama3 = tokenizer ? tokenizer->special_ids().bos == kLlama3BeginOfText
                                    : dataset.vocab_size > kLlama3BeginOfText;
   if (format == TokenFormat::kLlmcLlama3 && is_llama3) return kLlama3BeginOfText;
-  if (tokenizer) return MarksOf(*tokenizer, format == TokenFormat::kNanoGpt).separator;
+  if (tokenizer) return MarksOf(*tokenizer, !HasHeader(format)).separator;
   if (is_gpt2 || format == TokenFormat::kLlmcGpt2) return kGpt2EndOfText;
   return std::nullopt;
 }
@@ -211,15 +228,10 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
   if (dataset.tokenizer) {
     limit = std::min(limit.value_or(INT64_MAX), dataset.tokenizer->vocab_size());
   }
-  const TokenShards shards = OpenTokenShards(paths, limit);
-  for (const auto* files : {&shards.train, &shards.val}) {
-    for (const auto& file : *files) {
-      dataset.vocab_size = std::max<int64_t>(dataset.vocab_size, int64_t{file->max_token()} + 1);
-    }
-  }
+  const TokenShards shards = OpenTokenShards(paths, limit, options.known_files);
+  SetContents(shards, &dataset);
   if (dataset.tokenizer) dataset.vocab_size = dataset.tokenizer->vocab_size();
   if (absent_gpt2) dataset.vocab_size = kGpt2VocabSize;
-  dataset.fingerprint = Fingerprint(shards);
   dataset.train = Concatenate(shards.train);
   if (!shards.val.empty()) {
     dataset.val = Concatenate(shards.val);
@@ -230,7 +242,7 @@ Dataset FromTokenFiles(const std::vector<std::string>& paths, const DatasetOptio
   if (options.document_mask) {
     const TokenFormat format = shards.train.front()->format();
     SeparateDocuments(&dataset, SeparatorOf(dataset, format, absent_gpt2),
-                      format == TokenFormat::kNanoGpt ? Separator::kLast : Separator::kFirst,
+                      HasHeader(format) ? Separator::kFirst : Separator::kLast,
                       dataset.tokenizer == nullptr
                           ? "these token files do not tell which token separates them: name their "
                             "tokenizer with --data.tokenizer="

@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.h"
-#include "core/thread_pool.h"
 
 namespace lockstep::data {
 namespace {
@@ -16,6 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr int64_t kHeaderInts = 256;
 constexpr int64_t kHeaderBytes = kHeaderInts * 4;
+constexpr int64_t kNarrowTokens = 65536;
 constexpr int32_t kMagicEvaluation = 20240522;
 
 struct FormatInfo {
@@ -28,6 +29,7 @@ struct FormatInfo {
 
 constexpr FormatInfo kFormats[] = {
     {TokenFormat::kNanoGpt, "nanoGPT", 0, 0, 2},
+    {TokenFormat::kNanoGptWide, "nanoGPT with uint32", 0, 0, 4},
     {TokenFormat::kLlmcGpt2, "llm.c (GPT-2)", 20240520, 1, 2},
     {TokenFormat::kLlmcLlama3, "llm.c (Llama 3)", 20240801, 7, 4},
 };
@@ -73,18 +75,29 @@ uint32_t Narrow(std::span<const int32_t> tokens, uint16_t* out) {
 }
 
 template <class T>
-T ParallelMax(const T* tokens, int64_t n) {
-  constexpr int64_t kGrain = int64_t{1} << 22;
-  std::vector<T> maxima((n + kGrain - 1) / kGrain);
-  ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-    maxima[begin / kGrain] = Max(tokens + begin, end - begin);
-  });
-  return *std::ranges::max_element(maxima);
+int64_t LargestOf(std::span<const std::byte> bytes) {
+  return Max(reinterpret_cast<const T*>(bytes.data()), std::ssize(bytes) / int64_t{sizeof(T)});
+}
+
+// Whether uint16 words are the halves of uint32 tokens: the upper ones say next to nothing, which
+// in tokens of 16 bits would have to be so of each second one.
+bool LooksWide(std::span<const std::byte> bytes) {
+  constexpr size_t kFewest = 256, kMost = size_t{1} << 16, kUpper = 8, kLower = 256;
+  const size_t n = std::min(kMost, bytes.size() / 4);
+  if (bytes.size() % 4 != 0 || n < kFewest) return false;
+  const auto* words = reinterpret_cast<const uint16_t*>(bytes.data());
+  bool lower = false;
+  for (size_t i = 0; i < n; ++i) {
+    if (words[2 * i + 1] >= kUpper) return false;
+    lower = lower || words[2 * i] >= kLower;
+  }
+  return lower;
 }
 
 }  // namespace
 
 std::string_view Name(TokenFormat format) { return Info(format).name; }
+bool HasHeader(TokenFormat format) { return Info(format).magic != 0; }
 
 std::optional<TokenFormat> TokenFormatOf(std::string_view name) {
   for (const FormatInfo& info : kFormats) {
@@ -98,18 +111,22 @@ int64_t TokenFileBytes(TokenFormat format, int64_t tokens) {
   return (info.magic == 0 ? 0 : kHeaderBytes) + tokens * info.token_bytes;
 }
 
-TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size) : file_(std::move(path)) {
-  ReadHeader();
-  CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31));
+TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size,
+                     std::span<const FileContent> known)
+    : file_(std::move(path)) {
+  ReadHeader(vocab_size.value_or(0));
+  CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31), known);
   const std::string index = IndexPathOf(this->path());
-  if (PathExists(index)) index_.emplace(index, size_);
+  if (!PathExists(index)) return;
+  index_.emplace(index, size_, known);
+  contents_.push_back(index_->content());
 }
 
 std::span<const uint64_t> TokenFile::document_starts() const {
   return index_ ? index_->starts() : std::span<const uint64_t>();
 }
 
-void TokenFile::ReadHeader() {
+void TokenFile::ReadHeader(int64_t vocab_size) {
   const auto bytes = static_cast<int64_t>(file_.bytes().size());
   if (bytes == 0) {
     throw InputError(StrCat(path(), ": the file is empty; expected token ids"));
@@ -126,17 +143,22 @@ void TokenFile::ReadHeader() {
   for (const FormatInfo& info : kFormats) {
     if (info.magic != 0 && info.magic == magic) format_ = info.format;
   }
-  const FormatInfo& info = Info(format_);
-  if (format_ == TokenFormat::kNanoGpt) {
-    if (bytes % 2 != 0) {
-      throw InputError(
-          StrCat(path(), ": ", bytes,
-                 " bytes are not a whole number of uint16 tokens; the file is truncated, or not a "
-                 "token file (nanoGPT's uint16, or llm.c's with a header)"));
+  if (!HasHeader(format_)) {
+    const bool wide = vocab_size > kNarrowTokens || LooksWide(file_.bytes());
+    if (wide) format_ = TokenFormat::kNanoGptWide;
+    const int64_t width = Info(format_).token_bytes;
+    if (bytes % width != 0) {
+      throw InputError(StrCat(path(), ": ", bytes, " bytes are not a whole number of uint",
+                              8 * width, " tokens",
+                              wide ? StrCat(", which a vocabulary of ", vocab_size, " needs") : "",
+                              "; the file is truncated, or not a token file (nanoGPT's uint16, "
+                              "uint32 for vocabularies ",
+                              "of more than 65,536, or llm.c's with a header)"));
     }
-    size_ = bytes / 2;
+    size_ = bytes / width;
     return;
   }
+  const FormatInfo& info = Info(format_);
   if (version != info.version) {
     throw InputError(StrCat(path(), ": version ", version, " of the token format with magic ",
                             magic, ", but only version ", info.version,
@@ -152,18 +174,19 @@ void TokenFile::ReadHeader() {
   size_ = count;
 }
 
-void TokenFile::CheckRange(int64_t limit) {
+void TokenFile::CheckRange(int64_t limit, std::span<const FileContent> known) {
   const auto check = [&](const auto* tokens) {
-    const int64_t max = ParallelMax(tokens, size_);
-    if (max < limit) {
-      max_token_ = static_cast<int32_t>(max);
-      return;
-    }
+    using Token = std::remove_cvref_t<decltype(*tokens)>;
+    FileContent content = StampOf(path(), Name(format_));
+    FindContent(known, std::as_bytes(std::span(tokens, static_cast<size_t>(size_))),
+                LargestOf<Token>, &content);
+    contents_ = {content};
+    if (content.largest < limit) return;
     int64_t position = 0;
     while (tokens[position] < limit) ++position;
     throw InputError(StrCat(path(), ": token ", tokens[position], " at position ", position,
                             " is outside the vocabulary of ", limit, " (0 to ", limit - 1,
-                            "); the largest in this file is ", max,
+                            "); the largest in this file is ", content.largest,
                             ". Use the tokenizer and the model.vocab_size that the file was made "
                             "for; if this is not a token file in the format of ",
                             Name(format_), ", convert it"));

@@ -6,10 +6,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/io/file.h"
 #include "core/io/mapped_file.h"
 #include "data/document_index.h"
+#include "data/file_content.h"
 #include "data/token_source.h"
 
 namespace lockstep::data {
@@ -17,12 +19,14 @@ namespace lockstep::data {
 // Little-endian. The formats of llm.c begin with int32[256]: magic, version, number of tokens,
 // zeros.
 enum class TokenFormat {
-  kNanoGpt,     // only uint16 tokens
-  kLlmcGpt2,    // magic 20240520, version 1, uint16 tokens
-  kLlmcLlama3,  // magic 20240801, version 7, uint32 tokens
+  kNanoGpt,      // only uint16 tokens
+  kNanoGptWide,  // only uint32 tokens, which such scripts write for larger vocabularies
+  kLlmcGpt2,     // magic 20240520, version 1, uint16 tokens
+  kLlmcLlama3,   // magic 20240801, version 7, uint32 tokens
 };
 
 std::string_view Name(TokenFormat format);
+bool HasHeader(TokenFormat format);
 // The format of that name, or nothing.
 std::optional<TokenFormat> TokenFormatOf(std::string_view name);
 // The size in bytes of a file with this many tokens.
@@ -33,30 +37,35 @@ int64_t TokenFileBytes(TokenFormat format, int64_t tokens);
 class TokenFile : public TokenSource {
  public:
   // Recognises the format by its magic number and checks the whole file, so that training meets no
-  // bad token later. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
+  // bad token later, unless its content is among the `known`. Without a header, tokens are uint32
+  // where the vocabulary has more than 65,536, or the file shows it: each odd uint16 is as good as
+  // zero. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
   // for an empty or odd-sized file, a header that does not fit the file, an unknown version, an
   // evaluation file of llm.c, an id out of range (file, position, value, fix), and an index that
   // does not fit the file; IoError for a file that cannot be read.
-  explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt);
+  explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt,
+                     std::span<const FileContent> known = {});
 
   int64_t size() const override { return size_; }
   bool has_documents() const override { return index_.has_value(); }
   const std::string& path() const { return file_.path(); }
   TokenFormat format() const { return format_; }
-  int32_t max_token() const { return max_token_; }
+  int32_t max_token() const { return static_cast<int32_t>(contents_[0].largest); }
+  // What the file holds, and what its index does, if it has one.
+  const std::vector<FileContent>& contents() const { return contents_; }
   std::span<const std::byte> bytes() const { return file_.bytes(); }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   std::span<const uint64_t> document_starts() const override;
-  void ReadHeader();
-  void CheckRange(int64_t limit);
+  void ReadHeader(int64_t limit);
+  void CheckRange(int64_t limit, std::span<const FileContent> known);
 
   MappedFile file_;
   TokenFormat format_ = TokenFormat::kNanoGpt;
   const std::byte* tokens_ = nullptr;
   int64_t size_ = 0;
-  int32_t max_token_ = 0;
+  std::vector<FileContent> contents_;
   std::optional<DocumentIndex> index_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -47,31 +48,47 @@ bool HasMatch(const std::string& pattern) {
 }
 
 Split SplitOfFileName(std::string_view path) {
+  constexpr std::string_view kSeparators = "_-.";
+  constexpr std::string_view kHeldOut[] = {"val", "valid", "validation", "dev", "eval"};
   std::string_view name = path.substr(path.rfind('/') + 1);
-  name = name.substr(0, name.rfind('.'));
-  const size_t number = name.find_last_not_of("0123456789");
-  if (number != std::string_view::npos && name[number] == '_' && number + 1 < name.size()) {
-    name = name.substr(0, number);
+  // The last word that tells; behind it there may be numbers: train_000001, train-00000-of-00002.
+  while (!name.empty()) {
+    const size_t before = name.find_last_of(kSeparators) + 1;  // 0 without one
+    const std::string_view word = name.substr(before);
+    if (word == "train" || word == "training") return Split::kTrain;
+    if (std::ranges::find(kHeldOut, word) != std::end(kHeldOut)) return Split::kVal;
+    name = name.substr(0, before == 0 ? 0 : before - 1);
   }
-  name = name.substr(name.rfind('_') + 1);
-  return name == "train" ? Split::kTrain : name == "val" ? Split::kVal : Split::kNone;
+  return Split::kNone;
+}
+
+std::vector<std::string> HeldOutByName(const std::vector<std::string>& paths) {
+  std::vector<std::string> held_out;
+  if (std::ranges::find(paths, Split::kTrain, SplitOfFileName) == paths.end()) return held_out;
+  std::ranges::copy_if(paths, std::back_inserter(held_out), [](const std::string& path) {
+    return SplitOfFileName(path) == Split::kVal;
+  });
+  return held_out;
 }
 
 TokenShards OpenTokenShards(const std::vector<std::string>& paths,
-                            std::optional<int64_t> vocab_size) {
+                            std::optional<int64_t> vocab_size, std::span<const FileContent> known) {
   const auto has = [&](Split split) {
     return std::ranges::find(paths, split, SplitOfFileName) != paths.end();
   };
   const bool both = has(Split::kTrain) && has(Split::kVal);
-  if (both && has(Split::kNone)) {
+  if (has(Split::kNone) && (has(Split::kTrain) || has(Split::kVal))) {
     const auto odd = std::ranges::find(paths, Split::kNone, SplitOfFileName);
-    throw InputError(StrCat("there are token files for training and for validation, and ", *odd,
-                            ", whose name tells neither; narrow the pattern"));
+    throw InputError(StrCat("there are token files whose names tell that they are for ",
+                            both                 ? "training or for validation"
+                            : has(Split::kTrain) ? "training"
+                                                 : "validation",
+                            ", and ", *odd, ", whose name tells neither; narrow the pattern"));
   }
   TokenShards shards;
   std::shared_ptr<const TokenFile> first;
   for (const std::string& path : paths) {
-    auto file = std::make_shared<const TokenFile>(path, vocab_size);
+    auto file = std::make_shared<const TokenFile>(path, vocab_size, known);
     if (first == nullptr) first = file;
     if (file->format() != first->format()) {
       throw InputError(StrCat(path, " is a ", Name(file->format()), " token file, but ",

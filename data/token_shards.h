@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,9 +22,13 @@ std::vector<std::string> ExpandPattern(const std::string& pattern);
 
 enum class Split { kNone, kTrain, kVal };
 
-// Understands llm.c's names, `name_train_000001.bin` and `name_val_000000.bin`, and nanoGPT's,
+// By the last word of the name that tells: train or training, and val, valid, validation, dev or
+// eval. So do llm.c's names, `name_train_000001.bin` and `name_val_000000.bin`, and nanoGPT's,
 // `train.bin` and `val.bin`.
 Split SplitOfFileName(std::string_view path);
+
+// The files that are held out by their names, where others of them are for training by theirs.
+std::vector<std::string> HeldOutByName(const std::vector<std::string>& paths);
 
 // The open token files of a data set, all of one format.
 struct TokenShards {
@@ -38,6 +43,7 @@ bool HasMatch(const std::string& pattern);
 // Throws InputError as TokenFile does, for files of different formats, and if only some names tell
 // the split.
 TokenShards OpenTokenShards(const std::vector<std::string>& paths,
-                            std::optional<int64_t> vocab_size);
+                            std::optional<int64_t> vocab_size,
+                            std::span<const FileContent> known = {});
 
 }  // namespace lockstep::data

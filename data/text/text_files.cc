@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -16,28 +17,61 @@
 namespace lockstep::data {
 namespace {
 
-// `is_prepared`: `prepare` made the folder, among its sources.
-std::vector<std::string> TextFilesBelow(const std::string& folder, bool is_prepared) {
-  std::vector<std::string> files;
-  for (const std::string& name : ListDirectory(folder)) {
-    if (name.starts_with('.')) continue;
-    if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
-    const std::string path = JoinPath(folder, name);
-    if (!IsDirectory(path)) {
-      if (IsTextName(name)) files.push_back(path);
-    } else if (!std::filesystem::is_symlink(path) && !HasManifest(path)) {
-      // A link could lead back up, and what prepare has made is no source.
-      const std::vector<std::string> below = TextFilesBelow(path, /*is_prepared=*/false);
-      files.insert(files.end(), below.begin(), below.end());
+// Collects the text files below folders, each of which is read once, by whatever links.
+class FolderReader {
+ public:
+  // `is_prepared`: `prepare` made the folder, among its sources.
+  void Read(const std::string& folder, bool is_prepared) {
+    seen_.insert(std::filesystem::canonical(folder));
+    for (const std::string& name : ListDirectory(folder)) {
+      if (name.starts_with('.')) continue;
+      if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
+      const std::string path = JoinPath(folder, name);
+      if (!IsDirectory(path)) {
+        if (IsTextName(name)) files_.push_back(path);
+      } else if (std::filesystem::is_symlink(path)) {
+        links_.push_back(path);
+      } else {
+        Enter(path);
+      }
     }
   }
-  return files;
-}
+
+  // Links wait until all folders have been read under their own names.
+  std::vector<std::string> Finish() {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      // Reading may add links.
+      const std::string link = links_[i];
+      const auto target = std::filesystem::canonical(link);
+      // One that leads back up would bring in what nobody has named.
+      const bool leads_up =
+          std::ranges::any_of(seen_, [&](const auto& seen) { return IsInside(seen, target); });
+      if (!leads_up) Enter(link);
+    }
+    return std::move(files_);
+  }
+
+ private:
+  static bool IsInside(const std::filesystem::path& path, const std::filesystem::path& folder) {
+    return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+           folder.end();
+  }
+
+  void Enter(const std::string& folder) {
+    // What prepare has made is no source.
+    if (!HasManifest(folder)) Read(folder, /*is_prepared=*/false);
+  }
+
+  std::set<std::filesystem::path> seen_;
+  std::vector<std::string> files_, links_;
+};
 
 std::vector<std::string> FilesOf(const std::string& path) {
   if (path == "-") return {path};
   if (IsPattern(path) || !IsDirectory(path)) return ExpandPattern(path);
-  std::vector<std::string> files = TextFilesBelow(path, HasManifest(path));
+  FolderReader reader;
+  reader.Read(path, HasManifest(path));
+  std::vector<std::string> files = reader.Finish();
   if (files.empty()) {
     throw InputError(StrCat(path,
                             ": no text file in this folder or below it: expected .txt, .text, "

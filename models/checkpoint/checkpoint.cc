@@ -40,6 +40,7 @@ std::string ToJson(const TrainerState& s) {
   }
   if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
   j["data_fingerprint"] = s.data_fingerprint;
+  for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
   j["config"] = s.config_toml;
   return DumpJson(j, 2) + "\n";
 }
@@ -361,6 +362,11 @@ TrainerState ReadTrainerState(const std::string& path) {
   if (j.contains("lr")) s.lr = Field<double>(j, "lr", file);
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
+  if (j.contains("data_files")) {
+    for (const auto& line : Field<std::vector<std::string>>(j, "data_files", file)) {
+      s.data_files.push_back(data::ParseFileContent(line, file));
+    }
+  }
   s.config_toml = Field<std::string>(j, "config", file);
   if (j.contains("loss_scale")) {
     const nlohmann::json& scale = j["loss_scale"];

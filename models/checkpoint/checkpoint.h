@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/step_state.h"
+#include "data/file_content.h"
 #include "data/tokenizer/tokenizer.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/checkpoint/host_snapshot.h"
@@ -23,15 +24,17 @@ namespace lockstep::models {
 // trainer_state.json: with the weights and the optimizer's state, everything that the next step
 // depends on, since random numbers and sample order are functions of seed and step.
 struct TrainerState {
-  int64_t step = 0;                       // updates made
-  int64_t tokens_seen = 0;                // trained on, over all ranks
-  int64_t tokens_per_step = 0;            // of the last step
-  double best_val_loss = 0;               // 0: none was finite yet
-  std::string measured_on{};              // what validation losses can be compared with
-  double last_loss = 0;                   // training loss of the last update
-  std::optional<double> lr{};             // of the last update; none in older ones
-  std::string config_toml{};              // the resolved configuration
-  std::string data_fingerprint{};         // of the training and validation tokens
+  int64_t step = 0;                // updates made
+  int64_t tokens_seen = 0;         // trained on, over all ranks
+  int64_t tokens_per_step = 0;     // of the last step
+  double best_val_loss = 0;        // 0: none was finite yet
+  std::string measured_on{};       // what validation losses can be compared with
+  double last_loss = 0;            // training loss of the last update
+  std::optional<double> lr{};      // of the last update; none in older ones
+  std::string config_toml{};       // the resolved configuration
+  std::string data_fingerprint{};  // of the training and validation tokens
+  // The token files among them; none in older ones.
+  std::vector<data::FileContent> data_files{};
   bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
   // For a model with adapters, whose checkpoints leave out the other weights: the folder that has

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/io/file_lock.h"
 #include "models/checkpoint/checkpoint.h"
@@ -20,6 +21,8 @@ struct RunStart {
   // Where there is no checkpoint: the main rank's init_from, and the folder behind it; may be
   // empty.
   std::string init_from{}, weights{};
+  // What is known of the files of data (DatasetOptions::known_files).
+  std::vector<data::FileContent> known_files{};
   std::optional<HeldCheckpoint> held{};  // the checkpoint, where another run may remove it
 };
 

@@ -88,7 +88,7 @@ void AddDataOptions(Options& options, DataOptions& data) {
               "corpus"});
   options.Add("data.mix", &data.mix,
               {.doc = "instead of data.path: several paths, with the proportions in which samples "
-                      "are taken: \"web.bin:0.7,code.bin:0.3\""});
+                      "are taken, whatever they add up to: \"web.bin:0.7,code.bin:0.3\""});
   options.Add("data.field", &data.field, {.doc = "JSONL: the field with the text"});
   options.Add("data.tokenizer", &data.tokenizer,
               {.check = CheckTokenizer,

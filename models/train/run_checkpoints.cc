@@ -67,6 +67,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   if (state.step > 0) state.lr = MakeSchedule(setup_)(state.step - 1);
   state.config_toml = ToToml(setup_.config);
   state.data_fingerprint = setup_.dataset.fingerprint;
+  state.data_files = setup_.dataset.files;
   state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();
   state.base = base_;
   state.base_hash = base_hash_;

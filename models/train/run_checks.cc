@@ -8,8 +8,12 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/system/shell_word.h"
 #include "data/dataset.h"
+#include "data/mixture.h"
+#include "data/text/text_files.h"
+#include "data/token_shards.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
@@ -356,6 +360,25 @@ std::string NoteOnPlan(const RunSetup& setup) {
       "\" defers no products where sequences are cut (parallel.cp or virtual.cp), only the "
       "sums over their chunks, which take memory until then: use \"",
       parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
+}
+
+std::string NoteOnSplits(const DataOptions& options) {
+  std::vector<std::string> paths = {options.path};
+  if (!options.mix.empty()) {
+    paths.clear();
+    for (const data::MixtureItem& item : data::ParseMixture(options.mix))
+      paths.push_back(item.path);
+  }
+  for (const std::string& path : paths) {
+    // The names of token files do split them.
+    if (path.empty() || path == "-" || data::HoldsTokenFiles(path)) continue;
+    const auto held_out = data::HeldOutByName(data::ListTextFiles(std::vector{path}));
+    if (held_out.empty()) continue;
+    return StrCat(path, ": ", held_out[0], " is trained on with the others, whatever its name ",
+                  "says: of texts, data.val_fraction is held out. Name only what is for training, ",
+                  "as with --data.path='", JoinPath(ParentPath(held_out[0]), "*train*"), "'");
+  }
+  return "";
 }
 
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {

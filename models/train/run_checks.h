@@ -44,6 +44,8 @@ void CheckPipeline(const RunSetup& setup);
 
 // A note on a plan that gives the right weights, but gains nothing; "": none.
 std::string NoteOnPlan(const RunSetup& setup);
+// The same of texts that are trained on, though their names say that they are held out.
+std::string NoteOnSplits(const DataOptions& options);
 // The same of a warm-up that takes most of the run.
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
 // The same of a learning rate with which a resumed run goes on far above that of its last step, or

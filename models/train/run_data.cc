@@ -97,7 +97,8 @@ bool MasksDocuments(const RunConfig& config, bool conversations) {
 
 void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
               bool conversations, RunSetup* setup) {
-  const data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
+  d.known_files = setup->start.known_files;
   setup->document_mask = MasksDocuments(config, conversations);
   if (!conversations) {
     setup->dataset = data::OpenDataset(d);

@@ -44,6 +44,9 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
   setup.start = start;
   if (start.checkpoint) {
     setup.weights = *start.checkpoint;
+    for (const data::FileContent& file : ReadTrainerState(setup.weights).data_files) {
+      if (!file.recent) setup.start.known_files.push_back(file);
+    }
   } else if (!config.init_from.empty()) {
     // Other machines may have it at another path.
     const bool same = config.init_from == start.init_from;

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <sstream>
 #include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/philox.h"
+#include "core/system/processors.h"
 #include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
@@ -33,13 +36,26 @@
 namespace lockstep::models {
 namespace {
 
+// "tokens/train.bin", or "the data (NAME)": what is not as it was.
+std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
+  const auto& files = now.files;
+  if (files.size() == before.data_files.size()) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
+    }
+  }
+  return StrCat("the data (", now.name, ")");
+}
+
 // What the options leave open must be as it was when the checkpoint was trained.
 void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
   const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
   std::string text;
-  if (state.data_fingerprint != setup.dataset.fingerprint) {
-    text = StrCat("the data (", setup.dataset.name, ") is not what ", *setup.start.checkpoint,
+  const data::Dataset& dataset = setup.dataset;
+  if (state.data_fingerprint != dataset.fingerprint &&
+      state.data_fingerprint != dataset.older_fingerprint) {
+    text = StrCat(ChangedData(state, dataset), " is not what ", *setup.start.checkpoint,
                   " was trained on: restore it");
   } else if (state.step > 0 && state.tokens_per_step != setup.tokens_per_step) {
     text =
@@ -94,17 +110,22 @@ void PrintMixture(const RunSetup& setup) {
   const int64_t samples = setup.steps * setup.micro_batches * setup.config.train.batch_size;
   const std::vector<double> epochs =
       data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window).EpochsOf(samples);
+  double all = 0;
+  for (const data::MixtureStream& stream : dataset.mixture)
+    all += static_cast<double>(stream.weight);
   for (size_t i = 0; i < epochs.size(); ++i) {
-    Print(fmt::format("{}: weight {}, {} tokens, {:.3g} epochs in this run",
+    Print(fmt::format("{}: weight {}, {} tokens, {:.3g} epochs in this run, {:.3g}% of its samples",
                       dataset.mixture_paths[i], dataset.mixture[i].weight,
-                      dataset.mixture[i].num_tokens, epochs[i]));
+                      dataset.mixture[i].num_tokens, epochs[i],
+                      100.0 * static_cast<double>(dataset.mixture[i].weight) / all));
   }
 }
 
 // What is valid, but hardly intended.
 void WarnOf(const Options& options, const RunSetup& setup) {
-  for (const std::string& note : {NoteOnPlan(setup), NoteOnWarmup(options, setup),
-                                  NoteOnRate(options, setup), NoteOnDecay(options, setup)}) {
+  for (const std::string& note :
+       {NoteOnSplits(setup.config.data), NoteOnPlan(setup), NoteOnWarmup(options, setup),
+        NoteOnRate(options, setup), NoteOnDecay(options, setup)}) {
     if (!note.empty()) Warn(note);
   }
 }
@@ -122,6 +143,45 @@ void PrintRow(const RunSetup& setup) {
   Print("the first row; what is learnt stands between >>> and <<<:");
   Print(data::ShowRow(*data::ConversationRows(setup.dataset), *setup.dataset.tokenizer, 0,
                       setup.window, ">>>", "<<<"));
+}
+
+// While this exists, this process also has the threads of the machine's other ranks, which wait.
+class AllProcessors {
+ public:
+  explicit AllProcessors(const dist::Rendezvous& rendezvous) {
+    const int all = own_ * std::max(1, rendezvous.local_world_size);
+    SetNumThreads(std::max(own_, std::min(all, UsableProcessors())));
+  }
+  ~AllProcessors() { SetNumThreads(own_); }
+  AllProcessors(const AllProcessors&) = delete;
+  AllProcessors& operator=(const AllProcessors&) = delete;
+
+ private:
+  const int own_ = NumThreads();
+};
+
+// Collective. The first rank of each machine prepares the run, and reads the files of data as it
+// does; returns what it found, so that the machine's other ranks need not read them.
+std::vector<data::FileContent> ReadDataOnce(const RunRanks& ranks,
+                                            const dist::Rendezvous& rendezvous,
+                                            const std::function<RunSetup()>& prepare,
+                                            RunSetup* setup) {
+  const std::vector<std::string> found = ranks.OnEveryRank([&] {
+    std::string lines;
+    if (rendezvous.local_rank > 0) return lines;
+    const AllProcessors all(rendezvous);
+    *setup = prepare();
+    for (const data::FileContent& file : setup->dataset.files) lines += ToLine(file) + "\n";
+    return lines;
+  });
+  std::vector<data::FileContent> files;
+  for (const std::string& of_rank : found) {
+    std::istringstream lines(of_rank);
+    for (std::string line; std::getline(lines, line);) {
+      files.push_back(data::ParseFileContent(line, "another rank"));
+    }
+  }
+  return files;
 }
 
 // Every rank reads what it starts from. 0: random weights.
@@ -175,7 +235,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
   // The main rank's, until all have read it: another run may be saving there.
   std::optional<HeldCheckpoint> held;
-  const RunStart start = ranks.FromMain([&] {
+  RunStart start = ranks.FromMain([&] {
+    const AllProcessors all(rendezvous);
     RunStart from;
     // Before what the run folder may have to say.
     const std::string& path = config.data.path;
@@ -203,8 +264,10 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   MemoryPlan memory;
   uint64_t start_hash = 0;
   std::string old_model;  // a note on the main rank; may be empty
+  const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
+  start.known_files = ReadDataOnce(ranks, rendezvous, prepare, &setup);
   ranks.OnEveryRank([&] {
-    setup = PrepareRun(options, config, start, device, ranks.size());
+    if (rendezvous.local_rank > 0) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);

@@ -460,8 +460,19 @@ TEST(ListTextFiles, FoldersPatternsAndFiles) {
   std::filesystem::create_directory(folder + "/aa");
   WriteText(folder + "/aa/e.json", "x");
   std::filesystem::create_directory_symlink(folder, folder + "/aa/loop");
+  std::filesystem::create_directory_symlink("aa", folder + "/a_again");
+  // Where the data of many are kept: its own links lead on, and back.
+  const std::string elsewhere = folder + "-elsewhere";
+  std::filesystem::remove_all(elsewhere);
+  std::filesystem::create_directories(elsewhere + "/far/further");
+  WriteText(elsewhere + "/far/f.txt", "x");
+  WriteText(elsewhere + "/far/further/g.txt", "x");
+  std::filesystem::create_directory_symlink(elsewhere + "/far", folder + "/zz");
+  std::filesystem::create_directory_symlink(folder, elsewhere + "/far/further/back");
+  std::filesystem::create_directory_symlink(elsewhere, elsewhere + "/far/up");
   std::vector<std::string> want;
-  for (const char* name : {"a.jsonl.gz", "aa/e.json", "b.txt", "c.text.zst", "d.ndjson"}) {
+  for (const char* name : {"a.jsonl.gz", "aa/e.json", "b.txt", "c.text.zst", "d.ndjson", "zz/f.txt",
+                           "zz/further/g.txt"}) {
     want.push_back(folder + "/" + name);
   }
   EXPECT_EQ(ListTextFiles(std::vector{folder}), want);

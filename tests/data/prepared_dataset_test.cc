@@ -152,9 +152,9 @@ TEST_F(PreparedDatasetTest, TextsOfAMixtureTakeTheTokenizerOfItsTokenFiles) {
 // Token files that lie in a prepared folder, but that no manifest lists.
 TEST_F(PreparedDatasetTest, StrangersInPreparedFoldersHaveNoTokenizer) {
   const std::string folder = PreparedFolder(folder_, 20, 0);
-  std::filesystem::copy_file(folder + "/tokens_train_000000.bin", folder + "/stranger.bin");
-  EXPECT_EQ(OpenDataset({.path = folder + "/stranger.bin"}).tokenizer, nullptr);
-  EXPECT_FALSE(HoldsPreparedFiles(folder + "/stranger.bin"));
+  std::filesystem::copy_file(folder + "/tokens_train_000000.bin", folder + "/stranger_train.bin");
+  EXPECT_EQ(OpenDataset({.path = folder + "/stranger_train.bin"}).tokenizer, nullptr);
+  EXPECT_FALSE(HoldsPreparedFiles(folder + "/stranger_train.bin"));
   EXPECT_TRUE(HoldsPreparedFiles(folder + "/*.bin"));
   // A manifest may be anybody's.
   WriteText(folder + "/manifest.json", "{\"format\": 3}");

@@ -213,6 +213,31 @@ TEST(TokenSourceTest, ConcatenationsAndSlicesReadAsOneStream) {
   EXPECT_THROW(MemoryTokens(std::vector<int32_t>{1, -1}), ArgumentError);
 }
 
+// As np.uint32 arrays that are written to a file.
+TEST_F(TokenFileTest, TokensWithoutAHeaderMayHave32Bits) {
+  std::vector<int32_t> tokens(1000);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 128);
+  WriteTokenFile(path_, TokenFormat::kNanoGptWide, tokens);
+  for (const auto& vocab_size : {std::optional<int64_t>(128256), std::optional<int64_t>()}) {
+    const TokenFile file(path_, vocab_size);
+    EXPECT_EQ(file.format(), TokenFormat::kNanoGptWide);
+    EXPECT_EQ(All(file), tokens);
+    EXPECT_EQ(file.max_token(), 999 * 128);
+  }
+  EXPECT_THAT(OpenError(path_, 50257), HasSubstr("token 50304 at position 393"));
+  // Too few to show it, unless the vocabulary does.
+  tokens.resize(10);
+  WriteTokenFile(path_, TokenFormat::kNanoGptWide, tokens);
+  EXPECT_EQ(All(TokenFile(path_, 65537)), tokens);
+  EXPECT_EQ(TokenFile(path_, 65536).size(), 20);
+  // Tokens of 16 bits are those of no such vocabulary, and small ones are not halves.
+  WriteTokenFile(path_, TokenFormat::kNanoGpt, std::vector<int32_t>(500, 300));
+  EXPECT_THAT(OpenError(path_, 128256), AllOf(HasSubstr("token 19661100"), HasSubstr("uint32")));
+  EXPECT_EQ(TokenFile(path_).size(), 500);
+  WriteTokenFile(path_, TokenFormat::kNanoGpt, std::vector<int32_t>(500, 3));
+  EXPECT_EQ(TokenFile(path_).size(), 500);
+}
+
 class TokenShardsTest : public testing::Test {
  protected:
   void Write(const std::string& name, const std::vector<int32_t>& tokens,
@@ -245,6 +270,15 @@ TEST_F(TokenShardsTest, NamesTellTheSplit) {
   EXPECT_EQ(SplitOfFileName("trainer_000001.bin"), Split::kNone);
   EXPECT_EQ(SplitOfFileName("x_000001.bin"), Split::kNone);
   EXPECT_EQ(SplitOfFileName("12.bin"), Split::kNone);
+  EXPECT_EQ(SplitOfFileName("x-train-00000-of-00002.bin"), Split::kTrain);
+  for (const char* name : {"validation.bin", "x_valid_000000.bin", "x.dev.bin", "eval_2.bin"}) {
+    EXPECT_EQ(SplitOfFileName(name), Split::kVal) << name;
+  }
+  Write("train.bin", {1, 2});
+  Write("validation.bin", {3});
+  const TokenShards shards = OpenTokenShards(ExpandPattern(folder_ + "/*.bin"), std::nullopt);
+  EXPECT_THAT(Names(shards.train), ElementsAre("train.bin"));
+  EXPECT_THAT(Names(shards.val), ElementsAre("validation.bin"));
 }
 
 TEST_F(TokenShardsTest, PatternsAreSortedAndSplit) {
@@ -282,7 +316,9 @@ TEST_F(TokenShardsTest, Errors) {
                                       HasSubstr("a_val.bin is a llm.c (GPT-2) one")));
   Write("b_train.bin", {1});
   Write("c.bin", {1});
-  EXPECT_THAT(Message("*.bin"), HasSubstr("c.bin, whose name tells neither"));
+  for (const char* pattern : {"*.bin", "[ac]*.bin", "[bc]*.bin"}) {
+    EXPECT_THAT(Message(pattern), HasSubstr("c.bin, whose name tells neither"));
+  }
   EXPECT_THAT(
       MessageOf<InputError>([&] { OpenTokenShards(ExpandPattern(folder_ + "/[ab]_*.bin"), 1); }),
       AllOf(HasSubstr("a_val.bin: token 1 at position 0"), HasSubstr("vocabulary of 1")));

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "data/token_file.h"
 #include "tests/options/option_runs.h"
 
 namespace lockstep {
@@ -208,6 +209,43 @@ TEST_F(ContinuedRun, APipelineThatCollectsIts16BitWeightsGoesOn) {
       Run({"--train.steps=6", "--model.n_layer=2", "--train.precision=bf16", "--parallel.pp=2",
            "--train.grad_accum=2", "--checkpoint.sharded=false", "--nproc=2", "--out_dir=" + out_});
   EXPECT_EQ(run.exit_code, 0) << run;
+}
+
+TEST_F(ContinuedRun, TokensThatWereChangedAreNoticed) {
+  namespace fs = std::filesystem;
+  const std::string tokens = out_ + "-tokens";
+  RemoveTree(tokens);
+  fs::create_directories(tokens);
+  std::vector<int32_t> ids(200000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 50);
+  data::WriteTokenFile(tokens + "/a.bin", data::TokenFormat::kNanoGpt, ids);
+  const auto run = [&](const std::string& path, int steps) {
+    return Run({"--train.steps=8", "--out_dir=" + out_, "--data.path=" + path,
+                StrCat("--train.steps=", steps), "--checkpoint.resume=auto"});
+  };
+  const auto cut_off = [&] {  // before its last steps
+    for (const char* name : {"/latest", "/checkpoints/step-00000008", "/DONE"}) {
+      RemoveTree(out_ + name);
+    }
+  };
+  ASSERT_EQ(run(tokens, 8).exit_code, 0);
+  EXPECT_EQ(State(out_)["data_files"].size(), 1u);
+  cut_off();
+  // The same bytes may have other times, and be elsewhere.
+  fs::copy(tokens + "/a.bin", tokens + "/b.bin");
+  RenameDurably(tokens + "/b.bin", tokens + "/a.bin");
+  RenameDurably(tokens, tokens + "2");
+  fs::create_directory_symlink(tokens + "2", tokens);
+  Result result = run(tokens, 8);
+  EXPECT_EQ(result.exit_code, 0) << result;
+  cut_off();
+  ids[100000] ^= 1;
+  data::WriteTokenFile(tokens + "/a.bin", data::TokenFormat::kNanoGpt, ids);
+  result = run(tokens, 8);
+  EXPECT_EQ(result.exit_code, 2) << result;
+  EXPECT_THAT(result.err, HasSubstr(tokens + "/a.bin is not what"));
+  RemoveTree(tokens);
+  RemoveTree(tokens + "2");
 }
 
 // What is wrong with the command line is said once, by however many ranks it would be met.

@@ -30,6 +30,7 @@ TEST(TrainerStateTest, ReadsTheNumbersThatFitAndRefusesOthers) {
   EXPECT_EQ(state.last_loss, 2);
   ASSERT_TRUE(state.loss_scale.has_value());
   EXPECT_EQ(state.loss_scale->good_steps, 3);
+  EXPECT_TRUE(state.data_files.empty());  // as older ones
 
   const auto refusal = [&](const std::string& from, const std::string& to) {
     std::string text = kText;
@@ -46,6 +47,8 @@ TEST(TrainerStateTest, ReadsTheNumbersThatFitAndRefusesOthers) {
   EXPECT_THAT(refusal("\"good_steps\": 3", "\"good_steps\": 4294967296"),
               HasSubstr("\"good_steps\""));
   EXPECT_THAT(refusal("\"finished\": false", "\"finished\": 0"), HasSubstr("\"finished\""));
+  EXPECT_THAT(refusal("\"x\"", "\"x\", \"data_files\": [\"a b\"]"), HasSubstr("a b"));
+  EXPECT_THAT(refusal("\"x\"", "\"x\", \"data_files\": 3"), HasSubstr("\"data_files\""));
 }
 
 }  // namespace
