@@ -13,11 +13,6 @@
 namespace lockstep {
 namespace {
 thread_local const StepState* current_state = nullptr;
-// The range of sequence numbers of the nodes that this thread recorded between its last two steps.
-thread_local uint64_t evaluation_begin = 0, evaluation_end = 0;
-// The sequence number of the next node when this thread last asked InTraining, recording, outside
-// of steps; 0: not since its last Backward or step.
-thread_local uint64_t left_out_at = 0;
 }  // namespace
 
 struct StepState::Block {
@@ -30,9 +25,10 @@ struct StepState::Block {
   bool drew_without_it = false;
   bool needs_first_sample = false;  // a micro-batch has ended
   std::optional<LossScaleOptions> loss_scaling;
-  bool root_scaled = false;                         // of the next Backward
-  bool was_read = false;                            // since Begin
-  std::unordered_map<uint64_t, int64_t> site_uses;  // in this micro-batch
+  bool root_scaled = false;                          // of the next Backward
+  RootDivisor root_divisor = RootDivisor::kUnknown;  // of the same
+  bool was_read = false;                             // since Begin
+  std::unordered_map<uint64_t, int64_t> site_uses;   // in this micro-batch
 };
 
 StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Block>()) {
@@ -79,6 +75,7 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   block_->betas = std::move(betas);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
   block_->root_scaled = block_->was_read = false;
+  block_->root_divisor = RootDivisor::kUnknown;
   block_->site_uses.clear();
   Upload(0, offsetof(StepValues, loss_scale));
 }
@@ -118,6 +115,8 @@ const std::optional<LossScaleOptions>& StepState::loss_scaling() const {
   return block_->loss_scaling;
 }
 void StepState::SetRootScaled() const { block_->root_scaled = true; }
+void StepState::SetRootDivisor(RootDivisor divisor) const { block_->root_divisor = divisor; }
+StepState::RootDivisor StepState::root_divisor() const { return block_->root_divisor; }
 
 int StepState::CorrectionIndex(const Betas& betas) const {
   const auto found = std::find(block_->betas.begin(), block_->betas.end(), betas);
@@ -141,6 +140,13 @@ void StepState::SetFirstSample(const Tensor& index) {
                       offsetof(StepValues, first_sample) / sizeof(int64_t))
       .CopyFrom(index);
 }
+
+std::optional<int64_t> StepState::first_sample() const {
+  if (!block_->first_sample_given) return {};
+  return block_->host.first_sample;
+}
+
+bool StepState::drew_without_first_sample() const { return block_->drew_without_it; }
 
 StepValues StepState::Read() const {
   HostRead read = ReadLater();
@@ -169,9 +175,10 @@ void StepState::Upload(size_t first, size_t count) {
 }
 
 const StepState* CurrentStepState() { return GradEnabled() ? current_state : nullptr; }
+const StepState* StepUnderWay() { return current_state; }
 
 bool InTraining() {
-  if (GradEnabled() && current_state == nullptr) left_out_at = NextSequence();
+  if (GradEnabled() && current_state == nullptr) NoteLeftOut();
   return CurrentStepState() != nullptr;
 }
 
@@ -206,9 +213,9 @@ uint64_t DistinctSite(uint64_t site) {
 
 void CheckBackward(const BackwardCheck& backward) {
   const auto& leaves = backward.leaves;
+  const bool right = backward.evaluation || !backward.left_out;
   if (current_state == nullptr) {
-    const uint64_t at = std::exchange(left_out_at, 0);
-    LS_CHECK(backward.evaluation || at == 0 || at > backward.last + 1,
+    LS_CHECK(right,
              "the forward ran in evaluation mode, without dropout or with batch norm's running "
              "statistics, since no step is under way. Begin one before the forward of each step:\n"
              "  const auto training = optimizer.BeginStep(state, step, learning_rate);\n"
@@ -247,30 +254,23 @@ void CheckBackward(const BackwardCheck& backward) {
                "gradient of the loss is 1 / n");
     }
   }
-  LS_CHECK(backward.first < evaluation_begin || backward.first >= evaluation_end,
+  LS_CHECK(right,
            "the forward ran before BeginStep, in evaluation mode: without dropout, and with batch "
            "norm's running statistics. Call BeginStep before the forward of each step");
 }
 
 void EndMicroBatch() {
-  left_out_at = 0;
+  TakeLeftOut();
   if (current_state == nullptr) return;
   current_state->block_->needs_first_sample = true;
   current_state->block_->root_scaled = false;
-}
-
-bool DrewWithoutFirstSample() {
-  return current_state != nullptr && current_state->block_->drew_without_it;
+  current_state->block_->root_divisor = StepState::RootDivisor::kUnknown;
 }
 
 TrainingScope::TrainingScope(const StepState& state) : state_(state), previous_(current_state) {
-  if (previous_ == nullptr) evaluation_end = NextSequence();
   current_state = &state_;
-  left_out_at = 0;
+  TakeLeftOut();
 }
-TrainingScope::~TrainingScope() {
-  if (previous_ == nullptr) evaluation_begin = NextSequence();
-  current_state = previous_;
-}
+TrainingScope::~TrainingScope() { current_state = previous_; }
 
 }  // namespace lockstep

@@ -96,6 +96,10 @@ class StepState {
   const std::optional<LossScaleOptions>& loss_scaling() const;
   // The root gradient of this thread's next Backward was multiplied.
   void SetRootScaled() const;
+  // What is known of what it was divided by: nothing that is a number of samples, or all ranks'.
+  enum class RootDivisor { kUnknown, kNone, kSamplesOfAll };
+  void SetRootDivisor(RootDivisor divisor) const;
+  RootDivisor root_divisor() const;
 
   // The index of these betas in StepValues::corrections. Throws ArgumentError if this step began
   // without them.
@@ -105,6 +109,11 @@ class StepState {
   void SetFirstSample(int64_t index);
   // The same from an i64[1] on the device, which a captured graph reads each time it is launched.
   void SetFirstSample(const Tensor& index);
+  // The index that the first of these was given last in this step; none: it was not called.
+  std::optional<int64_t> first_sample() const;
+  // Whether random numbers were drawn in this step without a call of SetFirstSample, that is, as if
+  // for the step's first sample: wrong if several ranks share the step's samples.
+  bool drew_without_first_sample() const;
   // Reads everything back; synchronises.
   StepValues Read() const;
   // The same without waiting: the values once the work submitted so far is done. Pass it to
@@ -124,7 +133,6 @@ class StepState {
  private:
   friend const StepState* RandomState();
   friend void EndMicroBatch();
-  friend bool DrewWithoutFirstSample();
   friend void CheckBackward(const BackwardCheck&);
   friend uint64_t DistinctSite(uint64_t);
   friend class StepReplay;
@@ -146,8 +154,11 @@ StepValues ToStepValues(HostRead& read);
 // Random operations and batch norm depend on it.
 const StepState* CurrentStepState();
 
+// The same, also under NoGrad.
+const StepState* StepUnderWay();
+
 // Whether there is one, for what behaves differently in training: dropout, batch norm. Where the
-// forward records gradients and there is none, the Backward that follows outside of steps throws.
+// forward records gradients and there is none, a Backward through what is recorded next throws.
 bool InTraining();
 
 // The state of InTraining, for an operation that is about to draw random numbers. Throws
@@ -162,22 +173,18 @@ const StepState* RandomState();
 // sites that it had (core/autograd/step_replay.h).
 uint64_t DistinctSite(uint64_t site);
 
-// Whether random numbers were drawn in this thread's step without a call of SetFirstSample, that
-// is, as if for the step's first sample: wrong if several ranks share the step's samples.
-bool DrewWithoutFirstSample();
-
 // A Backward, as its checks see it.
 struct BackwardCheck {
-  uint64_t first = 0, last = 0;  // the sequence numbers of its nodes
+  bool left_out = false;  // whether what it goes through asked InTraining and found it was not
   std::span<const std::shared_ptr<Leaf>> leaves;
   bool evaluation = false;  // BackwardOptions::evaluation; also of a Backward within another
 };
 
 // Backward calls it before its first node. Throws ArgumentError
-// - within a step, if the graph begins in the evaluation between this step and the previous one; if
-//   a leaf is that of a parameter that no optimizer updates; or if one is a parameter of this
-//   step's optimizer, and the gradients have already been clipped, or the loss scale is missing;
-// - outside of steps, if what it goes through asked InTraining and found it was not.
+// - if something was left out, unless it is on purpose;
+// - within a step, if a leaf is that of a parameter that no optimizer updates; or if one is a
+//   parameter of this step's optimizer, and the gradients have already been clipped, or the loss
+//   scale is missing.
 void CheckBackward(const BackwardCheck& backward);
 
 // The outermost Backward calls it at its end: the next forward begins another micro-batch.

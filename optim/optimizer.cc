@@ -24,8 +24,9 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
            " must be finite and at least 0, got ", value);
 }
 
-Tensor TrainingStep::Root(double gradient) const {
-  return ops::ScaleRoot(Tensor::Full({}, gradient, DType::kF32, state_.device()), state_);
+Tensor TrainingStep::Root(double gradient, DType dtype) const {
+  if (gradient == 1) state_.SetRootDivisor(StepState::RootDivisor::kNone);
+  return ops::ScaleRoot(Tensor::Full({}, gradient, dtype, state_.device()), state_);
 }
 
 namespace {

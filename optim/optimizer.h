@@ -72,10 +72,17 @@ class [[nodiscard]] TrainingStep {
   void SetFirstSample(int64_t index) const { StepState(state_).SetFirstSample(index); }
 
   // The gradient of the loss with respect to itself, times the loss scale where the state has one:
-  // a scalar of f32 on its device, for one Backward.
+  // a scalar of f32 or f64 on its device, for one Backward.
   //   Backward(loss, training.Root());
   // For other tensors there is ops::ScaleRoot (kernels/loss_scale).
-  Tensor Root(double gradient = 1) const;
+  Tensor Root(double gradient = 1, DType dtype = DType::kF32) const;
+
+  // What dist::DataRanks::Backward has seen of the step's micro-batches.
+  struct Samples {
+    int64_t micro_batches = 0, seen = 0;  // of this rank, so far
+    int64_t of_rank = 0, of_all = 0;      // in the whole step
+  };
+  Samples& samples() const { return samples_; }
 
  private:
   friend class Optimizer;
@@ -83,6 +90,7 @@ class [[nodiscard]] TrainingStep {
 
   StepState state_;
   TrainingScope scope_;
+  mutable Samples samples_;
 };
 
 // The loop of a user:

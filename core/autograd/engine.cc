@@ -115,8 +115,10 @@ class BackwardRun {
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
     if (!plan_.nodes.empty()) {
-      CheckBackward({.first = plan_.nodes.back()->sequence(),
-                     .last = plan_.nodes.front()->sequence(),
+      // What was left out last may have no node after it.
+      bool left_out = TakeLeftOut() && NextSequence() == plan_.nodes.front()->sequence() + 1;
+      for (const auto& node : plan_.nodes) left_out |= node->follows_left_out();
+      CheckBackward({.left_out = left_out,
                      .leaves = plan_.leaves,
                      .evaluation = options_.evaluation || InBackward()});
     }
@@ -129,12 +131,15 @@ class BackwardRun {
     const DepthScope depth;
     std::optional<RootGradientScope> root;
     try {
+      if (roots.size() == 1 && roots[0].numel() == 1 && !plan_.default_root_grad) {
+        root.emplace(RootGrad(roots[0], root_grads[0]));  // of a loss
+      }
       for (BackwardObserver* o : observers_) o->OnBegin(plan_);
       for (const auto& leaf : plan_.leaves) {
         if (!leaf->has_hooks()) continue;
         (*hooked_)[leaf.get()] = std::make_unique<Leaf>(leaf->shape(), leaf->grad_dtype());
       }
-      PutRootGrads(roots, root_grads, root);
+      PutRootGrads(roots, root_grads);
       TellReady(-1);
       for (size_t i = 0; i < plan_.nodes.size(); ++i) {
         EndRanges(plan_.nodes[i]->sequence());
@@ -234,15 +239,10 @@ class BackwardRun {
     }
   }
 
-  // Declares the given gradient of a single root with one element, a loss.
-  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
-                    std::optional<RootGradientScope>& declared) {
+  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     for (size_t i = 0; i < roots.size(); ++i) {
       const auto& meta = roots[i].autograd();
       const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
-      if (roots.size() == 1 && grad.numel() == 1 && !plan_.default_root_grad) {
-        declared.emplace(grad);
-      }
       GradSink sink = meta->leaf ? SinkOf(*meta->leaf, *hooked_)
                                  : GradSink(&Buffer(*meta->node, meta->output).grad);
       sink.Put(grad);

@@ -9,13 +9,19 @@ namespace lockstep {
 namespace {
 
 std::atomic<uint64_t> next_sequence{1};
+thread_local bool left_out = false;
 
 }  // namespace
+
+void NoteLeftOut() { left_out = true; }
+bool TakeLeftOut() { return std::exchange(left_out, false); }
 
 uint64_t NextSequence() { return next_sequence.load(std::memory_order_relaxed); }
 
 Node::Node(const char* name)
-    : name_(name), sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+    : name_(name),
+      sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)),
+      follows_left_out_(TakeLeftOut()) {}
 
 Node::~Node() {
   std::vector<std::shared_ptr<Node>> dying;

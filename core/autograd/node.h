@@ -56,6 +56,8 @@ class Node {
   }
   void AddRange(std::shared_ptr<const BackwardRange> range) { ranges_.push_back(std::move(range)); }
   bool released() const { return released_; }
+  // Whether NoteLeftOut was called just before it was made.
+  bool follows_left_out() const { return follows_left_out_; }
 
  private:
   friend class BackwardRun;
@@ -73,7 +75,7 @@ class Node {
   };
   const char* name_;
   uint64_t sequence_;
-  bool released_ = false;
+  bool released_ = false, follows_left_out_;
   std::vector<Edge> inputs_;
   std::vector<OutputInfo> outputs_;
   std::vector<std::shared_ptr<const BackwardRange>> ranges_;
@@ -91,6 +93,12 @@ struct AutogradMeta {
 
 // A lower bound of the sequence number of any thread's next node.
 uint64_t NextSequence();
+
+// A forward has left out what belongs to training (InTraining of core/step_state.h): the next node
+// of this thread, which belongs to the same forward, remembers it. TakeLeftOut forgets it, and
+// returns whether it was noted since the last node.
+void NoteLeftOut();
+bool TakeLeftOut();
 
 // True if recording is on and any of the tensors requires a gradient (undefined ones do not).
 bool NeedsGrad(std::initializer_list<const Tensor*> inputs);

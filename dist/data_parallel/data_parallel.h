@@ -17,7 +17,7 @@ namespace lockstep::dist {
 //   DataParallel parallel(group, model);                       // after Materialize
 //   ... this rank's share of the samples (data/distributed_sampler.h) ...
 //   auto training = BeginStep(.., {.first_sample = of this rank});   // dropout draws by it
-//   Backward(loss, 1 / (samples of all ranks));                // sums, not means
+//   parallel.Backward(loss, samples, training);                // loss: the sum over `samples`
 //   ... clipping, optimizer and ZeroGrad as before: all ranks do the same ...
 //   if (parallel.is_main()) print, save                        // names are those of one process;
 //                                                              // in a dist::Pause if it takes long

@@ -2,7 +2,10 @@
 
 #include <exception>
 
+#include "core/autograd/engine.h"
+#include "core/step_state.h"
 #include "dist/groups/agreement.h"
+#include "optim/optimizer.h"
 
 namespace lockstep::dist {
 
@@ -21,6 +24,41 @@ void DataRanks::LeaveControl(ProcessGroup* other) noexcept {
     } catch (...) {  // the others learn of it; it does not matter to a rank that leaves
     }
   }
+}
+
+double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::TrainingStep& training,
+                           std::optional<int64_t> of_step) {
+  optim::TrainingStep::Samples& step = training.samples();
+  const int64_t planned = std::ssize(micro_order());
+  LS_CHECK(step.micro_batches < planned, "Backward ", step.micro_batches + 1,
+           " of this step, but it was planned with ", planned,
+           " of this rank: say how many "
+           "micro-batches a step has on all ranks together where ",
+           "the ranks are set up, as in\n"
+           "  dist::DataParallel parallel(group.get(), model, {.micro_batches = ",
+           size(), " * (micro-batches of each rank)});");
+  LS_CHECK(samples >= 0, "a micro-batch of ", samples, " samples");
+  const int64_t of_rank = of_step.value_or(samples * planned);
+  const bool is_last = ++step.micro_batches == planned;
+  step.seen += samples;
+  if (step.micro_batches == 1) {
+    step.of_rank = of_rank;
+    step.of_all = Sum(of_rank);
+    LS_CHECK(step.of_all > 0, "the step has no samples on any rank");
+  }
+  LS_CHECK(of_rank == step.of_rank && (!is_last || step.seen == of_rank), "micro-batch ",
+           step.micro_batches, " of ", planned, " has ", samples, " samples, which makes ",
+           step.seen, ", but in the whole step this rank was to have ", step.of_rank,
+           ": where micro-batches have different numbers of samples, give their sum with each:\n"
+           "  parallel.Backward(loss, samples, training, samples_of_all_my_micro_batches);");
+  BeginMicroBatch(is_last);
+  const auto divisor = static_cast<double>(step.of_all);
+  const Tensor root = training.Root(1 / divisor, AccumulationDType(loss.dtype()));
+  if (const StepState* const state = StepUnderWay()) {
+    state->SetRootDivisor(StepState::RootDivisor::kSamplesOfAll);
+  }
+  lockstep::Backward(loss, root.To(loss.dtype()).View(loss.shape()));
+  return divisor;
 }
 
 std::vector<std::vector<double>> DataRanks::Gather(std::span<const double> values) {

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dist/data_parallel/bucket_lanes.h"
 #include "dist/process_group.h"
+
+namespace lockstep::optim {
+class TrainingStep;
+}
 
 namespace lockstep::dist {
 
@@ -26,7 +31,22 @@ class DataRanks {
   // must compute them.
   virtual const std::vector<int64_t>& micro_order() const = 0;
   virtual int64_t micro_batches() const = 0;
-  // To be called before the backward of each micro-batch: whether it is the step's last.
+  // Backward of one of this rank's micro-batches, once for each of micro_order(). `loss`: the sum
+  // of the losses of its samples (or tokens), of one element; `samples`: how many these are. The
+  // step's gradient is then that of the mean over the samples of all its micro-batches, on all
+  // ranks; their number is returned, and is the same for all micro-batches of the step.
+  //   loss_sum += loss.Item() / parallel.Backward(loss, samples, training);
+  // Where this rank's micro-batches have different numbers of samples, `of_step` is their sum, to
+  // be given with each. Where the reducer's bits do not depend on the ranks, nor do these: 1 /
+  // (samples of all) enters at the root gradient, and is known before the first backward.
+  //
+  // Collective in the step's first micro-batch. `training`: what BeginStep returned. Throws
+  // ArgumentError if the numbers do not fit each other, or if the step has more micro-batches than
+  // micro_order(); and what lockstep::Backward throws.
+  double Backward(const Tensor& loss, int64_t samples, const optim::TrainingStep& training,
+                  std::optional<int64_t> of_step = {});
+  // For loops that call lockstep::Backward with a root gradient of their own, 1 / (samples of all
+  // ranks): to be called before the backward of each micro-batch; whether it is the step's last.
   virtual void BeginMicroBatch(bool last) = 0;
   // The communication of the step's gradients.
   virtual const CommunicationTimes& times() const = 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/root_gradient.h"
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
@@ -46,17 +47,77 @@ bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks) {
   return options.sum == GradientSum::kOrdered && std::max(options.micro_batches, ranks) > 1;
 }
 
-void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks) {
-  LS_CHECK(
-      !plan.default_root_grad, "gradients are summed over the ", ranks,
-      " ranks, so the gradient of a mean would be ", ranks,
-      " times too large: make the loss a sum, and divide by the samples (or tokens) of all ranks "
-      "at its root:\n"
-      "  Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks, DType::kF32, device));");
-  LS_CHECK(!DrewWithoutFirstSample(), "rank ", rank, " drew the same dropout masks as the ",
+namespace {
+
+constexpr char kBeginMicroBatch[] =
+    "before the backward of each micro-batch, write\n"
+    "  parallel.BeginMicroBatch(/*last=*/micro == parallel.micro_order().back());\n"
+    "which parallel.Backward does by itself; and say how many micro-batches a step has on all "
+    "ranks "
+    "together: DataParallel parallel(group, model, {.micro_batches = ...})";
+
+// Whether the loss is divided by as many samples as this rank has by itself: its first one, where
+// that was given, tells how many each rank has.
+bool DividesByOwnSamples(const StepState& step, int rank, std::span<const int64_t> micro_order) {
+  const Tensor root = RootGradient();
+  const auto first = static_cast<double>(step.first_sample().value_or(0));
+  if (first == 0 || micro_order.empty() || !root.defined()) return false;
+  const double scale = step.loss_scaling() ? step.Read().loss_scale.scale : 1;
+  const auto are = [&](double times, auto number) {
+    const auto n = static_cast<double>(number);
+    return std::abs(root.Item() / scale * first * times - n) < 1e-4 * n;
+  };
+  return are(1, rank) || are(static_cast<double>(micro_order.size()), micro_order.front());
+}
+
+}  // namespace
+
+void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks,
+                 std::span<const int64_t> micro_order, bool is_first) {
+  using Divisor = StepState::RootDivisor;
+  const StepState* const step = StepUnderWay();
+  const Divisor divisor = step ? step->root_divisor() : Divisor::kUnknown;
+  const bool is_mean = plan.default_root_grad || divisor == Divisor::kNone ||
+                       (is_first && step && divisor == Divisor::kUnknown &&
+                        DividesByOwnSamples(*step, rank, micro_order));
+  LS_CHECK(!is_mean, "gradients are summed over the ", ranks, " ranks, so that of a mean over ",
+           "the samples of rank ", rank, " is ", ranks,
+           " times too large: make the loss a sum, "
+           "and write\n"
+           "  parallel.Backward(loss, samples, training);\n"
+           "where `samples` are those of the loss and `training` is what BeginStep returned: it "
+           "divides by the samples (or tokens) of all ranks");
+  LS_CHECK(!step || !step->drew_without_first_sample(), "rank ", rank,
+           " drew the same dropout masks as the ",
            "other ranks: say which samples of the step it has, as in\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
            "                                            {.first_sample = rank * batch_size});");
+}
+
+void ThrowHasGradient(const Parameter& parameter, const std::string& how) {
+  const StepState* const step = StepUnderWay();
+  const StepUpdater* const updater = step ? step->updater() : nullptr;
+  // BeginStep has found no gradients of the step's optimizer.
+  const bool in_step = updater && step->phase() != StepPhase::kUpdated &&
+                       std::ranges::any_of(updater->parameters(),
+                                           [&](const auto& p) { return p.get() == &parameter; });
+  throw ArgumentError(
+      in_step ? StrCat("a further Backward in this step, whose gradients ('", parameter.name(),
+                       "') have been summed over the ranks already: ", how)
+              : StrCat("the parameter '", parameter.name(),
+                       "' already has a gradient at the start of the step: call ZeroGrad after "
+                       "each update, and before making the model data parallel. Or, if this is a "
+                       "further micro-batch of the step, ",
+                       how));
+}
+
+void CheckTrainable(const Parameter& parameter, bool was_trainable, const char* what) {
+  LS_CHECK(parameter.trainable() == was_trainable, "the parameter '", parameter.name(), "' was ",
+           was_trainable ? "frozen" : "made trainable", " after ", what, " was made, which ",
+           was_trainable ? "sums" : "does not sum",
+           " its gradient over the ranks. On every rank, before ", what, " is made, write\n",
+           "  parameter->SetTrainable(", was_trainable ? "false" : "true", ");\n", "or make ", what,
+           " and the optimizer anew after it");
 }
 
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
@@ -66,7 +127,7 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
                         : parameters.empty() ? kCpu
                                              : parameters[0]->device();
   for (auto& p : parameters) {
-    if (p->trainable()) parameters_.push_back(std::move(p));
+    (p->trainable() ? parameters_ : frozen_).push_back(std::move(p));
   }
   LS_CHECK(!parameters_.empty() || options_.is_part, "a Reducer needs a trainable parameter");
   for (const auto& p : parameters_) {
@@ -98,10 +159,13 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
     index_[&parameters_[p]->leaf()] = p;
     parameters_[p]->leaf().AddObserver(this);
   }
+  for (const auto& p : frozen_) p->leaf().AddObserver(this);
 }
 
 Reducer::~Reducer() {
-  for (const auto& p : parameters_) p->leaf().RemoveObserver(this);
+  for (const Parameters* all : {&parameters_, &frozen_}) {
+    for (const auto& p : *all) p->leaf().RemoveObserver(this);
+  }
 }
 
 // ---- The plan ----
@@ -150,20 +214,25 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
 void Reducer::CheckBegin() const {
   LS_CHECK(!in_backward_,
            "backward was called within another backward through parameters of the same Reducer");
+  for (const auto& p : parameters_) CheckTrainable(*p, true, "DataParallel");
+  for (const auto& p : frozen_) CheckTrainable(*p, false, "DataParallel");
+  if (micro_ == 0 && options_.tied) options_.tied->Clear();  // of a step that failed
+  const auto with_gradient =
+      std::ranges::find_if(parameters_, [](const auto& p) { return p->grad().defined(); });
+  if (micro_ > 0) {
+    LS_CHECK(with_gradient != parameters_.end(), "what ", micro_,
+             " backwards of the step before gave was never summed over the ranks, which have made "
+             "different updates, if any: ",
+             kBeginMicroBatch);
+  } else if (with_gradient != parameters_.end()) {
+    ThrowHasGradient(**with_gradient, kBeginMicroBatch);
+  }
   if (plan_) {
     const int64_t planned = std::ssize(micro_order_);
     LS_CHECK(micro_ < planned && (no_sync_ == 0) == (micro_ == planned - 1),
              "the ordered sum was planned for ", planned,
              " backwards per step, all but the last under NoSync; backward ", micro_ + 1,
-             " of this ", "step is ", no_sync_ > 0 ? "" : "not ", "under NoSync");
-  }
-  if (micro_ > 0) return;
-  if (options_.tied) options_.tied->Clear();  // of a step that failed
-  for (const auto& p : parameters_) {
-    LS_CHECK(
-        !p->grad().defined(), "the parameter '", p->name(),
-        "' already has a gradient at the start of the step: call ZeroGrad after each update, and "
-        "before making the model data parallel");
+             " of this step is ", no_sync_ > 0 ? "" : "not ", "under NoSync: ", kBeginMicroBatch);
   }
 }
 
@@ -180,7 +249,7 @@ void Reducer::BeginMicroStep() {
 void Reducer::OnBegin(const BackwardPlan& plan) {
   if (parameters_.empty()) return;
   CheckBegin();
-  if (ranks() > 1) CheckShares(plan, group_->rank(), ranks());
+  if (ranks() > 1) CheckShares(plan, group_->rank(), ranks(), micro_order_, !buckets_);
   if (!buckets_) MakePlan(plan);
   BeginMicroStep();
   std::vector<bool> in_plan(parameters_.size(), false);

@@ -56,8 +56,15 @@ struct ReducerOptions {
 bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks);
 
 // Called as a backward begins: refuses what is right in one process but silently wrong where the
-// gradients of several ranks are summed. Throws ArgumentError.
-void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks);
+// gradients of several ranks are summed. `is_first`: of the first step, in which root gradients are
+// read from the device; `micro_order`: as of DataRanks. Throws ArgumentError.
+void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks,
+                 std::span<const int64_t> micro_order, bool is_first);
+// Throws ArgumentError, since a parameter has a gradient as a step begins: ZeroGrad was forgotten,
+// or this is a further micro-batch of the step. `how` says how a loop tells of these.
+[[noreturn]] void ThrowHasGradient(const Parameter& parameter, const std::string& how);
+// Throws ArgumentError where a parameter is not as trainable as it was when `what` was made.
+void CheckTrainable(const Parameter& parameter, bool was_trainable, const char* what);
 
 // Collective: "rank 1 ('h.0.mlp.c_fc.weight')" for each rank that names a parameter, by its index;
 // -1: none.
@@ -84,10 +91,11 @@ int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device);
 // logarithm of their number (but see AssignSubtrees).
 class Reducer : public BackwardObserver {
  public:
-  // Observes the trainable parameters, which must be materialised on the group's device. A null
-  // group means a single rank. The group must outlive the reducer, and nothing else may call it
-  // while a backward runs. Collective, as is the destructor: lanes have duplicates of the group,
-  // and a rank that ends while others continue is named by them at once. Throws ArgumentError.
+  // Sums the gradients of the trainable parameters, which must be materialised on the group's
+  // device. A null group means a single rank. The group must outlive the reducer, and nothing else
+  // may call it while a backward runs. Collective, as is the destructor: lanes have duplicates of
+  // the group, and a rank that ends while others continue is named by them at once. Throws
+  // ArgumentError.
   Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
           ReducerOptions options);
   ~Reducer() override;
@@ -171,7 +179,7 @@ class Reducer : public BackwardObserver {
   void Reset();
 
   ProcessGroup* const group_;
-  Parameters parameters_;
+  Parameters parameters_, frozen_;
   ReducerOptions options_;
   std::shared_ptr<const FixedOrderPlan> plan_;  // null: kFast
   std::vector<int64_t> micro_order_;

@@ -239,7 +239,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
 
   // State of the current step.
   int64_t micro_ = 0;
-  bool in_backward_ = false;
+  bool in_backward_ = false, has_summed_ = false;  // the latter: in any step
   std::unordered_map<const Leaf*, Unit*> unit_of_;
   size_t unlaunched_ = 0;   // sums begin with the last unit; those before this one have not begun
   Unit* summed_ = nullptr;  // its sum is under way

@@ -12,22 +12,20 @@ namespace lockstep::dist {
 
 void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   LS_CHECK(!in_backward_, "backward was called within another backward through a sharded model");
-  if (size() > 1) CheckShares(plan, rank(), size());
+  if (size() > 1) CheckShares(plan, rank(), size(), micro_order_, !has_summed_);
   for (const Unit& unit : units_) {
     const Parameter* const p = unit.is_summed() ? unit.memory->WithGradient() : nullptr;
-    LS_CHECK(p == nullptr, "the parameter '", p->name(),
-             "' already has a gradient at the start of the step: call ZeroGrad after each update. "
-             "A step has ",
-             micro_order_.size(), " micro-batches on this rank (ShardOptions::micro_batches)");
+    if (p == nullptr) continue;
+    ThrowHasGradient(
+        *p, StrCat("it was planned with ", micro_order_.size(),
+                   " micro-batches of this rank: say how many it has on all ranks together:\n"
+                   "  FullyShard parallel(group, model, {.micro_batches = ...});"));
   }
   // The engine has only seen the leaves of the whole weights, which no optimizer knows.
   for (const auto& p : parameters_) {
     const std::shared_ptr<Leaf> leaf(std::shared_ptr<void>(), &p->leaf());
     if (!p->trainable() || plan.nodes.empty()) continue;
-    CheckBackward({.first = plan.nodes.back()->sequence(),
-                   .last = plan.nodes.front()->sequence(),
-                   .leaves = std::span(&leaf, 1),
-                   .evaluation = true});  // the engine has checked that
+    CheckBackward({.leaves = std::span(&leaf, 1)});
     break;
   }
   std::unordered_set<const Leaf*> in_plan;
@@ -164,6 +162,7 @@ void FullyShard::OnEnd() {
     return;
   }
   times_ = lanes_->Finish();
+  has_summed_ = true;
   if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
   if (experts_ && experts_->gather && experts_->gather->device().is_cuda()) {
     experts_->gather->CheckInStep();

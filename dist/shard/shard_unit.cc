@@ -6,6 +6,7 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/data_parallel/gradient_buckets.h"
+#include "dist/data_parallel/reducer.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {
@@ -125,9 +126,6 @@ void ShardUnit::Build() {
              p->part().Describe(),
              ": give the module of one of them a unit of its own (ShardOptions::unit), or make the "
              "model FullyShard after Materialize");
-    LS_CHECK(p->trainable() == trainable_, "the parameter '", p->name(),
-             "' was made trainable, or frozen, after the model was sharded: call SetTrainable "
-             "before");
     (void)SumDType(*p);  // throws where the user asked for another
   }
   const int64_t bytes = layout_->numel() * SizeOf(first.dtype());
@@ -167,6 +165,7 @@ WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
     BuildApart();
     return nullptr;
   }
+  for (const auto& p : parameters_) CheckTrainable(*p, trainable_, "FullyShard");
   Build();
   if (IsCurrent()) return nullptr;
   {

@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
       const Tensor targets = Tensor::FromVector<int32_t>(batch.targets, {kRows, kLength});
       training.SetFirstSample(micro * kRows);
       const Tensor sum = model.Loss(ids, targets);
-      Backward(sum, Tensor::Full({}, 1 / kTokens, DType::kF32));
+      Backward(sum, training.Root(1 / kTokens));
       loss += sum.Item() / kTokens;
     }
     optim::ClipGradNorm(adamw.parameters(), 1.0, state);

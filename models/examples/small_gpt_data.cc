@@ -9,7 +9,6 @@ using namespace lockstep;
 
 int main(int argc, char** argv) try {
   constexpr int64_t kSteps = 40, kMicroBatches = 4, kRows = 4, kLength = 32;
-  constexpr double kTokens = kMicroBatches * kRows * kLength;             // of a step
   const data::Dataset text = data::OpenDataset({.block_size = kLength});  // the embedded corpus
   const models::GptConfig config{.vocab_size = text.vocab_size,
                                  .block_size = kLength,
@@ -40,10 +39,8 @@ int main(int argc, char** argv) try {
       const Tensor ids = Tensor::FromVector<int32_t>(batch.inputs, {kRows, kLength});
       const Tensor targets = Tensor::FromVector<int32_t>(batch.targets, {kRows, kLength});
       training.SetFirstSample(micro * kRows);
-      parallel.BeginMicroBatch(micro == parallel.micro_order().back());
       const Tensor sum = model.Loss(ids, targets);
-      Backward(sum, Tensor::Full({}, 1 / kTokens, DType::kF32));
-      loss += sum.Item() / kTokens;
+      loss += sum.Item() / parallel.Backward(sum, kRows * kLength, training);
     }
     optim::ClipGradNorm(adamw.parameters(), 1.0, state);
     adamw.Step(state);

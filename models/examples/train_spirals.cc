@@ -31,7 +31,7 @@ int main(int argc, char** argv) try {
       const examples::Points batch = examples::Pick(all, order, i, n);
       const auto training = adamw.BeginStep(state, step, lr(step));
       const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
-      Backward(loss, Tensor::Full({}, 1.0 / static_cast<double>(n), DType::kF32));
+      Backward(loss, training.Root(1.0 / static_cast<double>(n)));
       optim::ClipGradNorm(model.Parameters(), 1.0, state);
       adamw.Step(state);
       adamw.ZeroGrad();

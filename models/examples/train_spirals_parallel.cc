@@ -36,8 +36,7 @@ int main(int argc, char** argv) try {
       const auto training =
           adamw.BeginStep(state, step, lr(step), {.first_sample = parallel.rank() * n});
       const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
-      const auto samples = static_cast<double>(n * parallel.size());
-      Backward(loss, Tensor::Full({}, 1.0 / samples, DType::kF32));
+      parallel.Backward(loss, n, training);  // divides by the samples of all ranks
       optim::ClipGradNorm(model.Parameters(), 1.0, state);
       adamw.Step(state);
       adamw.ZeroGrad();

@@ -68,24 +68,21 @@ int main(int argc, char** argv) try {
 
   const data::Sampler sampler(data::Order::kShuffled, /*seed=*/1, text.train->size(), kLength);
   data::Loader loader(text.train, sampler, {kRows, kMicroBatches, parallel.micro_order()}, step);
-  constexpr double kTokens = kMicroBatches * kRows * kLength;
   for (; step < steps; ++step) {
     const auto training = adamw.BeginStep(state, step, lr(step));
-    double loss_sum = 0;
+    double loss = 0;
     for (const int64_t micro : parallel.micro_order()) {
       const data::Batch& batch = loader.Next();
       const Tensor ids = Tensor::FromVector<int32_t>(batch.inputs, {kRows, kLength});
       const Tensor targets = Tensor::FromVector<int32_t>(batch.targets, {kRows, kLength});
       training.SetFirstSample(micro * kRows);
-      parallel.BeginMicroBatch(micro == parallel.micro_order().back());
       const Tensor sum = model(ids, targets);
-      Backward(sum, Tensor::Full({}, 1 / kTokens, DType::kF32));
-      loss_sum += sum.Item();
+      loss += sum.Item() / parallel.Backward(sum, kRows * kLength, training);
     }
     optim::ClipGradNorm(adamw.parameters(), 1.0, state);
     adamw.Step(state);
     adamw.ZeroGrad();
-    const double loss = parallel.Sum(loss_sum) / kTokens;
+    loss = parallel.Sum(loss);
     const bool last = step + 1 == steps;
     if (parallel.is_main() && (step % 20 == 0 || last)) {
       std::printf("step %3d  loss %.4f\n", static_cast<int>(step), loss);

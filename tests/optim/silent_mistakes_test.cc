@@ -195,6 +195,50 @@ TEST(LoopWithoutAStep, OfAFunction) {
               HasSubstr("in evaluation mode"));
 }
 
+// What was evaluated elsewhere says nothing of this loss: another model's forward that recorded, in
+// or out of steps, before, between or after the parts of the graph that Backward goes through.
+TEST(LoopWithoutAStep, OtherModelsMayBeEvaluated) {
+  nn::Dropout dropout(0.5);
+  Tensor v = Noise({8}, 1), w = Noise({8}, 2);
+  v.SetRequiresGrad();
+  w.SetRequiresGrad();
+  const auto evaluate = [&] { (void)ops::Sum(dropout(v * v)).Item(); };
+  evaluate();
+  Backward(ops::Sum(w * w));
+  const Tensor part = w * w;
+  evaluate();
+  Backward(ops::Sum(part * w));
+  const Tensor loss = ops::Sum(w * w);
+  evaluate();
+  Backward(loss);
+  EXPECT_THAT(MessageOf([&] { Backward(ops::Sum(dropout(v * v))); }),
+              HasSubstr("in evaluation mode"));
+  Backward(ops::Sum(w * w));
+  // The other way round: what a model without dropout did before evaluation is not forgotten.
+  const Tensor evaluated = ops::Sum(dropout(v * v));
+  Backward(ops::Sum(w * w));
+  EXPECT_THAT(MessageOf([&] { Backward(evaluated); }), HasSubstr("in evaluation mode"));
+}
+
+// A forward ahead of its step is right where nothing in it depends on there being one.
+TEST(LoopWithoutAStep, AForwardBeforeItsStepMayHaveNoDropout) {
+  Sgd sgd(OneParameter());
+  StepState state(kCpu, 1);
+  nn::Dropout dropout(0.5);
+  const Tensor& w = sgd.parameters()[0]->value();
+  for (int64_t step = 0; step < 2; ++step) {
+    (void)ops::Sum(dropout(w * w)).Item();  // an evaluation
+    const Tensor loss = ops::Sum(w * w), evaluated = ops::Sum(dropout(w * w));
+    const auto training = sgd.BeginStep(state, step, 0.1);
+    EXPECT_THAT(MessageOf([&] { Backward(evaluated); }),
+                HasSubstr("the forward ran before BeginStep, in evaluation mode"));
+    Backward(loss);
+    Backward(evaluated, {}, {.evaluation = true});
+    sgd.Step(state);
+    sgd.ZeroGrad();
+  }
+}
+
 // ---- Updates that are left out ----
 
 TEST(SkippedUpdates, AreWarnedOf) {
