@@ -15,7 +15,9 @@ Tensor Rotary::operator()(Tensor x, int64_t rotated, int64_t first_position,
                           const Tensor& positions) {
   LS_CHECK(x.defined() && x.ndim() >= 2, "Rotary takes [B, T, N * D], got ", x.Describe());
   const DType wide = AccumulationDType(x.dtype());
-  const Tensor table = Table(first_position + x.dim(1), wide, x.device());
+  // Only the rows that it needs, of a table that may have grown when this is recomputed.
+  const int64_t rows = first_position + x.dim(1);
+  const Tensor table = Table(rows, wide, x.device()).Slice(0, 0, rows);
   return ops::RotaryEmbedding(std::move(x), table, rotated, first_position, positions);
 }
 

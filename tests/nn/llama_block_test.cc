@@ -5,8 +5,10 @@
 
 #include <cmath>
 
+#include "kernels/binary/binary.h"
 #include "nn/attention/causal_self_attention.h"
 #include "nn/layer_norm.h"
+#include "nn/recompute.h"
 #include "nn/residual_norm.h"
 #include "nn/rms_norm.h"
 #include "nn/rotary.h"
@@ -284,6 +286,25 @@ TEST(RotaryTest, GrowsWithoutChangingItsRowsAndFollowsTheDType) {
   }
   const std::vector<float> narrow = used(x.To(DType::kF32), 1).ToVector<float>();
   for (size_t i = 0; i < narrow.size(); ++i) EXPECT_NEAR(narrow[i], whole[i], 1e-6);
+}
+
+// As the chunks of a sequence do that context-parallel ranks share.
+TEST(RotaryTest, GrowsWithinAModuleThatIsRecomputed) {
+  class TwoPlaces : public Layer {
+    Tensor Forward(const Tensor& x) override {
+      return ops::Add(rotary_(x, 1), rotary_(x, 1, /*first_position=*/100));
+    }
+    Rotary rotary_{kHead, {.theta = kTheta}};
+  };
+  const auto gradient = [](bool recompute) {
+    std::shared_ptr<Layer> layer = std::make_shared<TwoPlaces>();
+    if (recompute) layer = Recompute(layer);
+    Tensor x = RandomTensor({1, 3, kHead}, 5);
+    x.SetRequiresGrad();
+    Backward((*layer)(x), RandomTensor({1, 3, kHead}, 6));
+    return x.grad().ToVector<double>();
+  };
+  EXPECT_EQ(gradient(true), gradient(false));
 }
 
 // ---- Norms as modules. ----
