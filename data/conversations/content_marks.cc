@@ -103,8 +103,7 @@ std::string* NameOfLastCall(Json& message) {
 Json WithMarks(Json messages, const Marks& marks, const std::vector<bool>& wanted) {
   for (size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
-    std::string* end =
-        message.contains("tool_calls") ? NameOfLastCall(message) : TextOf(message, false);
+    std::string* end = CallsTools(message) ? NameOfLastCall(message) : TextOf(message, false);
     if (wanted[2 * i + 1] && end != nullptr) MarkEnd(marks.Mark(2 * i + 1), end);
     std::string* begin = TextOf(message, true);
     if (wanted[2 * i] && begin != nullptr) MarkBegin(marks.Mark(2 * i), begin);

@@ -123,8 +123,9 @@ void AliasReasoning(Json* message) {
 // there must be one.
 bool SettleContent(Json* message, const std::string& role, const char* key,
                    const std::string& where) {
-  const bool calls = role == "assistant" && message->contains("tool_calls");
-  if (calls && !((*message)["tool_calls"].is_array() && !(*message)["tool_calls"].empty())) {
+  const bool calls = CallsTools(*message);
+  if (role == "assistant" && message->contains("tool_calls") &&
+      !(*message)["tool_calls"].is_array()) {
     throw InputError(StrCat(where, ": \"tool_calls\" must be a list of calls"));
   }
   if (message->contains("content")) {
@@ -235,6 +236,11 @@ void Finish(const Json& row, Conversation* conversation) {
 }
 
 }  // namespace
+
+bool CallsTools(const Json& message) {
+  return message["role"] == "assistant" && message.contains("tool_calls") &&
+         !message["tool_calls"].empty();
+}
 
 Json ParseRow(std::string_view line, const std::string& place) {
   const auto fail = [&](const std::string& what) { Fail(place, what); };

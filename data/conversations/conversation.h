@@ -29,6 +29,9 @@ struct Conversation {
   std::string place;  // "chat.jsonl:17", for messages
 };
 
+// Whether a message has calls of tools, which may be all that it says.
+bool CallsTools(const nlohmann::ordered_json& message);
+
 // The object that a line of JSONL, well-formed UTF-8, consists of, with its keys in their order.
 // Throws InputError that begins with `place` for what is no object, nested deeper than 100 levels,
 // or has a key twice.

@@ -32,7 +32,7 @@ std::optional<int64_t> BeginOf(const ChatTemplate& chat_template, const Conversa
     const Json& before = conversation.messages[message - 1];
     const std::string key = before["role"].get<std::string>() + SpaceAtEnd(before);
     // A call's arguments stand between its name and the end of the message.
-    const auto known = before.contains("tool_calls") ? after->end() : after->find(key);
+    const auto known = CallsTools(before) ? after->end() : after->find(key);
     const std::optional<std::string> prompt =
         known != after->end()
             ? known->second
@@ -120,7 +120,7 @@ void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
                   "{% generation %} and {% endgeneration %} around what the assistant writes in ",
                   "the template (--data.chat_template=FILE)"));
     }
-    const bool calls = conversation.messages[i].contains("tool_calls");
+    const bool calls = CallsTools(conversation.messages[i]);
     const int64_t token_end = EndOf(rendered->text, *end, !calls, control);
     if (token_end < 0) FailWithoutEnd(chat_template, conversation, i);
     rendered->answers.push_back({*begin, token_end});

@@ -72,6 +72,8 @@ class Rows:
         message = {"role": "assistant", "content": self.content()}
         for key in self.random.sample(REASONING, self.random.randint(1, 3)) if self.maybe(0.3) else []:
             message[key] = self.random.choice(["hm", "a\nb ", "", None, self.text()])
+        if self.maybe(0.05):
+            message[self.random.choice(["tool_calls", "name"])] = self.random.choice([[], None])
         if self.maybe(0.1):
             message[self.random.choice(["train", "weight"])] = self.random.choice([0, 1])
         return message

@@ -308,9 +308,9 @@ TEST_F(Conversations, LongConversationsFollowTheRule) {
 TEST_F(Conversations, RowsWithEmptyMessagesAreCountedAndLeftOut) {
   WriteText(path_, R"({"prompt":"Hi","completion":"Hello"})"
                    "\n"
-                   R"({"prompt":"Hi","completion":""})"
+                   R"({"prompt":"Hi","completion":"\n\n"})"
                    "\n"
-                   R"({"instruction":"","input":"","output":"A"})"
+                   R"({"instruction":"","input":"","output":"A \ud800"})"
                    "\n"
                    R"({"messages":[{"role":"system","content":""},{"role":"user","content":"a"},)"
                    R"({"role":"assistant","content":"b"}]})");
@@ -318,7 +318,8 @@ TEST_F(Conversations, RowsWithEmptyMessagesAreCountedAndLeftOut) {
   EXPECT_EQ(data.counts.conversations, 2);
   EXPECT_EQ(data.counts.empty, 2);
   EXPECT_THAT(data.dataset.note,
-              HasSubstr("; 2 left out because of an empty message (the first: " + path_ + ":2)"));
+              HasSubstr("; 2 left out because of an empty message (the first: " + path_ + ":2)" +
+                        "; 1 malformed parts of UTF-8 became U+FFFD"));
   WriteText(path_, R"({"prompt":"Hi","completion":""})");
   EXPECT_THAT(ErrorOf(), HasSubstr("0 conversations are left, and without 1 with an empty"));
 }
@@ -340,6 +341,28 @@ TEST_F(Conversations, TheTokenizerCarriesTheTemplate) {
   EXPECT_EQ(again.tokenizer->ConfigJson(), dataset.tokenizer->ConfigJson());
   chat_.chat_template = TestData("chat_templates/qwen2_5.jinja");
   EXPECT_NE(Open().dataset.fingerprint, dataset.fingerprint);
+}
+
+TEST_F(Conversations, RowsWithToolsTakeTheirTemplateAlsoFromACheckpoint) {
+  WriteText(path_, R"({"prompt":"Hi","completion":"A","tools":[{"name":"f"}]})"
+                   "\n"
+                   R"({"prompt":"Hi","completion":"B"})");
+  MakeDirectories(folder_ + "/additional_chat_templates");
+  WriteText(folder_ + "/additional_chat_templates/tool_use.jinja",
+            "{% for m in messages %}{{ tools | tojson }}{{ m.content }}<|im_end|>{% endfor %}");
+  const Dataset dataset = Open().dataset;
+  const std::string checkpoint = folder_ + "/checkpoint";
+  MakeDirectories(checkpoint);
+  WriteText(checkpoint + "/tokenizer.json", dataset.tokenizer->ToJson());
+  WriteText(checkpoint + "/tokenizer_config.json", dataset.tokenizer->ConfigJson());
+  options_.tokenizer = checkpoint;
+  chat_.folders = {checkpoint};
+  const Dataset again = Open().dataset;
+  EXPECT_EQ(again.fingerprint, dataset.fingerprint);
+  EXPECT_EQ(again.tokenizer->ConfigJson(), dataset.tokenizer->ConfigJson());
+  const auto row = [&] { return ShowRow(*again.train, *again.tokenizer, 0, 64, "(", ")"); };
+  EXPECT_THAT(row(), HasSubstr(R"([{"name": "f"}]Hi<|im_end|>([{"name": "f"}]A<|im_end|>))"));
+  EXPECT_THAT(row(), HasSubstr("<|im_start|>assistant\n(B<|im_end|>)"));
 }
 
 TEST_F(Conversations, ShowsARowWithItsMask) {

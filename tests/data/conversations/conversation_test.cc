@@ -124,6 +124,16 @@ TEST(Conversation, MarksSayWhatIsLearnt) {
               ElementsAre(false, false, false, true));
 }
 
+// Templates see that there are none, as in transformers.
+TEST(Conversation, ListsOfCallsAndToolsMayBeEmpty) {
+  const Conversation conversation =
+      Read(R"({"messages":[{"role":"assistant","content":"A","tool_calls":[]}],"tools":[]})");
+  EXPECT_EQ(conversation.messages.dump(),
+            R"([{"role":"assistant","content":"A","tool_calls":[]}])");
+  EXPECT_EQ(conversation.variables.dump(), R"({"tools":[]})");
+  EXPECT_TRUE(Read(R"({"messages":[{"role":"assistant","content":" ","tool_calls":[]}]})").empty);
+}
+
 // Such rows are left out, and are no reason to stop.
 TEST(Conversation, SaysWhetherAMessageIsEmpty) {
   const auto message = [](const std::string& text) {
@@ -210,6 +220,7 @@ TEST(Conversation, ErrorsSayWhatAndWhere) {
   message(R"({"role":"assistant","content":5})", "must be a text or a list of parts, not number");
   message(R"({"role":"assistant","content":"A","weight":0.5})", "must be true or false, 1 or 0");
   message(R"({"role":"user","content":"A","train":true})", "only what the assistant writes");
+  message(R"({"role":"assistant","tool_calls":[]})", "has no \"content\"");
   message(R"({"role":"assistant","tool_calls":{}})", "\"tool_calls\" must be a list of calls");
   says(R"({"instruction":"Q","output":5})", "\"output\" must be a text");
   says(R"({"instruction":"Q","input":5,"output":"A"})", "\"input\" must be a text");
