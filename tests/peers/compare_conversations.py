@@ -30,7 +30,7 @@ except ImportError as missing:
 warnings.filterwarnings("ignore")
 
 WORDS = ["Hi", "2+2", "naïve", "日本", "🙂", "cafe\u0301", "{{ x }}", "\"q\"", "\\n", "a\nb", "1. x", "</s>", "user\n", "é",
-         "<think>", "</think>", "<tool_response>", "\ud800", "%}"]
+         "<think>", "</think>", "<tool_response>", "%}"]
 SPACES = ["", "", "", "", " ", "\n", "\n\n", "\t", "\u3000", "\u00a0"]
 BLANK = ["", " ", "\n\n", "\u3000", None, []]
 TOOL = {"type": "function", "function": {"name": "mul", "description": "Multiplies <x>.", "parameters": {
@@ -49,8 +49,9 @@ class Rows:
 
     def text(self):
         words = [self.random.choice(WORDS) for _ in range(self.random.randint(1, 5))]
-        if self.maybe(0.1):
-            words.insert(self.random.randint(0, len(words)), self.random.choice(self.specials))
+        for share, more in ((0.1, self.specials), (0.02, ["\ud800"])):
+            if self.maybe(share):
+                words.insert(self.random.randint(0, len(words)), self.random.choice(more))
         return self.random.choice(SPACES) + self.random.choice([" ", "", "\n"]).join(words) + self.random.choice(SPACES)
 
     def content(self, blank=0.02, parts=0.1):

@@ -156,7 +156,10 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
     Fail(*matrices.a,
          StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ", columns, "]"));
   }
-  if (!config_.Targets(module)) {
+  // PEFT's name of it, which lacks "model." where the adapter was trained on the bare model.
+  const std::string_view name = matrices.a->name;
+  const size_t end = name.rfind(".lora_A.weight");
+  if (!config_.Targets(std::string(name.substr(kPrefix.size(), end - kPrefix.size())))) {
     Fail(*matrices.a,
          StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
                 " has no such module, or its \"exclude_modules\", \"modules_to_save\" or "

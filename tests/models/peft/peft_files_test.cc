@@ -120,6 +120,21 @@ TEST(PeftFiles, ARegularExpressionMayNameTheTargets) {
   EXPECT_THAT(Refusal(WithField("qwen2", "target_modules", ".*\\.q_proj"), "qwen2"),
               AllOf(HasSubstr("v_proj.lora_A.weight\" is there, but \"target_modules\""),
                     HasSubstr("do not belong together")));
+  // Names are those of the model that was trained, here of one without a head.
+  const auto bare = [](const char* regex) {
+    return Refusal(Changed("qwen2",
+                           [&](Json& j, Tensors& tensors) {
+                             j["target_modules"] = regex;
+                             Tensors renamed;
+                             for (const auto& [name, tensor] : tensors) {
+                               renamed["base_model.model." + name.substr(23)] = tensor;
+                             }
+                             tensors = renamed;
+                           }),
+                   "qwen2");
+  };
+  EXPECT_EQ(bare(R"(layers\..*\.(q|v)_proj)"), "no error");
+  EXPECT_THAT(bare(R"(model\.layers\..*\.(q|v)_proj)"), HasSubstr("\"target_modules\""));
 }
 
 TEST(PeftFiles, OfAnotherModel) {
