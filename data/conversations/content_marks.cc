@@ -70,10 +70,9 @@ void MarkTokens(const std::string& mark, const ControlTokens& control, Json* val
   }
   if (!value->is_string()) return;
   auto& text = value->get_ref<std::string&>();
-  const auto size = [](std::string_view s) { return std::ssize(s); };
   for (ByteSpan at = control.Find(text); at.end > at.begin; at = control.Find(text, at.end)) {
     text.insert(static_cast<size_t>(at.begin), mark);
-    at.end += size(mark);
+    at.end += std::ssize(mark);
   }
 }
 
@@ -152,9 +151,9 @@ std::optional<std::vector<ByteSpan>> FindTokens(const ChatTemplate& chat_templat
   const std::vector<int64_t> places = marks.TakeOut(&again, 1)[0];
   if (again != text) return {};
   std::vector<ByteSpan> tokens;
-  for (const int64_t place : places) {
-    const ByteSpan token = control.Find(text, place);
-    if (token.begin == place) tokens.push_back(token);  // else the template has cut it
+  for (ByteSpan at = control.Find(text); at.end > at.begin; at = control.Find(text, at.end)) {
+    const auto inside = [&](int64_t place) { return at.begin <= place && place < at.end; };
+    if (std::ranges::any_of(places, inside)) tokens.push_back(at);
   }
   return tokens;
 } catch (const InputError&) {  // a template may check contents

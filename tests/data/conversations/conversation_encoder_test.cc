@@ -320,6 +320,10 @@ TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
     EXPECT_EQ(ends, 2) << content;
     EXPECT_EQ(text, "<|im_start|>" + left + "<|im_end|><|im_start|>No.<|im_end|>");
   }
+  // A token that only the cut makes.
+  const auto [made, its_text] = EndsIn(source("m.content.replace('<|im_end|>', '', 1).strip('x')"),
+                                       Turns({"xx<|im_<|im_end|>end|>", "No."}));
+  EXPECT_EQ(made, 2) << its_text;
   // Of a message that is not shown, nothing can be wrong.
   EXPECT_EQ(EndsIn("{{ messages[1].content }}<|im_end|>", turns).first, 1);
   // Elsewhere than in contents.
