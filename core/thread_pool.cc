@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,7 +30,10 @@ inline void Pause() {
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+    } catch (const std::system_error&) {  // the system has no more: those that there are will do
+    }
   }
 
   ~ThreadPool() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,9 +18,14 @@ namespace lockstep::data {
 template <class In, class Out>
 class OrderedWorkers {
  public:
-  // `work` is called by `threads` threads at once.
+  // `work` is called by `threads` threads at once, or by as many as the system has; system_error if
+  // it has none.
   OrderedWorkers(int threads, std::function<Out(In)> work) : work_(std::move(work)) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;
+    }
   }
   // Drops what no thread has begun.
   ~OrderedWorkers() {

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -339,8 +340,14 @@ int Launch(const LaunchOptions& options) {
 
 namespace {
 
-// std::bad_alloc has no words of its own.
+// The standard library's errors say little of what to do.
 std::string TextOf(const std::exception& error) {
+  const auto* const failure = dynamic_cast<const std::system_error*>(&error);
+  if (failure != nullptr && failure->code().value() == EAGAIN) {
+    return "no thread could be started: the process has reached its limit of memory (ulimit -v), "
+           "or "
+           "the user that of processes (ulimit -u): raise it";
+  }
   if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
   return "out of memory: the system has no more, or the process has reached its limit (ulimit -v): "
          "raise that, end other programs, or use smaller sizes";

@@ -11,6 +11,7 @@
 
 #include "core/io/file.h"
 #include "tests/models/temp_folder.h"
+#include "tests/sanitized.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -56,6 +57,24 @@ class PrepareProgram : public ::testing::Test {
 
   const test::TempFolder root_{"lockstep_prepare_program_test"};
 };
+
+// Whatever is first to find no memory: the loader, a thread, an allocation, a map.
+TEST_F(PrepareProgram, ALimitOfMemoryIsAnErrorAndNoCrash) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer maps terabytes";
+  int named = 0;
+  for (int kib = 20000; kib < 110000; kib += 12000) {
+    std::vector<std::string> command = {
+        "/bin/bash", "-c", "ulimit -v " + std::to_string(kib) + "; exec \"$@\"", "bash"};
+    const std::vector<std::string> prepare = Command("limited" + std::to_string(kib));
+    command.insert(command.end(), prepare.begin(), prepare.end());
+    const Result run = RunProgram(command);
+    EXPECT_TRUE(run.exit_code == 0 || run.exit_code == 1 || run.exit_code == 127) << run;
+    if (run.exit_code != 1) continue;
+    ++named;
+    EXPECT_THAT(run.err, HasSubstr("ulimit -v"));
+  }
+  EXPECT_GT(named, 0);
+}
 
 TEST_F(PrepareProgram, KilledAtRandomItGivesTheSameBytes) {
   const auto begin = std::chrono::steady_clock::now();
