@@ -242,7 +242,7 @@ std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()
   std::exception_ptr mine;
   int64_t failure = 0;  // 1: an InputError, 2: another
   try {
-    const dist::Pause pause(control_.get(), "getting ready");
+    const dist::Pause pause(control_.get(), "preparing the run");
     text = f();
   } catch (const std::exception& e) {
     mine = std::current_exception();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -160,36 +162,58 @@ class AllProcessors {
   const int own_ = NumThreads();
 };
 
-// Collective. The first rank of each machine prepares the run, and reads the files of data as it
-// does; returns what it found, so that the machine's other ranks need not read them.
-std::vector<data::FileContent> ReadDataOnce(const RunRanks& ranks,
-                                            const dist::Rendezvous& rendezvous,
-                                            const std::function<RunSetup()>& prepare,
-                                            RunSetup* setup) {
-  const std::vector<std::string> found = ranks.OnEveryRank([&] {
-    std::string lines;
-    if (rendezvous.local_rank > 0) return lines;
-    const AllProcessors all(rendezvous);
-    *setup = prepare();
-    for (const data::FileContent& file : setup->dataset.files) lines += ToLine(file) + "\n";
-    return lines;
-  });
-  std::vector<data::FileContent> files;
-  for (const std::string& of_rank : found) {
-    std::istringstream lines(of_rank);
-    for (std::string line; std::getline(lines, line);) {
-      files.push_back(data::ParseFileContent(line, "another rank"));
-    }
-  }
-  return files;
-}
-
-// Every rank reads what it starts from. 0: random weights.
+// Of what the run starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
   uint64_t hash = setup.weights.empty() ? 0 : HashOfContent(setup.weights);
   const std::string& adapter = setup.config.lora.init_from;
   if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
   return hash;
+}
+
+// The folders of which that is the hash.
+std::string FoldersOfStart(const RunSetup& setup) {
+  namespace fs = std::filesystem;
+  std::string folders;
+  for (const std::string& path : {setup.weights, setup.config.lora.init_from}) {
+    if (!path.empty()) folders += fs::weakly_canonical(path).string();
+    folders += ' ';
+  }
+  return folders;
+}
+
+struct ReadOnce {
+  std::vector<data::FileContent> data_files;
+  std::map<std::string, uint64_t> start_hashes;  // HashOfStart by FoldersOfStart
+};
+
+// Collective. The first rank of each machine prepares the run, and reads what the run trains on and
+// starts from; returns what it found, so that the machine's other ranks need not read it.
+ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
+                      const std::function<RunSetup()>& prepare, RunSetup* setup) {
+  ReadOnce result;
+  const std::vector<std::string> found = ranks.OnEveryRank([&] {
+    if (rendezvous.local_rank > 0) return std::string();
+    const AllProcessors all(rendezvous);
+    *setup = prepare();
+    const uint64_t hash = ranks.control() ? HashOfStart(*setup) : 0;
+    std::string lines = StrCat(hash, " ", FoldersOfStart(*setup), "\n");
+    // Other machines may have others at the same paths: all of the first ranks compare theirs.
+    result.start_hashes[FoldersOfStart(*setup)] = hash;
+    for (const data::FileContent& file : setup->dataset.files) lines += ToLine(file) + "\n";
+    return lines;
+  });
+  for (const std::string& of_rank : found) {
+    std::istringstream lines(of_rank);
+    uint64_t hash = 0;
+    std::string line;
+    lines >> hash;
+    lines.get();
+    if (std::getline(lines, line)) result.start_hashes.emplace(line, hash);
+    while (std::getline(lines, line)) {
+      result.data_files.push_back(data::ParseFileContent(line, "another rank"));
+    }
+  }
+  return result;
 }
 
 // The run will replace or remove out_dir/model at its end.
@@ -265,13 +289,17 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   uint64_t start_hash = 0;
   std::string old_model;  // a note on the main rank; may be empty
   const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
-  start.known_files = ReadDataOnce(ranks, rendezvous, prepare, &setup);
+  const ReadOnce read = PrepareFirst(ranks, rendezvous, prepare, &setup);
+  start.known_files = read.data_files;
   ranks.OnEveryRank([&] {
     if (rendezvous.local_rank > 0) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
-    if (ranks.control()) start_hash = HashOfStart(setup);
+    if (ranks.control()) {
+      const auto known = read.start_hashes.find(FoldersOfStart(setup));
+      start_hash = known == read.start_hashes.end() ? HashOfStart(setup) : known->second;
+    }
     memory = SettleMemory(setup, rendezvous);
     return "";
   });
