@@ -62,6 +62,10 @@ std::string Describe(const Collective& c) {
   return what;
 }
 
+std::string Describe(const Collective& c, const std::string& purpose) {
+  return Describe(c) + (purpose.empty() ? "" : " of " + purpose);
+}
+
 std::array<int64_t, kCollectiveValues> ToValues(const Collective& c) {
   return {static_cast<int64_t>(c.kind),
           static_cast<int64_t>(c.op),

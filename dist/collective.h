@@ -51,6 +51,8 @@ struct Collective {
 // "all_reduce #7 (f32[1024], sum)", "broadcast #3 (i64[2], from rank 0)", "barrier #2"; "start" for
 // sequence 0: before the first call.
 std::string Describe(const Collective& c);
+// The same with what it is for: "all_reduce #7 (f32[1024], sum) of bucket 1 ('wte.weight')".
+std::string Describe(const Collective& c, const std::string& purpose);
 
 // Conversion to and from numbers, for comparing and sending; nullopt for values that no collective
 // has.

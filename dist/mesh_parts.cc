@@ -4,6 +4,7 @@
 #include <ranges>
 
 #include "core/error.h"
+#include "dist/user_call.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {
@@ -72,6 +73,7 @@ Tensor MeshParts::GatherHere(const Parameter& parameter, const Tensor& part) {
 
 // Exact: at most one rank has a value other than 0.
 void MeshParts::Sum(const Tensor& values) {
+  const UserCall call("ClipGradNorm");
   for (const auto& axis : axes_) axis->Sum(values);
 }
 

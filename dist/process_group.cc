@@ -8,6 +8,7 @@
 
 #include "dist/content_hash.h"
 #include "dist/control/control_plane.h"
+#include "dist/user_call.h"
 
 namespace lockstep::dist {
 namespace {
@@ -58,7 +59,8 @@ void ProcessGroup::CheckRank(const char* what, const char* argument, int rank) c
 
 WorkPtr ProcessGroup::SubmitCollective(Call call, const std::string& purpose) {
   call.collective.sequence = NextSequence();
-  call.purpose = purpose;
+  const bool leaves = call.collective.kind == CollectiveKind::kLeave;
+  call.purpose = leaves ? purpose : WithUserCall(purpose);
   return Submit(std::move(call));
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dist/control/acceptor.h"
+#include "dist/control/awake_clock.h"
 #include "dist/control/claim.h"
 #include "dist/control/event_loop.h"
 #include "dist/control/failure.h"
@@ -46,6 +47,16 @@ struct Answers {
 };
 // "; rank 0 does not answer (...)", or "" for none.
 std::string SilenceClause(const std::vector<int>& silent);
+
+// The calls in which a rank has been waiting for a while, the longest first: of which group, and
+// "all_reduce #7 (f32[8], sum) of bucket 1 ('wte.weight') in Backward".
+struct RankWaits {
+  int64_t reached = 0;  // the number of its last call in the group that was asked for
+  std::vector<std::pair<std::string, std::string>> calls = {};
+};
+// "; rank 0 waits in ...; ranks 1 and 2 wait in ...", and, if these differ, what usually makes
+// ranks wait for each other. "" for none.
+std::string Describe(const Answers<RankWaits>& waits);
 
 // The topic of that name.
 uint64_t TopicOf(const std::string& name);
@@ -183,6 +194,18 @@ class ControlPlane {
   // Whether to tell the user now why ranks wait: at most once per `interval`.
   bool MayReportPause(Milliseconds interval);
 
+  // This rank begins a call of the group, which may wait for others, or has ended it; or the group
+  // ends.
+  void BeginWait(const std::string& group, const Collective& call, const std::string& purpose);
+  void EndWait(const std::string& group);
+  void ForgetWaits(const std::string& group);
+  // Where all ranks have waited for at least so long, as Ask answers.
+  Answers<RankWaits> Waits(const std::string& group, Milliseconds least);
+  // To be called now and then while this rank may wait in a call of the group, on the loop's
+  // thread: says so on stderr, once, after some seconds, and for whom, and where these wait; but
+  // not while a pause lasts. Once a run also where others may be busy.
+  void LookAtWait(const std::string& group, const std::vector<int>& members, Milliseconds timeout);
+
   // Cuts all connections, as the end of the process does.
   void Cut();
 
@@ -225,6 +248,15 @@ class ControlPlane {
     std::string what;
     Clock::time_point since;
     bool operator==(const Paused&) const = default;
+  };
+  // A group's last call.
+  struct Wait {
+    Collective call = {};
+    std::string purpose = {};
+    int64_t reached = 0;                               // its number, or of the last before
+    std::optional<AwakeClock::time_point> since = {};  // none: it has ended
+    AwakeClock::time_point look_at = {};               // the last time
+    bool told = false;
   };
   // The pauses of one topic in this rank's subtree.
   struct PausesBelow {
@@ -283,6 +315,9 @@ class ControlPlane {
   void SetPause(int of, uint64_t topic, std::optional<Paused> pause);
   void TellPause(uint64_t topic);
   void OnPaused(const Frame& frame);
+  // Waits (waits.cc).
+  void AnswerWaits();
+  void TellWait(const std::string& group, const std::vector<int>& members, Milliseconds timeout);
   // Questions (questions.cc).
   std::string AnswerHere(uint64_t topic, const std::string& question);
   void OnAnswer(const Frame& frame);
@@ -345,6 +380,8 @@ class ControlPlane {
   std::map<uint64_t, int> pauses_here_;  // by topic, how many of this rank are nested
   std::map<uint64_t, Paused> pauses_;    // by topic, the longest of all ranks
   std::optional<Clock::time_point> last_report_;
+  std::map<std::string, Wait> waits_;  // by group
+  bool told_of_busy_ = false;          // a wait for ranks that may be busy
 };
 
 }  // namespace lockstep::dist

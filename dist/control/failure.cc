@@ -67,18 +67,15 @@ std::optional<Failure> ParseFailure(const std::string& text, int size) {
 
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
                         const Collective& operation, const std::string& purpose) {
-  const auto of = [](const Collective& c, const std::string& what_for) {
-    return Describe(c) + (what_for.empty() ? "" : StrCat(" of ", what_for));
-  };
-  std::string what = StrCat("rank ", rank, ", group '", group, "', ", of(operation, purpose), ": ",
-                            failure.reason);
+  std::string what = StrCat("rank ", rank, ", group '", group, "', ", Describe(operation, purpose),
+                            ": ", failure.reason);
   // By whom it is reported, unless the reason says so, and where it happened, unless it is here.
   const bool elsewhere = !failure.group.empty() && failure.group != group;
   const bool reported = failure.rank != rank && failure.culprits != std::vector<int>{failure.rank};
   std::string place;
   if ((failure.operation.sequence > 0 || !failure.purpose.empty()) &&
       (reported || elsewhere || failure.operation != operation)) {
-    place = " in " + of(failure.operation, failure.purpose);
+    place = " in " + Describe(failure.operation, failure.purpose);
   }
   if (elsewhere) place += StrCat(place.empty() ? " in" : " of", " group '", failure.group, "'");
   if (reported) {

@@ -32,6 +32,7 @@ constexpr uint64_t kStale = 1;
 
 void ControlPlane::Begin() {
   AnswerAddress();
+  AnswerWaits();
   for (Socket& listener : options_.listeners) {
     Acceptor* const acceptor =
         acceptors_.emplace_back(std::make_unique<Acceptor>(std::move(listener))).get();

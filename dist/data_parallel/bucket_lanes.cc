@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "dist/user_call.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -59,7 +61,8 @@ void BucketLanes::Launch(int64_t bucket, int64_t bytes, BucketJob job) {
   span.lane = bucket % std::ssize(lanes_);
   span.bytes = bytes;
   GroupLane& lane = lanes_[span.lane];
-  lane.jobs->Submit([this, &launched, &lane, job = std::move(job)] {
+  lane.jobs->Submit([this, &launched, &lane, job = std::move(job), in = UserCall::Current()] {
+    const UserCall call(in);
     launched.span.begin = Clock::now();
     launched.works = job(lane.group, lane.sum);
     launched.span.end = Clock::now();

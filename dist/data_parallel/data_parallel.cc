@@ -1,5 +1,6 @@
 #include "dist/data_parallel/data_parallel.h"
 
+#include "dist/user_call.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
@@ -15,6 +16,7 @@ ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
     }
   }
   if (!group) return nullptr;
+  const UserCall call("DataParallel");
   CheckSameShape(*group, module);
   std::vector<Tensor> tensors;
   for (const auto& [name, tensor] : nn::StateOf(module)) tensors.push_back(tensor);
@@ -43,10 +45,12 @@ void DataParallel::BeginMicroBatch(bool last) {
 }
 
 void DataParallel::CheckWeights(const std::string& when) {
+  const UserCall call("CheckWeights");
   if (control()) CheckSameBits(*control(), "the weights " + when, nn::StateOf(module_));
 }
 
 void DataParallel::CheckGradients() {
+  const UserCall call("CheckGradients");
   if (control()) dist::CheckGradients(*control(), module_);
 }
 

@@ -5,6 +5,7 @@
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
+#include "dist/user_call.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::dist {
@@ -28,6 +29,7 @@ void DataRanks::LeaveControl(ProcessGroup* other) noexcept {
 
 double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::TrainingStep& training,
                            std::optional<int64_t> of_step) {
+  const UserCall call("Backward");
   optim::TrainingStep::Samples& step = training.samples();
   const int64_t planned = std::ssize(micro_order());
   LS_CHECK(step.micro_batches < planned, "Backward ", step.micro_batches + 1,
@@ -62,11 +64,13 @@ double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::Tra
 }
 
 std::vector<std::vector<double>> DataRanks::Gather(std::span<const double> values) {
+  const UserCall call("Gather");
   if (control_) return GatherValues(*control_, values);
   return {std::vector<double>(values.begin(), values.end())};
 }
 
 double DataRanks::Sum(double value) {
+  const UserCall call("Sum");
   double sum = 0;
   for (const auto& row : Gather(std::span<const double>(&value, 1))) sum += row[0];
   return sum;
@@ -74,6 +78,7 @@ double DataRanks::Sum(double value) {
 
 int64_t DataRanks::Sum(int64_t value) {
   if (!control_) return value;
+  const UserCall call("Sum");
   int64_t sum = 0;
   for (const auto& row : GatherValues(*control_, std::span<const int64_t>(&value, 1))) {
     sum += row[0];
@@ -81,8 +86,14 @@ int64_t DataRanks::Sum(int64_t value) {
   return sum;
 }
 
+bool DataRanks::Any(bool value) {
+  const UserCall call("Any");
+  return Sum(int64_t{value}) > 0;
+}
+
 void DataRanks::SumInPlace(std::vector<double>* values) {
   if (!control_) return;
+  const UserCall call("SumInPlace");
   const Tensor sums = Tensor::FromVector<double>(*values, {static_cast<int64_t>(values->size())},
                                                  control_->device());
   control_->AllReduce(sums)->Synchronize();

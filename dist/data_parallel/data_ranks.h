@@ -68,7 +68,7 @@ class DataRanks {
   // rank's value is not 0.
   void SumInPlace(std::vector<double>* values);
   // Collective. Whether `value` is true on any rank, for decisions that all ranks must make alike.
-  bool Any(bool value) { return Sum(int64_t{value}) > 0; }
+  bool Any(bool value);
 
  protected:
   // A null group means a single rank. `control` is another group of the same ranks, for small

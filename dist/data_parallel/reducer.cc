@@ -9,6 +9,7 @@
 #include "core/slots.h"
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
+#include "dist/user_call.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {
@@ -248,6 +249,7 @@ void Reducer::BeginMicroStep() {
 
 void Reducer::OnBegin(const BackwardPlan& plan) {
   if (parameters_.empty()) return;
+  const UserCall call("Backward");
   CheckBegin();
   if (ranks() > 1) CheckShares(plan, group_->rank(), ranks(), micro_order_, !buckets_);
   if (!buckets_) MakePlan(plan);
@@ -272,8 +274,10 @@ void Reducer::BeginSync() {
   for (Contribution& c : contributions_) std::swap(c.square_sums, c.earlier_sums);
   if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
-  lanes_->Submit(
-      [this] { group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait(); });
+  lanes_->Submit([this] {
+    const UserCall call("Backward");
+    group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait();
+  });
 }
 
 // A parameter that takes no part counts as zero, unless an earlier micro-step left something.
@@ -284,6 +288,7 @@ void Reducer::FillAbsent(size_t p) {
 void Reducer::OnLeafReady(Leaf& leaf) {
   const auto it = index_.find(&leaf);
   if (it == index_.end()) return;
+  const UserCall call("Backward");
   FillAbsent(it->second);
   LS_CHECK(
       !leaf.grad().defined() || leaf.grad().raw_data() == buckets_->slice(it->second).raw_data(),
@@ -321,6 +326,7 @@ void Reducer::AddUp(int64_t bucket) {
 
 void Reducer::OnEnd() {
   if (parameters_.empty()) return;
+  const UserCall call("Backward");
   if (sync_) {
     FinishSync();
     return;
@@ -387,6 +393,7 @@ void Reducer::Reset() {
 }
 
 void Reducer::Join() {
+  const UserCall call("Backward");  // of the others
   try {
     LS_CHECK(micro_ == 0 && no_sync_ == 0,
              "Join replaces all of a step's backwards, but was called after ", micro_, " of them");
@@ -416,6 +423,7 @@ std::string Reducer::LocateNonFinite(int64_t ago) {
 
 std::string Reducer::LocateNonFinite(int64_t ago, ProcessGroup& among) {
   if (!NotesSquares()) return "";
+  const UserCall call("LocateNonFinite");
   return NameByRank(among, FirstNonFinite(ago), parameters_);
 }
 

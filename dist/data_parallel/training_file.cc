@@ -9,6 +9,7 @@
 #include "core/io/safetensors.h"
 #include "core/io/safetensors_writer.h"
 #include "dist/groups/agreement.h"
+#include "dist/user_call.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
@@ -94,6 +95,7 @@ void Save(const std::string& path, bool is_main, const std::function<bool(bool)>
           const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
+  const UserCall call("SaveTraining");
   std::vector<SafetensorsItem> items = Items(model, optimizer, is_main);
   std::vector<size_t> order;
   SafetensorsHeader(items, {}, &order);

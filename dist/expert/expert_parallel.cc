@@ -3,6 +3,7 @@
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "dist/pipeline/pipeline.h"
+#include "dist/user_call.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
@@ -165,6 +166,7 @@ std::string ExpertParallel::LocateNonFinite(int64_t ago) {
 }
 
 void ExpertParallel::CheckWeights(const std::string& when) {
+  const UserCall call("CheckWeights");
   CheckSameBits(*control(), "the weights " + when, StateOf(module_, false));
   if (copies_) CheckSameBits(*copies_, "the weights of experts " + when, StateOf(module_, true));
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "dist/content_hash.h"
+#include "dist/user_call.h"
 
 namespace lockstep::dist {
 namespace {
@@ -137,6 +138,7 @@ std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& tex
 }
 
 void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
+  const UserCall call("CheckEqual");
   std::vector<int64_t> values;
   for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
   if (AllEqual(values)) return;
@@ -145,6 +147,7 @@ void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
 }
 
 void CheckSameShape(ProcessGroup& group, const Module& module) {
+  const UserCall call("CheckSameShape");
   std::vector<std::string> texts;
   for (const auto& [name, p] : module.NamedParameters()) {
     const Shape& shape = p->layout().range ? p->logical_shape() : p->value().shape();

@@ -63,6 +63,7 @@ class HostGroup : public ProcessGroup {
     }
     changed_.notify_all();
     worker_.join();
+    control()->ForgetWaits(name());
   }
 
   Device device() const override { return kCpu; }
@@ -121,10 +122,12 @@ class HostGroup : public ProcessGroup {
         busy_ = true;
       }
       patience_.Begin();
+      control()->BeginWait(name(), item->call.collective, item->call.purpose);
       if (recorder()) recorder()->Begin(name(), item->call.collective);
       const auto begin = Clock::now();
       auto failure = RunOrFail(item->call);
       patience_.End();
+      control()->EndWait(name());
       if (!failure && recorder()) recorder()->End(name(), item->call.collective);
       {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -152,7 +155,7 @@ class HostGroup : public ProcessGroup {
     } catch (const MismatchError& e) {
       mine.cause = CollectiveError::Cause::kMismatch;
       mine.culprits = e.culprits;
-      mine.reason = e.what();
+      mine.reason = e.what() + CallsHere();
     } catch (const TransportError& e) {
       Explain(e, call.collective, &mine);
       // Post the reason before the connections close.
@@ -164,6 +167,19 @@ class HostGroup : public ProcessGroup {
       mine.reason = StrCat("rank ", world_rank(), " failed: ", e.what());
     }
     return ResolveFailure(mine);
+  }
+
+  // What the group's ranks called that led here, where that differs.
+  std::string CallsHere() {
+    Answers<RankWaits> waits = control()->Waits(name(), std::chrono::milliseconds(0));
+    std::set<std::string> calls;
+    for (auto& [rank, of_rank] : waits.by_rank) {
+      std::erase_if(of_rank.calls, [&](const auto& call) { return call.first != name(); });
+      for (const auto& call : of_rank.calls) calls.insert(call.second);
+    }
+    const bool tells = std::ranges::any_of(
+        calls, [](const auto& call) { return call.find(" of ") != std::string::npos; });
+    return calls.size() > 1 && tells ? Describe(waits) : "";
   }
 
   void Explain(const TransportError& e, const Collective& c, Failure* failure) {
@@ -179,7 +195,8 @@ class HostGroup : public ProcessGroup {
         board_.ShareLost({});
         verdict = ExplainTimeout(board_.Positions(), members(), c, world_rank(), e.peers,
                                  options().timeout);
-        verdict.reason += patience_.PauseClause();
+        verdict.reason +=
+            Describe(control()->Waits(name(), kTimeoutsDelay)) + patience_.PauseClause();
         if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
         break;
       case TransportError::Cause::kCorrupt:
@@ -225,6 +242,7 @@ class HostGroup : public ProcessGroup {
 
   void AllowForPause() {
     if (patience_.Renew()) transport_->Extend(AwakeClock::now() + options().timeout);
+    control()->LookAtWait(name(), members(), options().timeout);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }

@@ -7,6 +7,7 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/shard/fully_shard.h"
+#include "dist/user_call.h"
 
 namespace lockstep::dist {
 
@@ -44,6 +45,7 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
 }
 
 void FullyShard::OnBegin(const BackwardPlan& plan) {
+  const UserCall call("Backward");
   CheckBegin(plan);
   in_backward_ = true;
   unlaunched_ = units_.size();
@@ -68,6 +70,7 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
 void FullyShard::OnLeafReady(Leaf& leaf) {
   const auto it = unit_of_.find(&leaf);
   if (it == unit_of_.end()) return;
+  const UserCall call("Backward");
   Unit& unit = *it->second;
   unit.memory->FillAbsent(leaf);
   if (--unit.pending == 0) LaunchReady();
@@ -155,6 +158,7 @@ void FullyShard::Settle() {
 }
 
 void FullyShard::OnEnd() {
+  const UserCall call("Backward");
   LS_INVARIANT(unlaunched_ == 0, "the gradients of ", unlaunched_, " units were not summed");
   in_backward_ = false;
   if (!is_last()) {

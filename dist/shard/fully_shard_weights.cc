@@ -6,6 +6,7 @@
 #include "core/autograd/engine.h"
 #include "dist/groups/agreement.h"
 #include "dist/shard/fully_shard.h"
+#include "dist/user_call.h"
 
 namespace lockstep::dist {
 namespace {
@@ -25,6 +26,7 @@ void FullyShard::StartGather(size_t use) {
 }
 
 void FullyShard::StartGather(Unit& unit) {
+  const UserCall call(InBackward() ? "Backward" : "a forward");
   WorkPtr work = unit.memory->StartGather(GatherGroup(unit));
   if (!options_.on_gather) return;
   if (work) started_.push_back({std::move(work), &unit});
@@ -97,6 +99,7 @@ void FullyShard::PostBackward(size_t use) {
 }
 
 FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
+  const UserCall call("FullyShard::Whole");
   try {
     for (Unit& unit : sharded_.units_) {
       sharded_.GatherUnit(unit);
@@ -128,6 +131,7 @@ void FullyShard::GiveUp(const std::string& reason) noexcept {
 }
 
 void FullyShard::CheckWeights(const std::string& when) {
+  const UserCall call("CheckWeights");
   if (const NamedTensors buffers = module_.NamedBuffers(); control() && !buffers.empty()) {
     CheckSameBits(*control(), "the buffers " + when, buffers);
   }
@@ -139,6 +143,7 @@ void FullyShard::CheckWeights(const std::string& when) {
 
 std::string FullyShard::LocateNonFinite(int64_t ago) {
   if (!control()) return "";
+  const UserCall call("LocateNonFinite");
   int64_t bad = -1;
   for (int64_t p = 0; p < std::ssize(parameters_) && bad < 0; ++p) {
     for (const Unit& unit : units_) {

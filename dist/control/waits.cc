@@ -1,0 +1,164 @@
+// ControlPlane: the calls in which ranks wait for each other. See control_plane.h.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/io/json.h"
+#include "dist/control/control_plane.h"
+
+namespace lockstep::dist {
+namespace {
+
+using nlohmann::json;
+using Milliseconds = ControlPlane::Milliseconds;
+
+// After which a rank says that it waits, if all that it waits for wait themselves; and otherwise,
+// since they may be busy.
+constexpr Milliseconds kPatience = std::chrono::seconds(10), kPatienceWithBusy = 3 * kPatience;
+// Of shorter waits nothing is to be said: the calls are in progress.
+constexpr Milliseconds kLeast = std::chrono::seconds(1);
+constexpr size_t kMostCalls = 4;
+constexpr auto kTimeToAnswer = std::chrono::seconds(2);
+
+uint64_t WaitsTopic() {
+  static const uint64_t topic = TopicOf("waits");
+  return topic;
+}
+
+Milliseconds Since(AwakeClock::time_point begin) {
+  return std::chrono::duration_cast<Milliseconds>(AwakeClock::now() - begin);
+}
+
+}  // namespace
+
+std::string Describe(const Answers<RankWaits>& waits) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (const auto& [rank, of_rank] : waits.by_rank) {
+    if (of_rank.calls.empty()) continue;
+    const auto& [group, call] = of_rank.calls.front();
+    ranks[StrCat(call, ", group '", group, "'")].push_back(rank);
+  }
+  std::string text;
+  size_t told = 0;
+  for (const auto& [call, who] : ranks) {
+    if (told++ == kMostCalls) break;
+    text += StrCat("; ", ListRanks(who), who.size() == 1 ? " waits" : " wait", " in ", call);
+  }
+  if (ranks.size() < 2) return text;
+  return text +
+         ". Is a call that all ranks must make inside an `if` on the rank, such as `if "
+         "(parallel.is_main())`, or has a rank more batches than another? All ranks must make the "
+         "same calls, equally often";
+}
+
+void ControlPlane::AnswerWaits() {
+  responders_[WaitsTopic()] = [this](const std::string& group) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::pair<Milliseconds, json>> calls;
+    for (const auto& [of, wait] : waits_) {
+      if (!wait.since) continue;
+      const Milliseconds age = Since(*wait.since);
+      calls.emplace_back(age, json{of, Describe(wait.call, wait.purpose), age.count()});
+    }
+    std::ranges::sort(calls, std::greater(), [](const auto& call) { return call.first; });
+    const auto it = waits_.find(group);
+    json answer{{"reached", it == waits_.end() ? 0 : it->second.reached}, {"calls", json::array()}};
+    for (size_t i = 0; i < std::min(kMostCalls, calls.size()); ++i) {
+      answer["calls"].push_back(calls[i].second);
+    }
+    return DumpJson(answer);
+  };
+}
+
+void ControlPlane::BeginWait(const std::string& group, const Collective& call,
+                             const std::string& purpose) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Wait& wait = waits_[group];
+  // Exchanges have numbers of their own.
+  if (call.kind != CollectiveKind::kExchange) wait.reached = call.sequence;
+  wait.call = call;
+  wait.purpose = purpose;
+  wait.since = wait.look_at = AwakeClock::now();
+  wait.told = false;
+}
+
+void ControlPlane::EndWait(const std::string& group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto it = waits_.find(group); it != waits_.end()) it->second.since.reset();
+}
+
+void ControlPlane::ForgetWaits(const std::string& group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waits_.erase(group);
+}
+
+Answers<RankWaits> ControlPlane::Waits(const std::string& group, Milliseconds least) {
+  const auto answers = Ask(AllRanks(size()), WaitsTopic(), group, Clock::now() + kTimeToAnswer);
+  Answers<RankWaits> waits{.by_rank = {}, .silent = answers.silent};
+  for (const auto& [rank, text] : answers.by_rank) {
+    const json j = TryParseJson(text);
+    try {
+      RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
+      for (const json& call : j.at("calls")) {
+        if (call.at(2).get<int64_t>() < least.count()) continue;
+        of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
+      }
+      waits.by_rank[rank] = std::move(of_rank);
+    } catch (const std::exception&) {  // no rank writes that
+    }
+  }
+  return waits;
+}
+
+void ControlPlane::LookAtWait(const std::string& group, const std::vector<int>& members,
+                              Milliseconds timeout) {
+  const Milliseconds patience = std::min(kPatience, timeout / 2);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = waits_.find(group);
+    if (failure_ || it == waits_.end() || !it->second.since) return;
+    if (it->second.call.kind == CollectiveKind::kExchange) return;
+    if (Since(it->second.look_at) < patience) return;
+    it->second.look_at = AwakeClock::now();
+  }
+  if (pause(TopicOf(group))) return;  // of which the user is told
+  PostBlocking([this, group, members, timeout] { TellWait(group, members, timeout); });
+}
+
+// Of the ranks that wait in a call, the first one tells it, once.
+void ControlPlane::TellWait(const std::string& group, const std::vector<int>& members,
+                            Milliseconds timeout) {
+  const Answers<RankWaits> waits = Waits(group, kLeast);
+  std::vector<int> awaited, here;
+  std::string text;
+  bool any_busy = !waits.silent.empty();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = waits_.find(group);
+    if (failure_ || it == waits_.end() || !it->second.since || it->second.told) return;
+    Wait& wait = it->second;
+    for (const auto& [rank, of_rank] : waits.by_rank) {
+      any_busy |= of_rank.calls.empty();
+      if (IndexOf(members, rank) < 0) continue;
+      (of_rank.reached < wait.reached ? awaited : here).push_back(rank);
+    }
+    if (awaited.empty() || here.empty() || here.front() != rank()) return;
+    const Milliseconds waited = Since(*wait.since);
+    if (any_busy && (told_of_busy_ || waited < kPatienceWithBusy)) return;
+    told_of_busy_ |= any_busy;
+    wait.told = true;
+    text = StrCat(ListRanks(here), here.size() == 1 ? " has" : " have", " waited for ",
+                  waited.count() / 1000, " s in ", Describe(wait.call, wait.purpose), ", group '",
+                  group, "', for ", ListRanks(awaited));
+  }
+  if (any_busy) {
+    text += ", which may be busy. Put a dist::Pause around what a rank does by itself";
+  } else {
+    text += Describe(waits);
+  }
+  std::fprintf(stderr, "%s (dist.timeout: %lld s)\n", text.c_str(),
+               static_cast<long long>(timeout.count() / 1000));
+}
+
+}  // namespace lockstep::dist
