@@ -289,7 +289,7 @@ class ControlPlane {
   std::string RootName() const;
   // Both:
   std::vector<int> MissingRanks() const;
-  void TellWait(Milliseconds waited);
+  void TellMissing(Milliseconds waited);
   void OnDeadline();
   void Refuse(const std::string& reason);
   void CheckReady();

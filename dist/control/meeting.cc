@@ -41,7 +41,7 @@ void ControlPlane::Begin() {
   const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
   After(left + (rank() == 0 ? Milliseconds(0) : kGrace), [this] { OnDeadline(); });
   const Milliseconds silent = std::min(kSilentWait, left / 2);
-  After(silent, [this, silent] { TellWait(silent); });
+  After(silent, [this, silent] { TellMissing(silent); });
   obstacle_ = "rank 0 has not been found";
   if (rank() != 0) return DialRoot();
   claims_[0] = {options_.claim, 0};
@@ -357,7 +357,7 @@ std::vector<int> ControlPlane::MissingRanks() const {
 }
 
 // Of ranks that have joined, rank 0 speaks.
-void ControlPlane::TellWait(Milliseconds waited) {
+void ControlPlane::TellMissing(Milliseconds waited) {
   const bool has_joined = root_ && root_->open();
   if (state_ != State::kMeeting || failure() || has_joined) return;
   const std::string what = rank() == 0 ? StrCat("for ", ListRanks(MissingRanks()), " of ", size(),
