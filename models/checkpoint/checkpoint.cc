@@ -382,7 +382,8 @@ TrainerState ReadTrainerState(const std::string& path) {
 }
 
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {
-  return data::HasTokenizer(path) ? data::LoadTokenizer(path) : nullptr;
+  const std::string folder = data::HasTokenizer(path) ? path : WeightsOf(path);
+  return data::HasTokenizer(folder) ? data::LoadTokenizer(folder) : nullptr;
 }
 
 }  // namespace lockstep::models

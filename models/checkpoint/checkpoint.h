@@ -109,7 +109,8 @@ void LoadWeights(const std::string& path, Gpt& model);
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
 TrainerState ReadTrainerState(const std::string& path);
-// Null if the model was trained on token files without a tokenizer.
+// Of adapters without one that of their base. Null if the model was trained on token files without
+// a tokenizer.
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path);
 
 }  // namespace lockstep::models

@@ -3,6 +3,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
@@ -77,6 +78,49 @@ TEST(TokenizerJsonTest, CharAndByteRoundTrip) {
   const auto bytes = Tokenizer::FromJson(ByteTokenizer().ToJson(), "test");
   EXPECT_EQ(bytes->name(), "byte");
   EXPECT_EQ(bytes->Encode(text), ByteTokenizer().Encode(text));
+}
+
+// A token for each character, and for each byte, in the terms of Hugging Face's library.
+TEST(TokenizerJsonTest, CharAndByteAreHuggingFaces) {
+  using nlohmann::json;
+  const json characters = json::parse(CharTokenizer("b\u00e9 a").ToJson());
+  EXPECT_EQ(characters["model"]["type"], "WordLevel");
+  EXPECT_EQ(characters["model"]["vocab"], (json{{" ", 0}, {"a", 1}, {"b", 2}, {"\u00e9", 3}}));
+  EXPECT_FALSE(characters["model"]["vocab"].contains(characters["model"]["unk_token"]));
+  EXPECT_EQ(characters["pre_tokenizer"]["pattern"]["Regex"], R"([\s\S])");
+  EXPECT_EQ(characters["decoder"]["type"], "Fuse");
+  json bytes = json::parse(ByteTokenizer().ToJson());
+  EXPECT_EQ(bytes["model"]["vocab"]["A"], 65);
+  EXPECT_EQ(bytes["model"]["vocab"].size(), 256u);
+  // Read as any file of BPE, it gives the same ids.
+  bytes["model"]["ignore_merges"] = true;
+  const auto bpe = Tokenizer::FromJson(bytes.dump(), "test");
+  EXPECT_EQ(bpe->name(), "bpe");
+  EXPECT_EQ(bpe->Encode("na\u00efve \xff\n"), ByteTokenizer().Encode("na\u00efve \xff\n"));
+  for (const std::string& config :
+       {CharTokenizer("a").ConfigJson(), ByteTokenizer().ConfigJson()}) {
+    EXPECT_EQ(json::parse(config)["tokenizer_class"], "PreTrainedTokenizerFast");
+  }
+}
+
+TEST(TokenizerJsonTest, FilesOfEarlierVersionsAreRead) {
+  const std::string head = R"({"format": "lockstep-tokenizer", "version": 1, "type": )";
+  EXPECT_EQ(Tokenizer::FromJson(head + R"("byte"})", "test")->name(), "byte");
+  EXPECT_EQ(Tokenizer::FromJson(head + R"("char", "characters": "ab"})", "test")->ToJson(),
+            CharTokenizer("ab").ToJson());
+}
+
+TEST(TokenizerJsonTest, OtherWordLevelModelsAreRefused) {
+  nlohmann::json file = nlohmann::json::parse(CharTokenizer("abc").ToJson());
+  const auto message = [&] {
+    return MessageOf<InputError>([&] { Tokenizer::FromJson(file.dump(), "t.json"); });
+  };
+  file["model"]["vocab"]["word"] = 3;
+  EXPECT_THAT(message(), AllOf(HasSubstr("t.json"), HasSubstr("WordLevel")));
+  file["model"]["vocab"] = {{"a", 1}, {"b", 0}};
+  EXPECT_THAT(message(), HasSubstr("WordLevel"));
+  file["model"]["vocab"] = nullptr;
+  EXPECT_THAT(message(), HasSubstr("WordLevel"));
 }
 
 TEST(TokenizerJsonTest, WrongFilesAreRefusedByName) {

@@ -6,6 +6,7 @@
 
 #include "core/io/file.h"
 #include "data/tokenizer/byte_tokenizer.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
@@ -82,6 +83,18 @@ TEST_F(WeightsTokenizerTest, MayHaveTokensThatDoNotOccur) {
   EXPECT_THAT(Error({Path("new.txt")}), AllOf(refused, HasSubstr("token 256")));
   // Another's is taken for a mistake.
   EXPECT_THAT(Error({Path("plain.txt"), "--data.tokenizer=" + folder_.Path("model")}), refused);
+}
+
+TEST_F(WeightsTokenizerTest, OfAdaptersIsThatOfTheirBase) {
+  GiveTokenizer();
+  Write("adapter/adapter_config.json",
+        nlohmann::json{{"peft_type", "LORA"},
+                       {"r", 2},
+                       {"lora_alpha", 2},
+                       {"target_modules", {"c_attn"}},
+                       {"base_model_name_or_path", folder_.Path("model")}}
+            .dump());
+  EXPECT_EQ(ReadTokenizer(folder_.Path("adapter"))->vocab_size(), 257);
 }
 
 }  // namespace
