@@ -59,6 +59,14 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   return trace;
 }
 
+// Null if nothing is updated.
+std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
+                                                const RunRanks& ranks) {
+  if (setup.evaluates_only) return nullptr;
+  const dist::Pause pause(ranks.control().get(), "reading the optimizer's state");
+  return MakeOptimizer(setup, model);
+}
+
 }  // namespace
 
 TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
@@ -75,10 +83,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                  : std::make_unique<Gpt>(setup.model)),
       parallel_(Parallelize(*model_, ranks.groups(), PlanOf(setup, trace_.get()),
                             [&](bool on_meta) {
-                              on_meta ? MaterializeFor(setup, kMeta, *model_)
-                                      : FillModel(setup, *model_);
+                              if (on_meta) return MaterializeFor(setup, kMeta, *model_);
+                              const dist::Pause pause(ranks.control().get(), "reading the weights");
+                              FillModel(setup, *model_);
                             })),
-      optimizer_(setup.evaluates_only ? nullptr : MakeOptimizer(setup, *model_)),
+      optimizer_(ReadOptimizer(setup, *model_, ranks)),
       preference_(PreferenceOf(setup, *model_)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),
                                  static_cast<uint64_t>(config_.seed), setup.sample_tokens())),
