@@ -11,7 +11,6 @@
 #include "core/io/file.h"
 #include "core/system/shell_word.h"
 #include "data/dataset.h"
-#include "data/mixture.h"
 #include "data/text/text_files.h"
 #include "data/token_shards.h"
 #include "dist/groups/planned_group.h"
@@ -363,13 +362,7 @@ std::string NoteOnPlan(const RunSetup& setup) {
 }
 
 std::string NoteOnSplits(const DataOptions& options) {
-  std::vector<std::string> paths = {options.path};
-  if (!options.mix.empty()) {
-    paths.clear();
-    for (const data::MixtureItem& item : data::ParseMixture(options.mix))
-      paths.push_back(item.path);
-  }
-  for (const std::string& path : paths) {
+  for (const std::string& path : SourcesOf(options)) {
     // The names of token files do split them.
     if (path.empty() || path == "-" || data::HoldsTokenFiles(path)) continue;
     const auto held_out = data::HeldOutByName(data::ListTextFiles(std::vector{path}));

@@ -64,22 +64,26 @@ bool KeepTheirTokenizer(const DataOptions& data) {
   const auto keep = [&](const std::string& path) {
     return data.tokenizer == "char" ? data::HoldsTokenFiles(path) : data::HoldsPreparedFiles(path);
   };
-  if (data.mix.empty()) return keep(data.path);
-  // Texts take the tokenizer of the token files in the mixture.
-  return std::ranges::any_of(data::ParseMixture(data.mix), keep, &data::MixtureItem::path);
+  // Texts take the tokenizer of the token files in a mixture.
+  return std::ranges::any_of(SourcesOf(data), keep);
 }
 
 }  // namespace
+
+std::vector<std::string> SourcesOf(const DataOptions& data) {
+  if (data.mix.empty()) return {data.path};
+  std::vector<std::string> paths;
+  for (const data::MixtureItem& item : data::ParseMixture(data.mix)) paths.push_back(item.path);
+  return paths;
+}
 
 bool Prefers(const RunConfig& config) { return config.train.objective == "dpo"; }
 
 bool HoldsConversations(const RunConfig& config) {
   const DataOptions& data = config.data;
   if (Prefers(config)) return true;
-  if (data.mix.empty()) return HoldsConversations(data, data.path);
-  return std::ranges::any_of(data::ParseMixture(data.mix), [&](const data::MixtureItem& item) {
-    return HoldsConversations(data, item.path);
-  });
+  return std::ranges::any_of(
+      SourcesOf(data), [&](const std::string& path) { return HoldsConversations(data, path); });
 }
 
 RunConfig SettleTokenizer(const Options& options, const RunConfig& config) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "models/options/config.h"
 #include "models/options/options.h"
@@ -9,6 +10,8 @@
 
 namespace lockstep::models {
 
+// data.path, or the sources of data.mix.
+std::vector<std::string> SourcesOf(const DataOptions& data);
 // Whether samples are pairs of answers, for preference tuning.
 bool Prefers(const RunConfig& config);
 // Whether the data are rendered by a chat template.

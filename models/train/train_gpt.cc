@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -187,14 +188,18 @@ struct ReadOnce {
 };
 
 // Collective. The first rank of each machine prepares the run, and reads what the run trains on and
-// starts from; returns what it found, so that the machine's other ranks need not read it.
-ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
+// starts from; returns what it found, so that the machine's other ranks need not read it. If these
+// have to encode the data anyway (`shares_data` is false), they prepare it at the same time.
+ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous, bool shares_data,
                       const std::function<RunSetup()>& prepare, RunSetup* setup) {
   ReadOnce result;
   const std::vector<std::string> found = ranks.OnEveryRank([&] {
-    if (rendezvous.local_rank > 0) return std::string();
-    const AllProcessors all(rendezvous);
+    const bool is_first = rendezvous.local_rank == 0;
+    if (!is_first && shares_data) return std::string();
+    std::optional<AllProcessors> all;
+    if (shares_data) all.emplace(rendezvous);
     *setup = prepare();
+    if (!is_first) return std::string();
     const uint64_t hash = ranks.control() ? HashOfStart(*setup) : 0;
     std::string lines = StrCat(hash, " ", FoldersOfStart(*setup), "\n");
     // Other machines may have others at the same paths: all of the first ranks compare theirs.
@@ -289,10 +294,11 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   uint64_t start_hash = 0;
   std::string old_model;  // a note on the main rank; may be empty
   const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
-  const ReadOnce read = PrepareFirst(ranks, rendezvous, prepare, &setup);
+  const bool shares_data = std::ranges::all_of(SourcesOf(config.data), data::HoldsTokenFiles);
+  const ReadOnce read = PrepareFirst(ranks, rendezvous, shares_data, prepare, &setup);
   start.known_files = read.data_files;
   ranks.OnEveryRank([&] {
-    if (rendezvous.local_rank > 0) setup = prepare();
+    if (rendezvous.local_rank > 0 && shares_data) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
