@@ -23,6 +23,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_data.h"
 #include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 
