@@ -62,7 +62,7 @@ constexpr char kBeginMicroBatch[] =
 bool DividesByOwnSamples(const StepState& step, int rank, std::span<const int64_t> micro_order) {
   const Tensor root = RootGradient();
   const auto first = static_cast<double>(step.first_sample().value_or(0));
-  if (first == 0 || micro_order.empty() || !root.defined()) return false;
+  if (first == 0 || micro_order.empty() || !root.defined() || root.device().is_meta()) return false;
   const double scale = step.loss_scaling() ? step.Read().loss_scale.scale : 1;
   const auto are = [&](double times, auto number) {
     const auto n = static_cast<double>(number);
