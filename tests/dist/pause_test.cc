@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "dist/control/awake_clock.h"
 #include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/ranks.h"
@@ -161,7 +162,7 @@ TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
 // Rank 1 stays away; rank 2's message has arrived.
 TEST(Pauses, ARankThatHasSentIsNotNamedAfterOne) {
   const auto ends = test::MakeEnds(3);
-  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto now = [] { return AwakeClock::now(); };
   char bytes[3] = {};
   const Transport::Outgoing outgoing[] = {{0, &bytes[0], 1}};
   const Transport::Incoming incoming[] = {{1, &bytes[1], 1}, {2, &bytes[2], 1}};
