@@ -1,5 +1,6 @@
 #include "data/conversations/model_template.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -39,6 +40,24 @@ Json EntryOf(const NamedTemplates& templates) {
   return list;
 }
 
+Json ConfigOf(const Tokenizer& tokenizer) {
+  const std::string config = tokenizer.ConfigJson();
+  return config.empty() ? Json::object() : ParseJson(config, kConfig);
+}
+
+// Special tokens that its ConfigJson has not are those given.
+std::shared_ptr<const Tokenizer> WithTemplates(
+    std::shared_ptr<const Tokenizer> tokenizer, const NamedTemplates& templates,
+    const std::map<std::string, std::string>& special_tokens) {
+  Json config = ConfigOf(*tokenizer), entry = EntryOf(templates);
+  if (config.value(kKey, Json()) == entry) return tokenizer;
+  config[kKey] = std::move(entry);
+  for (const auto& [key, token] : special_tokens) {
+    if (!config.contains(key)) config[key] = token;
+  }
+  return Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", DumpJson(config, 2));
+}
+
 // The special tokens' names and texts: of the template, then of the tokenizer.
 std::map<std::string, std::string> SpecialTokens(const ChatTemplate& chat_template,
                                                  const Tokenizer& tokenizer, const Json& config) {
@@ -69,18 +88,17 @@ ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::
                                 std::shared_ptr<const Tokenizer> tokenizer) {
   const std::string found = FindTemplate(path, folders);
   auto chat_template = std::make_shared<ChatTemplate>(ChatTemplate::Load(found));
-  const std::string old_config = tokenizer->ConfigJson();
-  Json config = old_config.empty() ? Json::object() : ParseJson(old_config, kConfig);
-  Settle(*tokenizer, config, chat_template.get());
-  Json entry = EntryOf(FindTemplates(found));
-  if (config.value(kKey, Json()) != entry) {
-    config[kKey] = std::move(entry);
-    for (const auto& [key, token] : chat_template->special_tokens()) {
-      if (!config.contains(key)) config[key] = token;
-    }
-    tokenizer = Tokenizer::FromJson(tokenizer->ToJson(), "the tokenizer", DumpJson(config, 2));
-  }
+  Settle(*tokenizer, ConfigOf(*tokenizer), chat_template.get());
+  tokenizer =
+      WithTemplates(std::move(tokenizer), FindTemplates(found), chat_template->special_tokens());
   return {std::move(chat_template), std::move(tokenizer)};
+}
+
+std::shared_ptr<const Tokenizer> KeepTemplates(const std::vector<std::string>& folders,
+                                               std::shared_ptr<const Tokenizer> tokenizer) {
+  const auto found = std::ranges::find_if(folders, HasChatTemplate);
+  if (found == folders.end()) return tokenizer;
+  return WithTemplates(std::move(tokenizer), FindTemplates(*found), {});
 }
 
 std::shared_ptr<const ChatTemplate> TemplateOf(const Tokenizer& tokenizer) {

@@ -26,6 +26,11 @@ struct ModelTemplate {
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
                                 std::shared_ptr<const Tokenizer> tokenizer);
 
+// The tokenizer with the templates of the first of `folders` that has some in its ConfigJson, for
+// runs that render none; as it is where none has.
+std::shared_ptr<const Tokenizer> KeepTemplates(const std::vector<std::string>& folders,
+                                               std::shared_ptr<const Tokenizer> tokenizer);
+
 // The template that LoadModelTemplate left in a tokenizer. Throws InputError if it has none.
 std::shared_ptr<const ChatTemplate> TemplateOf(const Tokenizer& tokenizer);
 

@@ -5,6 +5,7 @@
 
 #include "core/io/file.h"
 #include "data/conversations/conversation_mixture.h"
+#include "data/conversations/model_template.h"
 #include "data/conversations/preference_dataset.h"
 #include "data/mixture.h"
 #include "data/sampler.h"
@@ -106,6 +107,9 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
   setup->document_mask = MasksDocuments(config, conversations);
   if (!conversations) {
     setup->dataset = data::OpenDataset(d);
+    if (auto& tokenizer = setup->dataset.tokenizer; tokenizer && !weights.empty()) {
+      tokenizer = data::KeepTemplates(TemplateFolders(config, weights), std::move(tokenizer));
+    }
     return;
   }
   if (Prefers(config) && !d.mix.empty()) {

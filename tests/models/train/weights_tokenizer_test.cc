@@ -85,6 +85,16 @@ TEST_F(WeightsTokenizerTest, MayHaveTokensThatDoNotOccur) {
   EXPECT_THAT(Error({Path("plain.txt"), "--data.tokenizer=" + folder_.Path("model")}), refused);
 }
 
+// Even one that only other programs can render.
+TEST_F(WeightsTokenizerTest, KeepsTheChatTemplateThroughPlainText) {
+  GiveTokenizer();
+  const std::string text = "{% of another language %}";
+  Write("model/chat_template.jinja", text);
+  const RunSetup setup = Setup({Path("plain.txt")});
+  const auto config = nlohmann::json::parse(setup.dataset.tokenizer->ConfigJson());
+  EXPECT_EQ(config.at("chat_template"), text);
+}
+
 TEST_F(WeightsTokenizerTest, OfAdaptersIsThatOfTheirBase) {
   GiveTokenizer();
   Write("adapter/adapter_config.json",
