@@ -25,10 +25,9 @@ struct StepState::Block {
   bool drew_without_it = false;
   bool needs_first_sample = false;  // a micro-batch has ended
   std::optional<LossScaleOptions> loss_scaling;
-  bool root_scaled = false;                          // of the next Backward
-  RootDivisor root_divisor = RootDivisor::kUnknown;  // of the same
-  bool was_read = false;                             // since Begin
-  std::unordered_map<uint64_t, int64_t> site_uses;   // in this micro-batch
+  bool root_scaled = false, root_shared = false;    // of the next Backward
+  bool was_read = false;                            // since Begin
+  std::unordered_map<uint64_t, int64_t> site_uses;  // in this micro-batch
 };
 
 StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Block>()) {
@@ -74,8 +73,7 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   }
   block_->betas = std::move(betas);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
-  block_->root_scaled = block_->was_read = false;
-  block_->root_divisor = RootDivisor::kUnknown;
+  block_->root_scaled = block_->root_shared = block_->was_read = false;
   block_->site_uses.clear();
   Upload(0, offsetof(StepValues, loss_scale));
 }
@@ -115,8 +113,8 @@ const std::optional<LossScaleOptions>& StepState::loss_scaling() const {
   return block_->loss_scaling;
 }
 void StepState::SetRootScaled() const { block_->root_scaled = true; }
-void StepState::SetRootDivisor(RootDivisor divisor) const { block_->root_divisor = divisor; }
-StepState::RootDivisor StepState::root_divisor() const { return block_->root_divisor; }
+void StepState::SetRootShared() const { block_->root_shared = true; }
+bool StepState::root_shared() const { return block_->root_shared; }
 
 int StepState::CorrectionIndex(const Betas& betas) const {
   const auto found = std::find(block_->betas.begin(), block_->betas.end(), betas);
@@ -263,8 +261,7 @@ void EndMicroBatch() {
   TakeLeftOut();
   if (current_state == nullptr) return;
   current_state->block_->needs_first_sample = true;
-  current_state->block_->root_scaled = false;
-  current_state->block_->root_divisor = StepState::RootDivisor::kUnknown;
+  current_state->block_->root_scaled = current_state->block_->root_shared = false;
 }
 
 TrainingScope::TrainingScope(const StepState& state) : state_(state), previous_(current_state) {

@@ -96,10 +96,9 @@ class StepState {
   const std::optional<LossScaleOptions>& loss_scaling() const;
   // The root gradient of this thread's next Backward was multiplied.
   void SetRootScaled() const;
-  // What is known of what it was divided by: nothing that is a number of samples, or all ranks'.
-  enum class RootDivisor { kUnknown, kNone, kSamplesOfAll };
-  void SetRootDivisor(RootDivisor divisor) const;
-  RootDivisor root_divisor() const;
+  // The same is known to be divided by the samples of all ranks.
+  void SetRootShared() const;
+  bool root_shared() const;
 
   // The index of these betas in StepValues::corrections. Throws ArgumentError if this step began
   // without them.

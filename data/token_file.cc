@@ -80,18 +80,22 @@ int64_t LargestOf(std::span<const std::byte> bytes) {
 }
 
 // Whether uint16 words are the halves of uint32 tokens: the upper ones say next to nothing, which
-// in tokens of 16 bits would have to be so of each second one.
-bool LooksWide(std::span<const std::byte> bytes) {
-  constexpr size_t kFewest = 256, kMost = size_t{1} << 16, kUpper = 8, kLower = 256;
+// in tokens of 16 bits would have to be so of each second one. Of a file that is too short to tell,
+// whether the vocabulary (0: unknown) needs 32 bits.
+bool LooksWide(std::span<const std::byte> bytes, int64_t vocab_size) {
+  constexpr size_t kFewest = 64, kMost = size_t{1} << 16;
+  constexpr int64_t kAnyUpper = 7, kLower = 256;
   const size_t n = std::min(kMost, bytes.size() / 4);
-  if (bytes.size() % 4 != 0 || n < kFewest) return false;
+  if (n < kFewest) return vocab_size > kNarrowTokens;
   const auto* words = reinterpret_cast<const uint16_t*>(bytes.data());
-  bool lower = false;
+  uint16_t upper = 0, lower = 0;  // the largest
   for (size_t i = 0; i < n; ++i) {
-    if (words[2 * i + 1] >= kUpper) return false;
-    lower = lower || words[2 * i] >= kLower;
+    lower = std::max(lower, words[2 * i]);
+    upper = std::max(upper, words[2 * i + 1]);
   }
-  return lower;
+  if (upper == 0) return lower > 0;
+  const int64_t most = vocab_size > 0 ? (vocab_size - 1) / kNarrowTokens : kAnyUpper;
+  return upper <= most && lower >= kLower;
 }
 
 }  // namespace
@@ -144,13 +148,12 @@ void TokenFile::ReadHeader(int64_t vocab_size) {
     if (info.magic != 0 && info.magic == magic) format_ = info.format;
   }
   if (!HasHeader(format_)) {
-    const bool wide = vocab_size > kNarrowTokens || LooksWide(file_.bytes());
+    const bool wide = LooksWide(file_.bytes(), vocab_size);
     if (wide) format_ = TokenFormat::kNanoGptWide;
     const int64_t width = Info(format_).token_bytes;
     if (bytes % width != 0) {
       throw InputError(StrCat(path(), ": ", bytes, " bytes are not a whole number of uint",
                               8 * width, " tokens",
-                              wide ? StrCat(", which a vocabulary of ", vocab_size, " needs") : "",
                               "; the file is truncated, or not a token file (nanoGPT's uint16, "
                               "uint32 for vocabularies ",
                               "of more than 65,536, or llm.c's with a header)"));

@@ -38,11 +38,11 @@ class TokenFile : public TokenSource {
  public:
   // Recognises the format by its magic number and checks the whole file, so that training meets no
   // bad token later, unless its content is among the `known`. Without a header, tokens are uint32
-  // where the vocabulary has more than 65,536, or the file shows it: each odd uint16 is as good as
-  // zero. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
-  // for an empty or odd-sized file, a header that does not fit the file, an unknown version, an
-  // evaluation file of llm.c, an id out of range (file, position, value, fix), and an index that
-  // does not fit the file; IoError for a file that cannot be read.
+  // where the file shows it, each odd uint16 being as good as zero; where it is too short to show
+  // it, for vocabularies of more than 65,536. Ids must be below `vocab_size`, or without one, below
+  // 2^31. Throws InputError for an empty or odd-sized file, a header that does not fit the file, an
+  // unknown version, an evaluation file of llm.c, an id out of range (file, position, value, fix),
+  // and an index that does not fit the file; IoError for a file that cannot be read.
   explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt,
                      std::span<const FileContent> known = {});
 

@@ -164,7 +164,7 @@ Socket World::Serve(ControlPlane::Options* o) {
   const bool in_folder = !r.store_folder.empty();
   const int choices = in_folder ? 1 : r.port_choices;
   std::string address = r.master_addr;
-  if (IsElsewhereToOthers(r)) {  // at all
+  if (IsElsewhereToOthers(r)) {  // on all interfaces: others reach this machine at another address
     address = o->claim.address.find(':') == std::string::npos ? "0.0.0.0" : "::";
   }
   Socket listener;

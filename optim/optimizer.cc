@@ -1,6 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -24,8 +25,12 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
            " must be finite and at least 0, got ", value);
 }
 
+uint64_t TrainingStep::NextId() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
 Tensor TrainingStep::Root(double gradient, DType dtype) const {
-  if (gradient == 1) state_.SetRootDivisor(StepState::RootDivisor::kNone);
   return ops::ScaleRoot(Tensor::Full({}, gradient, dtype, state_.device()), state_);
 }
 

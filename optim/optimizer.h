@@ -77,20 +77,17 @@ class [[nodiscard]] TrainingStep {
   // For other tensors there is ops::ScaleRoot (kernels/loss_scale).
   Tensor Root(double gradient = 1, DType dtype = DType::kF32) const;
 
-  // What dist::DataRanks::Backward has seen of the step's micro-batches.
-  struct Samples {
-    int64_t micro_batches = 0, seen = 0;  // of this rank, so far
-    int64_t of_rank = 0, of_all = 0;      // in the whole step
-  };
-  Samples& samples() const { return samples_; }
+  // Tells steps apart.
+  uint64_t id() const { return id_; }
 
  private:
   friend class Optimizer;
   explicit TrainingStep(const StepState& state) : state_(state), scope_(state) {}
+  static uint64_t NextId();
 
   StepState state_;
   TrainingScope scope_;
-  mutable Samples samples_;
+  const uint64_t id_ = NextId();
 };
 
 // The loop of a user:

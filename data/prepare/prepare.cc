@@ -184,7 +184,7 @@ int64_t BytesOf(std::span<const SourceFile> sources) {
   return sum;
 }
 
-// Before they are made, or, from sources of unknown size, once they are.
+// Before they are made; that of sources of unknown size is not known then.
 void CheckFileCount(const PrepareOptions& options, int64_t files) {
   constexpr int64_t kMost = 10'000, kSmall = 1'000'000;
   if (files <= kMost || options.shard_tokens >= kSmall || options.shard_tokens == 0) return;
@@ -330,7 +330,6 @@ class Preparation {
     manifest_.shards.push_back(std::move(shard));
     for (size_t i = 0; i < streams_.size(); ++i) manifest_.next[i] = streams_[i].next();
     WriteFileAtomically(JoinPath(options_.out_dir, kManifestName), manifest_.ToJson());
-    CheckFileCount(options_, std::ssize(manifest_.shards));
   }
 
   // Adds what is known of the sources that have been read, to their ends or in part.

@@ -202,8 +202,8 @@ class ControlPlane {
   // Where all ranks have waited for at least so long, as Ask answers.
   Answers<RankWaits> Waits(const std::string& group, Milliseconds least);
   // To be called now and then while this rank may wait in a call of the group, on the loop's
-  // thread: says so on stderr, once, after some seconds, and for whom, and where these wait; but
-  // not while a pause lasts. Once a run also where others may be busy.
+  // thread. Prints once that this rank waits, for whom, and in which calls these wait. Where they
+  // may be busy, it prints this only once a run. It prints nothing during a pause.
   void LookAtWait(const std::string& group, const std::vector<int>& members, Milliseconds timeout);
 
   // Cuts all connections, as the end of the process does.

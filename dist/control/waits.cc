@@ -1,7 +1,9 @@
 // ControlPlane: the calls in which ranks wait for each other. See control_plane.h.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "core/io/json.h"
@@ -45,7 +47,7 @@ std::string Describe(const Answers<RankWaits>& waits) {
     if (told++ == kMostCalls) break;
     text += StrCat("; ", ListRanks(who), who.size() == 1 ? " waits" : " wait", " in ", call);
   }
-  if (ranks.size() < 2) return text;
+  if (ranks.size() < 2) return "";
   return text +
          ". Is a call that all ranks must make inside an `if` on the rank, such as `if "
          "(parallel.is_main())`, or has a rank more batches than another? All ranks must make the "
@@ -53,13 +55,16 @@ std::string Describe(const Answers<RankWaits>& waits) {
 }
 
 void ControlPlane::AnswerWaits() {
-  responders_[WaitsTopic()] = [this](const std::string& group) {
+  // Ranks that wait in the same calls answer alike, so that few answers travel.
+  responders_[WaitsTopic()] = [this](const std::string& question) {
+    const size_t space = question.find(' ');
+    const Milliseconds least(std::atoll(question.c_str()));
+    const std::string group = question.substr(space + 1);
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::pair<Milliseconds, json>> calls;
     for (const auto& [of, wait] : waits_) {
-      if (!wait.since) continue;
-      const Milliseconds age = Since(*wait.since);
-      calls.emplace_back(age, json{of, Describe(wait.call, wait.purpose), age.count()});
+      if (!wait.since || Since(*wait.since) < least) continue;
+      calls.emplace_back(Since(*wait.since), json{of, Describe(wait.call, wait.purpose)});
     }
     std::ranges::sort(calls, std::greater(), [](const auto& call) { return call.first; });
     const auto it = waits_.find(group);
@@ -94,14 +99,14 @@ void ControlPlane::ForgetWaits(const std::string& group) {
 }
 
 Answers<RankWaits> ControlPlane::Waits(const std::string& group, Milliseconds least) {
-  const auto answers = Ask(AllRanks(size()), WaitsTopic(), group, Clock::now() + kTimeToAnswer);
+  const auto answers = Ask(AllRanks(size()), WaitsTopic(), StrCat(least.count(), " ", group),
+                           Clock::now() + kTimeToAnswer);
   Answers<RankWaits> waits{.by_rank = {}, .silent = answers.silent};
   for (const auto& [rank, text] : answers.by_rank) {
     const json j = TryParseJson(text);
     try {
       RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
       for (const json& call : j.at("calls")) {
-        if (call.at(2).get<int64_t>() < least.count()) continue;
         of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
       }
       waits.by_rank[rank] = std::move(of_rank);
@@ -123,7 +128,10 @@ void ControlPlane::LookAtWait(const std::string& group, const std::vector<int>& 
     it->second.look_at = AwakeClock::now();
   }
   if (pause(TopicOf(group))) return;  // of which the user is told
-  PostBlocking([this, group, members, timeout] { TellWait(group, members, timeout); });
+  PostBlocking([this, group, members, timeout, here = std::this_thread::get_id()] {
+    // Without a thread of its own this would wait for the loop, on which answers arrive.
+    if (std::this_thread::get_id() != here) TellWait(group, members, timeout);
+  });
 }
 
 // Of the ranks that wait in a call, the first one tells it, once.
@@ -141,7 +149,12 @@ void ControlPlane::TellWait(const std::string& group, const std::vector<int>& me
     for (const auto& [rank, of_rank] : waits.by_rank) {
       any_busy |= of_rank.calls.empty();
       if (IndexOf(members, rank) < 0) continue;
-      (of_rank.reached < wait.reached ? awaited : here).push_back(rank);
+      const bool waits_here =
+          std::ranges::any_of(of_rank.calls, [&](const auto& c) { return c.first == group; });
+      if (of_rank.reached < wait.reached)
+        awaited.push_back(rank);
+      else if (waits_here)
+        here.push_back(rank);
     }
     if (awaited.empty() || here.empty() || here.front() != rank()) return;
     const Milliseconds waited = Since(*wait.since);
@@ -153,7 +166,9 @@ void ControlPlane::TellWait(const std::string& group, const std::vector<int>& me
                   group, "', for ", ListRanks(awaited));
   }
   if (any_busy) {
-    text += ", which may be busy. Put a dist::Pause around what a rank does by itself";
+    text +=
+        ", which may be busy: put a dist::Pause around what a rank does by itself, and see that "
+        "all ranks make this call";
   } else {
     text += Describe(waits);
   }

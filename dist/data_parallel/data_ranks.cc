@@ -30,7 +30,8 @@ void DataRanks::LeaveControl(ProcessGroup* other) noexcept {
 double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::TrainingStep& training,
                            std::optional<int64_t> of_step) {
   const UserCall call("Backward");
-  optim::TrainingStep::Samples& step = training.samples();
+  if (step_.id != training.id()) step_ = {.id = training.id()};
+  StepSamples& step = step_;
   const int64_t planned = std::ssize(micro_order());
   LS_CHECK(step.micro_batches < planned, "Backward ", step.micro_batches + 1,
            " of this step, but it was planned with ", planned,
@@ -40,6 +41,8 @@ double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::Tra
            "  dist::DataParallel parallel(group.get(), model, {.micro_batches = ",
            size(), " * (micro-batches of each rank)});");
   LS_CHECK(samples >= 0, "a micro-batch of ", samples, " samples");
+  LS_CHECK(loss.dtype() == AccumulationDType(loss.dtype()), "the loss is ", loss.dtype(),
+           ", in which 1 / samples would be rounded: sum in f32, as loss.To(DType::kF32) does");
   const int64_t of_rank = of_step.value_or(samples * planned);
   const bool is_last = ++step.micro_batches == planned;
   step.seen += samples;
@@ -55,11 +58,9 @@ double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::Tra
            "  parallel.Backward(loss, samples, training, samples_of_all_my_micro_batches);");
   BeginMicroBatch(is_last);
   const auto divisor = static_cast<double>(step.of_all);
-  const Tensor root = training.Root(1 / divisor, AccumulationDType(loss.dtype()));
-  if (const StepState* const state = StepUnderWay()) {
-    state->SetRootDivisor(StepState::RootDivisor::kSamplesOfAll);
-  }
-  lockstep::Backward(loss, root.To(loss.dtype()).View(loss.shape()));
+  const Tensor root = training.Root(1 / divisor, loss.dtype());
+  if (const StepState* const state = StepUnderWay()) state->SetRootShared();
+  lockstep::Backward(loss, root.View(loss.shape()));
   return divisor;
 }
 

@@ -40,9 +40,10 @@ class DataRanks {
   // be given with each. Where the reducer's bits do not depend on the ranks, nor do these: 1 /
   // (samples of all) enters at the root gradient, and is known before the first backward.
   //
-  // Collective in the step's first micro-batch. `training`: what BeginStep returned. Throws
-  // ArgumentError if the numbers do not fit each other, or if the step has more micro-batches than
-  // micro_order(); and what lockstep::Backward throws.
+  // Collective in the step's first micro-batch: a rank that has run out of data gives a sum of 0
+  // samples. `training`: what BeginStep returned. `loss` is f32 or f64. Throws ArgumentError if the
+  // numbers do not fit each other, or if the step has more micro-batches than micro_order(); and
+  // what lockstep::Backward throws.
   double Backward(const Tensor& loss, int64_t samples, const optim::TrainingStep& training,
                   std::optional<int64_t> of_step = {});
   // For loops that call lockstep::Backward with a root gradient of their own, 1 / (samples of all
@@ -84,6 +85,14 @@ class DataRanks {
   const int exceptions_;  // in flight at construction
   const int rank_, size_;
   const std::shared_ptr<ProcessGroup> control_;
+
+  // What Backward has seen of a step's micro-batches.
+  struct StepSamples {
+    uint64_t id = 0;                      // TrainingStep::id
+    int64_t micro_batches = 0, seen = 0;  // of this rank, so far
+    int64_t of_rank = 0, of_all = 0;      // in the whole step
+  };
+  StepSamples step_;
 };
 
 }  // namespace lockstep::dist

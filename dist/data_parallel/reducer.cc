@@ -54,37 +54,35 @@ constexpr char kBeginMicroBatch[] =
     "before the backward of each micro-batch, write\n"
     "  parallel.BeginMicroBatch(/*last=*/micro == parallel.micro_order().back());\n"
     "which parallel.Backward does by itself; and say how many micro-batches a step has on all "
-    "ranks "
-    "together: DataParallel parallel(group, model, {.micro_batches = ...})";
+    "ranks together: DataParallel parallel(group, model, {.micro_batches = ...})";
 
-// Whether the loss is divided by as many samples as this rank has by itself: its first one, where
-// that was given, tells how many each rank has.
-bool DividesByOwnSamples(const StepState& step, int rank, std::span<const int64_t> micro_order) {
+// Whether the root gradient is 1, or 1 / (the samples that this rank has by itself): its first one,
+// where that was given, tells how many each rank has. Not if it could be 1 / ranks, which averages
+// means.
+bool IsRootOfMean(const StepState& step, int rank, int64_t ranks,
+                  std::span<const int64_t> micro_order) {
   const Tensor root = RootGradient();
-  const auto first = static_cast<double>(step.first_sample().value_or(0));
-  if (first == 0 || micro_order.empty() || !root.defined() || root.device().is_meta()) return false;
+  if (!root.defined() || root.device().is_meta()) return false;
   const double scale = step.loss_scaling() ? step.Read().loss_scale.scale : 1;
-  const auto are = [&](double times, auto number) {
-    const auto n = static_cast<double>(number);
-    return std::abs(root.Item() / scale * first * times - n) < 1e-4 * n;
-  };
-  return are(1, rank) || are(static_cast<double>(micro_order.size()), micro_order.front());
+  const double value = root.Item() / scale;
+  const auto are = [](double a, double b) { return std::abs(a - b) < 1e-4 * b; };
+  if (are(value, 1)) return true;
+  const auto first = static_cast<double>(step.first_sample().value_or(0));
+  if (first == 0 || micro_order.empty() || are(value * static_cast<double>(ranks), 1)) return false;
+  return are(value * first, rank) || are(value * first * static_cast<double>(micro_order.size()),
+                                         static_cast<double>(micro_order.front()));
 }
 
 }  // namespace
 
 void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks,
                  std::span<const int64_t> micro_order, bool is_first) {
-  using Divisor = StepState::RootDivisor;
   const StepState* const step = StepUnderWay();
-  const Divisor divisor = step ? step->root_divisor() : Divisor::kUnknown;
-  const bool is_mean = plan.default_root_grad || divisor == Divisor::kNone ||
-                       (is_first && step && divisor == Divisor::kUnknown &&
-                        DividesByOwnSamples(*step, rank, micro_order));
+  const bool is_mean = plan.default_root_grad || (is_first && step && !step->root_shared() &&
+                                                  IsRootOfMean(*step, rank, ranks, micro_order));
   LS_CHECK(!is_mean, "gradients are summed over the ", ranks, " ranks, so that of a mean over ",
            "the samples of rank ", rank, " is ", ranks,
-           " times too large: make the loss a sum, "
-           "and write\n"
+           " times too large: make the loss a sum, and write\n"
            "  parallel.Backward(loss, samples, training);\n"
            "where `samples` are those of the loss and `training` is what BeginStep returned: it "
            "divides by the samples (or tokens) of all ranks");

@@ -70,7 +70,8 @@ JsonLinesWriter::JsonLinesWriter(std::string path, std::string what, int64_t fir
   ForEachLine(path_, [&](const std::string& line) {
     const auto step = StepOf(TryParseJson(line));
     if (!step || *step >= first_step) return;
-    if (kept.empty() && lines == Lines::kEveryFromFirst) missing.Skip(*step);
+    // A run that began with another one's checkpoint has no lines of that one's steps.
+    if (kept.empty()) missing.Skip(*step);
     missing.See(*step);
     kept += line + "\n";
   });

@@ -22,7 +22,8 @@ std::optional<int64_t> StepOf(const nlohmann::json& line);
 // Every object has a "step"; steps ascend.
 class JsonLinesWriter {
  public:
-  // Which steps should have a line: those that have one; every one, or from the first line on.
+  // Which steps must have a line: no particular ones; all from the first line's on, where there
+  // must be one, or may be none yet.
   enum class Lines { kSome, kEvery, kEveryFromFirst };
 
   // Keeps the lines of an earlier run up to and including `first_step` - 1 and appends to them.

@@ -91,8 +91,9 @@ std::string DescribeLimit(InstructionSet used, InstructionSet best) {
 std::string DescribeBits(const RunSetup& s) {
   const ParallelOptions& parallel = s.config.parallel;
   return fmt::format(
-      "those of {} micro-batches a step, virtual.tp={} and virtual.cp={}: from the first step on "
-      "these stay, and ranks can share only what they divide",
+      "fixed by {} micro-batches a step, virtual.tp={} and virtual.cp={}: these cannot change "
+      "after "
+      "the first step, and the numbers of ranks must divide them",
       s.micro_batches, parallel.tensor_parts(), parallel.context_pairs());
 }
 

@@ -120,8 +120,15 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   }
   setup.steps = StepsOf(setup);
   const int64_t eval_samples = config.train.eval_batches * config.train.batch_size;  // 0: all
-  setup.measured_on = StrCat(setup.dataset.fingerprint, " ", eval_samples, " ", setup.window, " ",
-                             config.train.objective);
+  const auto measured_on = [&](const std::string& data) {
+    return StrCat(data, " ", eval_samples, " ", setup.window, " ", config.train.objective);
+  };
+  setup.measured_on = measured_on(setup.dataset.fingerprint);
+  // A run of an earlier version keeps what that called its data, and so its best loss.
+  if (const std::string older = measured_on(setup.dataset.older_fingerprint);
+      start.checkpoint && ReadTrainerState(*start.checkpoint).measured_on == older) {
+    setup.measured_on = older;
+  }
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
   setup.warmup = config.optim.warmup;
   if (setup.warmup < 0) {

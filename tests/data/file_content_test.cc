@@ -48,6 +48,9 @@ TEST_F(FileContentTest, AnyByteAndTheIndexCount) {
   const Dataset changed = OpenDataset(options_);
   EXPECT_NE(changed.fingerprint, first_.fingerprint);
   EXPECT_EQ(changed.older_fingerprint, first_.older_fingerprint);
+  // What version 0.1.0 wrote of these tokens.
+  EXPECT_EQ(first_.older_fingerprint,
+            "38f8cd5a0d3afcd46e14dfcbe467baee77507dd102997c3c2c713536b1ffe11d");
   WriteIndex({0, 71, 900});
   EXPECT_NE(OpenDataset(options_).fingerprint, changed.fingerprint);
   fs::remove(folder_ + "/a.idx");

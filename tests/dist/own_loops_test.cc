@@ -92,8 +92,7 @@ TEST(OwnLoops, ASumAndItsSamplesGiveTheGradientOfOneProcess) {
   }
 }
 
-// A rank's last batch may be shorter, or empty, and a loss of any floating dtype and of one
-// element.
+// A rank's last batch may be shorter, or empty, and a loss of one element.
 TEST(OwnLoops, RanksMayHaveDifferentNumbersOfSamples) {
   for (const int64_t second : {5, 0}) {
     std::vector<std::vector<float>> gradients(2);

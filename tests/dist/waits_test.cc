@@ -81,7 +81,7 @@ TEST(Waits, ACollectiveOfOnlyOneRankIsNamed) {
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("SaveTraining"), HasSubstr("Backward"), kAdvice)));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, AllOf(HasSubstr("has waited for 1 s in"), HasSubstr("SaveTraining"),
+  EXPECT_THAT(said, AllOf(HasSubstr("has waited for "), HasSubstr("SaveTraining"),
                           HasSubstr("Backward"), kAdvice));
   EXPECT_LE(std::count(said.begin(), said.end(), '\n'), 2) << "once a rank:\n" << said;
 }
