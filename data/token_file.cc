@@ -84,7 +84,7 @@ int64_t LargestOf(std::span<const std::byte> bytes) {
 // whether the vocabulary (0: unknown) needs 32 bits.
 bool LooksWide(std::span<const std::byte> bytes, int64_t vocab_size) {
   constexpr size_t kFewest = 64, kMost = size_t{1} << 16;
-  constexpr int64_t kAnyUpper = 7, kLower = 256;
+  constexpr int64_t kUpper = 7, kLower = 256;
   const size_t n = std::min(kMost, bytes.size() / 4);
   if (n < kFewest) return vocab_size > kNarrowTokens;
   const auto* words = reinterpret_cast<const uint16_t*>(bytes.data());
@@ -94,8 +94,7 @@ bool LooksWide(std::span<const std::byte> bytes, int64_t vocab_size) {
     upper = std::max(upper, words[2 * i + 1]);
   }
   if (upper == 0) return lower > 0;
-  const int64_t most = vocab_size > 0 ? (vocab_size - 1) / kNarrowTokens : kAnyUpper;
-  return upper <= most && lower >= kLower;
+  return upper <= std::max(kUpper, vocab_size / kNarrowTokens) && lower >= kLower;
 }
 
 }  // namespace

@@ -385,7 +385,7 @@ PrepareResult Prepare(const PrepareOptions& given) {
   const std::string tokenizer_json = options.tokenizer->ToJson();
   PrepareResult result{.manifest = NewManifest(options, files, tokenizer_json)};
   Manifest& manifest = result.manifest;
-  CheckFileCount(options, FewestFiles(options, manifest));
+  if (!HasManifest(options.out_dir)) CheckFileCount(options, FewestFiles(options, manifest));
   const OutFolder folder(options.out_dir);
   const FileLock lock(JoinPath(options.out_dir, ".lock"), "prepare\n",
                       std::chrono::milliseconds(0));

@@ -230,9 +230,14 @@ TEST_F(TokenFileTest, TokensWithoutAHeaderMayHave32Bits) {
   WriteTokenFile(path_, TokenFormat::kNanoGptWide, tokens);
   EXPECT_EQ(All(TokenFile(path_, 65537)), tokens);
   EXPECT_EQ(TokenFile(path_, 65536).size(), 20);
-  // Tokens of 16 bits are those of no such vocabulary, and small ones are not halves.
+  // Those of characters.
+  tokens.clear();
+  for (int32_t i = 0; i < 100; ++i) tokens.push_back(i % 65);
+  WriteTokenFile(path_, TokenFormat::kNanoGptWide, tokens);
+  EXPECT_EQ(All(TokenFile(path_, 65)), tokens);
+  // Tokens of 16 bits may be some of a larger vocabulary's, and small ones are not halves.
   WriteTokenFile(path_, TokenFormat::kNanoGpt, std::vector<int32_t>(500, 300));
-  EXPECT_THAT(OpenError(path_, 128256), AllOf(HasSubstr("token 19661100"), HasSubstr("uint32")));
+  EXPECT_EQ(TokenFile(path_, 128256).size(), 500);
   EXPECT_EQ(TokenFile(path_).size(), 500);
   WriteTokenFile(path_, TokenFormat::kNanoGpt, std::vector<int32_t>(500, 3));
   EXPECT_EQ(TokenFile(path_).size(), 500);
