@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/autograd/engine.h"
 #include "kernels/binary/binary.h"
 #include "nn/attention/causal_self_attention.h"
 #include "nn/layer_norm.h"
