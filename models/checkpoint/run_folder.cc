@@ -27,15 +27,20 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
 // Where sums are made in other parts, a run would continue with other bits than it promises.
 void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
   if (now.dist.reduction != "ordered") return;
-  const auto check = [&](const char* key, int64_t parts, int64_t wanted) {
+  const auto check = [&](const char* key, int64_t parts, int64_t wanted, const char* ranks_key,
+                         int64_t ranks) {
     if (parts == wanted) return;
+    const std::string advice = parts % ranks == 0
+                                   ? StrCat("use --", key, "=", parts)
+                                   : StrCat("use --", ranks_key, "=", parts, " or a divisor of it");
     throw InputError(StrCat(of, " was trained with ", key, " = ", parts, ", and this run has ", key,
                             " = ", wanted,
-                            ", with which dist.reduction = \"ordered\" gives other bits: use --",
-                            key, "=", parts, ", or begin from only its weights with --init_from"));
+                            ", with which dist.reduction = \"ordered\" gives other bits: ", advice,
+                            ", or begin from only its weights with --init_from"));
   };
-  check("virtual.tp", before.parallel.tensor_parts(), now.parallel.tensor_parts());
-  check("virtual.cp", before.parallel.context_pairs(), now.parallel.context_pairs());
+  const ParallelOptions &was = before.parallel, &is = now.parallel;
+  check("virtual.tp", was.tensor_parts(), is.tensor_parts(), "parallel.tp", is.tp);
+  check("virtual.cp", was.context_pairs(), is.context_pairs(), "parallel.cp", is.cp);
 }
 
 // A checkpoint, a run folder, or a link to a checkpoint.
@@ -139,10 +144,15 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                " --train.steps=N"));
   }
   const char* const last = ", the last one): what was to follow it is made up for";
-  return {.checkpoint = newest->path,
-          .step = state.step,
-          .note = StrCat("resuming from ", newest->path, " (step ", state.step,
-                         state.finished ? last : ")")};
+  RunStart start{.checkpoint = newest->path,
+                 .step = state.step,
+                 .note = StrCat("resuming from ", newest->path, " (step ", state.step,
+                                state.finished ? last : ")")};
+  // The folder's file may have been edited, or other settings accepted, since it was saved.
+  if (const auto since = RealDifferences(saved, config); !since.empty()) {
+    start.note += ", with a different configuration:\n" + ToString(since);
+  }
+  return start;
 }
 
 // "process 4711 on node0, since 2026-11-23 09:00:05 UTC"

@@ -15,6 +15,7 @@
 #include "core/io/json.h"
 #include "data/conversations/conversation_encoder.h"
 #include "data/conversations/model_template.h"
+#include "data/tokenizer/split_pattern.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/export/gguf_model.h"
@@ -156,14 +157,31 @@ std::vector<SafetensorsItem> Rounded(std::vector<SafetensorsItem> items, DType d
   return items;
 }
 
+// What transformers does with the folder other than Lockstep; "": nothing.
+std::string NoteOnTransformers(const std::string& config, const ExportTokenizer& tokenizer) {
+  const std::string type = ParseJson(config, "config.json").value("model_type", "");
+  if (type == "lockstep") {
+    return "transformers does not load it, since none of its models has this shape: models/gpt "
+           "says "
+           "which options make a shape of theirs";
+  }
+  // Whatever tokenizer_class says, transformers 5 splits text as Qwen2 does.
+  if (type != "qwen2" || !tokenizer.tokenizer || tokenizer.tokenizer->name() == "byte") return "";
+  const std::string splits = DumpJson(nlohmann::json(data::NamedSplitPattern("qwen2")));
+  if (tokenizer.tokenizer->ToJson().find(splits) != std::string::npos) return "";
+  return "AutoTokenizer splits the text of every qwen2 model as Qwen2 does, and gives other ids "
+         "than "
+         "this model's tokenizer: load that as PreTrainedTokenizerFast";
+}
+
 int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
                  const ExportTokenizer& tokenizer) {
   const std::string temporary = JoinPath(ParentPath(c.out), ".tmp-" + BaseName(c.out));
   RemoveTree(temporary);
   const auto items = Rounded(ToHfTensors(*source.model, source.weight), *type.dtype);
+  const std::string config = ToHfConfig(source.model->config(), *type.dtype);
   try {
-    WriteHfFolder(temporary, ToHfConfig(source.model->config(), *type.dtype), items,
-                  std::llround(c.max_file_gb * 1e9));
+    WriteHfFolder(temporary, config, items, std::llround(c.max_file_gb * 1e9));
     for (const auto& [name, text] : TextFiles(tokenizer, source.weights_folder)) {
       const std::string file = JoinPath(temporary, name);
       MakeDirectories(ParentPath(file));
@@ -173,6 +191,9 @@ int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportT
   } catch (...) {
     RemoveTree(temporary);
     throw;
+  }
+  if (const std::string note = NoteOnTransformers(config, tokenizer); !note.empty()) {
+    std::fprintf(stderr, "export_gpt: note: %s\n", note.c_str());
   }
   int64_t bytes = 0;
   for (const std::string& name : ListDirectory(c.out)) {

@@ -138,11 +138,13 @@ std::string Options::DumpPart(bool written, bool sources) const {
 }
 
 std::string Options::Dump(bool sources) const {
-  return StrCat("# Configuration of ", program_.name, ": ", program_.name,
-                " with this file does the same.\n", DumpPart(true, sources),
-                "\n# Nobody asked for the following: these are defaults and values of presets. A "
-                "line that you\n# change counts as asked for.\n",
-                DumpPart(false, sources));
+  return StrCat(
+      "# Configuration of ", program_.name,
+      program_.takes_file ? StrCat(": ", program_.name, " with this file does the same.") : "",
+      "\n", DumpPart(true, sources),
+      "\n# Nobody asked for the following: these are defaults and values of presets. A "
+      "line that you\n# change counts as asked for.\n",
+      DumpPart(false, sources));
 }
 
 std::vector<OptionDifference> Compare(const Options& a, const Options& b) {

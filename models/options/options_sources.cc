@@ -140,8 +140,9 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
     if (!argument.starts_with("-")) {
       if (switch_before)
         throw InputError(StrCat("command line: ", argument, " after --", switch_before->key,
-                                ": write --", switch_before->key, "=", argument,
-                                ", or the TOML file first"));
+                                ", which is on or off: write --", switch_before->key,
+                                "=true or =false",
+                                program_.takes_file ? ", or the TOML file first" : ""));
       if (!program_.takes_file || !file_.empty())
         throw InputError(StrCat("command line: unexpected argument '", argument, "'",
                                 program_.takes_file ? StrCat(" after the file ", file_) : "",

@@ -120,7 +120,10 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
   shape.dropout = m.dropout;
   shape.lora = config->lora;
   // A checkpoint has its adapters itself.
-  const std::string from = PeftAdapter::Exists(path) ? path : config->lora.init_from;
+  const std::string& given = config->lora.init_from;
+  const std::string from = PeftAdapter::Exists(path) ? path
+                           : given.empty()           ? given
+                                                     : CheckpointOf(given);
   if (!from.empty()) CheckGoesOn(options, PeftAdapter::Open(from), config->lora);
   if (!config->lora.init_from.empty()) {
     const PeftConfig adapter = PeftAdapter::Open(from).config();

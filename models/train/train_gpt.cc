@@ -167,7 +167,7 @@ class AllProcessors {
 uint64_t HashOfStart(const RunSetup& setup) {
   uint64_t hash = setup.weights.empty() ? 0 : HashOfContent(setup.weights);
   const std::string& adapter = setup.config.lora.init_from;
-  if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(adapter);
+  if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(CheckpointOf(adapter));
   return hash;
 }
 
@@ -284,7 +284,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       from.weights = held->path();
       VerifyModelAndBase(from.weights);
     }
-    if (!config.lora.init_from.empty()) VerifyModel(config.lora.init_from);
+    if (!config.lora.init_from.empty()) VerifyModel(CheckpointOf(config.lora.init_from));
     return from;
   });
   // The folder is locked now, so this run may write its flight records there.
