@@ -83,6 +83,19 @@ TEST_F(ContinuedRun, ACheckpointToResumeFromIsTakenOnce) {
   EXPECT_THAT(run.out, HasSubstr("resuming from " + second + "/checkpoints/step-00000006"));
 }
 
+TEST_F(ContinuedRun, WhatWasEditedInItsFileIsTold) {
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
+  RemoveTree(out_ + "/checkpoints/step-00000004");
+  RemoveTree(out_ + "/DONE");
+  const std::string file = out_ + "/config.toml", was = "\nlr = 0.002";
+  std::string toml = ReadFile(file);
+  ASSERT_NE(toml.find(was), toml.npos) << toml;
+  WriteFileAtomically(file, toml.replace(toml.find(was), was.size(), "\nlr = 0.003"));
+  const Result run = RunProgram({"models/train_gpt", file});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("optim.lr: 0.002 -> 0.003"));
+}
+
 TEST_F(ContinuedRun, CountsSamplesWhereTheBatchChanges) {
   ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
   EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16);
