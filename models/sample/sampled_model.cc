@@ -52,6 +52,11 @@ void CheckDivides(const GptConfig& shape, int ranks) {
     throw InputError(StrCat("the model's ", experts, " experts cannot be split across ", ranks,
                             " processes: use --nproc with a divisor of them"));
   }
+  const int64_t rows = (shape.vocab_size + ranks - 1) / ranks;
+  if (rows * (ranks - 1) >= shape.vocab_size) {
+    throw InputError(StrCat("the model's vocabulary of ", shape.vocab_size, " is too small for ",
+                            ranks, " processes: use fewer with --nproc"));
+  }
   if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
   throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
                           " keys and values, cannot be split across ", ranks,
