@@ -121,6 +121,14 @@ std::string Newer(std::string_view name) {
   return ranges;
 }
 
+// What Oniguruma's [[:word:]] has, for a character class; PCRE2's has no marks. Oniguruma's \w has
+// these digits, too, but not within a class.
+std::string Word() {
+  return StrCat(R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})", Newer("L"), Newer("M"), Newer("Nd"),
+                Newer("Nl"));
+}
+constexpr std::string_view kDigitsOfWords = R"(\xb2\xb3\xb9\xbc-\xbe)";
+
 class Translator {
  public:
   Translator(std::string_view regex, const std::string& where) : regex_(regex), where_(where) {}
@@ -166,6 +174,11 @@ class Translator {
     if (c == '[' && Next(1) == ':') {
       const size_t end = regex_.find(":]", at_);
       if (end == std::string_view::npos) Refuse("an open [:");
+      const std::string name(regex_.substr(at_ + 2, end - at_ - 2));
+      if (name == "word") return Members(end + 2 - at_, Word(), /*complement=*/false);
+      for (const char* other : {"alpha", "alnum", "punct", "^alpha", "^alnum", "^punct", "^word"}) {
+        if (name == other) Refuse(StrCat("[:", name, ":]"));  // other characters for PCRE2
+      }
       return Copy(end + 2 - at_);
     }
     // Only Oniguruma has sets inside of sets.
@@ -180,6 +193,14 @@ class Translator {
       case 's':
       case 'S':
         return Members(2, kSpaces, Next(1) == 'S');
+      case 'w':
+        return Members(2, in_class_ ? Word() : StrCat(Word(), kDigitsOfWords), false);
+      case 'W':
+        if (in_class_) Refuse("\\W within a character class");
+        return Members(2, StrCat(Word(), kDigitsOfWords), true);
+      case 'b':
+      case 'B':
+        return in_class_ ? Copy(2) : Boundary(Next(1) == 'b');
       case 'p':
       case 'P':
         return Property();
@@ -196,6 +217,16 @@ class Translator {
       default:
         return Copy(2);
     }
+  }
+
+  // Between a character of a word and another, or the end of the text; or the complement.
+  void Boundary(bool is_one) {
+    const std::string word = StrCat("[", Word(), kDigitsOfWords, "]");
+    const std::string after = StrCat("(?<=", word, ")"), before = StrCat("(?=", word, ")");
+    const std::string not_after = StrCat("(?<!", word, ")"), not_before = StrCat("(?!", word, ")");
+    out_ += is_one ? StrCat("(?:", after, not_before, "|", not_after, before, ")")
+                   : StrCat("(?:", after, before, "|", not_after, not_before, ")");
+    at_ += 2;
   }
 
   void Property() {

@@ -125,6 +125,28 @@ TEST(SplitPatternTest, OtherPatternsHaveOnigurumasMeaning) {
   EXPECT_THAT(Cut(R"(\p{^L}+)", "\U0002ebf0!"), ElementsAre("[\U0002ebf0]", "!"));
 }
 
+// Words have marks, and but for classes some digits. The pieces and the numbers of characters are
+// those of tokenizers 0.23.
+TEST(SplitPatternTest, WordsAreOnigurumas) {
+  EXPECT_THAT(Cut(R"( ?\w+|[\s\S])", "हिन्दी में x² _a‿b e\u0301 Ⅳ-ⓐ🄰."),
+              ElementsAre("हिन्दी", " में", " x²", " _a‿b", " e\u0301", " Ⅳ", "-", "ⓐ🄰", "."));
+  EXPECT_THAT(Cut(R"(\W+)", "ी, e\u0301!²"), ElementsAre("[ी]", ", ", "[e\u0301]", "!", "[²]"));
+  EXPECT_THAT(Cut(R"([\w-]+)", "a-ी²,b"), ElementsAre("a-ी", "[²,]", "b"));
+  EXPECT_THAT(Cut(R"([[:word:]]+)", "aी² Ⅳ_."), ElementsAre("aी", "[² ]", "Ⅳ_", "[.]"));
+  EXPECT_THAT(Cut(R"(\b)", "e\u0301 a‿b."), ElementsAre("[e\u0301]", "[ ]", "[a‿b]", "[.]"));
+  for (const auto& [regex, number] : {std::pair(R"(\w)", 144671), {R"([\w])", 144665}}) {
+    const auto pattern = SplitPattern::Compile(regex, "test");
+    int words = 0;
+    for (uint32_t c = 1; c < 0x110000; ++c) {
+      if (c >= 0xd800 && c < 0xe000) continue;
+      std::string text;
+      AppendUtf8(c, &text);
+      pattern->Cut(text, [&](std::string_view, bool is_match) { words += is_match; });
+    }
+    EXPECT_EQ(words, number) << regex;
+  }
+}
+
 // What PCRE2 lacks is exactly what the table adds: all code points, by three properties.
 TEST(SplitPatternTest, AllLettersMarksAndNumbersAreKnown) {
   const CharacterTable& table = CharacterTable::Get();
@@ -170,6 +192,8 @@ TEST(SplitPatternTest, WhatPcre2ReadsInAnotherWayIsRefused) {
   EXPECT_THAT(message("[a[bc]]"), HasSubstr("a character class inside of another"));
   EXPECT_THAT(message("[a-z&&[aeiou]]"), HasSubstr("&&"));
   EXPECT_THAT(message(R"(\h+)"), HasSubstr("\\h"));
+  EXPECT_THAT(message("[[:alnum:]]"), HasSubstr("[:alnum:]"));
+  EXPECT_THAT(message(R"([a\W])"), HasSubstr("\\W"));
   EXPECT_THAT(message(R"(\p{Nonsense})"), HasSubstr("PCRE2"));
   EXPECT_THAT(message(R"(\p{L)"), HasSubstr("without a name"));
 }
