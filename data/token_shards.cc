@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -87,7 +88,13 @@ TokenShards OpenTokenShards(const std::vector<std::string>& paths,
   }
   TokenShards shards;
   std::shared_ptr<const TokenFile> first;
+  std::map<std::filesystem::path, std::string> named;  // by what is behind links
   for (const std::string& path : paths) {
+    const auto [before, is_new] = named.try_emplace(std::filesystem::weakly_canonical(path), path);
+    if (!is_new) {
+      throw InputError(StrCat(path, " is the same file as ", before->second,
+                              ", whose tokens would count twice; narrow the pattern"));
+    }
     auto file = std::make_shared<const TokenFile>(path, vocab_size, known);
     if (first == nullptr) first = file;
     if (file->format() != first->format()) {

@@ -46,10 +46,15 @@ std::optional<int64_t> BeginOf(const ChatTemplate& chat_template, const Conversa
   return contents[message].begin;
 }
 
-// The end of the special token that ends an answer: the first one after its content, or -1.
+// The end of the special token that ends an answer: the first one after its content that the answer
+// does not spell itself, or -1.
 int64_t EndOf(std::string_view text, int64_t content_end, bool only_space_between,
-              const ControlTokens& control) {
-  const ByteSpan token = control.Find(text, content_end);
+              const ControlTokens& control, const std::vector<ByteSpan>& spelt = {}) {
+  ByteSpan token = control.Find(text, content_end);
+  const auto is_token = [&](const ByteSpan& s) { return s.begin == token.begin; };
+  while (token.end > token.begin && std::ranges::any_of(spelt, is_token)) {
+    token = control.Find(text, token.end);
+  }
   const auto between =
       text.substr(static_cast<size_t>(content_end), static_cast<size_t>(token.begin - content_end));
   if (token.end == token.begin) return -1;
@@ -103,6 +108,16 @@ void AddGenerated(const ChatTemplate& chat_template, const ControlTokens& contro
   }
 }
 
+// Whether a text in it spells a special token.
+bool SpellsTokens(const Json& value, const ControlTokens& control) {
+  if (value.is_string()) {
+    const ByteSpan token = control.Find(value.get_ref<const std::string&>());
+    return token.end > token.begin;
+  }
+  return value.is_structured() &&
+         std::ranges::any_of(value, [&](const Json& v) { return SpellsTokens(v, control); });
+}
+
 void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
               const Conversation& conversation, RenderedConversation* rendered) {
   const std::vector<ContentPlace> contents =
@@ -121,20 +136,21 @@ void AddFound(const ChatTemplate& chat_template, const ControlTokens& control,
                   "the template (--data.chat_template=FILE)"));
     }
     const bool calls = CallsTools(conversation.messages[i]);
-    const int64_t token_end = EndOf(rendered->text, *end, !calls, control);
+    std::vector<ByteSpan> spelt;  // by the arguments of calls
+    if (calls && SpellsTokens(conversation.messages[i], control)) {
+      auto found = FindTokens(chat_template, control, conversation, {i}, rendered->text,
+                              /*generation_prompt=*/false);
+      if (!found) {
+        Fail(conversation, i,
+             "special tokens in this call cannot be told from the one that ends it: "
+             "leave them out of the row");
+      }
+      spelt = std::move(*found);
+    }
+    const int64_t token_end = EndOf(rendered->text, *end, !calls, control, spelt);
     if (token_end < 0) FailWithoutEnd(chat_template, conversation, i);
     rendered->answers.push_back({*begin, token_end});
   }
-}
-
-// Whether a text in it does.
-bool SpellsTokens(const Json& value, const ControlTokens& control) {
-  if (value.is_string()) {
-    const ByteSpan token = control.Find(value.get_ref<const std::string&>());
-    return token.end > token.begin;
-  }
-  return value.is_structured() &&
-         std::ranges::any_of(value, [&](const Json& v) { return SpellsTokens(v, control); });
 }
 
 [[noreturn]] void FailOnGiven(const ChatTemplate& chat_template, const Conversation& conversation) {

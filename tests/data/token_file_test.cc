@@ -286,6 +286,13 @@ TEST_F(TokenShardsTest, NamesTellTheSplit) {
   EXPECT_THAT(Names(shards.val), ElementsAre("validation.bin"));
 }
 
+TEST_F(TokenShardsTest, AFileCountsOnce) {
+  Write("a.bin", {1, 2});
+  std::filesystem::create_symlink("a.bin", folder_ + "/b.bin");
+  EXPECT_THAT(Message("*.bin"),
+              AllOf(HasSubstr("/b.bin is the same file as "), HasSubstr("/a.bin")));
+}
+
 TEST_F(TokenShardsTest, PatternsAreSortedAndSplit) {
   for (const char* name : {"x_train_000010.bin", "x_train_000002.bin", "x_val_000000.bin",
                            "x_train_000001.bin", "y_train_000001.txt"}) {

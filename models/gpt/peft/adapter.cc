@@ -167,6 +167,16 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
   }
 }
 
+void PeftAdapter::CheckNotTargeted(const std::string& module) const {
+  const bool bare = std::ranges::none_of(matrices_, [&](const auto& one) {
+    return one.second.a->name.starts_with(StrCat(kPrefix, module.substr(0, module.find('.') + 1)));
+  });
+  if (!config_.Targets(bare ? WithoutModel(module) : module)) return;
+  throw InputError(StrCat(file_.source(), ": there are no matrices of ", module,
+                          ", which \"target_modules\" of ", kAdapterConfig,
+                          " names: the file is incomplete, or the files do not belong together"));
+}
+
 void PeftAdapter::CheckScale(const std::string& module, double scale) const {
   const double own = config_.ScaleOf(module);
   if (std::abs(scale - own) <= 1e-9 * std::abs(own)) return;
@@ -208,7 +218,10 @@ void PeftAdapter::AddTo(Gpt& model, double dropout) const {
       const std::string name = WithoutModel(module);
       known.insert(name);
       const auto it = matrices_.find(name);
-      if (it == matrices_.end()) continue;
+      if (it == matrices_.end()) {
+        CheckNotTargeted(module);
+        continue;
+      }
       CheckMatrices(module, it->second, rows, layer.in_features);
       target.slices.back().rank = config_.RankOf(module);
       target.slices.back().scale = config_.ScaleOf(module);
@@ -263,7 +276,12 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
     size_t found = 0;
     for (const auto& [rows, module, kind] : parts) {
       const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
-      if (it == saved_.end()) continue;
+      if (it == saved_.end()) {
+        if (!config_.Saves(module)) continue;
+        throw InputError(StrCat(file_.source(), ": there is no ", module, ".", kind,
+                                ", though \"modules_to_save\" of ", kAdapterConfig,
+                                " names that module: the file is incomplete"));
+      }
       last = it->second;
       const bool resized = IsOfResized(module);
       if (resized) CheckVocabulary(model, *last);

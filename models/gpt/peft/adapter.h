@@ -72,6 +72,8 @@ class PeftAdapter {
   void MarkSaved(Gpt& model) const;
   // `scale`: that of the model's adapter of the module.
   void CheckScale(const std::string& module, double scale) const;
+  // InputError if the configuration names the module, which has no matrices.
+  void CheckNotTargeted(const std::string& module) const;
 
   std::string folder_;
   PeftConfig config_;

@@ -338,6 +338,18 @@ TEST(ConversationEncoder, SpecialTokensOfUsersStayTextWhereATemplateCutsThem) {
               AllOf(StartsWith("chat.jsonl:7: "), HasSubstr("--data.user_special_tokens=true")));
 }
 
+TEST(ConversationEncoder, ACallThatSpellsItsEndIsLearntToItsEnd) {
+  const Json arguments = {{"a", "<|im_end|>"}, {"b", "second"}};
+  Json messages = Turns({"Do it."});
+  messages.push_back({{"role", "assistant"},
+                      {"content", ""},
+                      {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", arguments}}}}}}});
+  const auto tokenizer = TokenizerFor("qwen3");
+  const auto texts = LearntTexts(EncoderFor("qwen3").Encode(ConversationOf(messages)), *tokenizer);
+  ASSERT_EQ(texts.size(), 1u);
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("second"), testing::EndsWith("</tool_call><|im_end|>")));
+}
+
 // What stands before an answer is found where what was said before is only white space.
 TEST(ConversationEncoder, AnswersAfterWhiteSpaceBeginWhereSamplingDoes) {
   const auto tokenizer = TokenizerFor("qwen2_5");

@@ -116,7 +116,8 @@ TEST(PeftConfigs, AreWrittenAsTheyAreRead) {
 
 TEST(PeftFiles, ARegularExpressionMayNameTheTargets) {
   EXPECT_EQ(Refusal(WithField("qwen2", "target_modules", ".*\\.(q|v)_proj"), "qwen2"), "no error");
-  EXPECT_EQ(Refusal(WithField("qwen2", "target_modules", "all-linear"), "qwen2"), "no error");
+  EXPECT_THAT(Refusal(WithField("qwen2", "target_modules", "all-linear"), "qwen2"),
+              HasSubstr("there are no matrices of model.layers.0.self_attn.k_proj"));
   EXPECT_THAT(Refusal(WithField("qwen2", "target_modules", ".*\\.q_proj"), "qwen2"),
               AllOf(HasSubstr("v_proj.lora_A.weight\" is there, but \"target_modules\""),
                     HasSubstr("do not belong together")));
@@ -135,6 +136,20 @@ TEST(PeftFiles, ARegularExpressionMayNameTheTargets) {
   };
   EXPECT_EQ(bare(R"(layers\..*\.(q|v)_proj)"), "no error");
   EXPECT_THAT(bare(R"(model\.layers\..*\.(q|v)_proj)"), HasSubstr("\"target_modules\""));
+}
+
+TEST(PeftFiles, WhatTheConfigurationNamesAndTheFileLacks) {
+  const auto without = [](const std::string& prefix) {
+    return WithTensors("qwen2", [&](Tensors& tensors) {
+      EXPECT_GT(std::erase_if(tensors, [&](const auto& t) { return t.first.starts_with(prefix); }),
+                0u);
+    });
+  };
+  EXPECT_THAT(Refusal(without(kLayer), "qwen2"),
+              AllOf(HasSubstr("there are no matrices of model.layers.0.self_attn.q_proj"),
+                    HasSubstr("\"target_modules\"")));
+  EXPECT_THAT(Refusal(WithField("qwen2", "modules_to_save", {"model.norm"}), "qwen2"),
+              AllOf(HasSubstr("there is no model.norm.weight"), HasSubstr("\"modules_to_save\"")));
 }
 
 TEST(PeftFiles, OfAnotherModel) {
@@ -377,6 +392,7 @@ TEST(PeftFiles, EmbeddingsOfAChangedVocabulary) {
 TEST(AdapterSet, SwitchesBetweenAdaptersAndNone) {
   const std::string other = Changed("llama", [](Json& j, Tensors& tensors) {
     std::erase_if(tensors, [](const auto& t) { return t.first.find("v_proj") == t.first.npos; });
+    j["target_modules"] = {"v_proj"};
     j["modules_to_save"] = nullptr;
     j["lora_alpha"] = 40;
   });
