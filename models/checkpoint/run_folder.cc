@@ -116,7 +116,10 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                   const std::function<void(const std::string&)>& warn) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
-  const RunConfig previous = RunConfigFromToml(ReadFile(file), file);
+  RunConfig previous = RunConfigFromToml(ReadFile(file), file);
+  // If nobody asks for another, it is the checkpoint's; earlier versions wrote that of a preset.
+  const auto asks = [](const RunConfig& c) { return c.written.contains("data.tokenizer"); };
+  if (!asks(previous) && !asks(config)) previous.data.tokenizer = config.data.tokenizer;
   CheckParts(previous, config, config.out_dir);
   const auto differences = RealDifferences(previous, config);
   if (!differences.empty()) {
