@@ -138,11 +138,13 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
     const std::string& argument = arguments[i];
     const Option* switch_before = std::exchange(last_switch, nullptr);
     if (!argument.starts_with("-")) {
-      if (switch_before)
-        throw InputError(StrCat("command line: ", argument, " after --", switch_before->key,
-                                ", which is on or off: write --", switch_before->key,
-                                "=true or =false",
-                                program_.takes_file ? ", or the TOML file first" : ""));
+      if (switch_before) {
+        const bool is_value = argument == "true" || argument == "false";
+        throw InputError(
+            StrCat("command line: ", argument, " after --", switch_before->key, ": write ",
+                   is_value ? StrCat("--", switch_before->key, "=", argument, ", or ") : "",
+                   "the TOML file first"));
+      }
       if (!program_.takes_file || !file_.empty())
         throw InputError(StrCat("command line: unexpected argument '", argument, "'",
                                 program_.takes_file ? StrCat(" after the file ", file_) : "",

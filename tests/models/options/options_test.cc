@@ -197,6 +197,8 @@ TEST(OptionsCommandLine, Errors) {
             "command line: --train.steps needs a value: write --train.steps=1000");
   EXPECT_EQ(program.ErrorOf({"--train.steps", "--model.bias"}),
             "command line: --train.steps needs a value: write --train.steps=1000");
+  EXPECT_EQ(program.ErrorOf({"--model.bias", "a.toml"}),
+            "command line: a.toml after --model.bias: write the TOML file first");
   EXPECT_EQ(program.ErrorOf({"--model.bias", "false"}),
             "command line: false after --model.bias: write --model.bias=false, or the TOML file "
             "first");
