@@ -2,6 +2,8 @@
 // mode's formula says (traffic_formula.h).
 #include <gtest/gtest.h>
 
+#include <cctype>
+
 #include "dist/groups/in_process_group.h"
 #include "tests/models/training.h"
 #include "tests/plans/counting_group.h"
@@ -18,9 +20,12 @@ constexpr const char* kValues = "values";  // losses, norms: a few numbers each
 // "tp[dp=1]" and "pp[dp=0].0_to_1" are of the axes tp and pp.
 std::string AxisOf(const dist::Traffic::Key& key) {
   const auto& [group, purpose] = key;
-  const bool is_value = group.starts_with("control") || purpose.empty() ||
-                        purpose == "the sums of a gradient norm" ||
-                        purpose == "which parameters took part";
+  const std::string what = purpose.substr(0, purpose.find(" in "));  // "bucket 1 in Backward"
+  // Alone, the name of a user's call stands.
+  const bool is_named = !what.empty() && std::islower(static_cast<unsigned char>(what[0])) != 0;
+  const bool is_value = group.starts_with("control") || !is_named ||
+                        what == "the sums of a gradient norm" ||
+                        what == "which parameters took part";
   return is_value ? kValues : group.substr(0, group.find_first_of("[."));
 }
 
