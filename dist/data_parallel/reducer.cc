@@ -210,6 +210,13 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
 
 // ---- A backward ----
 
+void Reducer::ForgetDropped() {
+  const auto has_gradient = [](const auto& p) { return p->grad().defined(); };
+  if (micro_ == 0 || Version() != version_ || std::ranges::any_of(parameters_, has_gradient))
+    return;
+  Reset();
+}
+
 void Reducer::CheckBegin() const {
   LS_CHECK(!in_backward_,
            "backward was called within another backward through parameters of the same Reducer");
@@ -248,6 +255,7 @@ void Reducer::BeginMicroStep() {
 void Reducer::OnBegin(const BackwardPlan& plan) {
   if (parameters_.empty()) return;
   const UserCall call("Backward");
+  ForgetDropped();
   CheckBegin();
   if (ranks() > 1) CheckShares(plan, group_->rank(), ranks(), micro_order_, !buckets_);
   if (!buckets_) MakePlan(plan);
@@ -331,6 +339,7 @@ void Reducer::OnEnd() {
   }
   for (int64_t b = 0; b < buckets_->size(); ++b) AddUp(b);
   ++micro_;
+  version_ = Version();
   in_backward_ = false;
 }
 

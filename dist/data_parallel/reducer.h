@@ -177,6 +177,10 @@ class Reducer : public BackwardObserver {
   void FinishSync();
   void ResolveUses();
   void Reset();
+  // What changes with each update of the weights.
+  uint64_t Version() const { return parameters_[0]->value().storage().version(); }
+  // Resets where backwards of this step have left nothing, and no update was made.
+  void ForgetDropped();
 
   ProcessGroup* const group_;
   Parameters parameters_, frozen_;
@@ -191,7 +195,8 @@ class Reducer : public BackwardObserver {
 
   // State of the current step.
   int no_sync_ = 0;
-  int64_t micro_ = 0;  // backwards so far
+  int64_t micro_ = 0;     // backwards so far
+  uint64_t version_ = 0;  // Version, at the end of the last of them
   // This backward's; null: kFast, or Join.
   const FixedOrderPlan::MicroStep* micro_step_ = nullptr;
   bool in_backward_ = false, sync_ = false, ended_well_ = false;

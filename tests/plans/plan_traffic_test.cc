@@ -2,7 +2,8 @@
 // mode's formula says (traffic_formula.h).
 #include <gtest/gtest.h>
 
-#include <cctype>
+#include <set>
+#include <string>
 
 #include "dist/groups/in_process_group.h"
 #include "tests/models/training.h"
@@ -20,12 +21,18 @@ constexpr const char* kValues = "values";  // losses, norms: a few numbers each
 // "tp[dp=1]" and "pp[dp=0].0_to_1" are of the axes tp and pp.
 std::string AxisOf(const dist::Traffic::Key& key) {
   const auto& [group, purpose] = key;
-  const std::string what = purpose.substr(0, purpose.find(" in "));  // "bucket 1 in Backward"
-  // Alone, the name of a user's call stands.
-  const bool is_named = !what.empty() && std::islower(static_cast<unsigned char>(what[0])) != 0;
-  const bool is_value = group.starts_with("control") || !is_named ||
-                        what == "the sums of a gradient norm" ||
-                        what == "which parameters took part";
+  // "bucket 1 in Backward"; the name of the user's call alone where small values are meant.
+  const std::string what = purpose.substr(0, purpose.find(" in "));
+  static const std::set<std::string> values = {"",
+                                               "Backward",
+                                               "ClipGradNorm",
+                                               "Sum",
+                                               "Any",
+                                               "Gather",
+                                               "SumInPlace",
+                                               "the sums of a gradient norm",
+                                               "which parameters took part"};
+  const bool is_value = group.starts_with("control") || values.contains(what);
   return is_value ? kValues : group.substr(0, group.find_first_of("[."));
 }
 

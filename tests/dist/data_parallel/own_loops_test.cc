@@ -229,6 +229,32 @@ TEST(OwnLoops, GradientsThatWereNeverSummedAreNoticed) {
                                      HasSubstr("parallel.BeginMicroBatch("))));
 }
 
+TEST(OwnLoops, MicroBatchesMayBeDropped) {
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    DataParallel parallel(&group, model, {.micro_batches = 4});
+    optim::Sgd sgd(model.Parameters());
+    StepState state(kCpu, 1);
+    const auto backward = [&](const optim::TrainingStep& training, bool last) {
+      parallel.BeginMicroBatch(last);
+      Backward(LossOf(model, 0, 4), training.Root(1.0 / 16));
+    };
+    const auto gradient = [&](bool drops_one) {
+      const auto training = sgd.BeginStep(state, 0, 0.1);
+      if (drops_one) {
+        backward(training, /*last=*/false);
+        sgd.ZeroGrad();
+      }
+      backward(training, false);
+      backward(training, true);
+      const Tensor first = model.Parameters()[0]->grad().Clone();
+      sgd.ZeroGrad();
+      return first.ToVector<float>();
+    };
+    EXPECT_EQ(gradient(true), gradient(false));
+  });
+}
+
 // ---- Parameters that are frozen or unfrozen later ----
 
 // Before the first step, or between two; on all ranks, or on one.

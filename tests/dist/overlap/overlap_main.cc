@@ -110,12 +110,9 @@ class Benchmark {
                      StrCat("root", group.rank()))) {}
 
   nlohmann::json Run() {
-    if (settings_.ordered) {
-      // An ordered reducer must sum each backward (ReducerOptions::micro_batches), so steps without
-      // communication come first.
-      WarmUpWith(nullptr);
-      for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
-    }
+    // A reducer must sum the gradients of each update, so steps without communication come first.
+    WarmUpWith(nullptr);
+    for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
     WarmUpWith(&group_);
     MeasureSteps();
     MeasureBuckets();
@@ -207,10 +204,6 @@ class Benchmark {
 
   void MeasureSteps() {
     for (int64_t i = 0; i < settings_.steps; ++i) {
-      if (!settings_.ordered) {
-        const Reducer::NoSync no_sync(*reducer_);
-        StepAlone();
-      }
       step_.push_back(Slowest(Step()));
       added_.push_back(step_.back() - alone_[static_cast<size_t>(i)]);
       const CommunicationTimes& times = reducer_->times();
