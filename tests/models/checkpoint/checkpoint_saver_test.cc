@@ -240,8 +240,10 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
     // Those that the groups were made with may still end.
     EXPECT_LE(states[1].threads, states[0].threads);
     EXPECT_LE(states[1].descriptors, states[0].descriptors);
+    // The C library takes memory for its threads by the MiB, however many saves there are: one or
+    // two of them. 240 saves that each kept a small part of a checkpoint would take more.
     if (!test::kSanitized) {
-      EXPECT_LE(resident[1], resident[0] + (1 << 20));
+      EXPECT_LE(resident[1], resident[0] + (3 << 20));
     }
   }
 }
