@@ -139,11 +139,6 @@ void StepState::SetFirstSample(const Tensor& index) {
       .CopyFrom(index);
 }
 
-std::optional<int64_t> StepState::first_sample() const {
-  if (!block_->first_sample_given) return {};
-  return block_->host.first_sample;
-}
-
 bool StepState::drew_without_first_sample() const { return block_->drew_without_it; }
 
 StepValues StepState::Read() const {

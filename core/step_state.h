@@ -108,8 +108,6 @@ class StepState {
   void SetFirstSample(int64_t index);
   // The same from an i64[1] on the device, which a captured graph reads each time it is launched.
   void SetFirstSample(const Tensor& index);
-  // The index that the first of these was given last in this step; none: it was not called.
-  std::optional<int64_t> first_sample() const;
   // Whether random numbers were drawn in this step without a call of SetFirstSample, that is, as if
   // for the step's first sample: wrong if several ranks share the step's samples.
   bool drew_without_first_sample() const;
@@ -157,7 +155,7 @@ const StepState* CurrentStepState();
 const StepState* StepUnderWay();
 
 // Whether there is one, for what behaves differently in training: dropout, batch norm. Where the
-// forward records gradients and there is none, a Backward through what is recorded next throws.
+// forward records gradients and there is none, a Backward through the next node throws.
 bool InTraining();
 
 // The state of InTraining, for an operation that is about to draw random numbers. Throws

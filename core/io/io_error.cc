@@ -39,8 +39,7 @@ std::string Hint(int error, const std::string& path, int64_t bytes_needed) {
     case EACCES:
     case EPERM:
       return "Check the owner and the permissions (ls -ld) of the file and of its folders, or "
-             "choose "
-             "another path.";
+             "choose another path.";
     case EROFS:
       return "The file system is mounted read-only. Choose another folder.";
     case ENOENT:

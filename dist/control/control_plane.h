@@ -54,8 +54,8 @@ struct RankWaits {
   int64_t reached = 0;  // the number of its last call in the group that was asked for
   std::vector<std::pair<std::string, std::string>> calls = {};
 };
-// "; rank 0 waits in ...; ranks 1 and 2 wait in ...", and, if these differ, what usually makes
-// ranks wait for each other. "" for none.
+// Where ranks wait in different calls, "; rank 0 waits in ...; ranks 1 and 2 wait in ...", and what
+// usually makes ranks wait for each other; else "".
 std::string Describe(const Answers<RankWaits>& waits);
 
 // The topic of that name.

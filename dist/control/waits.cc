@@ -41,13 +41,13 @@ std::string Describe(const Answers<RankWaits>& waits) {
     const auto& [group, call] = of_rank.calls.front();
     ranks[StrCat(call, ", group '", group, "'")].push_back(rank);
   }
+  if (ranks.size() < 2) return "";
   std::string text;
   size_t told = 0;
   for (const auto& [call, who] : ranks) {
     if (told++ == kMostCalls) break;
     text += StrCat("; ", ListRanks(who), who.size() == 1 ? " waits" : " wait", " in ", call);
   }
-  if (ranks.size() < 2) return "";
   return text +
          ". Is a call that all ranks must make inside an `if` on the rank, such as `if "
          "(parallel.is_main())`, or has a rank more batches than another? All ranks must make the "

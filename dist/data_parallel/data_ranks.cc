@@ -35,9 +35,8 @@ double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::Tra
   const int64_t planned = std::ssize(micro_order());
   LS_CHECK(step.micro_batches < planned, "Backward ", step.micro_batches + 1,
            " of this step, but it was planned with ", planned,
-           " of this rank: say how many "
-           "micro-batches a step has on all ranks together where ",
-           "the ranks are set up, as in\n"
+           " of this rank: say how many micro-batches a step has on all ranks together where the "
+           "ranks are set up, as in\n"
            "  dist::DataParallel parallel(group.get(), model, {.micro_batches = ",
            size(), " * (micro-batches of each rank)});");
   LS_CHECK(samples >= 0, "a micro-batch of ", samples, " samples");

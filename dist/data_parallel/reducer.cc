@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
-#include "core/autograd/root_gradient.h"
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
+#include "dist/data_parallel/loop_checks.h"
 #include "dist/groups/agreement.h"
 #include "dist/user_call.h"
 #include "kernels/global_norm/global_norm.h"
@@ -46,77 +46,6 @@ int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
 
 bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks) {
   return options.sum == GradientSum::kOrdered && std::max(options.micro_batches, ranks) > 1;
-}
-
-namespace {
-
-constexpr char kBeginMicroBatch[] =
-    "before the backward of each micro-batch, write\n"
-    "  parallel.BeginMicroBatch(/*last=*/micro == parallel.micro_order().back());\n"
-    "which parallel.Backward does by itself; and say how many micro-batches a step has on all "
-    "ranks together: DataParallel parallel(group, model, {.micro_batches = ...})";
-
-// Whether the root gradient is 1, or 1 / (the samples that this rank has by itself): its first one,
-// where that was given, tells how many each rank has. Not if it could be 1 / ranks, which averages
-// means.
-bool IsRootOfMean(const StepState& step, int rank, int64_t ranks,
-                  std::span<const int64_t> micro_order) {
-  const Tensor root = RootGradient();
-  if (!root.defined() || root.device().is_meta()) return false;
-  const double scale = step.loss_scaling() ? step.Read().loss_scale.scale : 1;
-  const double value = root.Item() / scale;
-  const auto are = [](double a, double b) { return std::abs(a - b) < 1e-4 * b; };
-  if (are(value, 1)) return true;
-  const auto first = static_cast<double>(step.first_sample().value_or(0));
-  if (first == 0 || micro_order.empty() || are(value * static_cast<double>(ranks), 1)) return false;
-  return are(value * first, rank) || are(value * first * static_cast<double>(micro_order.size()),
-                                         static_cast<double>(micro_order.front()));
-}
-
-}  // namespace
-
-void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks,
-                 std::span<const int64_t> micro_order, bool is_first) {
-  const StepState* const step = StepUnderWay();
-  const bool is_mean = plan.default_root_grad || (is_first && step && !step->root_shared() &&
-                                                  IsRootOfMean(*step, rank, ranks, micro_order));
-  LS_CHECK(!is_mean, "gradients are summed over the ", ranks, " ranks, so that of a mean over ",
-           "the samples of rank ", rank, " is ", ranks,
-           " times too large: make the loss a sum, and write\n"
-           "  parallel.Backward(loss, samples, training);\n"
-           "where `samples` are those of the loss and `training` is what BeginStep returned: it "
-           "divides by the samples (or tokens) of all ranks");
-  LS_CHECK(!step || !step->drew_without_first_sample(), "rank ", rank,
-           " drew the same dropout masks as the ",
-           "other ranks: say which samples of the step it has, as in\n"
-           "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
-           "                                            {.first_sample = rank * batch_size});");
-}
-
-void ThrowHasGradient(const Parameter& parameter, const std::string& how) {
-  const StepState* const step = StepUnderWay();
-  const StepUpdater* const updater = step ? step->updater() : nullptr;
-  // BeginStep has found no gradients of the step's optimizer.
-  const bool in_step = updater && step->phase() != StepPhase::kUpdated &&
-                       std::ranges::any_of(updater->parameters(),
-                                           [&](const auto& p) { return p.get() == &parameter; });
-  throw ArgumentError(
-      in_step ? StrCat("a further Backward in this step, whose gradients ('", parameter.name(),
-                       "') have been summed over the ranks already: ", how)
-              : StrCat("the parameter '", parameter.name(),
-                       "' already has a gradient at the start of the step: call ZeroGrad after "
-                       "each update, and before making the model data parallel. Or, if this is a "
-                       "further micro-batch of the step, ",
-                       how));
-}
-
-void CheckTrainable(const Parameter& parameter, bool was_trainable, const char* what) {
-  LS_CHECK(parameter.trainable() == was_trainable, "the parameter '", parameter.name(), "' was ",
-           was_trainable ? "frozen" : "made trainable", " after ", what, " was made, which ",
-           was_trainable ? "sums" : "does not sum",
-           " its gradient over the ranks. On every rank, before ", what, " is made, write\n",
-           "  parameter->SetTrainable(", was_trainable ? "false" : "true", ");\n", "or make ", what,
-           " and the optimizer anew after it");
 }
 
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
@@ -257,7 +186,7 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
   const UserCall call("Backward");
   ForgetDropped();
   CheckBegin();
-  if (ranks() > 1) CheckShares(plan, group_->rank(), ranks(), micro_order_, !buckets_);
+  if (ranks() > 1) CheckShares(plan, group_->rank(), ranks(), !buckets_);
   if (!buckets_) MakePlan(plan);
   BeginMicroStep();
   std::vector<bool> in_plan(parameters_.size(), false);

@@ -55,17 +55,6 @@ struct ReducerOptions {
 // micro-batches. `ranks`: of the sum.
 bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks);
 
-// Called as a backward begins: refuses what is right in one process but silently wrong where the
-// gradients of several ranks are summed. `is_first`: of the first step, in which root gradients are
-// read from the device; `micro_order`: as of DataRanks. Throws ArgumentError.
-void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks,
-                 std::span<const int64_t> micro_order, bool is_first);
-// Throws ArgumentError, since a parameter has a gradient as a step begins: ZeroGrad was forgotten,
-// or this is a further micro-batch of the step. `how` says how a loop tells of these.
-[[noreturn]] void ThrowHasGradient(const Parameter& parameter, const std::string& how);
-// Throws ArgumentError where a parameter is not as trainable as it was when `what` was made.
-void CheckTrainable(const Parameter& parameter, bool was_trainable, const char* what);
-
 // Collective: "rank 1 ('h.0.mlp.c_fc.weight')" for each rank that names a parameter, by its index;
 // -1: none.
 std::string NameByRank(ProcessGroup& group, int64_t parameter,

@@ -6,6 +6,7 @@
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
 #include "core/slots.h"
+#include "dist/data_parallel/loop_checks.h"
 #include "dist/shard/fully_shard.h"
 #include "dist/user_call.h"
 
@@ -13,7 +14,7 @@ namespace lockstep::dist {
 
 void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   LS_CHECK(!in_backward_, "backward was called within another backward through a sharded model");
-  if (size() > 1) CheckShares(plan, rank(), size(), micro_order_, !has_summed_);
+  if (size() > 1) CheckShares(plan, rank(), size(), !has_summed_);
   for (const Unit& unit : units_) {
     const Parameter* const p = unit.is_summed() ? unit.memory->WithGradient() : nullptr;
     if (p == nullptr) continue;

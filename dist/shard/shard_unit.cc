@@ -6,7 +6,7 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/data_parallel/gradient_buckets.h"
-#include "dist/data_parallel/reducer.h"
+#include "dist/data_parallel/loop_checks.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {

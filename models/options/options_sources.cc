@@ -138,12 +138,13 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
     const std::string& argument = arguments[i];
     const Option* switch_before = std::exchange(last_switch, nullptr);
     if (!argument.starts_with("-")) {
-      if (switch_before) {
-        const bool is_value = argument == "true" || argument == "false";
+      const bool is_value = argument == "true" || argument == "false";
+      if (switch_before && (is_value || program_.takes_file)) {
+        std::string ways;
+        if (is_value) ways = StrCat("--", switch_before->key, "=", argument);
+        if (program_.takes_file) ways += StrCat(is_value ? ", or " : "", "the TOML file first");
         throw InputError(
-            StrCat("command line: ", argument, " after --", switch_before->key, ": write ",
-                   is_value ? StrCat("--", switch_before->key, "=", argument, ", or ") : "",
-                   "the TOML file first"));
+            StrCat("command line: ", argument, " after --", switch_before->key, ": write ", ways));
       }
       if (!program_.takes_file || !file_.empty())
         throw InputError(StrCat("command line: unexpected argument '", argument, "'",

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::data {
 
@@ -68,6 +69,10 @@ int64_t GrowthKib(const std::function<void()>& f) {
   close(ends[0]);
   waitpid(child, nullptr, 0);
   return growth;
+}
+
+testing::Matcher<int64_t> GrewLessThan(int64_t kib) {
+  return testing::AllOf(testing::Ge(0), testing::Lt(test::kSanitized ? INT64_MAX : kib));
 }
 
 std::vector<int32_t> All(const TokenSource& source) {

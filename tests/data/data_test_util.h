@@ -1,6 +1,7 @@
 // Shared by the tests of data.
 #pragma once
 
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -32,6 +33,9 @@ std::optional<std::string> SharedData(const std::string& name);
 
 // Runs f in a child process; returns by how many KiB its resident memory grew at most.
 int64_t GrowthKib(const std::function<void()>& f);
+// Matches a growth below `kib`. A sanitizer's shadow and the freed memory that it keeps count, too:
+// with one, f need only have returned.
+testing::Matcher<int64_t> GrewLessThan(int64_t kib);
 
 std::vector<int32_t> All(const TokenSource& source);
 std::vector<int32_t> RandomIds(std::mt19937* random, int64_t count, int32_t limit);

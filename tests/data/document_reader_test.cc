@@ -15,7 +15,6 @@
 #include "data/text/text_parts.h"
 #include "tests/data/compressed_files.h"
 #include "tests/data/data_test_util.h"
-#include "tests/sanitized.h"
 
 namespace lockstep::data {
 namespace {
@@ -466,8 +465,6 @@ TEST(DocumentReader, HostileFilesTakeBoundedMemory) {
   WriteText(folder + "/deeper.jsonl", "{\"a\": " + std::string(4 << 20, '['));
   WriteText(folder + "/many.txt.gz", many_gz);
   const TextOptions options{.max_document_bytes = 8 << 20};
-  // A sanitizer has several bytes of its own for each.
-  const int64_t most_kib = (test::kSanitized ? 160 : 48) << 10;
   const auto refused = [&](const std::string& name, const std::string& reason) {
     const int64_t growth = GrowthKib([&] {
       const std::string message =
@@ -475,7 +472,7 @@ TEST(DocumentReader, HostileFilesTakeBoundedMemory) {
       LS_INVARIANT(message.find(reason) != std::string::npos, message);
       LS_INVARIANT(message.size() < 1000);
     });
-    EXPECT_THAT(growth, AllOf(::testing::Ge(0), ::testing::Lt(most_kib))) << name;
+    EXPECT_THAT(growth, GrewLessThan(48 << 10)) << name;
   };
   refused("bomb.jsonl.gz", "more than 8388608 bytes");
   refused("bomb.txt.zst", "more than 8388608 bytes");
@@ -487,7 +484,7 @@ TEST(DocumentReader, HostileFilesTakeBoundedMemory) {
     for (RawDocument document; reader.Next(&document);) ++count;
     LS_INVARIANT(count == 10000);
   });
-  EXPECT_THAT(growth, AllOf(::testing::Ge(0), ::testing::Lt(8 << 10)));
+  EXPECT_THAT(growth, GrewLessThan(8 << 10));
 }
 
 }  // namespace

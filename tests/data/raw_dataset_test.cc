@@ -9,7 +9,6 @@
 #include "data/tokenizer/byte_tokenizer.h"
 #include "tests/data/compressed_files.h"
 #include "tests/data/dataset_fixture.h"
-#include "tests/sanitized.h"
 
 namespace lockstep::data {
 namespace {
@@ -124,10 +123,7 @@ TEST_F(RawDatasetTest, RawDocumentsTakeTheMemoryOfTheirTokens) {
     LS_INVARIANT(dataset.train->size() + dataset.val->size() == kKib << 10);
   });
   EXPECT_GT(growth, 2 * kKib);  // two bytes a token
-  // The sanitizers' heaps keep what was freed.
-  if (!test::kSanitized) {
-    EXPECT_LT(growth, 2 * kKib + (20 << 10));
-  }
+  EXPECT_THAT(growth, GrewLessThan(2 * kKib + (20 << 10)));
   // Across blocks, for the tokenizer that waits for all text, too.
   options.tokenizer = "char";
   const Dataset dataset = OpenDataset(options);

@@ -12,7 +12,6 @@
 #include "core/io/sha256.h"
 #include "data/token_shards.h"
 #include "tests/data/data_test_util.h"
-#include "tests/sanitized.h"
 
 namespace lockstep::data {
 namespace {
@@ -79,8 +78,7 @@ TEST_F(TokenFileTest, ShorterThanExpectedItIsWrittenInBoundedMemory) {
     const std::string sha256 = writer.Finish();
     LS_INVARIANT(sha256 == Sha256OfFile(path_));
   });
-  // A sanitizer keeps some of what was freed.
-  EXPECT_THAT(growth, AllOf(testing::Ge(0), testing::Lt((test::kSanitized ? 24 : 8) << 10)));
+  EXPECT_THAT(growth, GrewLessThan(8 << 10));
   EXPECT_THAT(ListDirectory(folder_), ElementsAre("tokens.bin"));
   const TokenFile file(path_);
   ASSERT_EQ(file.size(), 16 << 20);

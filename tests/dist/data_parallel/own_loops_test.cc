@@ -121,8 +121,7 @@ TEST(OwnLoops, RanksMayHaveDifferentNumbersOfSamples) {
 // say so.
 std::vector<std::string> MistakesOf(
     const std::function<void(DataRanks&, ToyModel&, const optim::TrainingStep&)>& body,
-    const ReducerOptions& options = {}, bool sharded = false,
-    const std::optional<int64_t>& per_rank = {}) {
+    const ReducerOptions& options = {}, bool sharded = false) {
   return test::ErrorsOf(2, [&](ProcessGroup& group) {
     ToyModel model;
     std::unique_ptr<DataRanks> parallel;
@@ -134,9 +133,7 @@ std::vector<std::string> MistakesOf(
     }
     optim::Sgd sgd(model.Parameters());
     StepState state(kCpu, 1);
-    optim::StepOptions step;
-    if (per_rank) step.first_sample = group.rank() * *per_rank;
-    const auto training = sgd.BeginStep(state, 0, 0.1, step);
+    const auto training = sgd.BeginStep(state, 0, 0.1);
     body(*parallel, model, training);
   });
 }
@@ -173,22 +170,20 @@ TEST(OwnLoops, MoreMicroBatchesThanPlanned) {
   }
 }
 
-// 1 / (samples of this rank) looks like 1 / (samples of all), but for what is known of the samples.
+// 1 / (samples of this rank) looks like 1 / (samples of all); 1 is of neither.
 TEST(OwnLoops, TheMeanOfARankIsRefusedWhereItCanBeTold) {
   for (const bool sharded : {false, true}) {
-    const auto errors_of = [&](std::optional<double> root, std::optional<int64_t> per_rank) {
+    const auto errors_of = [&](std::optional<double> root) {
       return MistakesOf(
           [&](DataRanks&, ToyModel& model, const optim::TrainingStep& training) {
             const Tensor loss = LossOf(model, 0, 4);
             root ? Backward(loss, training.Root(*root)) : Backward(loss);
           },
-          {}, sharded, per_rank);
+          {}, sharded);
     };
-    EXPECT_THAT(errors_of({}, {}), Contains(HasSubstr(kLine))) << "the default";
-    EXPECT_THAT(errors_of(1, {}), Contains(HasSubstr(kLine))) << "the default of Root";
-    EXPECT_THAT(errors_of(0.25, 4), Contains(HasSubstr(kLine))) << "four samples a rank";
-    EXPECT_THAT(errors_of(0.125, 4), Each("")) << "of all ranks";
-    EXPECT_THAT(errors_of(0.25, {}), Each("")) << "not known";
+    EXPECT_THAT(errors_of({}), Contains(HasSubstr(kLine))) << "the default";
+    EXPECT_THAT(errors_of(1), Contains(HasSubstr(kLine))) << "the default of Root";
+    EXPECT_THAT(errors_of(0.125), Each("")) << "of all ranks";
   }
 }
 

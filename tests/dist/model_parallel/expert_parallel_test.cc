@@ -94,7 +94,7 @@ Result GradientsOn(int ranks, int ep, GradientSum sum) {
       state.SetFirstSample(m);
       parallel->BeginMicroBatch(m == parallel->micro_order().back());
       Backward(Project(ops::Complete(model(InputOf(m, 40, DType::kF64)))),
-               Tensor::Full({}, 1.0 / kMicro, DType::kF64));
+               Tensor::Full({}, 0.25, DType::kF64));
     }
     optim::ClipGradNorm(model.Parameters(), 0, state);
     Result mine{.gradients = {}, .norm = state.Read().grad_norm};
