@@ -145,7 +145,7 @@ const std::string& Module::path() const {
   return path_;
 }
 
-void Module::Materialize(Device device, uint64_t seed, DType dtype) {
+void Module::Materialize(Device device, std::optional<uint64_t> seed, DType dtype) {
   AssignNames(path_);
   for (const auto& parameter : Parameters()) parameter->Materialize(device, dtype, seed);
   for (auto& [path, module] : NamedModules()) {

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -86,8 +87,9 @@ class Module {
 
   // ---- State. ----
   // Names all parameters by their paths, gives them memory, and fills them: pure functions of
-  // (seed, name, element index). Buffers are reset to their initial values.
-  void Materialize(Device device, uint64_t seed, DType dtype = DType::kF32);
+  // (seed, name, element index). Without a seed (nullopt) they have no values yet, for a model
+  // whose weights are loaded next. Buffers are reset to their initial values.
+  void Materialize(Device device, std::optional<uint64_t> seed, DType dtype = DType::kF32);
   void ZeroGrad();
 
   // ---- Hooks; they run in the order in which they were added, around a forward and its backward,

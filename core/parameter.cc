@@ -86,26 +86,28 @@ Tensor Parameter::WholeOf(const Tensor& part) const {
   return exchange_->Gather(*this, part.Detach().To(device_));
 }
 
-void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
+void Parameter::Materialize(Device device, DType dtype, std::optional<uint64_t> seed) {
   device_ = device;
-  const Tensor value = on_host() ? HostTensor(part_.shape(), dtype, device)
-                                 : Tensor::Empty(part_.shape(), dtype, device);
-  if (!init_) {
-    value.Fill(0);
-  } else if (!device.is_meta()) {
-    const bool in_place = value.device().is_cpu() && dtype == DType::kF32;
-    const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
-    float* data = host.data<float>();
-    const auto initialise = [&](int64_t i, int64_t first, int64_t count) {
-      init_({data + i, static_cast<size_t>(count)}, first, seed, name_);
-    };
-    ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
-      layout_.ForEachRun(logical_shape_, begin, end, initialise);
-    });
-    if (!in_place) value.CopyFrom(host);
-  }
   leaf().SetDType(dtype);
-  Rebind(value);
+  Rebind(on_host() ? HostTensor(part_.shape(), dtype, device)
+                   : Tensor::Empty(part_.shape(), dtype, device));
+  if (seed) Initialize(*seed);
+}
+
+void Parameter::Initialize(uint64_t seed) {
+  const Tensor value = part_.Detach();
+  if (!init_) return value.Fill(0);
+  if (value.device().is_meta()) return;
+  const bool in_place = value.device().is_cpu() && value.dtype() == DType::kF32;
+  const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
+  float* data = host.data<float>();
+  const auto initialise = [&](int64_t i, int64_t first, int64_t count) {
+    init_({data + i, static_cast<size_t>(count)}, first, seed, name_);
+  };
+  ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
+    layout_.ForEachRun(logical_shape_, begin, end, initialise);
+  });
+  if (!in_place) value.CopyFrom(host);
 }
 
 void Parameter::SetValue(const Tensor& value) {

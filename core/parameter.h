@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,10 +66,12 @@ class Parameter {
   // The inverse, collective if the parameter is cut. Throws ArgumentError if there is no exchange.
   Tensor WholeOf(const Tensor& part) const;
 
-  // Gives this rank's part memory on the device and fills it by the initialiser (zeros if there is
-  // none), computed in f32 on the host and rounded to dtype: the bits are those of the same
-  // elements of the whole parameter. The leaf (hooks, observers) stays; its gradient is emptied.
-  void Materialize(Device device, DType dtype, uint64_t seed);
+  // Gives this rank's part memory on the device, and values if there is a seed. The leaf (hooks,
+  // observers) stays; its gradient is emptied.
+  void Materialize(Device device, DType dtype, std::optional<uint64_t> seed);
+  // Fills this rank's part by the initialiser (zeros if there is none), computed in f32 on the host
+  // and rounded to dtype: the bits are those of the same elements of the whole parameter.
+  void Initialize(uint64_t seed);
   // Replaces the value by another of the same shape; the leaf stays.
   void SetValue(const Tensor& value);
   // Keeps the value of a parameter on a GPU in page-locked memory of the host, now and after each

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <map>
 
 #include "core/error.h"
@@ -63,33 +62,46 @@ Split SplitOfFileName(std::string_view path) {
   return Split::kNone;
 }
 
-std::vector<std::string> HeldOutByName(const std::vector<std::string>& paths) {
-  std::vector<std::string> held_out;
-  if (std::ranges::find(paths, Split::kTrain, SplitOfFileName) == paths.end()) return held_out;
-  std::ranges::copy_if(paths, std::back_inserter(held_out), [](const std::string& path) {
-    return SplitOfFileName(path) == Split::kVal;
-  });
-  return held_out;
+std::vector<Split> SplitsOf(const std::vector<std::string>& paths) {
+  std::vector<Split> splits;
+  for (const std::string& path : paths) splits.push_back(SplitOfFileName(path));
+  if (std::ranges::count(splits, Split::kNone) < std::ssize(splits) || paths.empty()) return splits;
+  // The folders in which all of them are tell nothing.
+  size_t common = paths[0].size();
+  for (const std::string& path : paths) {
+    const auto [end, other] = std::ranges::mismatch(paths[0], path);
+    common = std::min<size_t>(common, end - paths[0].begin());
+  }
+  common = paths[0].substr(0, common).rfind('/') + 1;  // 0 without one
+  for (size_t i = 0; i < paths.size(); ++i) {
+    std::string_view path = paths[i];
+    while (splits[i] == Split::kNone && path.find('/', common) != path.npos) {
+      path = path.substr(0, path.rfind('/'));
+      splits[i] = SplitOfFileName(path);
+    }
+  }
+  return splits;
 }
 
 TokenShards OpenTokenShards(const std::vector<std::string>& paths,
                             std::optional<int64_t> vocab_size, std::span<const FileContent> known) {
-  const auto has = [&](Split split) {
-    return std::ranges::find(paths, split, SplitOfFileName) != paths.end();
-  };
+  const std::vector<Split> splits = SplitsOf(paths);
+  const auto has = [&](Split split) { return std::ranges::count(splits, split) > 0; };
   const bool both = has(Split::kTrain) && has(Split::kVal);
   if (has(Split::kNone) && (has(Split::kTrain) || has(Split::kVal))) {
-    const auto odd = std::ranges::find(paths, Split::kNone, SplitOfFileName);
+    const auto odd = std::ranges::find(splits, Split::kNone) - splits.begin();
     throw InputError(StrCat("there are token files whose names tell that they are for ",
                             both                 ? "training or for validation"
                             : has(Split::kTrain) ? "training"
                                                  : "validation",
-                            ", and ", *odd, ", whose name tells neither; narrow the pattern"));
+                            ", and ", paths[odd],
+                            ", whose name tells neither; narrow the pattern"));
   }
   TokenShards shards;
   std::shared_ptr<const TokenFile> first;
   std::map<std::filesystem::path, std::string> named;  // by what is behind links
-  for (const std::string& path : paths) {
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string& path = paths[i];
     const auto [before, is_new] = named.try_emplace(std::filesystem::weakly_canonical(path), path);
     if (!is_new) {
       throw InputError(StrCat(path, " is the same file as ", before->second,
@@ -102,7 +114,7 @@ TokenShards OpenTokenShards(const std::vector<std::string>& paths,
                               first->path(), " is a ", Name(first->format()),
                               " one; narrow the pattern to files of one kind"));
     }
-    const bool val = both && SplitOfFileName(path) == Split::kVal;
+    const bool val = both && splits[i] == Split::kVal;
     (val ? shards.val : shards.train).push_back(std::move(file));
   }
   return shards;

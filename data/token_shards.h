@@ -27,8 +27,9 @@ enum class Split { kNone, kTrain, kVal };
 // `train.bin` and `val.bin`.
 Split SplitOfFileName(std::string_view path);
 
-// The files that are held out by their names, where others of them are for training by theirs.
-std::vector<std::string> HeldOutByName(const std::vector<std::string>& paths);
+// Of each file: by its name, or if none of their names tells, by the nearest folder below the one
+// that holds all of them: train/000.bin and val/000.bin.
+std::vector<Split> SplitsOf(const std::vector<std::string>& paths);
 
 // The open token files of a data set, all of one format.
 struct TokenShards {

@@ -5,7 +5,8 @@
 namespace lockstep::nn {
 namespace {
 
-void SetPrecision(Module& module, Device device, uint64_t seed, const Precision& precision) {
+void SetPrecision(Module& module, Device device, std::optional<uint64_t> seed,
+                  const Precision& precision) {
   const bool f64 = precision.compute == DType::kF64;
   for (const auto& p : module.Parameters()) {
     if (p->value().dtype() != precision.compute) p->Materialize(device, precision.compute, seed);
@@ -21,7 +22,8 @@ Tensor InPrecision::Forward(const Tensor& x) {
   return ops::Cast(y, precision_.output.value_or(floating ? x.dtype() : precision_.compute));
 }
 
-void Materialize(Module& model, Device device, uint64_t seed, const Precision& precision) {
+void Materialize(Module& model, Device device, std::optional<uint64_t> seed,
+                 const Precision& precision) {
   model.Materialize(device, seed, precision.compute);
   SetPrecision(model, device, seed, precision);
   // Parts come before the parts within them.

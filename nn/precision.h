@@ -39,6 +39,7 @@ class InPrecision : public Layer {
 
 // Module::Materialize in this precision, and in their own for the parameters of parts that are
 // InPrecision. The gradients of all are in `reduction`.
-void Materialize(Module& model, Device device, uint64_t seed, const Precision& precision);
+void Materialize(Module& model, Device device, std::optional<uint64_t> seed,
+                 const Precision& precision);
 
 }  // namespace lockstep::nn

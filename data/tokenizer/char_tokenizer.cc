@@ -45,10 +45,11 @@ std::vector<int32_t> CharTokenizer::Encode(std::string_view text) const {
     if (c.length == 0) ThrowMalformed(text, i);
     const int32_t id = c.code_point < ids_.size() ? ids_[c.code_point] : -1;
     if (id < 0) {
-      throw InputError(StrCat("character ", DescribeCharacter(c.code_point), " at byte ", i,
-                              " is not in the char tokenizer's vocabulary of ", vocab_size(),
-                              " characters. Remove it, train on a text that contains it, or use "
-                              "--data.tokenizer=byte, which takes any text"));
+      throw InputError(
+          StrCat("character ", DescribeCharacter(c.code_point), " at byte ", i,
+                 " is not in the char tokenizer's vocabulary of ", vocab_size(),
+                 " characters: remove it, or train a new model, on text that contains it or "
+                 "with --data.tokenizer=byte, which takes any text"));
     }
     ids.push_back(id);
     i += c.length;

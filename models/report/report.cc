@@ -52,7 +52,7 @@ std::string Progress(const RunHistory& h, const ReportInput& in) {
   const double share = steps > 0 ? static_cast<double>(step) / static_cast<double>(steps) : 0;
   const double spent = (h.step_ms.sum() + h.pauses.total()) * 1e-3;
   std::string line = FormatDuration(spent) + " of work";
-  if (!in.plan.finished && !in.plan.interrupted && step > 0 && steps > step) {
+  if (!in.plan.ended() && step > 0 && steps > step) {
     const double done = static_cast<double>(std::max<int64_t>(h.step_ms.count(), 1));
     line += fmt::format("; about {} left",
                         FormatDuration(spent / done * static_cast<double>(steps - step)));
@@ -73,6 +73,7 @@ std::string Head(const RunHistory& h, const ReportInput& in, const RunHealth& v)
       EscapeHtml(in.name),
       in.plan.finished      ? "finished"
       : in.plan.interrupted ? "interrupted"
+      : in.plan.ended()     ? "failed"
                             : "running",
       fmt::gmtime(when));
   s += fmt::format(
@@ -185,12 +186,11 @@ std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
 
 std::string RenderReport(const RunHistory& history, const ReportInput& input) {
   const RunHealth verdict = Judge(history, input.plan);
-  const bool running = !input.plan.finished && !input.plan.interrupted;
   std::string s =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   // While the run lasts, the page reloads itself.
-  if (running) s += "<meta http-equiv=\"refresh\" content=\"60\">\n";
+  if (!input.plan.ended()) s += "<meta http-equiv=\"refresh\" content=\"60\">\n";
   s += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
                    EscapeHtml(input.name), EscapeHtml(verdict.headline), ReportStyle());
   s += Head(history, input, verdict) + ReportCharts(history, input) + Samples(input.samples) +

@@ -148,12 +148,13 @@ void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, 
   }
 }
 
-Finding LossFinding(const Learning& s, const RunHealth& verdict) {
+Finding LossFinding(const Learning& s, const RunPlan& plan, const RunHealth& verdict) {
   const double now = s.has_val ? s.val_now : s.now;
   Finding f{s.has_val ? "Validation loss" : "Training loss", fmt::format("{:.4f}", now), "nats",
             fmt::format("perplexity {}", now < 20 ? FormatCount(std::exp(now)) : "huge"),
             verdict.health};
   if (now < 20 && std::exp(now) < 999.5) f.text = fmt::format("perplexity {:.2f}", std::exp(now));
+  if (plan.of_pairs) f.text = "of a pair; without a preference it is 0.6931";
   if (s.has_val) {
     f.text += s.val_best < s.val_now
                   ? fmt::format("; best {:.4f} at step {}", s.val_best, s.val_best_step)
@@ -268,16 +269,22 @@ Finding MemoryFinding(const RunHistory& h, const RunPlan& plan) {
 
 RunHealth Judge(const RunHistory& history, const RunPlan& plan) {
   RunHealth v;
-  if (history.last_step() == 0) {
+  const bool began = history.last_step() > 0;
+  const Learning learning = began ? Study(history) : Learning();
+  if (!plan.failure.empty()) {
+    v.health = Health::kBad;
+    v.headline = fmt::format("Failed after step {}", history.last_step());
+    v.text = plan.failure;
+  } else if (began) {
+    JudgeLearning(history, plan, learning, &v);
+  } else {
     v.headline = "Not started";
     v.text = "No step has been made yet.";
-    return v;
   }
-  const Learning learning = Study(history);
-  JudgeLearning(history, plan, learning, &v);
-  v.findings = {LossFinding(learning, v), GapFinding(history, learning),
-                GradientFinding(history), SpeedFinding(history, plan),
-                TimeFinding(history),     MemoryFinding(history, plan)};
+  if (!began) return v;
+  v.findings = {LossFinding(learning, plan, v), GapFinding(history, learning),
+                GradientFinding(history),       SpeedFinding(history, plan),
+                TimeFinding(history),           MemoryFinding(history, plan)};
   return v;
 }
 

@@ -19,10 +19,13 @@ struct RunPlan {
   int64_t tokens_per_step = 0;
   int64_t vocab_size = 0;        // 0: not known
   int64_t planned_memory = 0;    // bytes at the peak of a step; 0: not planned
+  bool of_pairs = false;         // preference tuning: losses are nats a pair, not a token
   int64_t best_checkpoint = -1;  // step of the kept one with the lowest validation loss; -1: none
   Utilization utilization;
   bool finished = false;  // no step will follow
   bool interrupted = false;
+  std::string failure;  // the error that ended the run; empty: none did
+  bool ended() const { return finished || interrupted || !failure.empty(); }
 };
 
 // One number and what it means.

@@ -82,7 +82,7 @@ bool RunLog::WriteReport() {
     WriteFileAtomically(report_path_, RenderReport(history, input_));
     return true;
   } catch (const std::exception& e) {
-    const bool last = input_.plan.finished || input_.plan.interrupted;
+    const bool last = input_.plan.ended();
     if (!std::exchange(report_failed_, true) || last) {
       warn_(StrCat("no report: ", e.what(), last ? "" : "; training continues"));
     }
@@ -94,6 +94,11 @@ bool RunLog::Finish(bool interrupted) {
   input_.plan.interrupted = interrupted;
   input_.plan.finished = !interrupted;
   return WriteReport();
+}
+
+void RunLog::Fail(std::string error) {
+  input_.plan.failure = std::move(error);
+  WriteReport();
 }
 
 }  // namespace lockstep::models

@@ -43,6 +43,8 @@ class RunLog {
   bool WriteReport();
   // The same for the last report: no step will follow.
   bool Finish(bool interrupted);
+  // And where an error ends the run.
+  void Fail(std::string error);
 
   const std::string& report_path() const { return report_path_; }
 

@@ -40,7 +40,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
     QuantizeBase(*model, base == "nf4");
   }
   ShareOut(*model, ranks);
-  model->Materialize(device, 0);
+  model->Materialize(device, /*seed=*/std::nullopt);
   LoadWeights(folder, *model);
   if (adapter != nullptr) adapter->LoadInto(*model);
   return model;

@@ -132,24 +132,22 @@ void CheckField(const Options& options, const RunSetup& setup) {
 
 namespace {
 
-// The reference is the model without any adapters: those that something else has trained would be
-// missing in it.
+// The reference is the model without any adapters: those that another objective has trained would
+// be missing in it.
 void CheckReference(const Options& options, const RunSetup& setup) {
-  const auto fail = [&](const char* key, const std::string& folder) {
-    options.Fail(
-        {"train.objective", key},
-        StrCat(options.Describe("train.objective"), " and ", options.Describe(key), ": the ",
-               "reference is the model without its adapters, and would lack those of ", folder,
-               ": merge them first (export_gpt --checkpoint=", ShellWord(folder),
-               " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
-  };
-  if (const auto& checkpoint = setup.start.checkpoint) {
-    const std::string toml = ReadTrainerState(*checkpoint).config_toml;
-    const bool preferred = RunConfigFromToml(toml, *checkpoint).train.objective == "dpo";
-    if (!preferred) fail("checkpoint.resume", *checkpoint);
-  } else if (PeftAdapter::Exists(setup.weights)) {
-    fail("init_from", setup.weights);
+  const std::string& folder = setup.weights;
+  if (!PeftAdapter::Exists(folder)) return;
+  if (PathExists(JoinPath(folder, "trainer_state.json"))) {
+    const std::string toml = ReadTrainerState(folder).config_toml;
+    if (RunConfigFromToml(toml, folder).train.objective == "dpo") return;
   }
+  const char* key = setup.start.checkpoint ? "checkpoint.resume" : "init_from";
+  options.Fail(
+      {"train.objective", key},
+      StrCat(options.Describe("train.objective"), " and ", options.Describe(key), ": the ",
+             "reference is the model without its adapters, and would lack those of ", folder,
+             ": merge them first (export_gpt --checkpoint=", ShellWord(folder),
+             " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
 }
 
 }  // namespace
@@ -366,11 +364,16 @@ std::string NoteOnSplits(const DataOptions& options) {
   for (const std::string& path : SourcesOf(options)) {
     // The names of token files do split them.
     if (path.empty() || path == "-" || data::HoldsTokenFiles(path)) continue;
-    const auto held_out = data::HeldOutByName(data::ListTextFiles(std::vector{path}));
-    if (held_out.empty()) continue;
-    return StrCat(path, ": ", held_out[0], " is trained on with the others, whatever its name ",
+    const std::vector<std::string> files = data::ListTextFiles(std::vector{path});
+    const std::vector<data::Split> splits = data::SplitsOf(files);
+    const auto held_out = std::ranges::find(splits, data::Split::kVal) - splits.begin();
+    const auto trained = std::ranges::find(splits, data::Split::kTrain) - splits.begin();
+    if (held_out == std::ssize(splits) || trained == std::ssize(splits)) continue;
+    const std::string folder = ParentPath(files[trained]);
+    const bool by_folder = data::SplitOfFileName(files[trained]) == data::Split::kNone;
+    return StrCat(path, ": ", files[held_out], " is trained on with the others, whatever its name ",
                   "says: of texts, data.val_fraction is held out. Name only what is for training, ",
-                  "as with --data.path='", JoinPath(ParentPath(held_out[0]), "*train*"), "'");
+                  "as with --data.path='", by_folder ? folder : JoinPath(folder, "*train*"), "'");
   }
   return "";
 }

@@ -3,6 +3,7 @@
 #include "core/cuda/blaslt.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/report/run_progress.h"
 #include "nn/precision.h"
@@ -11,9 +12,14 @@ namespace lockstep::models {
 
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
-  nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
+  const auto seed = static_cast<uint64_t>(setup.config.seed);
+  const bool loads = !setup.weights.empty();
+  nn::Materialize(model, device, loads ? std::nullopt : std::optional(seed),
                   {.compute = WeightDType(setup.config.train.precision),
                    .reduction = WeightDType(setup.config.train.grad_dtype)});
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (loads && IsOfAdapter(name)) p->Initialize(seed);
+  }
 }
 
 void FillModel(const RunSetup& setup, Gpt& model) {

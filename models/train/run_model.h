@@ -6,8 +6,9 @@
 
 namespace lockstep::models {
 
-// Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
-// weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
+// Allocates the weights in the dtype of train.precision: for bf16 and fp16 they have 16 bits;
+// gradients are in train.grad_dtype. Initialises those that a run does not load. The meta device is
+// for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // Gives a model of setup.model its weights: initialised, from init_from, or from the checkpoint. Of

@@ -142,6 +142,15 @@ int TrainingLoop::Train() {
     log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
                                     Warn);
   });
+  try {
+    return TrainSteps();
+  } catch (const std::exception& e) {
+    if (log_) log_->Fail(e.what());
+    throw;
+  }
+}
+
+int TrainingLoop::TrainSteps() {
   const InterruptGuard interrupt;
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
@@ -415,6 +424,7 @@ ReportInput TrainingLoop::MakeReportInput() const {
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
                 .planned_memory = memory_.peak.total(),
+                .of_pairs = setup_.prefers(),
                 .utilization = utilization_};
   input.plan.best_checkpoint = checkpoints_.BestStep();
   input.facts = DescribeRun(setup_, *model_, memory_);

@@ -37,6 +37,7 @@ class TrainingLoop {
 
  private:
   ReportInput MakeReportInput() const;
+  int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
   void Add(StepMetrics& m);

@@ -163,6 +163,21 @@ TEST(ModuleTest, WithoutAnInitialiserParametersAreZero) {
   EXPECT_THAT(Values(p.value()), ElementsAre(0, 0, 0));
 }
 
+TEST(ModuleTest, WithoutASeedParametersHaveMemoryAndNoValuesYet) {
+  int calls = 0;
+  const auto count = [&](std::span<float> values, int64_t, uint64_t seed, const std::string&) {
+    ++calls;
+    for (float& value : values) value = static_cast<float>(seed);
+  };
+  Parameter p({3}, count, true);
+  p.Materialize(kCpu, DType::kBF16, /*seed=*/std::nullopt);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(p.value().dtype(), DType::kBF16);
+  p.Initialize(7);
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(Values(p.value()), ElementsAre(7, 7, 7));
+}
+
 TEST(ModuleTest, MetaKeepsShapesWithoutBytes) {
   Tree tree;
   const int64_t live = GetAllocator(kCpu).stats().live_bytes;

@@ -284,6 +284,26 @@ TEST_F(TokenShardsTest, NamesTellTheSplit) {
   EXPECT_THAT(Names(shards.val), ElementsAre("validation.bin"));
 }
 
+TEST_F(TokenShardsTest, FoldersTellTheSplitWhereNoNameDoes) {
+  using enum Split;
+  EXPECT_THAT(SplitsOf({"d/train/0.bin", "d/train/sub/0.bin", "d/wiki_val/0.bin"}),
+              ElementsAre(kTrain, kTrain, kVal));
+  EXPECT_THAT(SplitsOf({"train/0.bin", "validation/0.bin", "other/0.bin"}),
+              ElementsAre(kTrain, kVal, kNone));
+  // Not those that hold all of them, nor beside names that tell.
+  EXPECT_THAT(SplitsOf({"/dev/a/0.bin", "/dev/b/0.bin"}), ElementsAre(kNone, kNone));
+  EXPECT_THAT(SplitsOf({"/dev/0.bin"}), ElementsAre(kNone));
+  EXPECT_THAT(SplitsOf({"val/train.bin", "train/0.bin"}), ElementsAre(kTrain, kNone));
+  EXPECT_THAT(SplitsOf({}), ElementsAre());
+  for (const char* split : {"train", "val"}) {
+    std::filesystem::create_directory(folder_ + "/" + split);
+    Write(std::string(split) + "/0.bin", {1, 2});
+  }
+  const TokenShards shards = OpenTokenShards(ExpandPattern(folder_ + "/*/*.bin"), std::nullopt);
+  EXPECT_EQ(shards.train.size(), 1);
+  EXPECT_EQ(shards.val.size(), 1);
+}
+
 TEST_F(TokenShardsTest, AFileCountsOnce) {
   Write("a.bin", {1, 2});
   std::filesystem::create_symlink("a.bin", folder_ + "/b.bin");

@@ -109,7 +109,14 @@ TEST_F(Dpo, LearnsToPreferTheChosenAnswers) {
               double{metrics.back()["reward_chosen"]} - double{metrics.back()["reward_rejected"]},
               1e-9);
   const std::string report = ReadFile(Path("tuned/report.html"));
-  EXPECT_THAT(report, AllOf(HasSubstr("Rewards"), HasSubstr("per pair of answers")));
+  EXPECT_THAT(report, AllOf(HasSubstr("Rewards"), HasSubstr("per pair of answers"),
+                            testing::Not(HasSubstr("perplexity"))));
+  Arguments evaluation = Train("evaluation", Tune({"--init_from=" + Path("tuned/latest")}));
+  evaluation.emplace_back("--eval_only");
+  const std::string evaluated = Wait(Start(1, evaluation))[0].out;
+  const size_t at = evaluated.find("validation loss ");
+  ASSERT_NE(at, std::string::npos) << evaluated;
+  EXPECT_NEAR(std::stod(evaluated.substr(at + 16)), double{metrics.back()["val_loss"]}, 1e-4);
 }
 
 TEST_F(Dpo, ResumesWithTheSameBits) {

@@ -216,6 +216,17 @@ class Log : public testing::Test {
   const std::string folder_;
 };
 
+TEST_F(Log, AFailedRunSaysWhy) {
+  RunLog log(folder_, Input(), 1, nullptr, [](const std::string& text) { ADD_FAILURE() << text; });
+  for (int64_t s = 1; s <= 50; ++s) log.Step(At(s));
+  log.WriteReport();
+  EXPECT_THAT(Report(), testing::AllOf(HasSubstr(">running<"), HasSubstr("http-equiv")));
+  log.Fail("the loss is <nan>");
+  EXPECT_THAT(Report(), testing::AllOf(HasSubstr(">failed<"), HasSubstr("Failed after step 50"),
+                                       HasSubstr("the loss is &lt;nan&gt;"),
+                                       Not(HasSubstr("http-equiv=\"refresh"))));
+}
+
 // Killed at step 50 with a checkpoint of step 40, then resumed.
 TEST_F(Log, AResumedRunShowsTheWholeHistory) {
   const auto no_warning = [](const std::string& text) { ADD_FAILURE() << text; };
