@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <functional>
 #include <iomanip>
 #include <nlohmann/json.hpp>
@@ -157,15 +156,15 @@ TensorParts TensorParts::Open(const std::string& folder, const std::string& kind
   if (Exist(folder)) {
     parts.source_ = JoinPath(folder, kPartsIndex);
     parts.ReadIndex(folder, kind);
-    for (const SafetensorsFile& file : parts.files_) {
+    for (const SafetensorsFile& file : *parts.files_) {
       for (const SafetensorsEntry& entry : file.entries()) parts.AddEntry(entry);
     }
     parts.CheckRanges();
     return parts;
   }
   parts.source_ = JoinPath(folder, kind + ".safetensors");
-  parts.files_.push_back(SafetensorsFile::Open(parts.source_));
-  for (const SafetensorsEntry& entry : parts.files_[0].entries()) {
+  parts.files_->push_back(SafetensorsFile::Open(parts.source_));
+  for (const SafetensorsEntry& entry : parts.files_->front().entries()) {
     const Shape shape = ParseShape(entry.shape, StrCat(parts.source_, ": ", Quoted(entry.name)));
     parts.tensors_[entry.name] = {
         entry.dtype(), shape, {{0, shape.numel(), std::max<int64_t>(shape.numel(), 1), 1, &entry}}};
@@ -189,7 +188,7 @@ void TensorParts::ReadIndex(const std::string& folder, const std::string& kind) 
           ParseDType(tensor.at("dtype"), where), ParseShape(tensor.at("shape"), where), {}};
     }
     for (int64_t part = 0; part < parts; ++part) {
-      files_.push_back(SafetensorsFile::Open(JoinPath(folder, PartFile(kind, part, parts))));
+      files_->push_back(SafetensorsFile::Open(JoinPath(folder, PartFile(kind, part, parts))));
     }
   } catch (const Json::exception& error) {
     throw InputError(StrCat(source_, ": damaged: ", error.what()));
@@ -251,16 +250,21 @@ const TensorParts::Whole& TensorParts::Get(const std::string& name) const {
 }
 
 // Elements [first, first + count), which the caller has checked.
-void TensorParts::Copy(const Whole& from, int64_t first, int64_t count, std::byte* to) {
+std::span<const std::byte> TensorParts::PieceAt(const Whole& from, int64_t first, int64_t most) {
   const int64_t size = SizeOf(from.dtype);
+  const auto range =
+      std::ranges::find_if(from.ranges, [&](const Range& r) { return r.RunOf(first) >= 0; });
+  const int64_t run = range->RunOf(first), at = first - range->begin - run * range->stride;
+  return range->entry->bytes.subspan((run * range->run + at) * size,
+                                     std::min(most, range->run - at) * size);
+}
+
+void TensorParts::Copy(const Whole& from, int64_t first, int64_t count, std::byte* to) {
   while (count > 0) {
-    const auto range =
-        std::ranges::find_if(from.ranges, [&](const Range& r) { return r.RunOf(first) >= 0; });
-    const int64_t run = range->RunOf(first), at = first - range->begin - run * range->stride;
-    const int64_t n = std::min(count, range->run - at);
-    std::memcpy(to, range->entry->bytes.data() + (run * range->run + at) * size,
-                static_cast<size_t>(n * size));
-    to += n * size;
+    const auto piece = PieceAt(from, first, count);
+    std::ranges::copy(piece, to);
+    to += piece.size();
+    const int64_t n = std::ssize(piece) / SizeOf(from.dtype);
     first += n;
     count -= n;
   }
@@ -281,12 +285,27 @@ Tensor TensorParts::ReadPart(const std::string& name, const Parameter& parameter
                             ", but this model needs ", shape,
                             ": the model options differ from those of the file"));
   }
-  const Tensor part = Tensor::Empty(parameter.layout().PartShape(shape), from.dtype);
-  auto* to = static_cast<std::byte*>(part.raw_data());
-  const auto copy = [&](int64_t i, int64_t first, int64_t count) {
-    Copy(from, first, count, to + i * SizeOf(from.dtype));
+  const Shape part_shape = parameter.layout().PartShape(shape);
+  const int64_t numel = part_shape.numel();
+  const auto for_each_run = [&](const auto& f) {
+    parameter.layout().ForEachRun(shape, 0, numel, f);
   };
-  parameter.layout().ForEachRun(shape, 0, part.numel(), copy);
+  Tensor part;
+  for_each_run([&](int64_t, int64_t first, int64_t count) {
+    if (count < numel) return;
+    const auto piece = PieceAt(from, first, count);
+    const bool aligned = reinterpret_cast<uintptr_t>(piece.data()) % SizeOf(from.dtype) == 0;
+    if (!aligned || std::ssize(piece) < count * SizeOf(from.dtype)) return;
+    part = Tensor::FromStorage(
+        Storage::Wrap(const_cast<std::byte*>(piece.data()), std::ssize(piece), kCpu, files_),
+        from.dtype, part_shape);
+  });
+  if (part.defined()) return part;
+  part = Tensor::Empty(part_shape, from.dtype);
+  auto* to = static_cast<std::byte*>(part.raw_data());
+  for_each_run([&](int64_t i, int64_t first, int64_t count) {
+    Copy(from, first, count, to + i * SizeOf(from.dtype));
+  });
   return part;
 }
 

@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,7 +70,8 @@ class TensorParts {
   DType dtype(const std::string& name) const { return Get(name).dtype; }
   // All of it, on the CPU.
   Tensor Read(const std::string& name) const;
-  // What this rank holds of a tensor that is shaped and cut as the parameter is, on the CPU.
+  // What this rank holds of a tensor that is shaped and cut as the parameter is, on the CPU, and
+  // not to be written: where it lies in one piece in a file, it is the mapped file's memory.
   // InputError if it is shaped differently.
   Tensor ReadPart(const std::string& name, const Parameter& parameter) const;
 
@@ -94,10 +97,14 @@ class TensorParts {
   void AddEntry(const SafetensorsEntry& entry);
   void CheckRanges();
   const Whole& Get(const std::string& name) const;
+  // Where `first` of the elements is, and how many of the `most` from it on follow it there.
+  static std::span<const std::byte> PieceAt(const Whole& from, int64_t first, int64_t most);
   static void Copy(const Whole& from, int64_t first, int64_t count, std::byte* to);
 
   std::string source_;
-  std::vector<SafetensorsFile> files_;
+  // Shared with the tensors that are their memory.
+  std::shared_ptr<std::vector<SafetensorsFile>> files_ =
+      std::make_shared<std::vector<SafetensorsFile>>();
   std::map<std::string, Whole> tensors_;
 };
 

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock-matchers.h>
 
+#include <memory>
 #include <numeric>
+#include <tuple>
 
+#include "core/allocator.h"
 #include "models/checkpoint/consolidate.h"
 #include "tests/message_of.h"
 #include "tests/models/checkpoint/saved_ranks.h"
@@ -127,6 +130,40 @@ TEST(TensorPartsOfColumns, HaveAnEntryForEachRankAndSegment) {
     rows.SetLayout({.cuts = {{.axis = "tp", .dim = 0, .parts = 2, .part = 1}}});
     EXPECT_EQ(parts.ReadPart("w", rows).ToVector<float>(),
               whole.Slice(0, kRows / 2, kRows).Contiguous().ToVector<float>());
+  }
+}
+
+// A rank that continues reads what it wrote without a copy of it.
+TEST(TensorPartsOfRows, AreTheFilesMemoryWhereTheyLieInOnePiece) {
+  const test::TempFolder folder("parts");
+  const Shape shape({6, 4});
+  std::vector<float> values(24);
+  std::iota(values.begin(), values.end(), 0.f);
+  const Tensor whole = Tensor::FromVector<float>(values, shape);
+  const auto cut = [&](int64_t parts, int64_t part) {
+    auto p = std::make_unique<Parameter>(shape, nullptr, true);
+    p->SetLayout({.cuts = {{.axis = "tp", .dim = 0, .parts = parts, .part = part}}});
+    return p;
+  };
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    std::vector<SafetensorsItem> items;
+    const auto p = cut(2, rank);
+    AddPart(
+        "w", *p, p->PartOf(whole), {}, [](const Tensor& x) { return x; }, &items);
+    FileWriter file(folder.Path(PartFile("model", rank, 2)));
+    WriteSafetensors(file, items);
+    file.Close();
+  }
+  WriteFileAtomically(folder.Path(kPartsIndex),
+                      PartsIndex(2, {{"model", {{"w", DType::kF32, shape}}}}));
+  const auto read = [&](int64_t parts, int64_t part) {  // it outlives what it was read from
+    return TensorParts::Open(folder.path(), "model").ReadPart("w", *cut(parts, part));
+  };
+  for (const auto& [parts, part, copied] : {std::tuple{2, 1, 0}, {6, 2, 0}, {3, 1, 32}}) {
+    const int64_t before = GetAllocator(kCpu).stats().live_bytes;
+    const Tensor tensor = read(parts, part);
+    EXPECT_EQ(GetAllocator(kCpu).stats().live_bytes - before, copied) << parts;
+    EXPECT_EQ(tensor.ToVector<float>(), cut(parts, part)->PartOf(whole).ToVector<float>());
   }
 }
 
