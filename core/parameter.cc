@@ -95,6 +95,7 @@ void Parameter::Materialize(Device device, DType dtype, std::optional<uint64_t> 
 }
 
 void Parameter::Initialize(uint64_t seed) {
+  AwaitUpdates();
   const Tensor value = part_.Detach();
   if (!init_) return value.Fill(0);
   if (value.device().is_meta()) return;
@@ -107,7 +108,11 @@ void Parameter::Initialize(uint64_t seed) {
   ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
     layout_.ForEachRun(logical_shape_, begin, end, initialise);
   });
-  if (!in_place) value.CopyFrom(host);
+  if (in_place) {
+    value.storage().BumpVersion();
+  } else {
+    value.CopyFrom(host);
+  }
 }
 
 void Parameter::SetValue(const Tensor& value) {

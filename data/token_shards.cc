@@ -66,7 +66,7 @@ std::vector<Split> SplitsOf(const std::vector<std::string>& paths) {
   std::vector<Split> splits;
   for (const std::string& path : paths) splits.push_back(SplitOfFileName(path));
   if (std::ranges::count(splits, Split::kNone) < std::ssize(splits) || paths.empty()) return splits;
-  // The folders in which all of them are tell nothing.
+  // By folders, of which those that hold all of them tell nothing.
   size_t common = paths[0].size();
   for (const std::string& path : paths) {
     const auto [end, other] = std::ranges::mismatch(paths[0], path);
@@ -80,6 +80,7 @@ std::vector<Split> SplitsOf(const std::vector<std::string>& paths) {
       splits[i] = SplitOfFileName(path);
     }
   }
+  if (std::ranges::count(splits, Split::kNone) > 0) splits.assign(paths.size(), Split::kNone);
   return splits;
 }
 

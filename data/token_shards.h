@@ -27,8 +27,8 @@ enum class Split { kNone, kTrain, kVal };
 // `train.bin` and `val.bin`.
 Split SplitOfFileName(std::string_view path);
 
-// Of each file: by its name, or if none of their names tells, by the nearest folder below the one
-// that holds all of them: train/000.bin and val/000.bin.
+// Of each file: by its name; or if no name tells, and a folder of each file below the one that
+// holds them all does, by the nearest such folder: train/000.bin and val/000.bin.
 std::vector<Split> SplitsOf(const std::vector<std::string>& paths);
 
 // The open token files of a data set, all of one format.

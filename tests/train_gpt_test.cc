@@ -440,6 +440,7 @@ TEST_F(TrainGpt, AValidationLossThatIsNotFiniteIsNotTheBest) {
   const Result on = Train("out", with({"--train.steps=2", "--checkpoint.resume=" + Path("out")}));
   EXPECT_EQ(on.exit_code, 1) << on;
   EXPECT_THAT(on.err, HasSubstr("step 2: the loss is"));
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr(">failed<"));
 }
 
 TEST_F(TrainGpt, SaysHowManyUpdatesWereSkipped) {

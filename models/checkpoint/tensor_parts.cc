@@ -249,7 +249,6 @@ const TensorParts::Whole& TensorParts::Get(const std::string& name) const {
       StrCat(source_, ": has no tensor ", Quoted(name), " among its ", tensors_.size()));
 }
 
-// Elements [first, first + count), which the caller has checked.
 std::span<const std::byte> TensorParts::PieceAt(const Whole& from, int64_t first, int64_t most) {
   const int64_t size = SizeOf(from.dtype);
   const auto range =
@@ -259,6 +258,7 @@ std::span<const std::byte> TensorParts::PieceAt(const Whole& from, int64_t first
                                      std::min(most, range->run - at) * size);
 }
 
+// Elements [first, first + count), which the caller has checked.
 void TensorParts::Copy(const Whole& from, int64_t first, int64_t count, std::byte* to) {
   while (count > 0) {
     const auto piece = PieceAt(from, first, count);
@@ -286,25 +286,21 @@ Tensor TensorParts::ReadPart(const std::string& name, const Parameter& parameter
                             ": the model options differ from those of the file"));
   }
   const Shape part_shape = parameter.layout().PartShape(shape);
-  const int64_t numel = part_shape.numel();
-  const auto for_each_run = [&](const auto& f) {
-    parameter.layout().ForEachRun(shape, 0, numel, f);
-  };
-  Tensor part;
-  for_each_run([&](int64_t, int64_t first, int64_t count) {
-    if (count < numel) return;
-    const auto piece = PieceAt(from, first, count);
-    const bool aligned = reinterpret_cast<uintptr_t>(piece.data()) % SizeOf(from.dtype) == 0;
-    if (!aligned || std::ssize(piece) < count * SizeOf(from.dtype)) return;
-    part = Tensor::FromStorage(
-        Storage::Wrap(const_cast<std::byte*>(piece.data()), std::ssize(piece), kCpu, files_),
-        from.dtype, part_shape);
-  });
-  if (part.defined()) return part;
-  part = Tensor::Empty(part_shape, from.dtype);
+  const int64_t numel = part_shape.numel(), size = SizeOf(from.dtype);
+  if (numel == 0) return Tensor::Empty(part_shape, from.dtype);
+  if (const auto run = parameter.layout().RunAt(shape, 0); run.count >= numel) {
+    const auto piece = PieceAt(from, run.first, numel);
+    const bool aligned = reinterpret_cast<uintptr_t>(piece.data()) % size == 0;
+    if (aligned && std::ssize(piece) == numel * size) {
+      auto* const data = const_cast<std::byte*>(piece.data());
+      return Tensor::FromStorage(Storage::Wrap(data, numel * size, kCpu, files_), from.dtype,
+                                 part_shape);
+    }
+  }
+  const Tensor part = Tensor::Empty(part_shape, from.dtype);
   auto* to = static_cast<std::byte*>(part.raw_data());
-  for_each_run([&](int64_t i, int64_t first, int64_t count) {
-    Copy(from, first, count, to + i * SizeOf(from.dtype));
+  parameter.layout().ForEachRun(shape, 0, numel, [&](int64_t i, int64_t first, int64_t count) {
+    Copy(from, first, count, to + i * size);
   });
   return part;
 }

@@ -1,5 +1,7 @@
 #include "models/preference/dpo.h"
 
+#include <numbers>
+
 #include "core/error.h"
 #include "kernels/binary/binary.h"
 #include "kernels/scale/scale.h"
@@ -35,6 +37,11 @@ Tensor Side(const Tensor& rows, int which) {
 }
 
 }  // namespace
+
+double IndifferentLoss(const DpoOptions& options) {
+  const double distance = 1 / (2 * options.beta);
+  return options.loss == DpoLossKind::kIpo ? distance * distance : std::numbers::ln2;
+}
 
 PreferenceLoss DpoLoss(const Tensor& policy, const Tensor& reference, const DpoOptions& options,
                        const Tensor& lengths) {

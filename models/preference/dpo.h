@@ -28,6 +28,10 @@ struct PreferenceLoss {
   Tensor chosen, rejected;  // [P]: the answers' rewards, beta (policy - reference); no gradient
 };
 
+// The loss of a pair whose answers the reference and the policy tell apart equally, as the
+// reference itself does.
+double IndifferentLoss(const DpoOptions& options);
+
 // policy and reference [2 P]: the log-probabilities that the model and its reference give to whole
 // answers, that is, sums over their tokens. Rows come in pairs, the chosen answer first. Floating,
 // of one dtype; the reference gets no gradient. For kIpo, lengths [2 P] has the same dtype: the

@@ -154,7 +154,10 @@ Finding LossFinding(const Learning& s, const RunPlan& plan, const RunHealth& ver
             fmt::format("perplexity {}", now < 20 ? FormatCount(std::exp(now)) : "huge"),
             verdict.health};
   if (now < 20 && std::exp(now) < 999.5) f.text = fmt::format("perplexity {:.2f}", std::exp(now));
-  if (plan.of_pairs) f.text = "of a pair; without a preference it is 0.6931";
+  if (plan.indifferent_loss) {
+    f.unit = "a pair";
+    f.text = fmt::format("without a preference it is {:.4f}", *plan.indifferent_loss);
+  }
   if (s.has_val) {
     f.text += s.val_best < s.val_now
                   ? fmt::format("; best {:.4f} at step {}", s.val_best, s.val_best_step)
@@ -163,11 +166,11 @@ Finding LossFinding(const Learning& s, const RunPlan& plan, const RunHealth& ver
   return f;
 }
 
-Finding GapFinding(const RunHistory& h, const Learning& s) {
+Finding GapFinding(const RunHistory& h, const RunPlan& plan, const Learning& s) {
   Finding f{"Overfitting gap", "n/a", "", "no validation data", Health::kUnknown};
   if (!s.has_val) return f;
   f.value = fmt::format("{:+.3f}", s.gap());
-  f.unit = "nats";
+  f.unit = plan.indifferent_loss ? "a pair" : "nats";
   const double share = s.gap() / s.val_now;
   f.health = Overfitting(h, s) || share > 0.2 ? Health::kWatch : Health::kGood;
   f.text = fmt::format("training loss {:.4f}: {}", s.now,
@@ -269,22 +272,20 @@ Finding MemoryFinding(const RunHistory& h, const RunPlan& plan) {
 
 RunHealth Judge(const RunHistory& history, const RunPlan& plan) {
   RunHealth v;
-  const bool began = history.last_step() > 0;
-  const Learning learning = began ? Study(history) : Learning();
+  v.headline = "Not started";
+  v.text = "No step has been made yet.";
+  if (history.last_step() > 0) {
+    const Learning learning = Study(history);
+    JudgeLearning(history, plan, learning, &v);
+    v.findings = {LossFinding(learning, plan, v), GapFinding(history, plan, learning),
+                  GradientFinding(history),       SpeedFinding(history, plan),
+                  TimeFinding(history),           MemoryFinding(history, plan)};
+  }
   if (!plan.failure.empty()) {
     v.health = Health::kBad;
     v.headline = fmt::format("Failed after step {}", history.last_step());
     v.text = plan.failure;
-  } else if (began) {
-    JudgeLearning(history, plan, learning, &v);
-  } else {
-    v.headline = "Not started";
-    v.text = "No step has been made yet.";
   }
-  if (!began) return v;
-  v.findings = {LossFinding(learning, plan, v), GapFinding(history, learning),
-                GradientFinding(history),       SpeedFinding(history, plan),
-                TimeFinding(history),           MemoryFinding(history, plan)};
   return v;
 }
 

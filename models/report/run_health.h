@@ -17,9 +17,9 @@ enum class Health { kGood, kWatch, kBad, kUnknown };  // kUnknown: too early to 
 struct RunPlan {
   int64_t steps = 0;  // of the whole run
   int64_t tokens_per_step = 0;
-  int64_t vocab_size = 0;        // 0: not known
-  int64_t planned_memory = 0;    // bytes at the peak of a step; 0: not planned
-  bool of_pairs = false;         // preference tuning: losses are nats a pair, not a token
+  int64_t vocab_size = 0;                  // 0: not known
+  int64_t planned_memory = 0;              // bytes at the peak of a step; 0: not planned
+  std::optional<double> indifferent_loss;  // preference tuning: a pair's, without a preference
   int64_t best_checkpoint = -1;  // step of the kept one with the lowest validation loss; -1: none
   Utilization utilization;
   bool finished = false;  // no step will follow
@@ -46,6 +46,7 @@ struct RunHealth {
 //                total fall, and by at least 0.1 nats
 //   overfitting  a validation loss over 1% above its best while the training loss kept falling
 //   falling      0.5% or more over the last third of the run; else flat
+// An error that ended the run takes the place of the verdict on the loss.
 // Gradients: spikes are steps at 10 times the median norm in the later half of the run; there, the
 // loss scale should skip under 2% of updates. Speed: the
 // last tenth at least 20% below the median is slowing down; quartiles a factor of 1.5 apart are

@@ -114,7 +114,7 @@ void CheckHeldOut(const Options& options, const RunSetup& setup) {
   if (!given || !setup.dataset.val_has_files || setup.start.checkpoint) return;
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because ", setup.dataset.name,
                               " has files for validation: leave ", kKey, " out, or name only the ",
-                              "files for training, as with --data.path='FOLDER/*train*.bin'"));
+                              "files for training with --data.path"));
 }
 
 void CheckField(const Options& options, const RunSetup& setup) {
@@ -132,14 +132,14 @@ void CheckField(const Options& options, const RunSetup& setup) {
 
 namespace {
 
-// The reference is the model without any adapters: those that another objective has trained would
-// be missing in it.
+// The reference is the model without any adapters: those that another objective, or one with other
+// base weights, has trained would be missing in it.
 void CheckReference(const Options& options, const RunSetup& setup) {
   const std::string& folder = setup.weights;
-  if (!PeftAdapter::Exists(folder)) return;
+  if (!setup.start.checkpoint && !PeftAdapter::Exists(folder)) return;
   if (PathExists(JoinPath(folder, "trainer_state.json"))) {
-    const std::string toml = ReadTrainerState(folder).config_toml;
-    if (RunConfigFromToml(toml, folder).train.objective == "dpo") return;
+    const RunConfig before = RunConfigFromToml(ReadTrainerState(folder).config_toml, folder);
+    if (before.train.objective == "dpo" && before.lora.base == setup.config.lora.base) return;
   }
   const char* key = setup.start.checkpoint ? "checkpoint.resume" : "init_from";
   options.Fail(
@@ -367,13 +367,13 @@ std::string NoteOnSplits(const DataOptions& options) {
     const std::vector<std::string> files = data::ListTextFiles(std::vector{path});
     const std::vector<data::Split> splits = data::SplitsOf(files);
     const auto held_out = std::ranges::find(splits, data::Split::kVal) - splits.begin();
-    const auto trained = std::ranges::find(splits, data::Split::kTrain) - splits.begin();
-    if (held_out == std::ssize(splits) || trained == std::ssize(splits)) continue;
-    const std::string folder = ParentPath(files[trained]);
-    const bool by_folder = data::SplitOfFileName(files[trained]) == data::Split::kNone;
-    return StrCat(path, ": ", files[held_out], " is trained on with the others, whatever its name ",
-                  "says: of texts, data.val_fraction is held out. Name only what is for training, ",
-                  "as with --data.path='", by_folder ? folder : JoinPath(folder, "*train*"), "'");
+    const bool trains = std::ranges::count(splits, data::Split::kTrain) > 0;
+    if (held_out == std::ssize(splits) || !trains) continue;
+    const bool by_name = data::SplitOfFileName(files[held_out]) == data::Split::kVal;
+    const std::string pattern = JoinPath(ParentPath(files[held_out]), "*train*");
+    return StrCat(path, ": ", files[held_out], " is trained on with the others, whatever its path ",
+                  "says: of texts, data.val_fraction is held out. Name only what is for training",
+                  by_name ? StrCat(", as with --data.path='", pattern, "'") : "");
   }
   return "";
 }

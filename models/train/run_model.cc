@@ -17,8 +17,9 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
   nn::Materialize(model, device, loads ? std::nullopt : std::optional(seed),
                   {.compute = WeightDType(setup.config.train.precision),
                    .reduction = WeightDType(setup.config.train.grad_dtype)});
+  if (!loads) return;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (loads && IsOfAdapter(name)) p->Initialize(seed);
+    if (IsOfAdapter(name)) p->Initialize(seed);
   }
 }
 

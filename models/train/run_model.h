@@ -7,8 +7,8 @@
 namespace lockstep::models {
 
 // Allocates the weights in the dtype of train.precision: for bf16 and fp16 they have 16 bits;
-// gradients are in train.grad_dtype. Initialises those that a run does not load. The meta device is
-// for planning.
+// gradients are in train.grad_dtype. Without weights to load, initialises all of them; else only
+// adapters, which those may lack. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // Gives a model of setup.model its weights: initialised, from init_from, or from the checkpoint. Of

@@ -46,6 +46,10 @@ std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
     for (size_t i = 0; i < files.size(); ++i) {
       if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
     }
+    if (!files.empty()) {
+      return StrCat("the way in which the files of the data (", now.name, ") are taken, which are ",
+                    "as they were,");
+    }
   }
   return StrCat("the data (", now.name, ")");
 }

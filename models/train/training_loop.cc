@@ -34,13 +34,16 @@ double SecondsSince(Clock::time_point start) {
 
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
+DpoOptions DpoOptionsOf(const RunSetup& setup) {
+  const DpoRunOptions& o = setup.config.dpo;
+  return {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
+          .beta = o.beta,
+          .label_smoothing = o.label_smoothing};
+}
+
 std::optional<PreferenceObjective> PreferenceOf(const RunSetup& setup, LanguageModel& model) {
   if (!setup.prefers()) return {};
-  const DpoRunOptions& o = setup.config.dpo;
-  return PreferenceObjective(model,
-                             {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
-                              .beta = o.beta,
-                              .label_smoothing = o.label_smoothing});
+  return PreferenceObjective(model, DpoOptionsOf(setup));
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
@@ -425,9 +428,9 @@ ReportInput TrainingLoop::MakeReportInput() const {
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
                 .planned_memory = memory_.peak.total(),
-                .of_pairs = setup_.prefers(),
                 .utilization = utilization_};
   input.plan.best_checkpoint = checkpoints_.BestStep();
+  if (setup_.prefers()) input.plan.indifferent_loss = IndifferentLoss(DpoOptionsOf(setup_));
   input.facts = DescribeRun(setup_, *model_, memory_);
   input.config = config_;
   if (const auto* pipeline = dynamic_cast<const PipelineParallel*>(parallel_.get())) {

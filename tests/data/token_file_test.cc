@@ -288,8 +288,9 @@ TEST_F(TokenShardsTest, FoldersTellTheSplitWhereNoNameDoes) {
   using enum Split;
   EXPECT_THAT(SplitsOf({"d/train/0.bin", "d/train/sub/0.bin", "d/wiki_val/0.bin"}),
               ElementsAre(kTrain, kTrain, kVal));
+  // Of all or of none: a folder's name may mean something else.
   EXPECT_THAT(SplitsOf({"train/0.bin", "validation/0.bin", "other/0.bin"}),
-              ElementsAre(kTrain, kVal, kNone));
+              ElementsAre(kNone, kNone, kNone));
   // Not those that hold all of them, nor beside names that tell.
   EXPECT_THAT(SplitsOf({"/dev/a/0.bin", "/dev/b/0.bin"}), ElementsAre(kNone, kNone));
   EXPECT_THAT(SplitsOf({"/dev/0.bin"}), ElementsAre(kNone));

@@ -170,7 +170,7 @@ TEST(OwnLoops, MoreMicroBatchesThanPlanned) {
   }
 }
 
-// 1 / (samples of this rank) looks like 1 / (samples of all); 1 is of neither.
+// 1 / (samples of this rank) looks like 1 / (samples of all). A root of 1 is a forgotten one.
 TEST(OwnLoops, TheMeanOfARankIsRefusedWhereItCanBeTold) {
   for (const bool sharded : {false, true}) {
     const auto errors_of = [&](std::optional<double> root) {

@@ -217,11 +217,9 @@ TEST_F(CheckpointSaverTest, RanksThatWriteNothingNeedNotShareTheFolder) {
   EXPECT_EQ(CheckpointStore(Path("out")).FindNewest()->step, 10);
 }
 
-// malloc keeps what a thread's own arena has had. With a single one, what is freed is given back.
-const int kOneArena = mallopt(M_ARENA_MAX, 1);
-
 TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
-  ASSERT_EQ(kOneArena, 1);
+  // malloc keeps what a thread's own arena has had. With a single one, what is freed is given back.
+  if (!test::kSanitized) ASSERT_EQ(mallopt(M_ARENA_MAX, 1), 1);
   for (const Plan& plan : {Plan{1, 1}, Plan{2, 1}}) {
     std::vector<test::ProcessState> states;
     std::vector<int64_t> resident;
@@ -246,7 +244,7 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
     EXPECT_LE(states[1].threads, states[0].threads);
     EXPECT_LE(states[1].descriptors, states[0].descriptors);
     if (!test::kSanitized) {
-      EXPECT_LE(resident[1], resident[0] + (1 << 18));
+      EXPECT_LE(resident[1], resident[0] + (1 << 20));  // 4 KiB a save would show
     }
   }
 }

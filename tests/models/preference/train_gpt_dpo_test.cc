@@ -151,6 +151,8 @@ TEST_F(Dpo, EachOptionActs) {
     Run(1, out, Tune({"--train.steps=10", option}));
     EXPECT_NE(Numbers(out), Numbers("usual")) << option;
   }
+  EXPECT_THAT(ReadFile(Path("usual/report.html")), HasSubstr("without a preference it is 0.6931"));
+  EXPECT_THAT(ReadFile(Path("other2/report.html")), HasSubstr("without a preference it is 25.0"));
 }
 
 // Of rows that the longest pair fills.
