@@ -83,7 +83,7 @@ def build(root, bugs, args):
     try:
         write(planted)
         # The cache would keep what nobody asks for again. Other options would build all files anew.
-        subprocess.run(["bazel", "build", "--disk_cache=", f"--jobs={args.jobs}", *targets],
+        subprocess.run(["bazel", "build", "--config=all", "--disk_cache=", f"--jobs={args.jobs}", *targets],
                        cwd=root, check=True)
     finally:
         write(originals)

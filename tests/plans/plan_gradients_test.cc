@@ -21,8 +21,11 @@ using enum dist::PipelineKind;
 // Whole, in f64, by parameter.
 using Gradients = std::map<std::string, std::vector<double>>;
 
-// How many times as far a gradient may be.
+// How many times as far a gradient may be; and the geometric mean over all parameters. In 60 plans
+// on AVX2 and AVX-512 that mean was 0.93 to 1.026 in f32, whose errors a few tokens decide, and
+// 0.99 to 1.013 in bf16, where partial sums that are rounded before they are added make it 1.045.
 constexpr double kLimit = 1.1;
+double MeanLimit(DType dtype) { return dtype == DType::kF32 ? 1.06 : 1.03; }
 
 // The number of steps of a run over which squared errors are added up. In f32, a few tokens decide
 // the errors of the last layers, so that they differ much from step to step.
@@ -130,7 +133,8 @@ Ratio RatioOf(const std::vector<double>& plan, const std::vector<double>& one) {
 
 // Each parameter by itself, as far as its steps can tell; all together, whose ratios' mean chance
 // hardly moves.
-void ExpectAsExact(const Errors& plan, const Errors& one, const std::string& what) {
+void ExpectAsExact(const Errors& plan, const Errors& one, double mean_limit,
+                   const std::string& what) {
   constexpr double kDeviations = 3;
   double logarithms = 0;
   for (const auto& [name, errors] : plan) {
@@ -141,7 +145,7 @@ void ExpectAsExact(const Errors& plan, const Errors& one, const std::string& wha
     logarithms += std::log(ratio.value);
   }
   const double mean = std::exp(logarithms / 2 / static_cast<double>(plan.size()));
-  EXPECT_LE(mean, kLimit) << "all parameters are " << mean << " times as far: " << what;
+  EXPECT_LE(mean, mean_limit) << "all parameters are " << mean << " times as far: " << what;
 }
 
 void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans) {
@@ -160,7 +164,7 @@ void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans)
   for (size_t i = 0; i < plans.size(); ++i) {
     std::ostringstream what;
     what << plans[i] << "; " << task;
-    ExpectAsExact(errors[i], of_one, what.str());
+    ExpectAsExact(errors[i], of_one, MeanLimit(task.dtype), what.str());
   }
 }
 
