@@ -47,8 +47,7 @@ std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
       if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
     }
     if (!files.empty()) {
-      return StrCat("the way in which the files of the data (", now.name, ") are taken, which are ",
-                    "as they were,");
+      return StrCat("the selection from the data (", now.name, "), whose files are unchanged,");
     }
   }
   return StrCat("the data (", now.name, ")");

@@ -126,7 +126,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
   }
-  GetAllocator(kCpu).Trim();  // what reading took
+  GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(*model_, *trace_);
   if (setup.start.checkpoint) {
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
