@@ -6,7 +6,6 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "core/meta_memory.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/matmul/matmul.h"
 
 namespace lockstep::dist {
@@ -19,10 +18,7 @@ Shape WithLast(Shape shape, int64_t last) {
 
 // Whether the bits of a product depend on how many rows or columns are computed with it. Then there
 // is a call for each virtual part, so that the shapes are those of any number of ranks.
-bool ShapeDecidesBits(const Tensor& x) {
-  return !PlannedDevice(x.device()).is_cpu() || x.dtype() == DType::kF64 ||
-         !cpu::HasPackedProducts();
-}
+bool ShapeDecidesBits(const Tensor& x) { return !PlannedDevice(x.device()).is_cpu(); }
 
 // Writes part j of `own` to where PartAlong finds it, or adds it.
 void WritePart(const GradSink::Target& to, int dim, std::span<const int64_t> segments, int64_t own,

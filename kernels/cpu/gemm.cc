@@ -103,23 +103,24 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
   } else {
     sums = scratch.Get(m * n);
   }
-  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate);
-  const bool finished = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
-  if (direct && finished) return;
-  Vectorised([=, &g] {
-    for (int64_t i = 0; i < m; ++i) {
-      // The sums are in a near cache; this row is not, and the CPU does not predict where it goes
-      // on.
-      constexpr int64_t kAhead = 4, kLine = 64 / sizeof(C);
-      const int64_t row = i * g.ldc, ahead = (i + kAhead) * g.ldc;
-      for (int64_t j = 0; j < n && i + kAhead < m; j += kLine) {
-        if (pre != nullptr) __builtin_prefetch(pre + ahead + j, 1);
-        if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + j);
+  const auto finish = [&](int64_t i0, int64_t rows, int64_t j, int64_t columns) {
+    Vectorised([=, &g] {
+      for (int64_t i = i0; i < i0 + rows; ++i) {
+        // The sums are in a near cache; the part's rows that come next are not.
+        constexpr int64_t kLine = 64 / sizeof(C);
+        const int64_t at = i * g.ldc + j, ahead = at + rows * g.ldc;
+        for (int64_t l = 0; l < columns && i + rows < m; l += kLine) {
+          if (pre != nullptr) __builtin_prefetch(pre + ahead + l, 1);
+          if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + l);
+        }
+        FinishRow(g, sums + i * ld + j, columns, j0 + j, c + at, pre == nullptr ? pre : pre + at,
+                  gelu_input == nullptr ? gelu_input : gelu_input + at);
       }
-      FinishRow(g, sums + i * ld, n, j0, c + row, pre == nullptr ? pre : pre + row,
-                gelu_input == nullptr ? gelu_input : gelu_input + row);
-    }
-  });
+    });
+  };
+  const bool plain = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
+  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate,
+               direct && plain ? TileFinish() : TileFinish(std::ref(finish)));
 }
 
 void Check(const GemmArgs& g) {
@@ -138,68 +139,60 @@ bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
 
 }  // namespace
 
-// The tile that takes the least time (for 0 threads, summed over several thread counts), by a model
-// in units of one multiplication: the products; packing the panels that a thread finds neither in
-// its caches nor in place; results that are copied, or beyond the cache; and a constant. Constants
-// were fitted to measurements of oneDNN 2.6 with AVX-512; they are integers, so that every build
-// makes the same choice.
+// The tile that takes the least time, by a model in units of one multiplication: the products;
+// packing the panels that a thread does not find in its caches; results beyond the cache; and a
+// constant. Constants were fitted to measurements; they are integers, so that every build makes the
+// same choice.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                  int64_t k, int64_t batch, int64_t element, int threads) {
-  constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
-  constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024, 4096};
+                                  int64_t k, int64_t batch, int64_t element, bool by_onednn,
+                                  int threads) {
+  constexpr int64_t kTileM[] = {24, 48, 96, 144, 192, 288, 384, 576};
+  constexpr int64_t kTileN[] = {96, 192, 288, 384, 480, 768, 960, 4096};
   constexpr int64_t kNearElements = 128 << 10;
-  const int64_t depth = std::min(k, kMultiplyDepth), kept = kPanelCacheBytes / element;
+  const int64_t depth = std::min(k, by_onednn ? kMultiplyDepth : kChunk);
+  const int64_t kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
-  const bool pack_a = transpose_a || k > kMultiplyDepth;
-  // The gradient of a bf16 weight by packed kernels (only their number of threads is known): its
-  // products take so little time that whole rows, which need no copy, are worth tiles of any width.
-  const bool prefer_whole_rows = transpose_a && element == 2 && threads > 0;
-  const int64_t copy_cost = prefer_whole_rows ? 48 : 12;
+  const bool pack_a = transpose_a || (by_onednn ? k > kMultiplyDepth : element == 2);
+  // The gradient of a weight by oneDNN: its products take so little time that whole rows, which need
+  // no copy, are worth tiles of any width.
+  const bool prefer_whole_rows = transpose_a && by_onednn;
+  const int64_t copy_cost = !by_onednn ? 0 : prefer_whole_rows ? 48 : 12;
   const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
   // Per element: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
   };
   const int64_t a_element = pack_cost(m, transpose_a), b_element = pack_cost(n, transpose_b);
-  struct Load {
-    int64_t threads, weight;
-  };
-  constexpr Load kLoads[] = {{1, 3}, {2, 6}, {4, 3}, {8, 1}};
-  const Load load{threads, 1};
-  const std::span loads = threads == 0 ? std::span<const Load>(kLoads) : std::span(&load, 1);
   const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const auto even = [&](int64_t size, int64_t tile, int64_t unit) {
     const int64_t parts = divide(size, tile), part = divide(size, parts);
     return parts == 1 ? part : divide(part, unit) * unit;
   };
   GemmTile best{m, n};
-  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  int64_t best_time = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
-    const int64_t tm = even(m, try_m, 8), rows = divide(m, tm);
+    const int64_t tm = even(m, try_m, 24), rows = divide(m, tm);
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
-      const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
+      const int64_t tn = even(n, try_n, 48), columns = divide(n, tn);
       if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
       // Each row of B goes through the registers once per few rows of A, and at least once.
       int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
       if (tn < n) tile += copy_cost * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
-      int64_t cost = 0;
-      for (const auto& [workers, weight] : loads) {
-        const int64_t rounds = divide(rows * columns * batch, workers);
-        // The number of panels that a thread packs: tiles with the same panel pack it once.
-        const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
-          return threads == 0 || size * k > kept
-                     ? rounds
-                     : std::min(rounds, divide(parts * batch * std::min(others, workers), workers));
-        };
-        const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
-        int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
-        if (pack_a) time += packed(rows, columns, columns_first ? tm : m) * tm * k * a_element;
-        cost += weight * workers * time;
-      }
-      if (cost < best_cost) {
-        best_cost = cost;
+      const int64_t rounds = divide(rows * columns * batch, threads);
+      // The number of panels that a thread packs: tiles with the same panel pack it once.
+      const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
+        return size * k > kept ? rounds
+                               : std::min(rounds, divide(parts * batch *
+                                                             std::min<int64_t>(others, threads),
+                                                         threads));
+      };
+      const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
+      int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
+      if (pack_a) time += packed(rows, columns, columns_first ? tm : m) * tm * k * a_element;
+      if (time < best_time) {
+        best_time = time;
         best = {tm, tn};
       }
     }
@@ -225,11 +218,12 @@ GemmTile TileOf(const GemmArgs& g) {
           4 +
       (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
-  const int threads = IsPacked(g.dtype, g.bf16, g.m, g.transpose_b) ? NumThreads() : 0;
+  const int threads = NumThreads();
   if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
       e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b || e.threads != threads) {
-    const GemmTile tile = internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k,
-                                                   g.batch, SizeOf(g.dtype), threads);
+    const GemmTile tile =
+        internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch,
+                                 SizeOf(g.dtype), IsByOneDnn(g.dtype, g.bf16), threads);
     e = {g.m, g.n, g.k, g.batch, g.transpose_a, g.transpose_b, threads, tile};
   }
   return e.tile;

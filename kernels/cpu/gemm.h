@@ -11,18 +11,18 @@ namespace lockstep::cpu {
 // C = op(A) op(B), or C += that; row-major, op transposes where requested.
 //
 // A and B are f64, f32, bf16 or f16; C is any of these. Products are summed in f64 if A is, else in
-// f32, and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64; tiles of f16 are
-// converted to f32 first.
+// f32, and rounded to C's dtype once.
 //
-// The bits of C are a function of the arguments' shapes and values (and of the instruction set),
-// not of the number of threads: C is cut into tiles, one thread computes a tile, and a tile's sum
-// over k is never divided between threads. Where HasPackedProducts(), the bits of an element of an
-// f32, bf16 or f16 product are a function of its row of A, its column of B, and k: not of m, n,
-// strides, transposes or tiles. (Products by a transposed B of fewer than 8 rows, as in generation,
-// are the exception.) Elsewhere tiles depend only on the shape.
+// The law: an element is S0 + S1 + ..., each S a chain of fused multiply-adds from zero over the
+// next 256 of k, and C + S0 + S1 + ... where it accumulates (C + (S0 + S1 + ...) if C has another
+// dtype), with one rounding each. So it depends on its row of A, its column of B and k alone:
+// neither shape, leading dimensions, transposes, threads, tiles nor instruction set decide its bits,
+// and k may be cut at multiples of 256. Which NaN an element is does not count.
 //
-// Signals may be handled at any time: the stack pointer stays on the thread's stack, or the
-// thread's signals wait.
+// There are two exceptions. Up to 16 rows of ops::Linear have an order of their own
+// (kernels/linear/linear_few_rows_cpu.h). And bf16 is multiplied by oneDNN where the CPU has units
+// for it (HasBF16Products): an element then depends on the same, but also on the CPU's units and on
+// oneDNN's version.
 struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
@@ -46,16 +46,13 @@ struct GemmArgs {
   void* pre_activation = nullptr;    // with gelu: its input, laid out as C; may be null
   const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), laid out as C; no bias
 
-  // bf16 is multiplied by oneDNN where HasBF16Products(). Elsewhere tiles are converted to f32
-  // first; tests choose that.
+  // bf16 is multiplied by oneDNN where HasBF16Products(), else as f32; tests choose that.
   enum class BF16Products { kByCpu, kConverted } bf16 = BF16Products::kByCpu;
 };
 
 void Gemm(const GemmArgs& args);
 
-// Whether oneDNN has packed kernels for this CPU: in f32, with AVX-512, and in bf16, with
-// AVX512_BF16 or AMX.
-bool HasPackedProducts();
+// Whether the CPU has units for bf16 (AVX512_BF16 or AMX), which oneDNN uses.
 bool HasBF16Products();
 
 // Products that do not depend on each other: the threads go from one to the next without waiting.
@@ -68,9 +65,9 @@ struct GemmTile {
   int64_t m, n;
 };
 // The tile for one product of this shape, out of `batch` of them, whose elements have `element`
-// bytes; 0 threads: for any number of threads, which share no panels.
+// bytes.
 GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                        int64_t batch, int64_t element, int threads);
+                        int64_t batch, int64_t element, bool by_onednn, int threads);
 
 }  // namespace internal
 

@@ -1,4 +1,4 @@
-// Parts of a product's operands in the layouts that oneDNN's packed kernels multiply.
+// Parts of a product's operands in the layouts in which they are multiplied.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,23 @@ struct Operand {
   Operand From(int64_t i, int64_t j) const { return {At(i, j), ld, transposed}; }
 };
 
-// Columns of a block of B: 16, 32, 48 or 64, for n of them.
+// Columns of a block of B for oneDNN's kernels of bf16: 16, 32, 48 or 64, for n of them.
 int64_t PackedColumns(int64_t n);
-// Elements of B [k, n] when packed.
-int64_t PackedSizeB(int64_t k, int64_t n);
+// Elements of B [k, n] when packed in blocks of this many columns.
+template <class T>
+int64_t PackedSizeB(int64_t k, int64_t n, int64_t block);
 
-// T is float or BF16.
+// From what is stored to what is multiplied: double, float, BF16 or F16 as float, or BF16 for
+// oneDNN.
 //
 // A [m, k]: row-major, without gaps.
-template <class T>
-void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
-// B [k, n]: blocks of PackedColumns(n) columns, padded with zeros. In a block the rows follow each
-// other; those of bf16 do so in pairs, whose elements alternate. For 64 columns these are oneDNN's
-// formats BA16a64b and BA16a64b2a.
-template <class T>
-void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
+template <class From, class To>
+void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to);
+// B [k, n]: blocks of `block` columns, a multiple of 16, padded with zeros. In a block the rows
+// follow each other; those of bf16 do so in pairs, whose elements alternate: with PackedColumns(n)
+// of 64, oneDNN's format BA16a64b2a.
+template <class From, class To>
+void PackB(const Operand<From>& b, int64_t k, int64_t n, int64_t block, To* to);
 
 // The most that a PanelCache keeps, unless one panel is larger; tiles are chosen such that no panel
 // is larger than twice this.

@@ -1,9 +1,10 @@
-// A product of matrices on the calling thread: by Eigen in f64, by oneDNN in f32 and bf16, in f32
-// for f16. What kernels/cpu/gemm.h cuts its products into.
+// A product of matrices on the calling thread: by blocks in registers, or by oneDNN in bf16. What
+// kernels/cpu/gemm.h cuts its products into.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "core/dtype.h"
 #include "kernels/cpu/gemm.h"
@@ -11,9 +12,8 @@
 
 namespace lockstep::cpu {
 
-// For f32 and bf16, longer sums are split into slices of this length, which are added in order: it
-// bounds what is packed at a time.
-inline constexpr int64_t kMultiplyDepth = 4096;
+// How much of k is packed at a time: the law's chunk, and for oneDNN, which packs more at a time.
+inline constexpr int64_t kChunk = 256, kMultiplyDepth = 4096;
 
 // A product of A [m, k] and B [k, n], which is cut into tiles of one size; those at its ends may be
 // smaller. Products are numbered process-wide.
@@ -32,18 +32,19 @@ struct TiledProduct {
 // Numbers for `count` products, of which this is the first.
 uint64_t NumberProducts(int64_t count);
 
-// Whether a product goes to the packed kernels as it is. Packing a transposed f32 B takes longer
-// than its product by a few rows, as in generation.
-inline bool IsPacked(DType dtype, GemmArgs::BF16Products bf16, int64_t m, bool transpose_b) {
-  constexpr int64_t kFewRows = 8;
-  if (dtype == DType::kF32) return HasPackedProducts() && !(m < kFewRows && transpose_b);
+// Whether oneDNN multiplies.
+inline bool IsByOneDnn(DType dtype, GemmArgs::BF16Products bf16) {
   return dtype == DType::kBF16 && bf16 == GemmArgs::BF16Products::kByCpu && HasBF16Products();
 }
 
+// Called for each part of a tile when its sums are done: rows [i, i + m) and columns [j, j + n).
+using TileFinish = std::function<void(int64_t i, int64_t m, int64_t j, int64_t n)>;
+
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
-// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says.
+// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says. `finish` may
+// be empty.
 template <class T>
 void MultiplyTile(const TiledProduct<T>& product, int64_t row, int64_t column, Acc<T>* c,
-                  int64_t ldc, bool accumulate);
+                  int64_t ldc, bool accumulate, const TileFinish& finish);
 
 }  // namespace lockstep::cpu

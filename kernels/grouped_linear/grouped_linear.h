@@ -13,8 +13,7 @@ namespace ops {
 // offsets[e + 1] - 1 and may have none. x and weight have the same floating dtype; sums over K are
 // in f32 or wider and rounded once.
 //
-// A row's bits do not depend on the other rows, nor on how many its group has (on the CPU where
-// cpu::HasPackedProducts(); not in f64). The weight's gradient is one product per group, over its
+// On the CPU a row's bits do not depend on the other rows, nor on how many its group has. The weight's gradient is one product per group, over its
 // rows in order, and zero for a group without rows; it may be of another dtype (an f32 main
 // gradient). On a GPU the host never learns the sizes of groups, so that a captured graph stays
 // right. Saves x and weight.

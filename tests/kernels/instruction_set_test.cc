@@ -36,7 +36,6 @@ TEST(InstructionSet, TheLimitHoldsForLoopsAndProducts) {
     const InstructionSet want = std::min(limit, CpuInstructionSet());
     EXPECT_TRUE(HoldsWith(ToString(limit).c_str(), [&] {
       return UsedInstructionSet() == want && cpu::HasAvx512() == (want >= kAvx512) &&
-             cpu::HasPackedProducts() == (want >= kAvx512) &&
              cpu::HasBF16Products() == (want >= kAvx512Bf16);
     })) << ToString(limit);
   }
