@@ -8,6 +8,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/step_replay.h"
+#include "core/math.h"
 #include "core/philox.h"
 
 namespace lockstep {
@@ -66,7 +67,7 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   host = {.step = step, .seed = host.seed, .lr = static_cast<float>(lr)};
   // -expm1(n log b) keeps full precision where b is close to 1. b = 0 gives 1.
   const auto correction = [step](double beta) {
-    return static_cast<float>(-std::expm1(static_cast<double>(step + 1) * std::log(beta)));
+    return static_cast<float>(-math::Expm1(static_cast<double>(step + 1) * math::Log(beta)));
   };
   for (size_t i = 0; i < betas.size(); ++i) {
     host.corrections[i] = {correction(betas[i].first), correction(betas[i].second)};

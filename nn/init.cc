@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/math.h"
 #include "core/philox.h"
 
 namespace lockstep::nn {
@@ -53,9 +54,9 @@ Initializer Normal(double mean, double std) {
                  [&](int64_t i, const Philox::Block& block, int word) {
                    // Words 0 and 1 make two elements, words 2 and 3 the next two.
                    const int pair = word & 2;
-                   const double radius = std::sqrt(-2 * std::log(OpenUniform(block.v[pair])));
+                   const double radius = std::sqrt(-2 * math::Log(OpenUniform(block.v[pair])));
                    const double angle = 2 * std::numbers::pi * OpenUniform(block.v[pair + 1]);
-                   const double z = radius * (word & 1 ? std::sin(angle) : std::cos(angle));
+                   const double z = radius * (word & 1 ? math::Sin(angle) : math::Cos(angle));
                    out[i] = static_cast<float>(mean + std * z);
                  });
   };

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/math.h"
 
 namespace lockstep::optim {
 namespace {
@@ -67,7 +68,8 @@ double LrSchedule::operator()(int64_t step) const {
     case LrDecay::kConstant:
       return o.lr;
     case LrDecay::kCosine:
-      return o.min_lr + 0.5 * (1 + std::cos(std::numbers::pi * Progress(step))) * (o.lr - o.min_lr);
+      return o.min_lr +
+             0.5 * (1 + math::Cos(std::numbers::pi * Progress(step))) * (o.lr - o.min_lr);
     case LrDecay::kLinear:
     case LrDecay::kWsd:
       return std::lerp(o.lr, o.min_lr, Progress(step));

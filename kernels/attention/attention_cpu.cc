@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <vector>
 
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
 #include "kernels/cpu/philox.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t kTile = 64;
 
 constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-inline float Log(float x) { return std::log(x); }
-inline double Log(double x) { return std::log(x); }
 template <class T, class X>
 inline T Widen(X x) {
   return Convert<T>(x);

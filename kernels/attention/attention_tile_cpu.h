@@ -115,7 +115,7 @@ inline void OnlineSoftmax(const Tile& tile, bool first, T* scores, T* max, T* su
     if (!first) {
       const Vec<T> factor = ExpVector(before - shift);
       Store(shrink + c, factor);
-      total += Load(sum + c) * factor;
+      total = Fma(Load(sum + c), factor, total);
     }
     Store(max + c, largest);
     Store(sum + c, total);
@@ -206,7 +206,7 @@ void ForwardHead(const Head<T, X>& head, const QueryRange& run, Buffers<T>& buff
   }
   for (int64_t i = begin; i < end; ++i) {
     const T total = sum[i - begin];
-    head.log_sum_exp[i - head.first] = max[i - begin] + static_cast<T>(Log(total));
+    head.log_sum_exp[i - head.first] = max[i - begin] + Log(total);
     const T inverse = T(1) / total;
     const T* in = y + (i - begin) * ld;
     X* out = head.y.Row(i);
@@ -240,7 +240,7 @@ struct BackwardTile {
     if (drop) DropoutMask(tile, dropout, mask);
     for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
       const int64_t seen = tile.KeysSeen(c, kLanes<T>);
-      const Vec<T> shift = Load(log_sum_exp + c), minus = Load(delta + c);
+      const Vec<T> shift = Load(log_sum_exp + c), minus = -Load(delta + c);
       // Products continue to the end of a block of rows, where other keys may follow.
       for (int64_t r = 0; r < RoundUp(tile.keys, kRows); ++r) {
         const int64_t at = r * kTile + c;
@@ -256,8 +256,8 @@ struct BackwardTile {
         }
         const Vec<T> p = Mask(tile, r, c, ExpVector(s - shift), T(0));
         const Vec<T> z = drop ? Load(mask + at) : Vec<T>{} + T(1);
-        Vec<T> ds = p * (Load(d_scores + at) * z - minus);
-        if (softcap > 0) ds *= T(1) - t * t;
+        Vec<T> ds = p * Fma(Load(d_scores + at), z, minus);
+        if (softcap > 0) ds *= Fma(-t, t, Broadcast(T(1)));
         Store(scores + at, drop ? p * z : p);
         Store(d_scores + at, Mask(tile, r, c, ds, T(0)));
       }
@@ -316,7 +316,7 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, const Run
       for (int64_t c = 0; c < kTile; c += kLanes<T>) {
         Vec<T> delta = {};
         for (int64_t l = 0; l < d; ++l) {
-          delta += Load(t.dyt + l * kTile + c) * Load(yt + l * kTile + c);
+          delta = Fma(Load(t.dyt + l * kTile + c), Load(yt + l * kTile + c), delta);
         }
         Store(t.delta + c, delta);
       }

@@ -22,6 +22,30 @@ inline void Store(T* p, Vec<T> v) {
   *reinterpret_cast<typename cpu::Vector<T, kLanes<T>>::Memory*>(p) = v;
 }
 
+// x in all lanes. (Not the sum with zeros, which would be another number for -0.)
+template <class T>
+inline Vec<T> Broadcast(T x) {
+  return x - Vec<T>{};
+}
+
+// a b + c, rounded once.
+#if LOCKSTEP_ATTENTION_VECTOR_BYTES == 64 && !defined(__clang__)
+inline Vec<float> Fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec<double> Fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm512_fmadd_pd(a, b, c);
+}
+#else
+using cpu::Fma;
+#endif
+
+// first x^n + ... + c_n by Horner's rule.
+template <class... C>
+inline Vec<float> Horner(Vec<float> x, float first, C... c) {
+  Vec<float> y = Broadcast(first);
+  ((y = Fma(y, x, Broadcast(c))), ...);
+  return y;
+}
+
 // ---- Products. ----
 
 // The part of a product that is not known to be zero or unneeded, for one block of rows.
@@ -48,9 +72,9 @@ inline void Block(int64_t k_begin, int64_t k_end, const T* a, int64_t row_a, int
     for (int n = 0; n < N; ++n) row[n] = Load(b + l * ld_b + n * kLanes<T>);
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const T x = a[i * row_a + l * column_a];
+      const Vec<T> x = Broadcast(a[i * row_a + l * column_a]);
 #pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) sum[i][n] += x * row[n];
+      for (int n = 0; n < N; ++n) sum[i][n] = Fma(x, row[n], sum[i][n]);
     }
   }
 #pragma GCC unroll 8
@@ -145,23 +169,19 @@ inline Vec<float> ExpVector(Vec<float> x) {
   const Vec<float> low = Vec<float>{} - 87.33654f;
   const Vec<float> clamped = x < low ? low : x;
   // Adding 1.5 x 2^23 rounds to an integer, found in the low bits.
-  const Vec<float> shifted = clamped * 1.44269504f + 12582912.0f;
+  const Vec<float> shifted = Fma(clamped, Broadcast(1.44269504f), Broadcast(12582912.0f));
   const Vec<float> n = shifted - 12582912.0f;
-  Vec<float> r = clamped - n * 0.693359375f;
-  r += n * 2.12194440e-4f;
-  Vec<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const Vec<float> e = p * r * r + r + 1.0f;
+  const Vec<float> r = Fma(n, Broadcast(2.12194440e-4f), Fma(n, Broadcast(-0.693359375f), clamped));
+  const Vec<float> p = Horner(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                              4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
+  const Vec<float> e = Fma(p * r, r, r) + 1.0f;
   const Int32Vector power = (reinterpret_cast<Int32Vector>(shifted) - 0x4B400000 + 127) << 23;
   const Vec<float> y = e * reinterpret_cast<Vec<float>>(power);
   return x < low ? Vec<float>{} : y;
 }
 inline Vec<double> ExpVector(Vec<double> x) {
   Vec<double> y;
-  for (int i = 0; i < kLanes<double>; ++i) y[i] = __builtin_exp(x[i]);
+  for (int i = 0; i < kLanes<double>; ++i) y[i] = Exp(x[i]);
   return y;
 }
 
@@ -169,11 +189,9 @@ inline Vec<double> ExpVector(Vec<double> x) {
 inline Vec<float> TanhVector(Vec<float> x) {
   const Vec<float> size = x < 0.0f ? -x : x;
   const Vec<float> z = x * x;
-  Vec<float> p = z * -5.70498872745e-3f + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const Vec<float> small = p * z * x + x;
+  const Vec<float> p = Horner(z, -5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+                              1.33314422036e-1f, -3.33332819422e-1f);
+  const Vec<float> small = Fma(p * z, x, x);
   const Vec<float> e = ExpVector((size > 10.0f ? Vec<float>{} + 10.0f : size) * 2.0f);
   const Vec<float> large = 1.0f - 2.0f / (e + 1.0f);
   return size < 0.625f ? small : (x < 0.0f ? -large : large);

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/binary/binary.h"
+#include "kernels/cpu/math.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/integers.h"
 
@@ -24,7 +24,7 @@ void DispatchForward(BinaryOp op, F&& f) {
     case BinaryOp::kMinimum:
       return f([](auto a, auto b) { return a < b || a != a ? a : b; });
     case BinaryOp::kPow:
-      return f([](auto a, auto b) { return std::pow(a, b); });
+      return f([](auto a, auto b) { return Pow(a, b); });
   }
 }
 
@@ -36,11 +36,11 @@ A Share(bool taken, bool equal, A dy) {
 
 template <class A>
 A PowGradientOfBase(A a, A b, A dy) {
-  return b == A(0) ? A(0) : dy * (b * std::pow(a, b - A(1)));
+  return b == A(0) ? A(0) : dy * (b * Pow(a, b - A(1)));
 }
 template <class A>
 A PowGradientOfExponent(A a, A b, A dy) {
-  return a == A(0) ? A(0) : dy * (std::pow(a, b) * std::log(a));
+  return a == A(0) ? A(0) : dy * (Pow(a, b) * Log(a));
 }
 
 // The gradients that are not dy itself.

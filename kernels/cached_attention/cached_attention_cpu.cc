@@ -53,9 +53,9 @@ inline A Dot(const A* q, const T* k, int64_t d) {
   A sum[kLanes] = {};
   int64_t l = 0;
   for (; l + kLanes <= d; l += kLanes) {
-    for (int64_t i = 0; i < kLanes; ++i) sum[i] += q[l + i] * Convert<A>(k[l + i]);
+    for (int64_t i = 0; i < kLanes; ++i) sum[i] = std::fma(q[l + i], Convert<A>(k[l + i]), sum[i]);
   }
-  for (int64_t i = 0; l + i < d; ++i) sum[i] += q[l + i] * Convert<A>(k[l + i]);
+  for (int64_t i = 0; l + i < d; ++i) sum[i] = std::fma(q[l + i], Convert<A>(k[l + i]), sum[i]);
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) sum[i] += sum[i + half];
   }
@@ -78,7 +78,7 @@ void Attend(const T* q, const T* k, const T* v, int64_t n, int64_t d, const Atte
     p[j] = Dot(query, k + j * d, d);
     if (scores.softcap > 0) {
       const A softcap = static_cast<A>(scores.softcap);
-      p[j] = softcap * std::tanh(p[j] / softcap);
+      p[j] = softcap * Tanh(p[j] / softcap);
     }
     largest = p[j] > largest ? p[j] : largest;
   }
@@ -89,7 +89,7 @@ void Attend(const T* q, const T* k, const T* v, int64_t n, int64_t d, const Atte
     const A weight = p[j];
     const T* value = v + j * d;
     sum += weight;
-    for (int64_t l = 0; l < d; ++l) out[l] += weight * Convert<A>(value[l]);
+    for (int64_t l = 0; l < d; ++l) out[l] = std::fma(weight, Convert<A>(value[l]), out[l]);
   }
   for (int64_t l = 0; l < d; ++l) y[l] = Convert<T>(out[l] / sum);
 }

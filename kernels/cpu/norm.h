@@ -53,11 +53,11 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add
   });
   const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
   in.rstd[row] = r;
-  const auto normed = [=](int64_t i) { return (Convert<A>(x[i]) - m) * r * w[i]; };
+  const auto normed = [=](int64_t i) { return (Convert<A>(x[i]) - m) * r; };
   if (b != nullptr) {
-    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i) + b[i]);
+    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(std::fma(normed(i), w[i], b[i]));
   } else {
-    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i));
+    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i) * w[i]);
   }
 }
 
@@ -101,14 +101,15 @@ void NormInputGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* scrat
     mean_g = SumOver<A>(c, [=](int64_t i) { return g[i]; }) / A(c);
   }
   const A mean_gx = SumOver<A>(c, [=](int64_t i) { return g[i] * xhat[i]; }) / A(c);
-  const auto gradient = [=](int64_t i) { return r * (g[i] - mean_g - xhat[i] * mean_gx); };
+  const auto by_rstd = [=](int64_t i) { return std::fma(-xhat[i], mean_gx, g[i] - mean_g); };
   if (in.dsum != nullptr) {
     const T* dsum = in.dsum + row * c;
-    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(Convert<A>(dsum[i]) + gradient(i));
+    for (int64_t i = 0; i < c; ++i)
+      dx[i] = Convert<T>(std::fma(r, by_rstd(i), Convert<A>(dsum[i])));
   } else if (in.accumulate) {
-    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(Convert<A>(dx[i]) + gradient(i));
+    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(std::fma(r, by_rstd(i), Convert<A>(dx[i])));
   } else {
-    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(gradient(i));
+    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(r * by_rstd(i));
   }
 }
 
@@ -121,7 +122,7 @@ void NormAffineGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* dwei
   const A m = centring == Centring::kMean ? in.mean[row] : A(0), r = in.rstd[row];
   for (int64_t i = 0; i < in.c; ++i) {
     const A g = Convert<A>(dy[i]);
-    dweight[i] += g * ((Convert<A>(x[i]) - m) * r);
+    dweight[i] = std::fma(g, (Convert<A>(x[i]) - m) * r, dweight[i]);
     if constexpr (centring == Centring::kMean) dbias[i] += g;
   }
 }

@@ -66,7 +66,7 @@ class FewRows {
       for (int i = 0; i < R; ++i) {
         const Sum row = Load(x[i] + part * kLanes);
 #pragma GCC unroll 4
-        for (int j = 0; j < N; ++j) sum[i][j][part] += row * loaded[j];
+        for (int j = 0; j < N; ++j) sum[i][j][part] = Fma(row, loaded[j], sum[i][j][part]);
       }
     }
   }

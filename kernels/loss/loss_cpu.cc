@@ -42,7 +42,7 @@ struct BceWithLogits {
   static A Value(A x, A t) {
     // Not 0 times infinity where the target is certain.
     const A wrong = x > A(0) ? (t == A(1) ? A(0) : x * (A(1) - t)) : (t == A(0) ? A(0) : -x * t);
-    return wrong + std::log1p(Exp(-std::fabs(x)));
+    return wrong + Log1p(Exp(-std::fabs(x)));
   }
   template <class A>
   static A ByX(A x, A t) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/math.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "kernels/checks.h"
@@ -127,9 +128,9 @@ Tensor Randn(const Shape& shape, uint64_t seed, DType dtype, Device device) {
   return Random<double>("randn", shape, seed, dtype, device, [](const TwoWords& w) {
     // The middle of an interval of width 2^-53: never 0.
     const double radius =
-        std::sqrt(-2 * std::log((static_cast<double>(w.v[0] >> 11) + 0.5) * 0x1p-53));
+        std::sqrt(-2 * math::Log((static_cast<double>(w.v[0] >> 11) + 0.5) * 0x1p-53));
     const double angle = 2 * std::numbers::pi * (static_cast<double>(w.v[1] >> 11) * 0x1p-53);
-    return std::pair(radius * std::cos(angle), radius * std::sin(angle));
+    return std::pair(radius * math::Cos(angle), radius * math::Sin(angle));
   });
 }
 

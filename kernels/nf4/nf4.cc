@@ -7,6 +7,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "core/math.h"
 #include "kernels/nf4/nf4_quantize_cpu.h"
 
 namespace lockstep {
@@ -58,7 +59,7 @@ const std::array<float, 256>& DynamicMap() {
         return j < (parts + 1) / 2 ? std::fma(step, static_cast<float>(j), 0.1f)
                                    : std::fma(-step, static_cast<float>(parts - j), 1.0f);
       };
-      const auto power = static_cast<float>(std::pow(10.0, i - (kExponents - 1)));
+      const auto power = static_cast<float>(math::Pow(10.0, i - (kExponents - 1)));
       for (int j = 0; j < parts; ++j) {
         const float value = power * ((end(j) + end(j + 1)) / 2);
         m[count++] = value;

@@ -214,7 +214,7 @@ A FinishFold(ReduceFold fold, A total, A shift, A scale) {
     case ReduceFold::kNorm:
       return std::sqrt(total);
     case ReduceFold::kLogSumExp:
-      return shift + std::log(total);
+      return shift + Log(total);
     case ReduceFold::kNoZeros:
       return total == A(0) ? A(1) : A(0);
     default:

@@ -6,6 +6,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "core/math.h"
 #include "kernels/checks.h"
 
 namespace lockstep {
@@ -52,7 +53,7 @@ std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& op
   std::vector<double> out(static_cast<size_t>(head_size / 2));
   for (size_t i = 0; i < out.size(); ++i) {
     const double exponent = -2 * static_cast<double>(i) / static_cast<double>(head_size);
-    out[i] = Scale(std::pow(options.theta, exponent), options);
+    out[i] = Scale(math::Pow(options.theta, exponent), options);
   }
   return out;
 }
@@ -120,8 +121,8 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
   for (size_t p = 0; p < static_cast<size_t>(positions); ++p) {
     for (size_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(p) * frequencies[i];
-      values[p * 2 * half + i] = std::cos(angle);
-      values[p * 2 * half + half + i] = std::sin(angle);
+      values[p * 2 * half + i] = math::Cos(angle);
+      values[p * 2 * half + half + i] = math::Sin(angle);
     }
   }
   return Tensor::FromVector(values, {positions, head_size}).To(dtype).To(device);

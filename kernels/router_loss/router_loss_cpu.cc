@@ -26,7 +26,7 @@ struct Shares {
     const T max = MaxOver<T>(e, [=](int64_t i) { return logits[i]; });
     for (int64_t i = 0; i < e; ++i) score[i] = Exp(logits[i] - max);
     sum = PairwiseSum<T>(0, e, [&](int64_t i) { return score[i]; });
-    log_sum = max + std::log(sum);
+    log_sum = max + Log(sum);
     if (kind == RouterScore::kSigmoid) {
       for (int64_t i = 0; i < e; ++i) score[i] = T(1) / (T(1) + Exp(-logits[i]));
       sum = PairwiseSum<T>(0, e, [&](int64_t i) { return score[i]; });

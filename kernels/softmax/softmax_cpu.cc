@@ -1,4 +1,3 @@
-#include <cmath>
 #include <vector>
 
 #include "kernels/cpu/elementwise.h"
@@ -31,7 +30,7 @@ void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y)
         for (int64_t i = 0; i < n; ++i) powers[i] = Exp(Convert<A>(from[i]) - max);
         const A sum = PairwiseSum<A>(0, n, [&](int64_t i) { return powers[i]; });
         if (logarithm) {
-          const A log_sum = std::log(sum);
+          const A log_sum = Log(sum);
           for (int64_t i = 0; i < n; ++i) {
             to[i] = Convert<T>(Convert<A>(from[i]) - max - log_sum);
           }

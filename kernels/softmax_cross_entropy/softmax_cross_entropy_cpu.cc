@@ -93,7 +93,7 @@ void Forward(const CrossEntropyForwardArgs& args) {
       const A* wide = Widened<A>(row, v);
       const A largest = RowMax(wide, v);
       const A sum = SumOfExponentials(wide, v, largest);
-      log_sum_exp[i] = static_cast<Out>(largest) + std::log(static_cast<Out>(sum));
+      log_sum_exp[i] = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
       const bool here = target != ignore && target >= first && target < first + v;
       losses[i] =
           here ? log_sum_exp[i] - static_cast<Out>(Convert<A>(row[target - first])) : Out(0);
@@ -122,7 +122,7 @@ void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
     ParallelFor(args.targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const double a = log_sum_exp[i], b = other_log_sum_exp[i];
-        const double both = std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
+        const double both = std::max(a, b) + Log1p(Exp(-std::abs(a - b)));
         const int64_t target = targets[i];
         if (target == ignore) {
           losses[i] = 0;

@@ -5,20 +5,18 @@
 namespace lockstep::cpu {
 namespace {
 
-// Those of kernels/cpu/math.h, where it has them, become vector code; the others are the C
-// library's.
 template <class A>
 struct Math {
   static A Exp(A x) { return cpu::Exp(x); }
-  static A Expm1(A x) { return std::expm1(x); }
-  static A Log(A x) { return std::log(x); }
-  static A Log1p(A x) { return std::log1p(x); }
+  static A Expm1(A x) { return cpu::Expm1(x); }
+  static A Log(A x) { return cpu::Log(x); }
+  static A Log1p(A x) { return cpu::Log1p(x); }
   static A Rsqrt(A x) { return A(1) / std::sqrt(x); }
-  static A Sin(A x) { return std::sin(x); }
-  static A Cos(A x) { return std::cos(x); }
+  static A Sin(A x) { return cpu::Sin(x); }
+  static A Cos(A x) { return cpu::Cos(x); }
   static A Tanh(A x) { return cpu::Tanh(x); }
   static A Erf(A x) { return cpu::Erf(x); }
-  static A Pow(A x, A exponent) { return std::pow(x, exponent); }
+  static A Pow(A x, A exponent) { return cpu::Pow(x, exponent); }
 };
 
 template <class A>

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/math.h"
 #include "core/philox.h"
 
 namespace lockstep::models {
@@ -70,7 +71,7 @@ std::span<const Candidate> TokenSampler::Candidates(std::span<const float> logit
   const double largest = logits[likeliest];
   KeepTopK();
   for (Candidate& c : candidates_) {
-    c.probability = std::exp((c.probability - largest) / options_.temperature);
+    c.probability = math::Exp((c.probability - largest) / options_.temperature);
   }
   Normalise(candidates_);
   KeepTopP();

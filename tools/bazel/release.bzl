@@ -46,7 +46,7 @@ def _release_impl(ctx):
         for program in ctx.attr.programs
     }
     lines = ["version " + VERSION]
-    lines += ["copt " + flag for flag in ctx.fragments.cpp.copts if flag.startswith("-m")]
+    lines += ["copt " + flag for flag in ctx.fragments.cpp.copts if flag.startswith(("-m", "-ffp-"))]
     lines += ["linkopt " + flag for flag in _once([f for i in linked for f in i.user_link_flags])]
     lines += ["system " + name for name in system]
     lines += ["header %s %s" % (name, file.path) for name, file in headers.items()]
