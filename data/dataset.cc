@@ -11,6 +11,7 @@
 #include "data/dataset_parts.h"
 #include "data/mixture_dataset.h"
 #include "data/prepare/manifest.h"
+#include "data/shared_datasets.h"
 #include "data/text/decompressor.h"
 #include "data/text/require_text.h"
 #include "data/text/text_files.h"
@@ -61,11 +62,15 @@ Dataset OpenPath(const DatasetOptions& options) {
 
 // A tokenizer may have more tokens than its model, which must not occur then.
 Dataset FromPath(const DatasetOptions& options) {
-  Dataset dataset = OpenPath(options);
-  if (options.vocab_size == 0 || dataset.vocab_size <= options.vocab_size) return dataset;
-  for (const auto& source : {dataset.train, dataset.val}) {
-    if (source != nullptr) CheckVocabulary(LargestToken(*source), options);
+  Dataset dataset;
+  if (TakeShared(options, /*counts=*/{}, &dataset)) return dataset;
+  dataset = OpenPath(options);
+  if (options.vocab_size > 0 && dataset.vocab_size > options.vocab_size) {
+    for (const auto& source : {dataset.train, dataset.val}) {
+      if (source != nullptr) CheckVocabulary(LargestToken(*source), options);
+    }
   }
+  Share(options, /*counts=*/{}, &dataset);
   return dataset;
 }
 

@@ -13,6 +13,8 @@
 
 namespace lockstep::data {
 
+struct SharedDatasets;
+
 struct DatasetOptions {
   // A file of text or JSONL, also compressed (data/text), a token file (*.bin), a pattern of such
   // files, a folder of texts or token files, or one that `prepare` made, with its tokenizer. If
@@ -45,6 +47,8 @@ struct DatasetOptions {
   bool trained = false;
   // What is known of token files and their indexes: those that have these stamps are not read.
   std::vector<FileContent> known_files = {};
+  // Where processes share what one of them encodes (shared_datasets.h); null: they do not.
+  std::shared_ptr<SharedDatasets> shared = {};
 };
 
 struct Dataset {

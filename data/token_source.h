@@ -1,9 +1,11 @@
 // A stream of token ids with random access.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -63,6 +65,23 @@ class MemoryTokens : public TokenSource {
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override;
   std::variant<std::vector<uint16_t>, std::vector<int32_t>> tokens_;
+};
+
+// Tokens in memory, where their documents begin, and which of them are learnt.
+class PackedTokens : public MemoryTokens {
+ public:
+  PackedTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts,
+               std::vector<uint8_t> learnt)
+      : MemoryTokens(tokens), starts_(std::move(starts)), learnt_(std::move(learnt)) {}
+  bool has_loss_mask() const override { return true; }
+
+ private:
+  std::span<const uint64_t> document_starts() const override { return starts_; }
+  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
+    std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
+  }
+  const std::vector<uint64_t> starts_;
+  const std::vector<uint8_t> learnt_;
 };
 
 // Tokens begin to end - 1 of another source.

@@ -15,6 +15,7 @@
 #include "data/conversations/packing.h"
 #include "data/conversations/split_rows.h"
 #include "data/dataset_parts.h"
+#include "data/shared_datasets.h"
 #include "data/text/text_files.h"
 
 namespace lockstep::data {
@@ -29,23 +30,6 @@ struct EncodedConversations {
   int64_t size() const { return std::ssize(ends); }
   int64_t begin_of(int64_t i) const { return i == 0 ? 0 : ends[static_cast<size_t>(i) - 1]; }
   int64_t length_of(int64_t i) const { return ends[static_cast<size_t>(i)] - begin_of(i); }
-};
-
-// Tokens in memory with documents and a mask.
-class PackedTokens : public MemoryTokens {
- public:
-  PackedTokens(std::span<const int32_t> tokens, std::vector<uint64_t> starts,
-               std::vector<uint8_t> learnt)
-      : MemoryTokens(tokens), starts_(std::move(starts)), learnt_(std::move(learnt)) {}
-  bool has_loss_mask() const override { return true; }
-
- private:
-  std::span<const uint64_t> document_starts() const override { return starts_; }
-  void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
-    std::copy_n(learnt_.begin() + offset, out.size(), out.begin());
-  }
-  const std::vector<uint64_t> starts_;
-  const std::vector<uint8_t> learnt_;
 };
 
 // Keeps a conversation as the rule for long ones says; counts it.
@@ -187,12 +171,14 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
   LS_CHECK(options.block_size >= 1, "block_size=", options.block_size, ": expected at least 1");
   LS_CHECK(options.val_fraction >= 0 && options.val_fraction < 1,
            "val_fraction=", options.val_fraction, ": expected 0 <= val_fraction < 1");
+  ConversationDataset result;
+  ConversationCounts& counts = result.counts;
+  const auto shared_counts = std::as_writable_bytes(std::span(&counts, 1));
+  if (TakeShared(options, shared_counts, &result.dataset)) return result;
   const ModelTemplate model = LoadModelTemplate(
       conversation_options.chat_template, conversation_options.folders, TokenizerForChat(options));
   const ConversationEncoder encoder(model.chat_template, model.tokenizer,
                                     conversation_options.special_tokens_of_users);
-  ConversationDataset result;
-  ConversationCounts& counts = result.counts;
   EncodedConversations all;
   std::string first_empty;
   const int64_t bad_utf8 = EncodeRows(
@@ -237,6 +223,7 @@ ConversationDataset OpenConversations(const DatasetOptions& options,
     counts.rows += rows;
   }
   dataset.note = NoteOn(options.path, counts, options.block_size, if_long, first_empty, bad_utf8);
+  Share(options, shared_counts, &dataset);
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "data/conversations/preference_dataset.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "data/conversations/preference_pair.h"
 #include "data/conversations/split_rows.h"
 #include "data/dataset_parts.h"
+#include "data/shared_datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -23,47 +25,56 @@ namespace {
 struct Rows {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learnt;
-  std::vector<int64_t> begins = {0};  // and the end of the last
+  std::vector<uint64_t> begins = {0};  // and the end of the last
 
   void Add(const EncodedConversation& row) {
     ids.insert(ids.end(), row.ids.begin(), row.ids.end());
     learnt.insert(learnt.end(), row.learnt.begin(), row.learnt.end());
-    begins.push_back(std::ssize(ids));
+    begins.push_back(ids.size());
   }
 };
 
-// The rows of some pairs, 2 p and 2 p + 1 of pair p, as a stream in which each takes `width`
-// tokens; what fills it up is 0. One token more, because targets are those of the next position.
+// The rows of some pairs, documents 2 p and 2 p + 1 of pair p, as a stream in which each takes
+// `width` tokens; what fills it up is 0. One token more, because targets are those of the next
+// position.
 class FilledRows : public TokenSource {
  public:
-  FilledRows(std::shared_ptr<const Rows> rows, std::vector<int64_t> pairs, int64_t width)
-      : rows_(std::move(rows)), pairs_(std::move(pairs)), width_(width) {}
+  FilledRows(std::shared_ptr<const TokenSource> rows, std::vector<int64_t> pairs, int64_t width)
+      : rows_(std::move(rows)), pairs_(std::move(pairs)), width_(width) {
+    std::vector<int32_t> starts(static_cast<size_t>(rows_->size()));
+    rows_->ReadDocumentStarts(0, starts);
+    starts.push_back(1);  // where the last row ends
+    for (int64_t i = 0; i < std::ssize(starts); ++i) {
+      if (starts[i] != 0) begins_.push_back(i);
+    }
+  }
   int64_t size() const override { return 2 * std::ssize(pairs_) * width_ + 1; }
   bool has_loss_mask() const override { return true; }
 
  private:
   void DoRead(int64_t offset, std::span<int32_t> out) const override {
-    Copy(rows_->ids, offset, out);
+    Copy(&TokenSource::Read, offset, out);
   }
   void DoReadLossMask(int64_t offset, std::span<int32_t> out) const override {
-    Copy(rows_->learnt, offset, out);
+    Copy(&TokenSource::ReadLossMask, offset, out);
   }
-  template <class T>
-  void Copy(const std::vector<T>& from, int64_t offset, std::span<int32_t> out) const {
+  void Copy(void (TokenSource::*read)(int64_t, std::span<int32_t>) const, int64_t offset,
+            std::span<int32_t> out) const {
     while (!out.empty()) {
       const int64_t at = offset / width_, col = offset % width_;
       const int64_t row = at < 2 * std::ssize(pairs_) ? 2 * pairs_[at / 2] + at % 2 : -1;
       const auto part = out.first(std::min<size_t>(out.size(), width_ - col));
-      const int64_t length = row >= 0 ? rows_->begins[row + 1] - rows_->begins[row] : 0;
+      const int64_t length = row >= 0 ? begins_[row + 1] - begins_[row] : 0;
       const int64_t n = std::clamp<int64_t>(length - col, 0, std::ssize(part));
-      if (n > 0) std::copy_n(from.begin() + rows_->begins[row] + col, n, part.begin());
+      if (n > 0) std::invoke(read, *rows_, begins_[row] + col, part.first(n));
       std::ranges::fill(part.subspan(n), 0);
       offset += std::ssize(part);
       out = out.subspan(part.size());
     }
   }
 
-  const std::shared_ptr<const Rows> rows_;
+  const std::shared_ptr<const TokenSource> rows_;
+  std::vector<int64_t> begins_;
   const std::vector<int64_t> pairs_;
   const int64_t width_;
 };
@@ -137,25 +148,20 @@ std::string LeftOut(const PreferenceCounts& c, int64_t width, bool cut) {
   return text;
 }
 
-}  // namespace
-
-PreferenceDataset OpenPreferences(const DatasetOptions& options,
-                                  const ConversationOptions& conversation_options) {
+// Its training stream has the rows of all pairs one after the other, each a document.
+PreferenceDataset EncodePreferences(const DatasetOptions& options,
+                                    const ConversationOptions& conversation_options) {
   const std::string& if_long = conversation_options.if_long;
   const int64_t width = options.block_size;
-  LS_CHECK(width >= 2, "block_size=", width, ": expected at least 2");
-  if (options.path.empty()) {
-    throw InputError(
-        "preference tuning needs pairs of answers: name JSONL files of rows with "
-        "prompt, chosen and rejected with --data.path=");
-  }
+  PreferenceDataset result;
+  PreferenceCounts& counts = result.counts;
+  const auto shared_counts = std::as_writable_bytes(std::span(&counts, 1));
+  if (TakeShared(options, shared_counts, &result.dataset)) return result;
   const ModelTemplate model = LoadModelTemplate(
       conversation_options.chat_template, conversation_options.folders, TokenizerForChat(options));
   const ConversationEncoder encoder(model.chat_template, model.tokenizer,
                                     conversation_options.special_tokens_of_users);
-  PreferenceDataset result;
-  PreferenceCounts& counts = result.counts;
-  const auto rows = std::make_shared<Rows>();
+  Rows rows;
   const int64_t bad_utf8 = EncodeRows(
       options.path,
       [&](const nlohmann::ordered_json& row, const std::string& place) {
@@ -164,7 +170,7 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
         return EncodedRow{encoder.Encode(pair.chosen), encoder.Encode(pair.rejected)};
       },
       [&](EncodedRow pair, const std::string& place) {
-        Append(std::move(pair), place, width, if_long, rows.get(), &counts);
+        Append(std::move(pair), place, width, if_long, &rows, &counts);
       });
   const std::string left_out = LeftOut(counts, width, if_long == "cut");
   const RowSplit split = SplitRows(counts.pairs, options.val_fraction);
@@ -174,14 +180,12 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
                ": too few for training and validation: use more data, or another ",
                "--data.val_fraction (0 turns validation off; now ", options.val_fraction, ")"));
   }
-  if (!rows->ids.empty()) CheckVocabulary(*std::ranges::max_element(rows->ids), options);
+  if (!rows.ids.empty()) CheckVocabulary(*std::ranges::max_element(rows.ids), options);
   Dataset& dataset = result.dataset;
   dataset.tokenizer = model.tokenizer;
   dataset.vocab_size = model.tokenizer->vocab_size();
   dataset.name = options.path;
-  dataset.fingerprint = Fingerprint(*rows, split);
-  dataset.train = std::make_shared<FilledRows>(rows, split.train, width);
-  if (!split.val.empty()) dataset.val = std::make_shared<FilledRows>(rows, split.val, width);
+  dataset.fingerprint = Fingerprint(rows, split);
   dataset.note =
       StrCat(options.path, ": ", split.train.size(), " pairs of answers to train on and ",
              split.val.size(), " held out; their rows have ", counts.tokens / (2 * counts.pairs),
@@ -189,6 +193,31 @@ PreferenceDataset OpenPreferences(const DatasetOptions& options,
              "% are learnt", left_out);
   if (bad_utf8 > 0) {
     dataset.note += StrCat("; ", bad_utf8, " malformed parts of UTF-8 became U+FFFD");
+  }
+  rows.begins.pop_back();
+  dataset.train =
+      std::make_shared<PackedTokens>(rows.ids, std::move(rows.begins), std::move(rows.learnt));
+  Share(options, shared_counts, &dataset);
+  return result;
+}
+
+}  // namespace
+
+PreferenceDataset OpenPreferences(const DatasetOptions& options,
+                                  const ConversationOptions& conversation_options) {
+  const int64_t width = options.block_size;
+  LS_CHECK(width >= 2, "block_size=", width, ": expected at least 2");
+  if (options.path.empty()) {
+    throw InputError(
+        "preference tuning needs pairs of answers: name JSONL files of rows with "
+        "prompt, chosen and rejected with --data.path=");
+  }
+  PreferenceDataset result = EncodePreferences(options, conversation_options);
+  const RowSplit split = SplitRows(result.counts.pairs, options.val_fraction);
+  const std::shared_ptr<const TokenSource> rows = result.dataset.train;
+  for (const auto& [stream, pairs] :
+       {std::pair(&result.dataset.train, &split.train), {&result.dataset.val, &split.val}}) {
+    if (!pairs->empty()) *stream = std::make_shared<FilledRows>(rows, *pairs, width);
   }
   return result;
 }

@@ -11,6 +11,10 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/options/config.h"
 
+namespace lockstep::data {
+struct SharedDatasets;
+}
+
 namespace lockstep::models {
 
 struct RunStart {
@@ -23,6 +27,8 @@ struct RunStart {
   std::string init_from{}, weights{};
   // What is known of the files of data (DatasetOptions::known_files).
   std::vector<data::FileContent> known_files{};
+  // Where the ranks of a machine share texts that one of them encodes; null: they do not.
+  std::shared_ptr<data::SharedDatasets> shared{};
   std::optional<HeldCheckpoint> held{};  // the checkpoint, where another run may remove it
 };
 

@@ -104,6 +104,7 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
               bool conversations, RunSetup* setup) {
   data::DatasetOptions d = ToDatasetOptions(config, weights, vocab_size);
   d.known_files = setup->start.known_files;
+  d.shared = setup->start.shared;
   setup->document_mask = MasksDocuments(config, conversations);
   if (!conversations) {
     setup->dataset = data::OpenDataset(d);

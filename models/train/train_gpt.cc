@@ -18,6 +18,7 @@
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
+#include "data/shared_datasets.h"
 #include "data/token_shards.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
@@ -187,27 +188,26 @@ std::string FoldersOfStart(const RunSetup& setup) {
 
 struct ReadOnce {
   std::vector<data::FileContent> data_files;
+  std::vector<std::string> links;                // of SharedDatasets
   std::map<std::string, uint64_t> start_hashes;  // HashOfStart by FoldersOfStart
 };
 
-// Collective. The first rank of each machine prepares the run, and reads what the run trains on and
-// starts from; returns what it found, so that the machine's other ranks need not read it. If these
-// have to encode the data anyway (`shares_data` is false), they prepare it at the same time.
-ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous, bool shares_data,
+// Collective. The first rank of each machine prepares the run, reads what the run trains on and
+// starts from, and encodes texts; returns what it found, so that the machine's other ranks need do
+// neither.
+ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
                       const std::function<RunSetup()>& prepare, RunSetup* setup) {
   ReadOnce result;
   const std::vector<std::string> found = ranks.OnEveryRank([&] {
-    const bool is_first = rendezvous.local_rank == 0;
-    if (!is_first && shares_data) return std::string();
-    std::optional<AllProcessors> all;
-    if (shares_data) all.emplace(rendezvous);
+    if (rendezvous.local_rank > 0) return std::string();
+    const AllProcessors all(rendezvous);
     *setup = prepare();
-    if (!is_first) return std::string();
     const uint64_t hash = ranks.control() ? HashOfStart(*setup) : 0;
     std::string lines = StrCat(hash, " ", FoldersOfStart(*setup), "\n");
     // Other machines may have others at the same paths: all of the first ranks compare theirs.
     result.start_hashes[FoldersOfStart(*setup)] = hash;
     for (const data::FileContent& file : setup->dataset.files) lines += ToLine(file) + "\n";
+    for (const std::string& link : setup->start.shared->links) lines += link + "\n";
     return lines;
   });
   for (const std::string& of_rank : found) {
@@ -218,7 +218,11 @@ ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
     lines.get();
     if (std::getline(lines, line)) result.start_hashes.emplace(line, hash);
     while (std::getline(lines, line)) {
-      result.data_files.push_back(data::ParseFileContent(line, "another rank"));
+      if (line.starts_with('/')) {
+        result.links.push_back(line);
+      } else {
+        result.data_files.push_back(data::ParseFileContent(line, "another rank"));
+      }
     }
   }
   return result;
@@ -297,11 +301,13 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   uint64_t start_hash = 0;
   std::string old_model;  // a note on the main rank; may be empty
   const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
-  const bool shares_data = std::ranges::all_of(SourcesOf(config.data), data::HoldsTokenFiles);
-  const ReadOnce read = PrepareFirst(ranks, rendezvous, shares_data, prepare, &setup);
+  start.shared = std::make_shared<data::SharedDatasets>();
+  start.shared->shares = rendezvous.local_world_size > 1;
+  const ReadOnce read = PrepareFirst(ranks, rendezvous, prepare, &setup);
   start.known_files = read.data_files;
+  if (rendezvous.local_rank > 0) *start.shared = {.shares = false, .links = read.links};
   ranks.OnEveryRank([&] {
-    if (rendezvous.local_rank > 0 && shares_data) setup = prepare();
+    if (rendezvous.local_rank > 0) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);

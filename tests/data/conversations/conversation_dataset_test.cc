@@ -16,6 +16,7 @@
 #include "data/conversations/conversation_mixture.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
+#include "data/shared_datasets.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
@@ -95,6 +96,31 @@ Batch Rows(const TokenSource& source, int64_t block_size) {
   Batch batch;
   ReadBatch(source, starts, block_size, &batch, /*document_mask=*/true);
   return batch;
+}
+
+TEST_F(Conversations, AreTheSameWhereAnotherProcessHasEncodedThem) {
+  WriteConversations(60);
+  options_.val_fraction = 0.2;
+  const ConversationDataset alone = Open();
+  options_.shared = std::make_shared<SharedDatasets>();
+  const ConversationDataset first = Open();
+  const auto shared = options_.shared;
+  options_.shared = std::make_shared<SharedDatasets>();
+  *options_.shared = {.shares = false, .links = shared->links};
+  RemoveTree(folder_);
+  for (const ConversationDataset& data : {first, Open()}) {
+    for (const auto stream : {&Dataset::train, &Dataset::val}) {
+      const Batch got = Rows(*(data.dataset.*stream), 64),
+                  want = Rows(*(alone.dataset.*stream), 64);
+      EXPECT_TRUE(got.inputs == want.inputs && got.targets == want.targets);
+      EXPECT_EQ(got.first_key, want.first_key);
+    }
+    EXPECT_EQ(data.dataset.note, alone.dataset.note);
+    EXPECT_EQ(data.dataset.fingerprint, alone.dataset.fingerprint);
+    EXPECT_EQ(data.dataset.tokenizer->ConfigJson(), alone.dataset.tokenizer->ConfigJson());
+    EXPECT_EQ(data.counts.learnt, alone.counts.learnt);
+    EXPECT_EQ(data.counts.most_tokens, alone.counts.most_tokens);
+  }
 }
 
 TEST_F(Conversations, HasEveryConversationOnceWithItsAnswersLearnt) {

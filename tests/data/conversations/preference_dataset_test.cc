@@ -13,6 +13,7 @@
 #include "data/batch.h"
 #include "data/conversations/preference_pair.h"
 #include "data/conversations/split_rows.h"
+#include "data/shared_datasets.h"
 #include "tests/data/data_test_util.h"
 #include "tests/message_of.h"
 
@@ -179,6 +180,28 @@ TEST_F(PreferenceDatasetTest, AWindowIsAPair) {
   for (int64_t at = 0; at + 17 <= std::ssize(whole); at += 5) {
     dataset.train->Read(at, part);
     EXPECT_TRUE(std::ranges::equal(part, std::span(whole).subspan(at, 17))) << at;
+  }
+}
+
+TEST_F(PreferenceDatasetTest, IsTheSameWhereAnotherProcessHasEncodedIt) {
+  const PreferenceDataset alone = Open(Four());
+  options_.shared = std::make_shared<SharedDatasets>();
+  const PreferenceDataset first = Open(Four());
+  const auto shared = options_.shared;
+  options_.shared = std::make_shared<SharedDatasets>();
+  *options_.shared = {.shares = false, .links = shared->links};
+  for (const PreferenceDataset& data : {first, Open("nothing that is read")}) {
+    for (const auto stream : {&Dataset::train, &Dataset::val}) {
+      const TokenSource &got = *(data.dataset.*stream), &want = *(alone.dataset.*stream);
+      EXPECT_EQ(All(got), All(want));
+      std::vector<int32_t> learnt(want.size()), as_before(want.size());
+      got.ReadLossMask(0, learnt);
+      want.ReadLossMask(0, as_before);
+      EXPECT_EQ(learnt, as_before);
+    }
+    EXPECT_EQ(data.dataset.note, alone.dataset.note);
+    EXPECT_EQ(data.dataset.fingerprint, alone.dataset.fingerprint);
+    EXPECT_EQ(data.counts.learnt, alone.counts.learnt);
   }
 }
 

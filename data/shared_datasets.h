@@ -1,0 +1,32 @@
+// Data sets that one process of a machine encodes, and its other processes map.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/io/file.h"
+#include "data/dataset.h"
+
+namespace lockstep::data {
+
+// DatasetOptions::shared of a process that shares what it encodes, or of one that takes what is
+// behind the `links` of others, on whatever machines. Data sets are shared in memory that has no
+// name in any file system (memfd_create), and that is freed with the last process that has mapped
+// it, however these end. Others find it by a link of /proc, as long as this struct lives. Where
+// they don't, as in another container, and where there is not enough memory, each encodes for
+// itself.
+struct SharedDatasets {
+  bool shares = true;
+  std::vector<std::string> links = {};  // a line for each data set
+  std::vector<FileDescriptor> files = {};
+};
+
+// Whether another process has shared the data set of options.path. `counts`: what it has besides.
+bool TakeShared(const DatasetOptions& options, std::span<std::byte> counts, Dataset* dataset);
+// Shares a data set that was encoded: its streams are then those that others map, too. Token files
+// need none of this.
+void Share(const DatasetOptions& options, std::span<const std::byte> counts, Dataset* dataset);
+
+}  // namespace lockstep::data
