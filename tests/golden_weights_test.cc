@@ -1,5 +1,5 @@
-// f32 runs on the CPU have the same bits with every instruction set, compiler and C library: those of
-// the table below. A change that alters them says so in the changelog, and replaces the table by
+// f32 runs on the CPU have the same bits with every instruction set, compiler and C library: those
+// of the table below. A change that alters them says so in the changelog, and replaces the table by
 // what the failing test prints.
 #include <gtest/gtest.h>
 
@@ -70,11 +70,11 @@ std::vector<std::string> InstructionSets() {
 }
 
 Arguments Train(const std::string& out, const Arguments& arguments) {
-  Arguments all = {"models/train_gpt",        "--out_dir=" + out,       "--device=cpu",
-                   "--model.block_size=32",   "--model.n_layer=2",      "--model.n_head=4",
-                   "--model.n_embd=64",       "--train.batch_size=4",   "--train.steps=8",
-                   "--train.eval_every=0",    "--train.eval_batches=1", "--train.sample_tokens=0",
-                   "--checkpoint.every=4",    "--checkpoint.keep=2",    "--optim.warmup=2",
+  Arguments all = {"models/train_gpt",      "--out_dir=" + out,       "--device=cpu",
+                   "--model.block_size=32", "--model.n_layer=2",      "--model.n_head=4",
+                   "--model.n_embd=64",     "--train.batch_size=4",   "--train.steps=8",
+                   "--train.eval_every=0",  "--train.eval_batches=1", "--train.sample_tokens=0",
+                   "--checkpoint.every=4",  "--checkpoint.keep=2",    "--optim.warmup=2",
                    "--train.log_every=8"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   return all;

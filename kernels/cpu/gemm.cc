@@ -20,11 +20,11 @@ using internal::GemmTile;
 
 // ---- A tile of the arguments' product, with what follows it. ----
 
-// A row of a finished tile gets bias and GELU, or GELU's derivative, and goes to C. The sums are in
-// C already if A is C's type (and a separate pointer to them would keep compilers from
+// A row of a finished part of a tile gets bias and GELU, or GELU's derivative, and goes to C. The
+// sums are in C already if A is C's type (and a separate pointer to them would keep compilers from
 // vectorising).
 template <class A, class C>
-void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c, C* pre,
+void FinishRow(const GemmArgs& g, const A* sums, int64_t n, const A* bias, C* c, C* pre,
                const C* gelu_input) {
   const auto sum = [=](int64_t j) {
     if constexpr (std::is_same_v<A, C>) {
@@ -33,38 +33,34 @@ void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c
       return sums[j];
     }
   };
-  if (g.accumulate) {
-    for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Convert<A>(c[j]) + sums[j]);
-    return;
-  }
-  if (gelu_input != nullptr) {
-#pragma GCC ivdep
-    for (int64_t j = 0; j < n; ++j) {
-      c[j] = Convert<C>(sum(j) * GeluDerivative(Convert<A>(gelu_input[j])));
-    }
-    return;
-  }
-  const auto finish = [&](int64_t begin, int64_t end, const auto& biased) {
+  const auto finish = [=, &g](const auto& biased) {
     if (!g.gelu) {
-      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(biased(j));
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(biased(j));
     } else if (pre == nullptr) {
-      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(Gelu(biased(j)));
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Gelu(biased(j)));
     } else {
-      for (int64_t j = begin; j < end; ++j) {
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) {
         const A z = biased(j);
         pre[j] = Convert<C>(z);
         c[j] = Convert<C>(Gelu(z));
       }
     }
   };
-  if (g.bias == nullptr) return finish(0, n, sum);
-  static constexpr int64_t kBlock = 256;
-  A bias[kBlock];
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    const C* from = static_cast<const C*>(g.bias) + column;
-    for (int64_t j = begin; j < end; ++j) bias[j - begin] = Convert<A>(from[j]);
-    finish(begin, end, [&](int64_t j) { return sum(j) + bias[j - begin]; });
+  if (g.accumulate) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Convert<A>(c[j]) + sums[j]);
+  } else if (gelu_input != nullptr) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      c[j] = Convert<C>(sum(j) * GeluDerivative(Convert<A>(gelu_input[j])));
+    }
+  } else if (bias == nullptr) {
+    finish(sum);
+  } else {
+    finish([=](int64_t j) { return sum(j) + bias[j]; });
   }
 }
 
@@ -105,6 +101,10 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
   }
   const auto finish = [&](int64_t i0, int64_t rows, int64_t j, int64_t columns) {
     Vectorised([=, &g] {
+      A bias[kTilePartColumns];
+      for (int64_t l = 0; l < columns && g.bias != nullptr; ++l) {
+        bias[l] = Convert<A>(static_cast<const C*>(g.bias)[j0 + j + l]);
+      }
       for (int64_t i = i0; i < i0 + rows; ++i) {
         // The sums are in a near cache; the part's rows that come next are not.
         constexpr int64_t kLine = 64 / sizeof(C);
@@ -113,7 +113,8 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
           if (pre != nullptr) __builtin_prefetch(pre + ahead + l, 1);
           if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + l);
         }
-        FinishRow(g, sums + i * ld + j, columns, j0 + j, c + at, pre == nullptr ? pre : pre + at,
+        FinishRow(g, sums + i * ld + j, columns, g.bias == nullptr ? nullptr : bias, c + at,
+                  pre == nullptr ? pre : pre + at,
                   gelu_input == nullptr ? gelu_input : gelu_input + at);
       }
     });
@@ -153,8 +154,8 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   const int64_t kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || (by_onednn ? k > kMultiplyDepth : element == 2);
-  // The gradient of a weight by oneDNN: its products take so little time that whole rows, which need
-  // no copy, are worth tiles of any width.
+  // The gradient of a weight by oneDNN: its products take so little time that whole rows, which
+  // need no copy, are worth tiles of any width.
   const bool prefer_whole_rows = transpose_a && by_onednn;
   const int64_t copy_cost = !by_onednn ? 0 : prefer_whole_rows ? 48 : 12;
   const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
@@ -183,10 +184,10 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
       const int64_t rounds = divide(rows * columns * batch, threads);
       // The number of panels that a thread packs: tiles with the same panel pack it once.
       const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
-        return size * k > kept ? rounds
-                               : std::min(rounds, divide(parts * batch *
-                                                             std::min<int64_t>(others, threads),
-                                                         threads));
+        return size * k > kept
+                   ? rounds
+                   : std::min(rounds,
+                              divide(parts * batch * std::min<int64_t>(others, threads), threads));
       };
       const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
       int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/dtype.h"
 
@@ -16,8 +17,8 @@ namespace lockstep::cpu {
 // The law: an element is S0 + S1 + ..., each S a chain of fused multiply-adds from zero over the
 // next 256 of k, and C + S0 + S1 + ... where it accumulates (C + (S0 + S1 + ...) if C has another
 // dtype), with one rounding each. So it depends on its row of A, its column of B and k alone:
-// neither shape, leading dimensions, transposes, threads, tiles nor instruction set decide its bits,
-// and k may be cut at multiples of 256. Which NaN an element is does not count.
+// neither shape, leading dimensions, transposes, threads, tiles nor instruction set decide its
+// bits, and k may be cut at multiples of 256. Which NaN an element is does not count.
 //
 // There are two exceptions. Up to 16 rows of ops::Linear have an order of their own
 // (kernels/linear/linear_few_rows_cpu.h). And bf16 is multiplied by oneDNN where the CPU has units
@@ -52,8 +53,14 @@ struct GemmArgs {
 
 void Gemm(const GemmArgs& args);
 
-// Whether the CPU has units for bf16 (AVX512_BF16 or AMX), which oneDNN uses.
+// Whether oneDNN multiplies bf16: where the CPU has units for it (AVX512_BF16 or AMX), unless they
+// are forbidden. Not while something multiplies.
 bool HasBF16Products();
+void AllowBF16Products(bool allow);
+
+// What decides the bits of products of this dtype besides their operands: "f32 law 1", or "oneDNN
+// 2.6.3 on avx512_bf16".
+std::string DescribeProducts(DType dtype);
 
 // Products that do not depend on each other: the threads go from one to the next without waiting.
 // The bits are those of one call each.

@@ -18,18 +18,14 @@ using VecInMemory = typename Vector<T, kLanes<T>>::Memory;
 #if LOCKSTEP_GEMM_VECTOR_BYTES == 64
 inline Vec<float> Broadcast(float x) { return _mm512_set1_ps(x); }
 inline Vec<double> Broadcast(double x) { return _mm512_set1_pd(x); }
-inline Vec<float> Fma(Vec<float> a, Vec<float> b, Vec<float> c) {
-  return _mm512_fmadd_ps(a, b, c);
-}
+inline Vec<float> Fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec<double> Fma(Vec<double> a, Vec<double> b, Vec<double> c) {
   return _mm512_fmadd_pd(a, b, c);
 }
 #else
 inline Vec<float> Broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec<double> Broadcast(double x) { return _mm256_set1_pd(x); }
-inline Vec<float> Fma(Vec<float> a, Vec<float> b, Vec<float> c) {
-  return _mm256_fmadd_ps(a, b, c);
-}
+inline Vec<float> Fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec<double> Fma(Vec<double> a, Vec<double> b, Vec<double> c) {
   return _mm256_fmadd_pd(a, b, c);
 }
@@ -76,7 +72,7 @@ struct BlocksOf<T, std::integer_sequence<int, I...>> {
 // All sizes of blocks.
 template <class T>
 constexpr BlockFunctions<T> kBlocks = {
-    kRows, kVectors * kLanes<T>, kLanes<T>,
+    kRows, kVectors* kLanes<T>, kLanes<T>,
     BlocksOf<T, std::make_integer_sequence<int, kRows * kVectors>>::kAll};
 
 #endif  // LOCKSTEP_GEMM_VECTOR_BYTES

@@ -107,8 +107,8 @@ void Transpose(const void* from, int64_t from_stride, int64_t rows, int64_t colu
     Half first, second;
     std::memcpy(&first, even + j, sizeof(Half));
     std::memcpy(&second, odd + j, sizeof(Half));
-    const Pairs pairs = __builtin_convertvector(first, Pairs) |
-                        __builtin_convertvector(second, Pairs) << 16;
+    const Pairs pairs =
+        __builtin_convertvector(first, Pairs) | __builtin_convertvector(second, Pairs) << 16;
     std::memcpy(static_cast<void*>(to + 2 * j), &pairs, sizeof(Pairs));
   }
   for (; j < n; ++j) {
@@ -133,7 +133,9 @@ void PackRows(const Operand<From>& b, int64_t k, int64_t n, int64_t block, int64
         if constexpr (kPair<To> == 1) {
           int64_t i = 0;
           for (; i + 16 <= columns; i += 16) {
-            for (int64_t c = i; c < i + 16; ++c) out[c] = static_cast<To>(even[j + c]);
+            To wide[16];
+            for (int64_t c = 0; c < 16; ++c) wide[c] = static_cast<To>(even[j + i + c]);
+            std::memcpy(out + i, wide, sizeof(wide));
           }
           for (; i < columns; ++i) out[i] = static_cast<To>(even[j + i]);
         } else if (l + 1 < k) {

@@ -93,7 +93,7 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
                     const A* a, int64_t lda, const A* b, A* c, int64_t ldc, bool add,
                     const TileFinish& finish) {
   // So many columns of B stay in the nearest cache while all rows of A pass by.
-  const int64_t group = 96 / blocks.columns * blocks.columns;
+  const int64_t group = kTilePartColumns / blocks.columns * blocks.columns;
   alignas(64) A part[8 * 48];
   for (int64_t j0 = 0; j0 < n; j0 += group) {
     const int64_t end = std::min(n, j0 + group);
@@ -116,6 +116,15 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
         CopyRows(part, blocks.columns, rows, columns, to, ldc);
       }
       if (finish) finish(i, rows, j0, end - j0);
+    }
+  }
+}
+
+void FinishAll(int64_t m, int64_t n, const TileFinish& finish) {
+  constexpr int64_t kRows = 8;
+  for (int64_t i = 0; finish && i < m; i += kRows) {
+    for (int64_t j = 0; j < n; j += kTilePartColumns) {
+      finish(i, std::min(kRows, m - i), j, std::min(kTilePartColumns, n - j));
     }
   }
 }
@@ -286,6 +295,8 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
                ", k = ", key.k, " returned status ", status);
 }
 
+std::atomic<bool> bf16_products_allowed = true;
+
 bool HasAmx() { return OneDnnIsa() == dnnl::cpu_isa::avx512_core_amx; }
 
 // With AMX, oneDNN 2.6 splits longer sums of bf16 by the whole shape, so that its size would change
@@ -359,7 +370,18 @@ uint64_t NumberProducts(int64_t count) {
   return next.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
 }
 
-bool HasBF16Products() { return HasAmx() || OneDnnIsa() == dnnl::cpu_isa::avx512_core_bf16; }
+bool HasBF16Products() {
+  return bf16_products_allowed && (HasAmx() || OneDnnIsa() == dnnl::cpu_isa::avx512_core_bf16);
+}
+
+void AllowBF16Products(bool allow) { bf16_products_allowed = allow; }
+
+std::string DescribeProducts(DType dtype) {
+  if (dtype != DType::kBF16 || !HasBF16Products()) return "f32 law 1";
+  const dnnl_version_t& version = *dnnl_version();
+  return StrCat("oneDNN ", version.major, ".", version.minor, ".", version.patch, " on ",
+                ToString(UsedInstructionSet()));
+}
 
 template <class T>
 void MultiplyTile(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>* c, int64_t ldc,
@@ -368,13 +390,13 @@ void MultiplyTile(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>*
   if constexpr (std::is_same_v<T, BF16>) {
     if (p.k > 0 && IsByOneDnn(DType::kBF16, p.bf16)) {
       MultiplyByOneDnn(p, row, column, c, ldc, accumulate);
-      if (finish) finish(0, m, 0, n);
+      FinishAll(m, n, finish);
       return;
     }
   }
   if (p.k > 0) return MultiplyChunks(p, row, column, c, ldc, accumulate, finish);
   for (int64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, Acc<T>(0));
-  if (finish) finish(0, m, 0, n);
+  FinishAll(m, n, finish);
 }
 
 template void MultiplyTile(const TiledProduct<double>&, int64_t, int64_t, double*, int64_t, bool,

@@ -37,12 +37,14 @@ inline bool IsByOneDnn(DType dtype, GemmArgs::BF16Products bf16) {
   return dtype == DType::kBF16 && bf16 == GemmArgs::BF16Products::kByCpu && HasBF16Products();
 }
 
-// Called for each part of a tile when its sums are done: rows [i, i + m) and columns [j, j + n).
+// Called for each part of a tile when its sums are done: rows [i, i + m) and columns [j, j + n), at
+// most kTilePartColumns.
+inline constexpr int64_t kTilePartColumns = 192;
 using TileFinish = std::function<void(int64_t i, int64_t m, int64_t j, int64_t n)>;
 
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
-// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says. `finish` may
-// be empty.
+// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says. `finish`
+// may be empty.
 template <class T>
 void MultiplyTile(const TiledProduct<T>& product, int64_t row, int64_t column, Acc<T>* c,
                   int64_t ldc, bool accumulate, const TileFinish& finish);

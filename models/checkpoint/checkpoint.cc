@@ -39,6 +39,7 @@ std::string ToJson(const TrainerState& s) {
                        {"skipped", s.loss_scale->skipped}};
   }
   if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
+  if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
   j["data_fingerprint"] = s.data_fingerprint;
   for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
   j["config"] = s.config_toml;
@@ -358,6 +359,7 @@ TrainerState ReadTrainerState(const std::string& path) {
   const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
   if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
   if (j.contains("measured_on")) s.measured_on = Field<std::string>(j, "measured_on", file);
+  if (j.contains("arithmetic")) s.arithmetic = Field<std::string>(j, "arithmetic", file);
   s.last_loss = Field<double>(j, "last_loss", file);
   if (j.contains("lr")) s.lr = Field<double>(j, "lr", file);
   s.finished = Field<bool>(j, "finished", file);

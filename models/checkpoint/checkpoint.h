@@ -32,6 +32,7 @@ struct TrainerState {
   double last_loss = 0;            // training loss of the last update
   std::optional<double> lr{};      // of the last update; none in older ones
   std::string config_toml{};       // the resolved configuration
+  std::string arithmetic{};        // what else decided the bits; none in older ones
   std::string data_fingerprint{};  // of the training and validation tokens
   // The token files among them; none in older ones.
   std::vector<data::FileContent> data_files{};

@@ -168,6 +168,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "dtype in which gradients are kept and added up over micro-batches; bf16 is "
                       "for train.precision=bf16 in a single process, and rounds each sum, so a "
                       "step may have at most 8 micro-batches"});
+  options.Add("train.numerics", &train.numerics,
+              {.choices = {"units", "portable"},
+               .doc = "bf16 on CPUs: units multiplies by the CPU's own, where it has some, with "
+                      "bits that depend on them; portable multiplies in f32, with the same bits "
+                      "on every CPU, and is slower"});
   options.Add("train.loss_scale", &train.loss_scale,
               {.min = 1,
                .max = 0x1p60,

@@ -89,6 +89,7 @@ struct TrainOptions {
   int64_t global_batch_size = 0;  // 0: batch_size * grad_accum * ranks
   std::string precision = "fp32";
   std::string grad_dtype = "fp32";
+  std::string numerics = "units";
   double loss_scale = 65536;  // fp16: at first
   int64_t loss_scale_every = 2000;
   int64_t loss_chunk = 4096;  // 0: no limit

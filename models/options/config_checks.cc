@@ -99,6 +99,7 @@ void CheckPrecision(Options& options, const RunConfig& config) {
   constexpr std::string_view kBf16 = "train.precision = \"bf16\"";
   CheckEffect(options, "optim.master_weights", config.optim.master_weights, true, bf16, kBf16);
   CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype, bf16, kBf16);
+  CheckEffect(options, "train.numerics", t.numerics, d.numerics, bf16, kBf16);
   CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype,
               config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }

@@ -12,6 +12,7 @@
 #include "models/report/run_progress.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_generation.h"
+#include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"
 
 namespace lockstep::models {
@@ -66,6 +67,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   state.measured_on = setup_.measured_on;
   if (state.step > 0) state.lr = MakeSchedule(setup_)(state.step - 1);
   state.config_toml = ToToml(setup_.config);
+  state.arithmetic = ArithmeticOf(setup_);
   state.data_fingerprint = setup_.dataset.fingerprint;
   state.data_files = setup_.dataset.files;
   state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();

@@ -1,6 +1,8 @@
 #include "models/train/run_model.h"
 
 #include "core/cuda/blaslt.h"
+#include "core/cuda/device_info.h"
+#include "kernels/cpu/gemm.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -21,6 +23,11 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
   for (const auto& [name, p] : model.NamedParameters()) {
     if (IsOfAdapter(name)) p->Initialize(seed);
   }
+}
+
+std::string ArithmeticOf(const RunSetup& setup) {
+  if (setup.device.is_cuda()) return cuda::GetDeviceInfo(setup.device).name;
+  return cpu::DescribeProducts(WeightDType(setup.config.train.precision));
 }
 
 void FillModel(const RunSetup& setup, Gpt& model) {

@@ -22,6 +22,7 @@
 #include "data/token_shards.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
+#include "kernels/cpu/gemm.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hf_model.h"
 #include "models/memory/auto_recompute.h"
@@ -266,6 +267,7 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rend
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
                bool only_evaluate) {
+  cpu::AllowBF16Products(config.train.numerics == "units");
   RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended

@@ -134,6 +134,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       best_val_loss_ = state.best_val_loss;
     }
     last_loss_ = state.last_loss;
+    const std::string arithmetic = ArithmeticOf(setup);
+    if (!state.arithmetic.empty() && state.arithmetic != arithmetic && ranks.is_main()) {
+      Warn(StrCat("the checkpoint was computed by ", state.arithmetic, ", and this run goes on by ",
+                  arithmetic, ": its bits differ from those of a run that nothing interrupted"));
+    }
     unfinished_ = ParseMetrics(state.unfinished_metrics);
   }
 }
