@@ -53,9 +53,9 @@ inline A Dot(const A* q, const T* k, int64_t d) {
   A sum[kLanes] = {};
   int64_t l = 0;
   for (; l + kLanes <= d; l += kLanes) {
-    for (int64_t i = 0; i < kLanes; ++i) sum[i] = std::fma(q[l + i], Convert<A>(k[l + i]), sum[i]);
+    for (int64_t i = 0; i < kLanes; ++i) sum[i] += q[l + i] * Convert<A>(k[l + i]);
   }
-  for (int64_t i = 0; l + i < d; ++i) sum[i] = std::fma(q[l + i], Convert<A>(k[l + i]), sum[i]);
+  for (int64_t i = 0; l + i < d; ++i) sum[i] += q[l + i] * Convert<A>(k[l + i]);
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) sum[i] += sum[i + half];
   }

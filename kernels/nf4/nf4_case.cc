@@ -23,8 +23,7 @@ std::vector<float> DoubleQuantized(const std::vector<float>& scales) {
       for (float v : DynamicMap()) {
         if (std::abs(v - x) < std::abs(nearest - x)) nearest = v;
       }
-      const volatile float product = nearest * largest;  // rounded by itself
-      out.push_back(product + offset);
+      out.push_back(nearest * largest + offset);
     }
   }
   return out;

@@ -93,7 +93,6 @@ void QuantizeScales(const std::vector<float>& scales, const Nf4Matrix::Layout& l
 
 // ---- Dequantising. ----
 
-// One whose sums stay what they are: nothing contracts the product and the sum into one rounding.
 float ScaleOf(const Nf4Matrix& m, const Nf4Matrix::Layout& l, const std::byte* data,
               int64_t block) {
   const auto f32 = [&](int64_t at, int64_t i) {
@@ -101,8 +100,7 @@ float ScaleOf(const Nf4Matrix& m, const Nf4Matrix::Layout& l, const std::byte* d
   };
   if (!m.double_quantized) return f32(l.scales, block);
   const int64_t q = static_cast<uint8_t>(data[l.scales + block]);
-  const volatile float product = f32(l.map, q) * f32(l.group_scales, block / kNf4Group);
-  return product + f32(l.offset, 0);
+  return f32(l.map, q) * f32(l.group_scales, block / kNf4Group) + f32(l.offset, 0);
 }
 
 // All 64 values of a block.
@@ -133,12 +131,21 @@ template <class T>
   using Bytes = uint8_t __attribute__((vector_size(16)));
   Floats table;
   std::memcpy(&table, kNf4Code.data(), sizeof(table));
+  const auto look_up = [&](Floats& values, const Words& at) {
+#ifdef __clang__
+    for (int i = 0; i < 16; ++i) values[i] = table[at[i]];
+#else
+    values = __builtin_shuffle(table, at);
+#endif
+    values *= scale;
+  };
   for (int half = 0; half < 2; ++half, codes += 16, out += 32) {
     Bytes bytes;
     std::memcpy(&bytes, codes, sizeof(bytes));
     const Words wide = __builtin_convertvector(bytes, Words);
-    const Floats first = __builtin_shuffle(table, wide >> 4) * scale;
-    const Floats second = __builtin_shuffle(table, wide & 15) * scale;
+    Floats first, second;
+    look_up(first, wide >> 4);
+    look_up(second, wide & 15);
     if constexpr (std::is_same_v<T, BF16>) {  // rounded as BF16's constructor does
       const Words u = reinterpret_cast<Words>(first), v = reinterpret_cast<Words>(second);
       const Words low = (u + 0x7fff + (u >> 16 & 1)) >> 16;

@@ -50,7 +50,7 @@ void BackwardRow(const T* y, const T* dy, T* dx, int64_t n, bool accumulate) {
     return kLogarithm ? Convert<A>(dy[i]) : Convert<A>(dy[i]) * Convert<A>(y[i]);
   });
   for (int64_t i = 0; i < n; ++i) {
-    const A g = kLogarithm ? Convert<A>(dy[i]) - Exp(Convert<A>(y[i])) * sum
+    const A g = kLogarithm ? std::fma(-Exp(Convert<A>(y[i])), sum, Convert<A>(dy[i]))
                            : Convert<A>(y[i]) * (Convert<A>(dy[i]) - sum);
     dx[i] = Convert<T>(accumulate ? Convert<A>(dx[i]) + g : g);
   }

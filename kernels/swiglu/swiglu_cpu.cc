@@ -31,7 +31,7 @@ struct SiluGate {
   template <class A>
   static std::pair<A, A> Gradient(A x, A up, A dy) {
     const A s = A(1) / (A(1) + Exp(-x));
-    return {dy * up * (s * (A(1) + x * (A(1) - s))), dy * (x * s)};
+    return {dy * up * (s * std::fma(x, A(1) - s, A(1))), dy * (x * s)};
   }
 };
 struct GeluTanhGate {
