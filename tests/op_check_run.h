@@ -1,5 +1,5 @@
 // What the checks of op_check.h share: inputs, runs of an op, and comparisons. For those files and
-// golden_bits_test.cc only.
+// golden/ops_test.cc only.
 #pragma once
 
 #include <cstddef>

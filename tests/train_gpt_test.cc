@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -302,6 +303,44 @@ TEST_F(TrainGpt, SamplesFromAFolderInWhichTrainingRuns) {
   const Result sample =
       RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out"), "--tokens=5", "--threads=1"});
   EXPECT_EQ(sample.exit_code, 0) << sample;
+}
+
+TEST_F(TrainGpt, AFullDiskBehindStandardOutputIsAnError) {
+  const Result run = RunProgram({"/bin/sh", "-c", "models/train_gpt --print_config >/dev/full"});
+  EXPECT_NE(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr("standard output"));
+}
+
+TEST_F(TrainGpt, WhatIsLeftOfARunIsNotOverwritten) {
+  const auto refused = [&](const std::string& folder) {
+    const Result run = Train(folder, {});
+    EXPECT_EQ(run.exit_code, 2) << run;
+    EXPECT_THAT(run.err, HasSubstr("choose another folder with --out_dir="));
+  };
+  for (const char* file : {"metrics.jsonl", "report.html", "latest"}) {
+    const std::string path = Path(StrCat("out/", file));
+    MakeDirectories(Path("out"));
+    WriteFileAtomically(path, "mine");
+    refused("out");
+    EXPECT_EQ(ReadFile(path), "mine");
+    RemoveTree(Path("out"));
+  }
+  // Its checkpoints were removed, or one was copied without its end.
+  for (const bool all : {true, false}) {
+    ASSERT_EQ(Train("out", {}).exit_code, 0);
+    const std::string metrics = ReadFile(Path("out/metrics.jsonl"));
+    if (all) {
+      RemoveTree(Path("out/checkpoints"));
+    } else {
+      for (const auto& entry : std::filesystem::directory_iterator(Path("out/checkpoints"))) {
+        RemoveTree((entry.path() / "DONE").string());
+      }
+      RemoveTree(Path("out/DONE"));
+    }
+    refused("out");
+    EXPECT_EQ(ReadFile(Path("out/metrics.jsonl")), metrics);
+    RemoveTree(Path("out"));
+  }
 }
 
 // Step 0's line too, if the run ended before its first checkpoint.

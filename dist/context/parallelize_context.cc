@@ -156,7 +156,8 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
   }
   if (!unnamed.empty()) model.AssignNames(model.path());
   for (const auto& [name, p] : model.NamedParameters()) {
-    LS_CHECK(shared_out.contains(p.get()), "context parallelism: the parameter '", name,
+    LS_CHECK(shared_out.contains(p.get()) || !p->trainable(),
+             "context parallelism: the parameter '", name,
              "' belongs to a module whose gradients it cannot sum over parts of a sequence: leave "
              "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms, "
              "causal attention and mixtures of experts");

@@ -107,7 +107,7 @@ class Signals {
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&set, number);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, number);
     struct sigaction hangup;  // ignored under nohup
     if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
       sigaddset(&set, SIGHUP);

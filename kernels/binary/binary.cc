@@ -6,6 +6,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
+#include "core/math.h"
 #include "kernels/checks.h"
 #include "kernels/integers.h"
 #include "kernels/unary/unary.h"
@@ -159,7 +160,7 @@ Tensor Minimum(const Tensor& x, double number) {
   return Clamp(x, -kInfinity, number);
 }
 Tensor Pow(double number, const Tensor& x) {
-  return Unary(UnaryOp::kPowOf, x, number, number == 0 ? 0 : std::log(number));
+  return Unary(UnaryOp::kPowOf, x, number, number == 0 ? 0 : math::Log(number));
 }
 
 }  // namespace lockstep::ops

@@ -29,8 +29,8 @@ template <class T>
 inline constexpr bool kIsFast = std::is_same_v<T, float> || std::is_same_v<T, BF16>;
 
 // Calls f(), a loop over elements of T, in vectors of 512 bits where the CPU has them and T is
-// fast. Everything that f calls is inlined into it: for small loops. Compilers keep the order of f's
-// arithmetic, and fuse none of it, so results have the same bits.
+// fast. Everything that f calls is inlined into it: for small loops. Compilers keep the order of
+// f's arithmetic, and fuse none of it, so results have the same bits.
 template <class T = float, class F>
 inline void Vectorised(const F& f) {
 #ifdef __x86_64__

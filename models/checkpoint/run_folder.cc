@@ -113,6 +113,11 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   return start;
 }
 
+bool HasLink(const std::string& folder, const char* name) {
+  std::error_code error;
+  return std::filesystem::is_symlink(JoinPath(folder, name), error);
+}
+
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                   const std::function<void(const std::string&)>& warn) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
@@ -126,6 +131,12 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
     RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences));
   }
   const auto newest = store.FindNewest(warn);
+  if (!newest && (PathExists(EndMark(config.out_dir)) || HasLink(config.out_dir, "latest"))) {
+    throw InputError(
+        StrCat(config.out_dir, " has the records of a run, but no whole checkpoint is ",
+               "left there, and the run would begin again: restore its checkpoints, ",
+               "or choose another folder with --out_dir=, or remove ", config.out_dir));
+  }
   if (!newest)
     return {.note = StrCat("starting over in ", config.out_dir,
                            ": the run there has no checkpoint yet")};
@@ -208,6 +219,13 @@ RunStart PrepareRunFolder(const RunConfig& config,
   const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
   if (!has_run && !store.List().empty()) {
     RefuseOther(config, "there are checkpoints, but no config.toml");
+  }
+  for (const char* file : {"metrics.jsonl", "samples.jsonl", "report.html", "latest", "best"}) {
+    if (has_run || !(PathExists(JoinPath(config.out_dir, file)) || HasLink(config.out_dir, file)))
+      continue;
+    throw InputError(StrCat(config.out_dir, " has ", file, ", which this run would overwrite, and ",
+                            "no config.toml of a run: choose another folder with --out_dir=, or ",
+                            "move the file away"));
   }
   if (!has_run) return {};
   if (resume == "none")

@@ -3,7 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "core/error.h"
 
@@ -30,6 +33,11 @@ void EnterInvocationFolder() {
   if (folder && chdir(folder) != 0)
     throw InputError(StrCat("cannot enter the folder ", folder,
                             " of BUILD_WORKING_DIRECTORY: unset the variable"));
+}
+
+void CheckOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw IoError(StrCat("standard output could not be written to its end: ", std::strerror(errno)));
 }
 
 }  // namespace lockstep::models

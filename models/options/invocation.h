@@ -17,4 +17,7 @@ int TerminalColumns();
 // folder where the user typed the command, so that relative paths mean what they say.
 void EnterInvocationFolder();
 
+// IoError unless all that was written to standard output has arrived: on a full disk, for example.
+void CheckOutput();
+
 }  // namespace lockstep::models

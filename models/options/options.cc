@@ -318,7 +318,7 @@ std::optional<int> Options::Start(const std::vector<std::string>& arguments) {
   } else {
     return std::nullopt;
   }
-  std::cout.flush();
+  CheckOutput();
   return 0;
 }
 

@@ -26,7 +26,9 @@ int main(int argc, char** argv) {
       arguments.insert(arguments.begin(), argv[0]);
       return dist::Launch({.command = arguments, .nproc = *nproc, .only_rank_0_prints = true});
     }
-    return models::SampleGpt(config);
+    const int exit_code = models::SampleGpt(config);
+    models::CheckOutput();
+    return exit_code;
   } catch (const std::exception& e) {
     return dist::EndWith("sample_gpt", e);
   }

@@ -20,6 +20,7 @@ sigset_t Signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);  // Slurm's warning before the end of a job
   struct sigaction hangup;
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
     sigaddset(&set, SIGHUP);

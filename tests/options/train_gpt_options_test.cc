@@ -210,6 +210,8 @@ const std::set<std::string> kOthers = {
     "data.format", "data.chat_template", "data.if_long", "data.user_special_tokens",
     // In train_gpt_dpo_test.
     "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
+    // In tests/golden/weights_test.
+    "train.numerics",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule",
     // In train_gpt_ranks_operation_test, and below.

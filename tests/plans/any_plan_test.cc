@@ -59,6 +59,9 @@ void DrawAdapters(Draw& draw, const Task& task, GptConfig& m) {
             .alpha = 12,
             .dropout = draw.Of({0.0, 0.1}),
             .targets = draw.Of<std::string>({"all", "all", "*attn*"})};
+  // Tensor-parallel ranks cut a base of 4 bits between its blocks of 64, which these models lack.
+  m.lora.base = draw.Of<std::string>({"model", "nf4", "nf4_single"});
+  if (task.virtual_tp > 1) m.lora.base = "model";
   // Tensor-parallel ranks compute shared experts for the whole sequence, whose mask is not cut.
   if (m.mixture.n_shared > 0 && task.virtual_tp > 1) m.lora.dropout = 0;
 }
@@ -194,6 +197,7 @@ Task DrawGpuTask(int number) {
   Draw draw(at < std::size(kFirst) ? kFirst[at] : static_cast<uint32_t>(number));
   Task task = DrawTask(draw);
   task.steps = 2;
+  task.model.lora.base = "model";  // 4 bits are the CPU's rounds' here
   task.model.vocab_size = 29;
   task.micro_batches = 4;
   task.model.n_embd = 16;

@@ -1,12 +1,11 @@
 // What f32 computes on the CPU has the same bits with every compiler, C library and instruction
-// set: those in testdata/golden_bits.txt. Where a change of bits is wanted, replace that file:
-//   bazel run //tests:golden_bits_test -- --print >tests/testdata/golden_bits.txt
+// set: those in testdata/ops.txt. Where a change of bits is wanted, replace that file:
+//   bazel run //tests/golden:ops_test -- --print >tests/golden/testdata/ops.txt
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <set>
 
 #include "core/philox.h"
 #include "kernels/cpu/math.h"
@@ -15,17 +14,6 @@
 
 namespace lockstep {
 namespace {
-
-// Whose products are still oneDNN's.
-const std::set<std::string> kLeftOut = {"conv2d",
-                                        "grouped_linear",
-                                        "linear",
-                                        "linear_cross_entropy",
-                                        "low_rank_update",
-                                        "masked_attention",
-                                        "matmul",
-                                        "muon",
-                                        "nf4"};
 
 // FNV-1a over numbers. NaNs are one: which of two operands hands on its bits is not defined.
 class Hash {
@@ -121,19 +109,19 @@ Table Bits() {
   Table table;
   AddFunctions(table);
   for (const OpCase& c : AllOpCases()) {
-    if (!kLeftOut.contains(c.name)) table[c.name] = OfCase(c);
+    table[c.name] = OfCase(c);
   }
   return table;
 }
 
-TEST(GoldenBitsTest, FunctionsAndOpsHaveTheBitsThatAreOnFile) {
+TEST(GoldenOps, FunctionsAndOpsHaveTheBitsThatAreOnFile) {
   Table golden;
-  std::ifstream file("tests/testdata/golden_bits.txt");
+  std::ifstream file("tests/golden/testdata/ops.txt");
   uint64_t hash;
   for (std::string name; file >> name >> std::hex >> hash;) golden[name] = hash;
   const Table bits = Bits();
   for (const auto& [name, value] : bits) EXPECT_EQ(golden[name], value) << name;
-  EXPECT_EQ(golden.size(), bits.size()) << "tests/testdata/golden_bits.txt has other names";
+  EXPECT_EQ(golden.size(), bits.size()) << "tests/golden/testdata/ops.txt has other names";
 }
 
 }  // namespace
