@@ -95,7 +95,7 @@ class Tensor {
   // The only element, of any dtype; synchronises with the device.
   double Item() const;
 
-  // ---- Views: the same bytes, of any dtype, in another shape or order (core/views.cc). They
+  // ---- Views: the same bytes, of any dtype, in another shape or order. They
   // differentiate and save nothing; the gradient goes to where the elements came from. Dimensions,
   // and the ends of a slice, count from the end where they are negative. ----
   Tensor View(const Shape& shape) const;     // of a contiguous tensor; one size may be -1

@@ -260,16 +260,17 @@ void Gemm(std::span<const GemmArgs> products) {
       const size_t i =
           static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
       const GemmArgs& g = products[i];
-      const auto& [tile, rows, columns, after, number, columns_first] = tiles[i];
-      const int64_t index = at - (after - g.batch * rows * columns);
+      const Tiles& all = tiles[i];
+      const int64_t rows = all.rows, columns = all.columns;
+      const int64_t index = at - (all.end - g.batch * rows * columns);
       const int64_t batch = index / (rows * columns), place = index % (rows * columns);
-      const int64_t row = columns_first ? place / columns : place % rows;
-      const int64_t column = columns_first ? place % columns : place / rows;
+      const int64_t row = all.columns_first ? place / columns : place % rows;
+      const int64_t column = all.columns_first ? place % columns : place / rows;
       DispatchFloat("gemm", g.dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
           using C = typename decltype(c_tag)::type;
-          RunTile<T, C>(g, ProductOf<T>(g, tile, number, batch), batch, row, column);
+          RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
         });
       });
     }

@@ -78,14 +78,22 @@ namespace avx2 {
 #undef LOCKSTEP_GEMM_VECTOR_BYTES
 }  // namespace avx2
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl")
+#endif
 namespace avx512 {
 #define LOCKSTEP_GEMM_VECTOR_BYTES 64
 #include "kernels/cpu/gemm_block.h"
 #undef LOCKSTEP_GEMM_VECTOR_BYTES
 }  // namespace avx512
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 // A product of a part of A and of B in blocks, where `a` has rows and `b` is packed. C is [m, n].
 template <class A>

@@ -113,11 +113,6 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   return start;
 }
 
-bool HasLink(const std::string& folder, const char* name) {
-  std::error_code error;
-  return std::filesystem::is_symlink(JoinPath(folder, name), error);
-}
-
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                   const std::function<void(const std::string&)>& warn) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
@@ -131,7 +126,8 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
     RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences));
   }
   const auto newest = store.FindNewest(warn);
-  if (!newest && (PathExists(EndMark(config.out_dir)) || HasLink(config.out_dir, "latest"))) {
+  if (!newest && (PathExists(EndMark(config.out_dir)) ||
+                  std::filesystem::is_symlink(JoinPath(config.out_dir, "latest")))) {
     throw InputError(
         StrCat(config.out_dir, " has the records of a run, but no whole checkpoint is ",
                "left there, and the run would begin again: restore its checkpoints, ",
@@ -221,8 +217,11 @@ RunStart PrepareRunFolder(const RunConfig& config,
     RefuseOther(config, "there are checkpoints, but no config.toml");
   }
   for (const char* file : {"metrics.jsonl", "samples.jsonl", "report.html", "latest", "best"}) {
-    if (has_run || !(PathExists(JoinPath(config.out_dir, file)) || HasLink(config.out_dir, file)))
-      continue;
+    const std::string path = JoinPath(config.out_dir, file);
+    const auto kind = std::filesystem::symlink_status(path).type();
+    const bool is_file =
+        kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::symlink;
+    if (has_run || !is_file) continue;
     throw InputError(StrCat(config.out_dir, " has ", file, ", which this run would overwrite, and ",
                             "no config.toml of a run: choose another folder with --out_dir=, or ",
                             "move the file away"));
