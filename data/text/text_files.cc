@@ -58,8 +58,10 @@ class FolderReader {
   }
 
   void Enter(const std::string& folder) {
-    // What prepare has made is no source.
-    if (!HasManifest(folder)) Read(folder, /*is_prepared=*/false);
+    // What prepare or a training run has made is no source.
+    if (!HasManifest(folder) && !PathExists(JoinPath(folder, "run.lock"))) {
+      Read(folder, /*is_prepared=*/false);
+    }
   }
 
   std::set<std::filesystem::path> seen_;

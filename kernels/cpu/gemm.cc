@@ -102,17 +102,12 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
   const auto finish = [&](int64_t i0, int64_t rows, int64_t j, int64_t columns) {
     Vectorised([=, &g] {
       A bias[kTilePartColumns];
-      for (int64_t l = 0; l < columns && g.bias != nullptr; ++l) {
-        bias[l] = Convert<A>(static_cast<const C*>(g.bias)[j0 + j + l]);
+      if (g.bias != nullptr) {
+        const C* const stored = static_cast<const C*>(g.bias) + j0 + j;
+        for (int64_t l = 0; l < columns; ++l) bias[l] = Convert<A>(stored[l]);
       }
       for (int64_t i = i0; i < i0 + rows; ++i) {
-        // The sums are in a near cache; the part's rows that come next are not.
-        constexpr int64_t kLine = 64 / sizeof(C);
-        const int64_t at = i * g.ldc + j, ahead = at + rows * g.ldc;
-        for (int64_t l = 0; l < columns && i + rows < m; l += kLine) {
-          if (pre != nullptr) __builtin_prefetch(pre + ahead + l, 1);
-          if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + l);
-        }
+        const int64_t at = i * g.ldc + j;
         FinishRow(g, sums + i * ld + j, columns, g.bias == nullptr ? nullptr : bias, c + at,
                   pre == nullptr ? pre : pre + at,
                   gelu_input == nullptr ? gelu_input : gelu_input + at);
@@ -120,8 +115,13 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
     });
   };
   const bool plain = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
-  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate,
-               direct && plain ? TileFinish() : TileFinish(std::ref(finish)));
+  TileFinish after;
+  if (!direct || !plain) {
+    after = {std::ref(finish),
+             reinterpret_cast<const char*>(pre != nullptr ? pre : gelu_input),
+             g.ldc * int64_t{sizeof(C)}, sizeof(C)};
+  }
+  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate, after);
 }
 
 void Check(const GemmArgs& g) {
@@ -132,10 +132,15 @@ void Check(const GemmArgs& g) {
   LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
 }
 
+// Whether A is packed, rather than multiplied where it lies (but for a few leading dimensions).
+bool PacksA(bool transpose_a, int64_t k, int64_t element, bool by_onednn) {
+  return by_onednn ? transpose_a || k > kMultiplyDepth : element == 2;
+}
+
 // Whether neighbouring tiles share rows of A rather than columns of B: where A is packed, and
 // threads keep all of B, which has `bytes_of_b` bytes.
-bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
-  return transpose_a && bytes_of_b <= kPanelCacheBytes;
+bool ColumnsFirst(bool pack_a, bool transpose_a, int64_t bytes_of_b) {
+  return pack_a && transpose_a && bytes_of_b <= kPanelCacheBytes;
 }
 
 }  // namespace
@@ -153,12 +158,12 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   const int64_t depth = std::min(k, by_onednn ? kMultiplyDepth : kChunk);
   const int64_t kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
-  const bool pack_a = transpose_a || (by_onednn ? k > kMultiplyDepth : element == 2);
+  const bool pack_a = PacksA(transpose_a, k, element, by_onednn);
   // The gradient of a weight by oneDNN: its products take so little time that whole rows, which
   // need no copy, are worth tiles of any width.
   const bool prefer_whole_rows = transpose_a && by_onednn;
   const int64_t copy_cost = !by_onednn ? 0 : prefer_whole_rows ? 48 : 12;
-  const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
+  const bool columns_first = ColumnsFirst(pack_a, transpose_a, n * k * element);
   // Per element: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
@@ -172,13 +177,15 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   GemmTile best{m, n};
   int64_t best_time = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
-    const int64_t tm = even(m, try_m, 24), rows = divide(m, tm);
+    const int64_t tm = even(m, try_m, by_onednn ? 24 : 8), rows = divide(m, tm);
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
-      const int64_t tn = even(n, try_n, 48), columns = divide(n, tn);
+      const int64_t tn = even(n, try_n, by_onednn ? 48 : 16), columns = divide(n, tn);
       if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
-      // Each row of B goes through the registers once per few rows of A, and at least once.
-      int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
+      // Each row of B goes through the registers once per few rows of A, and at least once; the last
+      // columns, by fewer vectors at a time.
+      const int64_t ragged = !by_onednn && tn % 48 != 0 ? 16 : 0;
+      int64_t tile = k * (tm + 4) * (divide(tn, 16) * 16 + ragged) + 100'000;
       if (tn < n) tile += copy_cost * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
       const int64_t rounds = divide(rows * columns * batch, threads);
@@ -249,7 +256,9 @@ void Gemm(std::span<const GemmArgs> products) {
     if (g.m > 0 && g.n > 0 && g.batch > 0) {
       const GemmTile tile = TileOf(g);
       const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
-      const bool columns_first = ColumnsFirst(g.transpose_a, g.n * g.k * SizeOf(g.dtype));
+      const int64_t element = SizeOf(g.dtype);
+      const bool pack_a = PacksA(g.transpose_a, g.k, element, IsByOneDnn(g.dtype, g.bf16));
+      const bool columns_first = ColumnsFirst(pack_a, g.transpose_a, g.n * g.k * element);
       total += g.batch * rows * columns;
       tiles[i] = {tile, rows, columns, 0, NumberProducts(g.batch), columns_first};
     }

@@ -32,15 +32,19 @@ inline Vec<double> Fma(Vec<double> a, Vec<double> b, Vec<double> c) {
 #endif
 
 // C [R, N vectors] = A [R, depth] B [depth, N vectors], or C += that: each element a chain of fused
-// multiply-adds from zero.
+// multiply-adds from zero. A's rows are lda elements apart, its columns `step`.
 template <class T, int R, int N>
-void Block(int64_t depth, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc,
-           bool add) {
+void Block(int64_t depth, const T* a, int64_t lda, int64_t step, const T* b, int64_t ldb, T* c,
+           int64_t ldc, bool add, const Prefetch& ahead) {
   Vec<T> sum[R][N] = {};
 #pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) __builtin_prefetch(c + i * ldc, 1);
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) __builtin_prefetch(c + i * ldc + j * kLanes<T>, 1);
+  }
 #pragma GCC unroll 4
   for (int64_t l = 0; l < depth; ++l) {
+    __builtin_prefetch(ahead.from + l % 8 * ahead.near + l / 8 * ahead.far);
     Vec<T> row[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
@@ -48,7 +52,7 @@ void Block(int64_t depth, const T* a, int64_t lda, const T* b, int64_t ldb, T* c
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const Vec<T> x = Broadcast(a[i * lda + l]);
+      const Vec<T> x = Broadcast(a[i * lda + l * step]);
 #pragma GCC unroll 4
       for (int j = 0; j < N; ++j) sum[i][j] = Fma(x, row[j], sum[i][j]);
     }

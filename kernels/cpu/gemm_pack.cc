@@ -75,6 +75,9 @@ void Transpose(const void* from, int64_t from_stride, int64_t rows, int64_t colu
           const int64_t m = std::min(kBlock, rows - i), n = std::min(kBlock, columns - j);
           const char* x = static_cast<const char*>(from) + i * from_stride + j * kFrom;
           char* y = static_cast<char*>(to) + j * to_stride + i * kTo;
+          if (j % (2 * kBlock) == 0) {  // a line of each of the rows after these
+            for (int64_t r = 0; r < kBlock; ++r) __builtin_prefetch(x + (rows + r) * from_stride);
+          }
           if (m == kBlock && n == kBlock) {
             TransposeBlock<Unit>(x, from_stride, y, to_stride);
             continue;
@@ -165,7 +168,6 @@ int64_t PackedSizeB(int64_t k, int64_t n, int64_t block) {
 
 template <class From, class To>
 void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to) {
-  constexpr int64_t kFrom = sizeof(From), kTo = sizeof(To);
   if (!a.transposed) {
     Vectorised([=] {
       for (int64_t i = 0; i < m; ++i) {
@@ -173,14 +175,8 @@ void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to) {
         for (int64_t l = 0; l < k; ++l) to[i * k + l] = static_cast<To>(in[l]);
       }
     });
-  } else if constexpr (std::is_same_v<To, double>) {
-    for (int64_t i = 0; i < m; ++i) {
-      for (int64_t l = 0; l < k; ++l) to[i * k + l] = *a.At(i, l);
-    }
-  } else if constexpr (kPair<To> == 1) {
-    Transpose<From>(a.data, a.ld * kFrom, k, m, to, k * kTo);
-  } else {
-    constexpr int64_t kPairs = 16;
+  } else if constexpr (kPair<To> == 2) {
+    constexpr int64_t kPairs = 16, kTo = sizeof(To);
     static thread_local Scratch<To> scratch;
     To* const pairs = scratch.Get(2 * kPairs * m);
     for (int64_t l = 0; l + 1 < k; l += 2 * kPairs) {
@@ -197,6 +193,34 @@ void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to) {
       for (int64_t i = 0; i < m; ++i) to[i * k + k - 1] = *a.At(i, k - 1);
     }
   }
+}
+
+template <class From, class To>
+void PackStrips(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to) {
+  const auto pack = [&](auto rows) {
+    constexpr int64_t kRows = rows(), kWidth = 8 * kRows, kAhead = 16, kLine = 64 / sizeof(From);
+    Vectorised([=] {
+      for (int64_t panel = 0; panel < m; panel += kWidth) {
+        const int64_t end = std::min(panel + kWidth, m);
+        for (int64_t l = 0; l < k; ++l) {
+          const From* const column = a.data + l * a.ld;
+          const From* const ahead = a.data + std::min(l + kAhead, k - 1) * a.ld;
+          for (int64_t i = panel; i < end; i += kLine) __builtin_prefetch(ahead + i);
+          for (int64_t i = panel; i < end; i += kRows) {
+            To part[kRows] = {};
+            if (i + kRows <= end) {
+              for (int64_t r = 0; r < kRows; ++r) part[r] = static_cast<To>(column[i + r]);
+            } else {
+              for (int64_t r = 0; i + r < end; ++r) part[r] = static_cast<To>(column[i + r]);
+            }
+            std::memcpy(to + i * k + l * kRows, part, sizeof(part));
+          }
+        }
+      }
+    });
+  };
+  if (strip == 6) return pack(std::integral_constant<int64_t, 6>());
+  pack(std::integral_constant<int64_t, 8>());
 }
 
 template <class From, class To>
@@ -251,6 +275,10 @@ template void PackA(const Operand<float>&, int64_t, int64_t, float*);
 template void PackA(const Operand<BF16>&, int64_t, int64_t, float*);
 template void PackA(const Operand<F16>&, int64_t, int64_t, float*);
 template void PackA(const Operand<BF16>&, int64_t, int64_t, BF16*);
+template void PackStrips(const Operand<double>&, int64_t, int64_t, int64_t, double*);
+template void PackStrips(const Operand<float>&, int64_t, int64_t, int64_t, float*);
+template void PackStrips(const Operand<BF16>&, int64_t, int64_t, int64_t, float*);
+template void PackStrips(const Operand<F16>&, int64_t, int64_t, int64_t, float*);
 template void PackB(const Operand<double>&, int64_t, int64_t, int64_t, double*);
 template void PackB(const Operand<float>&, int64_t, int64_t, int64_t, float*);
 template void PackB(const Operand<BF16>&, int64_t, int64_t, int64_t, float*);

@@ -57,9 +57,16 @@ constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- Blocks in registers: the law of kernels/cpu/gemm.h. ----
 
+// What a block brings into the cache for later, a line for each of its steps: eight that are `near`
+// bytes apart, the eight that are `far` bytes after them, and so on.
+struct Prefetch {
+  const char* from;
+  int64_t near, far;
+};
+
 template <class T>
-using BlockFunction = void(int64_t depth, const T* a, int64_t lda, const T* b, int64_t ldb, T* c,
-                           int64_t ldc, bool add);
+using BlockFunction = void(int64_t depth, const T* a, int64_t lda, int64_t step, const T* b,
+                           int64_t ldb, T* c, int64_t ldc, bool add, const Prefetch& ahead);
 
 // The functions for blocks of up to `rows` rows and `columns` columns, in vectors of `lanes`.
 template <class T>
@@ -95,10 +102,18 @@ namespace avx512 {
 #pragma GCC pop_options
 #endif
 
-// A product of a part of A and of B in blocks, where `a` has rows and `b` is packed. C is [m, n].
+// A part of A [m, depth]. Blocks begin at multiples of their rows: at row i, data + i * next_row;
+// inside, rows and columns are so many elements apart.
+template <class A>
+struct PartOfA {
+  const A* data;
+  int64_t next_row, row, column;
+};
+
+// A product of a part of A and of B, which is packed, in blocks. C is [m, n].
 template <class A>
 void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64_t depth,
-                    const A* a, int64_t lda, const A* b, A* c, int64_t ldc, bool add,
+                    const PartOfA<A>& a, const A* b, A* c, int64_t ldc, bool add,
                     const TileFinish& finish) {
   // So many columns of B stay in the nearest cache while all rows of A pass by.
   const int64_t group = kTilePartColumns / blocks.columns * blocks.columns;
@@ -107,14 +122,29 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
     const int64_t end = std::min(n, j0 + group);
     for (int64_t i = 0; i < m; i += blocks.rows) {
       const int64_t rows = std::min(blocks.rows, m - i);
+      const A* const from = a.data + i * a.next_row;
+      const A* const next = i + rows < m ? from + rows * a.next_row : from;
       for (int64_t j = j0; j < end; j += blocks.columns) {
         const int64_t columns = std::min(blocks.columns, end - j);
         const int64_t vectors = CeilDivide(columns, blocks.lanes);
-        A* const to = c + i * ldc + j;
+        const int64_t passed = (j - j0) / blocks.columns * depth - depth;
+        Prefetch ahead;
+        if (finish.beside != nullptr && passed >= 0 && passed < end - j0) {
+          ahead = {finish.beside + i * finish.row_bytes + (j0 + passed) * finish.element_bytes,
+                   finish.row_bytes, 8 * finish.element_bytes};
+        } else {
+          // Rows are followed by the next ones; columns, in another order, by the next of them.
+          const bool in_rows = a.column == 1;
+          const A* const soon = in_rows || j + columns == end ? next : from + 8 * a.column;
+          constexpr int64_t kBytes = sizeof(A);
+          ahead = {reinterpret_cast<const char*>(soon), (in_rows ? a.row : a.column) * kBytes,
+                   8 * a.column * kBytes};
+        }
         const auto multiply = [&](A* sums, int64_t ld) {
-          blocks.For(rows, vectors)(depth, a + i * lda, lda, b + j * depth, blocks.columns, sums,
-                                    ld, add);
+          blocks.For(rows, vectors)(depth, from, a.row, a.column, b + j * depth, blocks.columns,
+                                    sums, ld, add, ahead);
         };
+        A* const to = c + i * ldc + j;
         if (columns == vectors * blocks.lanes) {
           multiply(to, ldc);
           continue;
@@ -123,18 +153,25 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
         multiply(part, blocks.columns);
         CopyRows(part, blocks.columns, rows, columns, to, ldc);
       }
-      if (finish) finish(i, rows, j0, end - j0);
+      if (finish.run) finish.run(i, rows, j0, end - j0);
     }
   }
 }
 
 void FinishAll(int64_t m, int64_t n, const TileFinish& finish) {
   constexpr int64_t kRows = 8;
-  for (int64_t i = 0; finish && i < m; i += kRows) {
+  for (int64_t i = 0; finish.run && i < m; i += kRows) {
     for (int64_t j = 0; j < n; j += kTilePartColumns) {
-      finish(i, std::min(kRows, m - i), j, std::min(kTilePartColumns, n - j));
+      finish.run(i, std::min(kRows, m - i), j, std::min(kTilePartColumns, n - j));
     }
   }
+}
+
+// Whether A is multiplied where it lies: if it is not converted, and its columns, where they are
+// read as rows, are not all in the same sets of a cache.
+template <class T>
+bool MultipliesInPlace(const Operand<T>& a) {
+  return std::is_same_v<T, Acc<T>> && !(a.transposed && a.ld * int64_t{sizeof(T)} % 4096 == 0);
 }
 
 template <class T>
@@ -149,24 +186,24 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
   const int64_t chunks = CeilDivide(p.k, kChunk), deepest = std::min(p.k, kChunk);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t at = chunk * kChunk, depth = std::min(kChunk, p.k - at);
-    const A* a = nullptr;
-    int64_t lda = depth;
-    if constexpr (std::is_same_v<T, A>) {
-      if (!p.a.transposed) {
-        a = p.a.At(i, at);
-        lda = p.a.ld;
-      }
-    }
-    if (a == nullptr) {
+    const Operand<T> stored = p.a.From(i, at);
+    PartOfA<A> a{};
+    if (MultipliesInPlace(p.a)) {
+      a = {reinterpret_cast<const A*>(stored.data), 1, 1, stored.ld};
+      if (!stored.transposed) a = {reinterpret_cast<const A*>(stored.data), stored.ld, stored.ld, 1};
+    } else {
       const auto panel =
-          panels_a.Find(p.number, row * chunks + chunk, rows * chunks, p.tile.m * deepest);
-      if (!panel.packed) PackA(p.a.From(i, at), m, depth, panel.data);
-      a = panel.data;
+          panels_a.Find(p.number, row * chunks + chunk, rows * chunks,
+                        CeilDivide(p.tile.m, blocks.rows) * blocks.rows * deepest);
+      a = {panel.data, depth, depth, 1};
+      if (stored.transposed) a = {panel.data, depth, 1, blocks.rows};
+      if (!panel.packed && stored.transposed) PackStrips(stored, m, depth, blocks.rows, panel.data);
+      if (!panel.packed && !stored.transposed) PackA(stored, m, depth, panel.data);
     }
     const auto b = panels_b.Find(p.number, column * chunks + chunk, columns * chunks,
                                  PackedSizeB<A>(deepest, p.tile.n, blocks.columns));
     if (!b.packed) PackB(p.b.From(at, j), depth, n, blocks.columns, b.data);
-    MultiplyBlocks(blocks, m, n, depth, a, lda, b.data, c, ldc, accumulate || chunk > 0,
+    MultiplyBlocks(blocks, m, n, depth, a, b.data, c, ldc, accumulate || chunk > 0,
                    chunk + 1 == chunks ? finish : TileFinish());
   }
 }

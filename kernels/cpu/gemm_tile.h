@@ -37,14 +37,18 @@ inline bool IsByOneDnn(DType dtype, GemmArgs::BF16Products bf16) {
   return dtype == DType::kBF16 && bf16 == GemmArgs::BF16Products::kByCpu && HasBF16Products();
 }
 
-// Called for each part of a tile when its sums are done: rows [i, i + m) and columns [j, j + n), at
-// most kTilePartColumns.
+// What follows when the sums of a part of a tile are done: rows [i, i + m) and columns [j, j + n),
+// at most kTilePartColumns.
 inline constexpr int64_t kTilePartColumns = 192;
-using TileFinish = std::function<void(int64_t i, int64_t m, int64_t j, int64_t n)>;
+struct TileFinish {
+  std::function<void(int64_t i, int64_t m, int64_t j, int64_t n)> run{};  // may be empty
+  // What it reads or writes besides, laid out as the tile; may be null.
+  const char* beside = nullptr;
+  int64_t row_bytes = 0, element_bytes = 0;
+};
 
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
-// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says. `finish`
-// may be empty.
+// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says.
 template <class T>
 void MultiplyTile(const TiledProduct<T>& product, int64_t row, int64_t column, Acc<T>* c,
                   int64_t ldc, bool accumulate, const TileFinish& finish);

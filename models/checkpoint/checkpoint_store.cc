@@ -343,6 +343,26 @@ void CheckpointStore::CleanUp() {
   }
 }
 
+void CheckpointStore::RestoreLinks() {
+  for (const char* name : {"latest", "best"}) {
+    const std::string path = JoinPath(out_dir_, name), done = JoinPath(path, kManifestName);
+    if (std::filesystem::is_symlink(path) || !IsDirectory(path)) continue;
+    const std::string text = PathExists(done) ? ReadFile(done) : "";
+    const std::vector<Candidate> all = Candidates();
+    const auto same = std::ranges::find_if(all, [&](const Candidate& c) {
+      return c.readable && ReadFile(JoinPath(c.path, kManifestName)) == text;
+    });
+    if (same == all.end()) {
+      throw InputError(StrCat(path, " is a folder, where a run has a link to one of its ",
+                              "checkpoints, and none of these is equal to it: move it away, or, if ",
+                              "it is a checkpoint to go on from, into ", folder_));
+    }
+    RemoveTree(path);
+    Link(name, {same->step, same->path});
+    options_.warn(StrCat(path, " was a copy of ", same->path, ", and is a link to it again"));
+  }
+}
+
 std::optional<Checkpoint> CheckpointStore::FindNewest(const Warn& warn) const {
   std::string damaged;
   for (const Candidate& candidate : Candidates()) {

@@ -129,6 +129,10 @@ class CheckpointStore {
   // Removes what a crash left behind. Save also does that.
   void CleanUp();
 
+  // Makes `latest` and `best` links again, with a warning, where a copy of the folder made folders
+  // of them. InputError if such a folder is none of the checkpoints.
+  void RestoreLinks();
+
  private:
   struct Candidate;
   std::vector<Candidate> Candidates() const;

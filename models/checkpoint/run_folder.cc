@@ -46,7 +46,14 @@ void CheckParts(const RunConfig& before, const RunConfig& now, const std::string
 // A checkpoint, a run folder, or a link to a checkpoint.
 HeldCheckpoint Locate(const std::string& path) {
   const std::string latest = JoinPath(path, "latest");
-  return HeldCheckpoint(PathExists(latest) ? latest : path);
+  if (IsDirectory(latest)) return HeldCheckpoint(latest);
+  const auto checkpoints = CheckpointStore(path).List();
+  if (!checkpoints.empty()) return HeldCheckpoint(checkpoints[0].path);
+  if (PathExists(JoinPath(path, "config.toml"))) {
+    throw InputError(StrCat("checkpoint.resume=", path,
+                            ": this is the folder of a run, and no checkpoint is left in it"));
+  }
+  return HeldCheckpoint(path);
 }
 
 [[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
@@ -177,6 +184,12 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn) {
   // A process that is ending may need a moment.
   constexpr std::chrono::seconds kPatience(2);
+  for (const char* file : {"config.json", "model.safetensors", "adapter_config.json"}) {
+    if (!PathExists(JoinPath(out_dir, file))) continue;
+    throw InputError(StrCat("out_dir=", out_dir, " is the folder of a model (it has ", file,
+                            "), beside whose files those of a run would be read by nobody: choose "
+                            "another folder with --out_dir="));
+  }
   MakeDirectories(out_dir);
   const std::string path = JoinPath(out_dir, "run.lock");
   auto lock = std::make_unique<FileLock>(path, ThisProcess(), kPatience);
@@ -195,12 +208,6 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn) {
-  for (const char* file : {"config.json", "model.safetensors", "adapter_config.json"}) {
-    if (!PathExists(JoinPath(config.out_dir, file))) continue;
-    throw InputError(StrCat("out_dir=", config.out_dir, " is the folder of a model (it has ", file,
-                            "), beside whose files those of a run would be read by nobody: choose "
-                            "another folder with --out_dir="));
-  }
   RequireWritableDirectory(config.out_dir);
   CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
   try {
@@ -208,6 +215,7 @@ RunStart PrepareRunFolder(const RunConfig& config,
   } catch (const IoError& e) {  // a process of the run before may still be writing
     warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
+  store.RestoreLinks();
   const std::string& resume = config.checkpoint.resume;
   if (BeginsElsewhere(config)) {
     return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);

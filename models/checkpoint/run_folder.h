@@ -34,8 +34,8 @@ struct RunStart {
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
 // result is destroyed or the process ends. Call it before writing anything there; readers need no
-// lock. InputError, naming the host and process of the holder, if the folder is locked; IoError if
-// it can't be written. If the file system has no locks, `warn` is told and the run goes without.
+// lock. InputError, naming the host and process of the holder, if the folder is locked, and if it
+// is the folder of a model; IoError if it can't be written. If the file system has no locks, `warn` is told and the run goes without.
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn);
 

@@ -12,6 +12,7 @@
 
 #include "core/allocator.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/philox.h"
 #include "core/system/processors.h"
 #include "core/system/shell_word.h"
@@ -58,6 +59,14 @@ std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
 // What the options leave open must be as it was when the checkpoint was trained.
 void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
+  const std::string& out_dir = setup.config.out_dir;
+  const bool own = !setup.start.accepts_differences ||
+                   setup.start.checkpoint->starts_with(JoinPath(out_dir, ""));
+  if (setup.start.step > setup.steps || (setup.start.step == setup.steps && !own)) {
+    throw InputError(StrCat(*setup.start.checkpoint, " is at step ", setup.start.step,
+                            ", and this run ends at step ", setup.steps,
+                            ": nothing is left to train; ask for more with --train.steps=N"));
+  }
   const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
   std::string text;
   const data::Dataset& dataset = setup.dataset;
@@ -80,6 +89,20 @@ void CheckContinues(const RunSetup& setup) {
                             ShellWord(setup.config.out_dir)));
   }
   Warn(text);
+}
+
+// A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
+void CheckOwnFile(const Options& options, const RunConfig& config) {
+  if (options.file().empty() || options.source("out_dir") > OptionSource::kFile) return;
+  const std::string file = options.file(), folder = ParentPath(file);
+  std::error_code missing;
+  if (!PathExists(JoinPath(folder, "checkpoints")) ||
+      std::filesystem::equivalent(folder, config.out_dir, missing)) {
+    return;
+  }
+  throw InputError(StrCat(file, " lies in the folder of a run, and names another: out_dir = ",
+                          Quoted(config.out_dir), "; to go on with the run beside it, add --out_dir=",
+                          ShellWord(folder), ", else --out_dir=", ShellWord(config.out_dir)));
 }
 
 // --eval_only needs weights, and data: those of the run, unless the user names others.
@@ -363,7 +386,7 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  if (mode.evaluates) CheckEvaluation(options, config);
+  mode.evaluates ? CheckEvaluation(options, config) : CheckOwnFile(options, config);
   if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);

@@ -163,7 +163,7 @@ int TrainingLoop::TrainSteps() {
   const InterruptGuard interrupt;
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
-  if (unfinished_) DoWhatIsDue(*unfinished_);
+  if (unfinished_) rest_ = DoWhatIsDue(*unfinished_);
   while (interrupt_ == 0 && trainer_.step() < setup_.steps) {
     // A step after which nothing was due is logged once the next one is under way.
     if (std::optional<StepMetrics> before = TrainStep()) {
@@ -184,15 +184,15 @@ int TrainingLoop::TrainSteps() {
         log_->Flush();
       });
     }
-    DoWhatIsDue(m);
+    rest_ = DoWhatIsDue(m);
   }
   bool complete = false;
-  if (trainer_.step() == setup_.steps) {
+  if (!interrupted()) {
     ranks_.OnMain("writing the model for Hugging Face",
                   [&] { complete = checkpoints_.Conclude(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
-  return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
+  return interrupted() ? 128 + interrupt_ : 0;
 }
 
 int TrainingLoop::EvaluateOnly() {
@@ -219,7 +219,8 @@ void TrainingLoop::Begin() {
 
 // After a step, whose metrics `m` are not logged yet: an evaluation, a sample, a checkpoint. A
 // signal leaves the first two out, or ends them; the run then begins with them when it goes on.
-void TrainingLoop::DoWhatIsDue(StepMetrics m) {
+// Returns whether there is such a rest.
+bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   const bool last = m.step == setup_.steps;
   const bool evaluate = last || Every(config_.train.eval_every, m.step);
   const bool sample =
@@ -240,14 +241,14 @@ void TrainingLoop::DoWhatIsDue(StepMetrics m) {
   if (evaluate && !last && !stop) {
     ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
   }
+  return unfinished;
 }
 
 // Only on the main rank.
 void TrainingLoop::End(double seconds, bool complete) {
   FinishTrace();
-  const bool interrupted = trainer_.step() < setup_.steps;
-  const bool reported = log_->Finish(interrupted);
-  if (interrupted) {
+  const bool reported = log_->Finish(interrupted());
+  if (interrupted()) {
     progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
     return;
   }

@@ -37,11 +37,12 @@ class TrainingLoop {
 
  private:
   ReportInput MakeReportInput() const;
+  bool interrupted() const { return trainer_.step() < setup_.steps || rest_; }
   int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
   void Add(StepMetrics& m);
-  void DoWhatIsDue(StepMetrics m);
+  bool DoWhatIsDue(StepMetrics m);
   void Evaluate(StepMetrics* m);
   void Sample();
   void Save(const SaveOptions& options, const std::string& unfinished_metrics = "");
@@ -82,6 +83,7 @@ class TrainingLoop {
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
+  bool rest_ = false;  // of what is due after the newest step, which a signal left out
 };
 
 }  // namespace lockstep::models

@@ -187,6 +187,94 @@ TEST_F(ContinuedRun, AFolderOfAModelIsNoRunFolder) {
   const Result run = Run({"--train.steps=2", "--init_from=" + model, "--out_dir=" + model});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_THAT(run.err, AllOf(HasSubstr("is the folder of a model"), HasSubstr("--out_dir=")));
+  EXPECT_FALSE(PathExists(model + "/run.lock"));
+}
+
+TEST_F(ContinuedRun, ACopyWithFoldersForLinksGoesOn) {
+  namespace fs = std::filesystem;
+  const Arguments command = {"--train.steps=4", "--out_dir=" + out_};
+  const std::string steps = out_ + "/checkpoints/step-0000000", latest = out_ + "/latest";
+  ASSERT_EQ(Run(command).exit_code, 0);
+  RemoveTree(out_ + "/DONE");
+  RemoveTree(steps + "4");
+  RemoveTree(latest);
+  fs::copy(steps + "2", latest, fs::copy_options::recursive);
+  Result run = Run(command);
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err, HasSubstr(latest + " was a copy of"));
+  EXPECT_EQ(fs::read_symlink(latest).filename(), "step-00000004");
+  // One that is no checkpoint of the run is left alone.
+  RemoveTree(out_ + "/DONE");
+  RemoveTree(latest);
+  fs::copy(steps + "2", latest, fs::copy_options::recursive);
+  RemoveTree(steps + "2");
+  run = Run(command);
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr(latest + " is a folder, where a run has a link"));
+  EXPECT_TRUE(PathExists(latest + "/DONE"));
+}
+
+TEST_F(ContinuedRun, TheFileOfACopyNamesTheOriginal) {
+  namespace fs = std::filesystem;
+  const std::string one = out_ + "/one", two = out_ + "/two";
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + one}).exit_code, 0);
+  fs::copy(one, two, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const Result run = RunProgram({"models/train_gpt", two + "/config.toml"});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("add --out_dir=" + two), HasSubstr("--out_dir=" + one)));
+}
+
+TEST_F(ContinuedRun, AFolderWithoutItsCheckpointsHasNothingToResume) {
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_ + "/one"}).exit_code, 0);
+  const Arguments from = {"--train.steps=4", "--checkpoint.resume=" + out_ + "/one",
+                          "--out_dir=" + out_ + "/two"};
+  Result run = Run(from);
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("is at step 4"), HasSubstr("--train.steps=N")));
+  RemoveTree(out_ + "/one/checkpoints");
+  run = Run(from);
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr("no checkpoint is left in it"));
+}
+
+TEST_F(ContinuedRun, WhatItWritesIsNotItsText) {
+  const std::string data = out_ + "/data", out = data + "/run";
+  MakeDirectories(data);
+  WriteFileAtomically(data + "/text.txt", ReadFile(Path("other.txt")));
+  const Arguments command = {"--train.steps=4", "--data.path=" + data, "--out_dir=" + out};
+  ASSERT_EQ(Run(command).exit_code, 0);
+  RemoveTree(out + "/DONE");
+  RemoveTree(out + "/checkpoints/step-00000004");
+  const Result run = Run(command);
+  EXPECT_EQ(run.exit_code, 0) << run;
+}
+
+TEST_F(ContinuedRun, ASignalInTheLastEvaluationLeavesARest) {
+  const std::string text = out_ + ".txt";
+  std::string letters(size_t{6} << 20, 'a');
+  for (size_t i = 0; i < letters.size(); i += 3) letters[i] = 'b';
+  WriteFileAtomically(text, letters);
+  const Arguments command =
+      Command({"--train.steps=2", "--train.eval_every=0", "--train.log_every=1",
+               "--data.path=" + text, "--data.val_fraction=0.9", "--train.eval_batches=10000000",
+               "--out_dir=" + out_});
+  Subprocess program(command);
+  program.WaitForOutput("step 2");
+  program.Signal(SIGINT);
+  const Result run = program.Wait();
+  EXPECT_EQ(run.exit_code, 128 + SIGINT) << run;
+  EXPECT_THAT(run.out, HasSubstr("To continue, run the same command again"));
+  EXPECT_FALSE(PathExists(out_ + "/DONE"));
+}
+
+TEST_F(ContinuedRun, ValidationFilesAloneAreNotTrainedOn) {
+  const std::string tokens = out_ + "/tokens";
+  MakeDirectories(tokens);
+  data::WriteTokenFile(tokens + "/val.bin", data::TokenFormat::kNanoGpt,
+                       std::vector<int32_t>(1000, 1));
+  const Result run = Run({"--train.steps=2", "--data.path=" + tokens, "--out_dir=" + out_ + "/a"});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr("there is none to train on"));
 }
 
 TEST_F(ContinuedRun, ACheckpointOfAnotherRunIsRefused) {

@@ -32,8 +32,6 @@ def op_library(name, ops = [], deps = []):
     common = [
         "//core",
         "//kernels:common",
-        "@dnnl",
-        "@eigen",
     ] + ["//kernels:" + op for op in ops] + deps
     headers = native.glob([name + "/*.h", name + "/*.cuh"], allow_empty = True)
     cuda_sources = native.glob([name + "/*.cu"], allow_empty = True)
