@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <system_error>
 #include <thread>
 
@@ -290,6 +291,12 @@ void MakeDirectories(const std::string& path) {
   if (result < 0) {
     const int error = errno;
     if (error == EEXIST && IsDirectory(path)) return;  // another process was quicker
+    std::error_code no_link;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, no_link);
+    if (error == EEXIST && !no_link && !std::filesystem::exists(path, no_link)) {
+      throw IoError(StrCat("cannot create the folder ", path, ": it is a link to ", target.string(),
+                           ", which is not there. Make that folder, or remove the link."));
+    }
     ThrowIoError("create the folder", path, error == EEXIST ? ENOTDIR : error);
   }
   SyncDirectory(parent);

@@ -72,11 +72,18 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
 }
 
 void CheckOffload(const Options& options, const RunSetup& setup) {
-  if (!setup.offload.any() || !setup.device.is_cpu()) return;
-  options.Fail(
-      {"train.offload"},
-      StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
-             "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  if (setup.offload.any() && setup.device.is_cpu()) {
+    options.Fail(
+        {"train.offload"},
+        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  }
+  if (setup.offload.weights && setup.model.lora.quantizes()) {
+    options.Fail({"train.offload", "lora.base"},
+                 StrCat(options.Describe("train.offload"), " keeps weights on the host, and ",
+                        options.Describe("lora.base"), " in 4 bits on the GPU: use one of them; ",
+                        "activations and optimizer can be offloaded beside either"));
+  }
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {

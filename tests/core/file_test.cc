@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/io/fault.h"
@@ -145,6 +146,9 @@ TEST_F(FileTest, ErrorsNameOperationPathReasonAndFix) {
   EXPECT_THAT(IoErrorOf([&] { FileWriter file(Path("plain/below")); }), HasSubstr("ENOTDIR"));
   EXPECT_THAT(IoErrorOf([&] { MakeDirectories(Path("plain/below/deep")); }), HasSubstr("ENOTDIR"));
   EXPECT_THAT(IoErrorOf([&] { MakeDirectories(Path("plain")); }), HasSubstr("ENOTDIR"));
+  std::filesystem::create_symlink("absent", Path("dangling"));
+  EXPECT_THAT(IoErrorOf([&] { MakeDirectories(Path("dangling/below")); }),
+              HasSubstr("it is a link to absent, which is not there"));
   EXPECT_THAT(IoErrorOf([&] { FileWriter file(Path("no/such/folder")); }), HasSubstr("ENOENT"));
   With("eacces@1", [&] {
     EXPECT_THAT(IoErrorOf([&] { RequireWritableDirectory(folder_); }), HasSubstr("permissions"));

@@ -256,6 +256,17 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
                                      "workspace [0-9.]+ MiB\n"));
 }
 
+TEST_F(TrainGptRunOptions, WeightsOfFourBitsAreNotOffloaded) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  const Result run = RunProgram(
+      {"models/train_gpt", cuda::kSimulated ? "--device=sim" : "--device=cuda",
+       "--init_from=" + Train({}).folder + "/latest", "--lora.rank=2", "--lora.base=nf4",
+       "--train.offload=weights", "--out_dir=" + Path("four_bits")});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, testing::AllOf(HasSubstr("train.offload = \"weights\""),
+                                      HasSubstr("lora.base = \"nf4\""), HasSubstr("use one")));
+}
+
 TEST_F(TrainGptRunOptions, OffloadLowersAGpusMemory) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   // Without graphs, whose memory is counted in pieces larger than this model.

@@ -185,6 +185,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
     using enum dist::PipelineKind;
     const bool later = plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV;
     if (later && !plan.is_sharded()) plan.offload.weights = false;
+    if (task.model.lora.quantizes()) plan.offload.weights = false;
   }
   return plan;
 }
@@ -197,7 +198,6 @@ Task DrawGpuTask(int number) {
   Draw draw(at < std::size(kFirst) ? kFirst[at] : static_cast<uint32_t>(number));
   Task task = DrawTask(draw);
   task.steps = 2;
-  task.model.lora.base = "model";  // 4 bits are the CPU's rounds' here
   task.model.vocab_size = 29;
   task.micro_batches = 4;
   task.model.n_embd = 16;
