@@ -62,6 +62,24 @@ TEST_F(SimulatedGpu, IsFoundBesideTheProgramOrWhereTheEnvironmentSays) {
   EXPECT_TRUE(Weights("elsewhere") == Weights("beside"));
 }
 
+// A driver that does not start is not "no GPU".
+TEST_F(SimulatedGpu, ErrorsOfTheDriversStartAreNamed) {
+  const std::pair<const char*, const char*> kErrors[] = {
+      {"35", "cudaErrorInsufficientDriver"}, {"802", "nvidia-fabricmanager"},
+      {"803", "restart the machine"}, {"999", "cudaErrorUnknown"}};
+  for (const auto& [number, text] : kErrors) {
+    const Result run = RunProgram({kProgram, "--device=sim", "--out_dir=" + Path("none")},
+                                  {{"CUDASIM_STARTUP_ERROR", number}});
+    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_THAT(run.err, HasSubstr("CUDA does not start: "));
+    EXPECT_THAT(run.err, HasSubstr(text));
+  }
+  const Result none = RunProgram({kProgram, "--device=sim", "--out_dir=" + Path("none")},
+                                 {{"CUDASIM_STARTUP_ERROR", "100"}});
+  EXPECT_EQ(none.exit_code, 2) << none;
+  EXPECT_THAT(none.err, HasSubstr("CUDA finds no GPU here"));
+}
+
 TEST_F(SimulatedGpu, SaysWhatToBuildWhereThereIsNoLibrary) {
   std::filesystem::copy_file(kProgram, Path("program"));
   for (const std::string& library : {std::string(), Path("none.so")}) {

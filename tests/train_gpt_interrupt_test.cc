@@ -160,8 +160,9 @@ TEST_F(Interrupt, Evaluations) {
     const Arguments command = Command("disturbed", more);
     for (const int64_t step : {0, 1, 2}) {
       const Result r = SignalInEvaluation(step, command, Path("disturbed"));
-      // The last step is made, and saved.
-      EXPECT_EQ(r.exit_code, step == 2 ? 0 : 128 + SIGTERM) << r;
+      EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r;
+      EXPECT_THAT(r.out, HasSubstr("To continue, run the same command again"));
+      EXPECT_FALSE(PathExists(Path("disturbed") + "/DONE"));
       EXPECT_THAT(r.err,
                   HasSubstr("a signal ended the evaluation after step " + std::to_string(step)))
           << r;

@@ -2,11 +2,13 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -77,10 +79,18 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// The largest power of two up to 16 that divides the address.
+// The largest power of two that divides the address, up to what cuBLASLt assumes by default.
 uint32_t AlignmentOf(const void* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p) | 16;
+  constexpr uintptr_t kMost = 256;
+  const auto address = reinterpret_cast<uintptr_t>(p) | kMost;
   return static_cast<uint32_t>(address & (~address + 1));
+}
+
+// An address of exactly that alignment, which is never read.
+template <class T>
+T* LikeAligned(T* p) {
+  if (p == nullptr) return p;
+  return reinterpret_cast<T*>((uintptr_t{1} << 32) | AlignmentOf(p));
 }
 
 template <class V>
@@ -244,7 +254,11 @@ std::string Describe(const BlasLtMatmul& p) {
 
 Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
   Plan plan;
-  plan.desc = MakeDesc(p);
+  // The heuristic sees of addresses what the plan's key has of them.
+  BlasLtMatmul as_in_key = p;
+  as_in_key.bias = LikeAligned(p.bias);
+  as_in_key.aux = LikeAligned(p.aux);
+  plan.desc = MakeDesc(as_in_key);
   plan.a = MakeLayout(p.dtype, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
                       p.stride_a, p);
   plan.b = MakeLayout(p.dtype, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
@@ -267,12 +281,11 @@ Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
 }
 
 // What a plan depends on; of the addresses, only their presence and alignment.
-using Key = std::array<int64_t, 23>;
+using Key = std::array<int64_t, 22>;
 
-Key KeyOf(Device device, const BlasLtMatmul& p) {
+Key KeyOf(const BlasLtMatmul& p) {
   const auto address = [](const void* x) { return x == nullptr ? 0 : int64_t{AlignmentOf(x)}; };
-  return {device.index,
-          allow_tf32 && !p.full_f32,
+  return {allow_tf32 && !p.full_f32,
           p.transpose_a,
           p.transpose_b,
           p.m,
@@ -296,39 +309,69 @@ Key KeyOf(Device device, const BlasLtMatmul& p) {
           address(p.aux)};
 }
 
-// The plans of this process. A plan's descriptor holds the addresses of the current call, so the
-// lock is held until the product is submitted.
+// A device's plans: the least recently used makes room. A plan's descriptor holds the addresses of
+// the current call, so the lock is held until the product is submitted.
 struct Plans {
+  struct Used {
+    Plan plan;
+    uint64_t last_use = 0;
+  };
   std::mutex mutex;
-  std::map<Key, Plan> map;
+  std::map<Key, Used> map;
+  uint64_t uses = 0;
+
+  // The plan for the key, if there is one.
+  Plan* Find(const Key& key) {
+    const auto at = map.find(key);
+    if (at == map.end()) return nullptr;
+    at->second.last_use = ++uses;
+    return &at->second.plan;
+  }
+  Plan* Add(const Key& key, Plan plan) {
+    if (map.size() == kMostBlasLtPlans) {
+      map.erase(std::ranges::min_element(
+          map, {}, [](const auto& entry) { return entry.second.last_use; }));
+    }
+    return &map.emplace(key, Used{std::move(plan), ++uses}).first->second.plan;
+  }
 };
 
-Plans& AllPlans() {
-  static Plans* const plans = new Plans();  // lives as long as CUDA does
-  return *plans;
+Plans& PlansOf(Device device) {
+  constexpr int kMostDevices = 64;
+  static Plans* const plans = new Plans[kMostDevices];  // live as long as CUDA does
+  LS_INVARIANT(device.index < kMostDevices, device);
+  return plans[device.index];
 }
 
 }  // namespace
 
 void AllowTf32(bool allow) { allow_tf32 = allow; }
 
-bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
-  const cublasLtHandle_t handle = BlasLtHandle(stream.device);
-  Plans& plans = AllPlans();
+size_t NumBlasLtPlans(Device device) {
+  Plans& plans = PlansOf(device);
   const std::scoped_lock lock(plans.mutex);
-  const Key key = KeyOf(stream.device, args);
-  auto at = plans.map.find(key);
-  if (at == plans.map.end()) {
-    at = plans.map.emplace(key, MakePlan(handle, args)).first;
-    const Plan& made = at->second;
-    if (made.possible) {
-      NoteKernelChoice("matmul", {key.begin(), key.end()}, [&] {
+  return plans.map.size();
+}
+
+bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
+  SetDevice(stream.device);
+  const cublasLtHandle_t handle = BlasLtHandle(stream.device);
+  Plans& plans = PlansOf(stream.device);
+  const std::scoped_lock lock(plans.mutex);
+  const Key key = KeyOf(args);
+  const Plan* found = plans.Find(key);
+  if (found == nullptr) {
+    found = plans.Add(key, MakePlan(handle, args));
+    if (found->possible) {
+      std::vector<int64_t> of_device(key.begin(), key.end());
+      of_device.push_back(stream.device.index);
+      NoteKernelChoice("matmul", std::move(of_device), [&] {
         return KernelChoice{.problem = Describe(args),
-                            .kernel = Describe(made.algorithm, made.workspace, made.waves)};
+                            .kernel = Describe(found->algorithm, found->workspace, found->waves)};
       });
     }
   }
-  const Plan& plan = at->second;
+  const Plan& plan = *found;
   if (!plan.possible) return false;
   SetPointers(plan.desc, args);
   const StreamGuard guard(stream);  // the workspace belongs to this stream

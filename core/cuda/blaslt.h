@@ -45,8 +45,13 @@ void AllowTf32(bool allow);
 // Submits the product and returns true. Returns false, having done nothing, if cuBLASLt has no
 // algorithm for it (odd strides of 16-bit matrices, alignments of the epilogue). The algorithm is
 // the first that cuBLASLt's heuristic proposes for these shapes, strides, dtypes and alignments
-// among those that add partial sums in a fixed order. The heuristic is asked once per device and
-// process, and nothing is timed, so equal calls give equal bits.
+// among those that add partial sums in a fixed order. Nothing is timed, so equal calls give equal
+// bits.
 bool RunBlasLt(Stream stream, const BlasLtMatmul& args);
+
+// A device keeps the plans of so many kinds of products, which are those used last; and the number
+// that it has now.
+inline constexpr size_t kMostBlasLtPlans = 1024;
+size_t NumBlasLtPlans(Device device);
 
 }  // namespace lockstep::cuda

@@ -4,6 +4,7 @@
 
 #include "core/cuda/error.h"
 #include "core/cuda/simulated_gpu.h"
+#include "core/io/file.h"
 
 namespace lockstep::cuda {
 
@@ -32,15 +33,23 @@ namespace {
                           "one, or use --device=cuda"));
 }
 
+// Without one, CUDA says that it is too old.
+bool HasDriver() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) == cudaSuccess && version != 0) return true;
+  cudaGetLastError();
+  return PathExists("/dev/nvidiactl") || PathExists("/dev/nvidia0");
+}
+
 }  // namespace
 
 int DeviceCount() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  cudaGetLastError();
+  if (error == cudaErrorNoDevice || (error == cudaErrorInsufficientDriver && !HasDriver())) return 0;
+  ThrowCudaError(error, "CUDA does not start");
 }
 
 Device ParseDevice(const std::string& text) {

@@ -9,6 +9,12 @@ namespace {
 // What to do about the error; empty if there is no advice.
 const char* Advice(cudaError_t code) {
   switch (code) {
+    case cudaErrorSystemNotReady:
+      return "; the GPUs' fabric manager does not run, or not yet: see systemctl status "
+             "nvidia-fabricmanager";
+    case cudaErrorSystemDriverMismatch:
+      return "; the driver's kernel module and its library are of different versions, as after an "
+             "update: load the module again, or restart the machine";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "; check with nvidia-smi that there is an NVIDIA GPU with a driver for this CUDA "

@@ -75,16 +75,22 @@ class PendingCopies {
  public:
   // Returns a block that may be filled; waits while too much is pending.
   std::shared_ptr<void> Take(int64_t bytes, Device device) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     while (!pending_.empty()) {
-      Copy& oldest = pending_.front();
       if (pending_bytes_ + bytes > kMaxPending) {
+        // Other threads, which may use other devices, do not wait for this copy.
+        const Copy oldest = std::move(pending_.front());
+        pending_.pop_front();
+        pending_bytes_ -= oldest.bytes;
+        lock.unlock();
         oldest.done->Synchronize();
-      } else if (!oldest.done->Query()) {
+        lock.lock();
+      } else if (pending_.front().done->Query()) {
+        pending_bytes_ -= pending_.front().bytes;
+        pending_.pop_front();
+      } else {
         break;
       }
-      pending_bytes_ -= oldest.bytes;
-      pending_.pop_front();
     }
     return AllocatePinned(bytes, device);
   }

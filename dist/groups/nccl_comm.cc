@@ -151,14 +151,21 @@ NcclComm::~NcclComm() {
 }
 
 void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_point deadline) {
+  // From 2.23.4 on each call hands its work to a thread of NCCL's: waiting for that takes
+  // microseconds, of which sleeping would make many.
+  const Clock::time_point soon = Clock::now() + std::chrono::microseconds(300);
   auto pause = std::chrono::microseconds(10);
   while (result == ncclInProgress && comm_ != nullptr) {
     if (aborting_ || (state_ && state_->Get())) {
       throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
     }
     if (Clock::now() > deadline) throw NcclTimeout(what);
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(5000));
+    if (Clock::now() < soon) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::microseconds(5000));
+    }
     const ncclResult_t asked = Nccl().CommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
   }

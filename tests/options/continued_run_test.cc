@@ -249,24 +249,6 @@ TEST_F(ContinuedRun, WhatItWritesIsNotItsText) {
   EXPECT_EQ(run.exit_code, 0) << run;
 }
 
-TEST_F(ContinuedRun, ASignalInTheLastEvaluationLeavesARest) {
-  const std::string text = out_ + ".txt";
-  std::string letters(size_t{6} << 20, 'a');
-  for (size_t i = 0; i < letters.size(); i += 3) letters[i] = 'b';
-  WriteFileAtomically(text, letters);
-  const Arguments command =
-      Command({"--train.steps=2", "--train.eval_every=0", "--train.log_every=1",
-               "--data.path=" + text, "--data.val_fraction=0.9", "--train.eval_batches=10000000",
-               "--out_dir=" + out_});
-  Subprocess program(command);
-  program.WaitForOutput("step 2");
-  program.Signal(SIGINT);
-  const Result run = program.Wait();
-  EXPECT_EQ(run.exit_code, 128 + SIGINT) << run;
-  EXPECT_THAT(run.out, HasSubstr("To continue, run the same command again"));
-  EXPECT_FALSE(PathExists(out_ + "/DONE"));
-}
-
 TEST_F(ContinuedRun, ValidationFilesAloneAreNotTrainedOn) {
   const std::string tokens = out_ + "/tokens";
   MakeDirectories(tokens);

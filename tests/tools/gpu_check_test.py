@@ -388,6 +388,7 @@ class GpuCheckTest(unittest.TestCase):
         part = self.part("speed/b16")
         self.assertEqual((part["state"], part["text"]),
                          ("failed", "attention_forward of B16 used plain, not flash: heads of 65"))
+        self.assertGreater(part["values"]["tokens_per_second"], 0)
         self.assertIn("speed-b16/run-1/kernels.json", self.archived())
         choice.update(kernel="flash_mma", why_slow="")
         self.program("train_gpt", TRAIN + f"echo '{json.dumps(told)}' >$out/kernels.json")

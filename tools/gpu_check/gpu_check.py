@@ -133,7 +133,7 @@ def play(name, one, runner, record, patience):
     begin = time.monotonic()
     # A slice that was stopped before gets more time.
     runner.clock.limit = begin + (60 + 3 * one.expected(runner.simulated)) * patience * tries
-    runner.kept = {}
+    runner.kept, runner.figures = {}, {}
     log = ""
     try:
         values, text = one.run(runner)
@@ -149,6 +149,8 @@ def play(name, one, runner, record, patience):
     except Exception:
         log = traceback.format_exc()
         done = {"state": "failed", "text": log.splitlines()[-1], "fix": FIXES[part_of(name)]}
+    if done["state"] in ("failed", "unfinished") and runner.figures:
+        done["values"] = runner.figures  # what was measured before
     done["seconds"] = round(time.monotonic() - begin, 1)
     done["on"] = runner.machine["name"]
     if log:

@@ -61,7 +61,7 @@ def smoke(runner):
     told = losses(out)
     if not all(math.isfinite(x) for x in told):
         raise Failed(f"the losses are {told}")
-    figures = figures_of(shape, out)
+    figures = runner.figures = figures_of(shape, out)
     return (dict(figures, first_loss=told[0], last_loss=told[-1], **kernels_of(runner, out)),
             f"{figures['tokens_per_second']:,.0f} tok/s, loss {told[0]:.2f} to {told[-1]:.2f}")
 
@@ -71,7 +71,7 @@ def speed(runner, batch, precision="bf16", more=(), environment=None):
     shape = TINY if runner.simulated else GPT2._replace(batch=batch)
     environment = dict(runner.environment, **(environment or {}))
     out = runner.train(shape, precision, *more, environment=environment)
-    figures = figures_of(shape, out)
+    figures = runner.figures = figures_of(shape, out)
     text = f"{figures['tokens_per_second']:,.0f}"
     # In f32, Lockstep uses its plain kernels.
     values = kernels_of(runner, out, environment) if precision == "bf16" else {}

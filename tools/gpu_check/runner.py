@@ -165,6 +165,7 @@ class Runner:
         self.folder = scratch  # of the running slice, with which it is removed
         self.environment = environment
         self.clock = clock
+        self.figures = {}  # what the running slice has measured, should it fail later
         self.kept = {}  # the running slice's files for the archive: bytes by name
 
     def keep(self, name, path):

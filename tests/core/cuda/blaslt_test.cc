@@ -1,5 +1,7 @@
 #include "core/cuda/blaslt.h"
 
+#include <thread>
+
 #include "core/cuda/handles.h"
 #include "core/tensor.h"
 #include "tests/core/cuda/support.h"
@@ -29,6 +31,48 @@ TEST_F(BlasLtTest, TheWorkspaceBelongsToTheStreamOfTheProduct) {
     Synchronize(streams[i]);
     EXPECT_EQ(results[i].ToVector<float>(), std::vector<float>(kSize * kSize, kLong));
   }
+}
+
+// [1, k] x [k, 1] of ones.
+void ExpectSumOfOnes(Device device, int64_t k) {
+  const Tensor ones = Tensor::Full({k}, 1, DType::kF32, device);
+  const Tensor sum = Tensor::Zeros({1}, DType::kF32, device);
+  BlasLtMatmul product{.m = 1, .n = 1, .k = k};
+  product.a = product.b = ones.raw_data();
+  product.d = sum.raw_data();
+  product.lda = product.ldd = 1;
+  product.ldb = k;
+  ASSERT_TRUE(RunBlasLt(CurrentStream(device), product));
+  EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{static_cast<float>(k)});
+}
+
+// Its first call of all is a product, on a device that is not the first.
+TEST_F(BlasLtTest, AnyThreadMultipliesOnAnyDevice) {
+  if (DeviceCount() < 2) GTEST_SKIP() << "there is one GPU";
+  const Tensor ones = Tensor::Full({4}, 1, DType::kF32, kSecondGpu);
+  const Tensor sum = Tensor::Zeros({1}, DType::kF32, kSecondGpu);
+  const Stream stream = CurrentStream(kSecondGpu);
+  Synchronize(stream);
+  bool done = false;
+  std::thread([&] {
+    BlasLtMatmul product{.m = 1, .n = 1, .k = 4};
+    product.a = product.b = ones.raw_data();
+    product.d = sum.raw_data();
+    product.lda = product.ldd = 1;
+    product.ldb = 4;
+    done = RunBlasLt(stream, product);
+  }).join();
+  EXPECT_TRUE(done);
+  EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{4});
+}
+
+TEST_F(BlasLtTest, APlanIsNotKeptForEachSizeOfALongLife) {
+  for (size_t k = 1; k <= kMostBlasLtPlans + 100; ++k) {
+    ExpectSumOfOnes(kGpu, static_cast<int64_t>(k));
+    ASSERT_LE(NumBlasLtPlans(kGpu), kMostBlasLtPlans);
+  }
+  EXPECT_EQ(NumBlasLtPlans(kGpu), kMostBlasLtPlans);
+  ExpectSumOfOnes(kGpu, 1);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@
   X(cublasLtMatrixLayoutDestroy)          \
   X(cublasLtMatrixLayoutSetAttribute)     \
   X(cudaDeviceSynchronize)                \
+  X(cudaDriverGetVersion)                 \
   X(cudaEventCreate)                      \
   X(cudaEventCreateWithFlags)             \
   X(cudaEventDestroy)                     \

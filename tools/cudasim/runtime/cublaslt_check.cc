@@ -204,21 +204,10 @@ cublasStatus_t CheckEpilogue(const Problem& problem) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The alignment that elements and leading dimension allow, at most 16 bytes, which a kernel's loads
-// rely on.
-uint32_t LoadAlignment(const Layout& layout, uint32_t promised) {
-  uint32_t alignment = std::min<uint32_t>(16, std::max<uint32_t>(promised, 1));
-  const auto pitch = static_cast<uint64_t>(layout.ld) * SizeOf(layout.type);
-  while (pitch % alignment != 0) alignment /= 2;
-  return std::max<uint32_t>(alignment, static_cast<uint32_t>(SizeOf(layout.type)));
-}
-
-Algorithm MakeAlgorithm(const Problem& problem, const Preference& preference) {
+// Its kernels may rely on all that the preference promises.
+Algorithm MakeAlgorithm(const Preference& preference) {
   Algorithm algorithm;
-  const Layout* const layouts[] = {&problem.a, &problem.b, &problem.c, &problem.d};
-  for (int i = 0; i < 4; ++i) {
-    algorithm.alignment[i] = LoadAlignment(*layouts[i], preference.alignment[i]);
-  }
+  std::ranges::copy(preference.alignment, algorithm.alignment);
   return algorithm;
 }
 
@@ -287,7 +276,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const rt::Preference& wish = rt::Open(preference);
   std::vector<rt::Algorithm> found;
-  rt::Algorithm plain = rt::MakeAlgorithm(problem, wish);
+  rt::Algorithm plain = rt::MakeAlgorithm(wish);
   if (rt::ProfitsFromSplit(problem) &&
       (wish.reduction_mask & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0) {
     rt::Algorithm split = plain;

@@ -161,7 +161,17 @@ void ReadScales(const void* alpha, const void* beta, Call* call) {
   call->reads_c = operands.beta != 0;
 }
 
+// Kernels may not be launched on another device's stream.
+bool IsOfCurrentDevice(cudaStream_t handle) {
+  Lock lock(GetState().mutex);
+  const CUstream_st* const stream = Resolve(lock, handle);
+  return stream != nullptr && stream->device == GetThread().device;
+}
+
 cublasStatus_t Enqueue(const Call& call, cudaStream_t stream) {
+  if (!IsOfCurrentDevice(stream)) {
+    return Refuse(CUBLAS_STATUS_EXECUTION_FAILED, "a stream of a device that is not current");
+  }
   const std::vector<Usage> uses = UsesOf(call);
   const std::string bug = FindBug(uses);
   if (!bug.empty()) {

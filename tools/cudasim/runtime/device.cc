@@ -217,6 +217,9 @@ using cudasim::runtime::Return;
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (count == nullptr) return Return(cudaErrorInvalidValue);
+  if (const int error = cudasim::runtime::GetSettings().startup_error; error != 0) {
+    return Return(static_cast<cudaError_t>(error));
+  }
   *count = static_cast<int>(GetState().devices.size());
   return Return(*count == 0 ? cudaErrorNoDevice : cudaSuccess);
 }

@@ -50,6 +50,7 @@ bool HasProtectionKeys() {
 Settings FromEnvironment() {
   Settings settings;
   settings.devices = static_cast<int>(Number("CUDASIM_DEVICES", settings.devices, 0, 8, false));
+  settings.startup_error = static_cast<int>(Number("CUDASIM_STARTUP_ERROR", 0, 0, 999, false));
   settings.memory = static_cast<size_t>(
       Number("CUDASIM_MEMORY", static_cast<long long>(settings.memory), 1 << 20, 1LL << 42, true));
   settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));

@@ -12,6 +12,8 @@ enum class Leaks { kOff, kWarn, kError };
 struct Settings {
   // CUDASIM_DEVICES: the number of GPUs, 0 to 8.
   int devices = 2;
+  // CUDASIM_STARTUP_ERROR: the number of the error with which CUDA does not start; 0: it does.
+  int startup_error = 0;
   // CUDASIM_MEMORY: bytes of memory per GPU; suffixes K, M, G.
   size_t memory = size_t{8} << 30;
   // CUDASIM_DELAY: milliseconds. A stream's work begins when something waits for it, or after this
