@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/mapped_file.h"
-#include "core/system/shell_word.h"
 #include "data/corpus.h"
 #include "data/dataset_parts.h"
 #include "data/mixture_dataset.h"
@@ -46,15 +45,7 @@ Dataset OpenPath(const DatasetOptions& options) {
   if (IsDirectory(path)) {
     if (const auto manifest = ReadManifest(path)) return FromPrepared(*manifest, options);
     if (const std::string bins = JoinPath(path, "*.bin"); HasMatch(bins)) {
-      const std::vector<std::string> files = ExpandPattern(bins);
-      if (std::ranges::all_of(files, [](const std::string& f) {
-            return SplitOfFileName(f) == Split::kVal;
-          })) {
-        throw InputError(StrCat(path, ": its token files are for validation by their names (",
-                                files[0], "), and there is none to train on; to train on these, ",
-                                "name them: --data.path=", ShellWord(files[0])));
-      }
-      return FromTokenFiles(files, options);
+      return FromTokenFiles(ExpandPattern(bins), options);
     }
   }
   if (!IsPlainText(path)) return FromDocuments(options);

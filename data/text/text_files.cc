@@ -17,14 +17,21 @@
 namespace lockstep::data {
 namespace {
 
+// What a training run writes into its folder, of which some is text by its name.
+constexpr std::string_view kOfARun[] = {"checkpoints",   "latest",        "best",
+                                        "model",         "flight",        "metrics.jsonl",
+                                        "samples.jsonl", "kernels.json", "trace.json"};
+
 // Collects the text files below folders, each of which is read once, by whatever links.
 class FolderReader {
  public:
   // `is_prepared`: `prepare` made the folder, among its sources.
   void Read(const std::string& folder, bool is_prepared) {
     seen_.insert(std::filesystem::canonical(folder));
+    const bool has_run = PathExists(JoinPath(folder, "run.lock"));
     for (const std::string& name : ListDirectory(folder)) {
       if (name.starts_with('.')) continue;
+      if (has_run && std::ranges::find(kOfARun, name) != std::end(kOfARun)) continue;
       if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
       const std::string path = JoinPath(folder, name);
       if (!IsDirectory(path)) {
@@ -58,10 +65,8 @@ class FolderReader {
   }
 
   void Enter(const std::string& folder) {
-    // What prepare or a training run has made is no source.
-    if (!HasManifest(folder) && !PathExists(JoinPath(folder, "run.lock"))) {
-      Read(folder, /*is_prepared=*/false);
-    }
+    // What prepare has made is no source.
+    if (!HasManifest(folder)) Read(folder, /*is_prepared=*/false);
   }
 
   std::set<std::filesystem::path> seen_;

@@ -132,9 +132,10 @@ void Check(const GemmArgs& g) {
   LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
 }
 
-// Whether A is packed, rather than multiplied where it lies (but for a few leading dimensions).
-bool PacksA(bool transpose_a, int64_t k, int64_t element, bool by_onednn) {
-  return by_onednn ? transpose_a || k > kMultiplyDepth : element == 2;
+// Whether A is packed, rather than multiplied where it lies.
+bool PacksA(bool transpose_a, int64_t lda, int64_t k, int64_t element, bool by_onednn) {
+  if (by_onednn) return transpose_a || k > kMultiplyDepth;
+  return element == 2 || !IsMultipliedInPlace(transpose_a, lda, element);
 }
 
 // Whether neighbouring tiles share rows of A rather than columns of B: where A is packed, and
@@ -150,18 +151,19 @@ bool ColumnsFirst(bool pack_a, bool transpose_a, int64_t bytes_of_b) {
 // constant. Constants were fitted to measurements; they are integers, so that every build makes the
 // same choice.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                  int64_t k, int64_t batch, int64_t element, bool by_onednn,
-                                  int threads) {
+                                  int64_t k, int64_t lda, int64_t batch, int64_t element,
+                                  bool by_onednn, int threads) {
   constexpr int64_t kTileM[] = {24, 48, 96, 144, 192, 288, 384, 576};
   constexpr int64_t kTileN[] = {96, 192, 288, 384, 480, 768, 960, 4096};
   constexpr int64_t kNearElements = 128 << 10;
   const int64_t depth = std::min(k, by_onednn ? kMultiplyDepth : kChunk);
   const int64_t kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
-  const bool pack_a = PacksA(transpose_a, k, element, by_onednn);
+  const bool pack_a = PacksA(transpose_a, lda, k, element, by_onednn);
   // The gradient of a weight by oneDNN: its products take so little time that whole rows, which
   // need no copy, are worth tiles of any width.
   const bool prefer_whole_rows = transpose_a && by_onednn;
+  const bool short_blocks = !by_onednn && HasAvx512();  // 8 x 48
   const int64_t copy_cost = !by_onednn ? 0 : prefer_whole_rows ? 48 : 12;
   const bool columns_first = ColumnsFirst(pack_a, transpose_a, n * k * element);
   // Per element: read from beyond all caches, or not.
@@ -177,14 +179,14 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   GemmTile best{m, n};
   int64_t best_time = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
-    const int64_t tm = even(m, try_m, by_onednn ? 24 : 8), rows = divide(m, tm);
+    const int64_t tm = even(m, try_m, short_blocks ? 8 : 24), rows = divide(m, tm);
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, by_onednn ? 48 : 16), columns = divide(n, tn);
       if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
       // Each row of B goes through the registers once per few rows of A, and at least once; the last
       // columns, by fewer vectors at a time.
-      const int64_t ragged = !by_onednn && tn % 48 != 0 ? 16 : 0;
+      const int64_t ragged = short_blocks && tn % 48 != 0 ? 16 : 0;
       int64_t tile = k * (tm + 4) * (divide(tn, 16) * 16 + ragged) + 100'000;
       if (tn < n) tile += copy_cost * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
@@ -214,25 +216,20 @@ namespace {
 // microsecond, as long as a small product.
 GemmTile TileOf(const GemmArgs& g) {
   struct Entry {
-    int64_t m = -1, n = 0, k = 0, batch = 0;
-    bool transpose_a = false, transpose_b = false;
-    int threads = 0;
+    std::array<int64_t, 10> shape{-1};
     GemmTile tile{};
   };
   static thread_local std::array<Entry, 64> entries;
-  const uint64_t key =
-      ((static_cast<uint64_t>(g.m) * 0x10001 + static_cast<uint64_t>(g.n)) * 0x10001 +
-       static_cast<uint64_t>(g.k)) *
-          4 +
-      (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
+  const bool by_onednn = IsByOneDnn(g.dtype, g.bf16);
+  const std::array<int64_t, 10> shape = {
+      g.m, g.n, g.k, g.lda, g.batch, g.transpose_a, g.transpose_b, SizeOf(g.dtype), by_onednn,
+      NumThreads()};
+  uint64_t key = 0;
+  for (const int64_t x : shape) key = key * 0x10001 + static_cast<uint64_t>(x);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
-  const int threads = NumThreads();
-  if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
-      e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b || e.threads != threads) {
-    const GemmTile tile =
-        internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch,
-                                 SizeOf(g.dtype), IsByOneDnn(g.dtype, g.bf16), threads);
-    e = {g.m, g.n, g.k, g.batch, g.transpose_a, g.transpose_b, threads, tile};
+  if (e.shape != shape) {
+    e = {shape, internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.lda, g.batch,
+                                         SizeOf(g.dtype), by_onednn, NumThreads())};
   }
   return e.tile;
 }
@@ -257,7 +254,7 @@ void Gemm(std::span<const GemmArgs> products) {
       const GemmTile tile = TileOf(g);
       const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
       const int64_t element = SizeOf(g.dtype);
-      const bool pack_a = PacksA(g.transpose_a, g.k, element, IsByOneDnn(g.dtype, g.bf16));
+      const bool pack_a = PacksA(g.transpose_a, g.lda, g.k, element, IsByOneDnn(g.dtype, g.bf16));
       const bool columns_first = ColumnsFirst(pack_a, g.transpose_a, g.n * g.k * element);
       total += g.batch * rows * columns;
       tiles[i] = {tile, rows, columns, 0, NumberProducts(g.batch), columns_first};

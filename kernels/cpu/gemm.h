@@ -74,7 +74,7 @@ struct GemmTile {
 // The tile for one product of this shape, out of `batch` of them, whose elements have `element`
 // bytes.
 GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                        int64_t batch, int64_t element, bool by_onednn, int threads);
+                        int64_t lda, int64_t batch, int64_t element, bool by_onednn, int threads);
 
 }  // namespace internal
 

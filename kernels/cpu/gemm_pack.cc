@@ -60,10 +60,10 @@ template <class Unit>
   }
 }
 
-// The same for [rows, columns] units.
+// The same for [rows, columns] units. has_more: as many rows after these are wanted next.
 template <class Unit>
 void Transpose(const void* from, int64_t from_stride, int64_t rows, int64_t columns, void* to,
-               int64_t to_stride) {
+               int64_t to_stride, bool has_more) {
   constexpr int64_t kBlock = 8, kFrom = sizeof(Unit), kTo = sizeof(float);
   // Two cache lines of a row are read together, unless what they are written to shares a cache set.
   const int64_t width = (to_stride % 4096 == 0 ? 2 : 4) * kBlock;
@@ -75,7 +75,7 @@ void Transpose(const void* from, int64_t from_stride, int64_t rows, int64_t colu
           const int64_t m = std::min(kBlock, rows - i), n = std::min(kBlock, columns - j);
           const char* x = static_cast<const char*>(from) + i * from_stride + j * kFrom;
           char* y = static_cast<char*>(to) + j * to_stride + i * kTo;
-          if (j % (2 * kBlock) == 0) {  // a line of each of the rows after these
+          if (has_more && j % (2 * kBlock) == 0) {
             for (int64_t r = 0; r < kBlock; ++r) __builtin_prefetch(x + (rows + r) * from_stride);
           }
           if (m == kBlock && n == kBlock) {
@@ -166,37 +166,43 @@ int64_t PackedSizeB(int64_t k, int64_t n, int64_t block) {
   return PackedRows<T>(k) * RoundUp(n, block);
 }
 
+namespace {
+
 template <class From, class To>
-void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to) {
-  if (!a.transposed) {
-    Vectorised([=] {
-      for (int64_t i = 0; i < m; ++i) {
-        const From* in = a.data + i * a.ld;
-        for (int64_t l = 0; l < k; ++l) to[i * k + l] = static_cast<To>(in[l]);
+void CopyRows(const Operand<From>& a, int64_t m, int64_t k, To* to) {
+  Vectorised([=] {
+    for (int64_t i = 0; i < m; ++i) {
+      const From* in = a.data + i * a.ld;
+      for (int64_t l = 0; l < k; ++l) to[i * k + l] = static_cast<To>(in[l]);
+    }
+  });
+}
+
+}  // namespace
+
+void PackPairs(const Operand<BF16>& a, int64_t m, int64_t k, BF16* to) {
+  if (!a.transposed) return CopyRows(a, m, k, to);
+  constexpr int64_t kPairs = 16, kTo = sizeof(BF16);
+  static thread_local Scratch<BF16> scratch;
+  BF16* const pairs = scratch.Get(2 * kPairs * m);
+  for (int64_t l = 0; l + 1 < k; l += 2 * kPairs) {
+    const int64_t n = std::min(kPairs, (k - l) / 2);
+    Vectorised([=, &a] {
+      for (int64_t p = 0; p < n; ++p) {
+        const BF16* row = a.data + (l + 2 * p) * a.ld;
+        Interleave(row, row + a.ld, m, pairs + 2 * p * m);
       }
     });
-  } else if constexpr (kPair<To> == 2) {
-    constexpr int64_t kPairs = 16, kTo = sizeof(To);
-    static thread_local Scratch<To> scratch;
-    To* const pairs = scratch.Get(2 * kPairs * m);
-    for (int64_t l = 0; l + 1 < k; l += 2 * kPairs) {
-      const int64_t n = std::min(kPairs, (k - l) / 2);
-      Vectorised([=, &a] {
-        for (int64_t p = 0; p < n; ++p) {
-          const From* row = a.data + (l + 2 * p) * a.ld;
-          Interleave(row, row + a.ld, m, pairs + 2 * p * m);
-        }
-      });
-      Transpose<float>(pairs, 2 * m * kTo, n, m, to + l, k * kTo);
-    }
-    if (k % 2 == 1) {
-      for (int64_t i = 0; i < m; ++i) to[i * k + k - 1] = *a.At(i, k - 1);
-    }
+    Transpose<float>(pairs, 2 * m * kTo, n, m, to + l, k * kTo, /*has_more=*/false);
+  }
+  if (k % 2 == 1) {
+    for (int64_t i = 0; i < m; ++i) to[i * k + k - 1] = *a.At(i, k - 1);
   }
 }
 
 template <class From, class To>
-void PackStrips(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to) {
+void PackA(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to) {
+  if (!a.transposed) return CopyRows(a, m, k, to);
   const auto pack = [&](auto rows) {
     constexpr int64_t kRows = rows(), kWidth = 8 * kRows, kAhead = 16, kLine = 64 / sizeof(From);
     Vectorised([=] {
@@ -240,7 +246,7 @@ void PackB(const Operand<From>& b, int64_t k, int64_t n, int64_t block, To* to) 
       for (int64_t i = 0; i < columns; i += 16) {
         Transpose<Unit>(b.At(0, j + i), b.ld * int64_t{sizeof(From)},
                         std::min<int64_t>(16, columns - i), k / kPair<To>, to + i * kPair<To>,
-                        4 * block);
+                        4 * block, /*has_more=*/j + i + 16 < n);
       }
       if constexpr (kPair<To> == 2) {
         for (int64_t i = 0; k % 2 == 1 && i < columns; ++i) {
@@ -270,15 +276,10 @@ typename PanelCache<T>::Panel PanelCache<T>::Find(uint64_t product, int64_t inde
 template int64_t PackedSizeB<double>(int64_t, int64_t, int64_t);
 template int64_t PackedSizeB<float>(int64_t, int64_t, int64_t);
 template int64_t PackedSizeB<BF16>(int64_t, int64_t, int64_t);
-template void PackA(const Operand<double>&, int64_t, int64_t, double*);
-template void PackA(const Operand<float>&, int64_t, int64_t, float*);
-template void PackA(const Operand<BF16>&, int64_t, int64_t, float*);
-template void PackA(const Operand<F16>&, int64_t, int64_t, float*);
-template void PackA(const Operand<BF16>&, int64_t, int64_t, BF16*);
-template void PackStrips(const Operand<double>&, int64_t, int64_t, int64_t, double*);
-template void PackStrips(const Operand<float>&, int64_t, int64_t, int64_t, float*);
-template void PackStrips(const Operand<BF16>&, int64_t, int64_t, int64_t, float*);
-template void PackStrips(const Operand<F16>&, int64_t, int64_t, int64_t, float*);
+template void PackA(const Operand<double>&, int64_t, int64_t, int64_t, double*);
+template void PackA(const Operand<float>&, int64_t, int64_t, int64_t, float*);
+template void PackA(const Operand<BF16>&, int64_t, int64_t, int64_t, float*);
+template void PackA(const Operand<F16>&, int64_t, int64_t, int64_t, float*);
 template void PackB(const Operand<double>&, int64_t, int64_t, int64_t, double*);
 template void PackB(const Operand<float>&, int64_t, int64_t, int64_t, float*);
 template void PackB(const Operand<BF16>&, int64_t, int64_t, int64_t, float*);

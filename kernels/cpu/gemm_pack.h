@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/dtype.h"
 #include "kernels/cpu/scratch.h"
 
 namespace lockstep::cpu {
@@ -28,12 +29,12 @@ int64_t PackedSizeB(int64_t k, int64_t n, int64_t block);
 // From what is stored to what is multiplied: double, float, BF16 or F16 as float, or BF16 for
 // oneDNN.
 //
-// A [m, k]: row-major, without gaps. Only for oneDNN may it be transposed.
+// A [m, k]: row-major, without gaps; or, if it is transposed, strips of `strip` rows, 6 or 8, in
+// which the columns follow each other.
 template <class From, class To>
-void PackA(const Operand<From>& a, int64_t m, int64_t k, To* to);
-// A [m, k], transposed: strips of `strip` rows, 6 or 8, in which the columns follow each other.
-template <class From, class To>
-void PackStrips(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to);
+void PackA(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to);
+// A [m, k] for oneDNN: row-major, without gaps.
+void PackPairs(const Operand<BF16>& a, int64_t m, int64_t k, BF16* to);
 // B [k, n]: blocks of `block` columns, a multiple of 16, padded with zeros. In a block the rows
 // follow each other; those of bf16 do so in pairs, whose elements alternate: with PackedColumns(n)
 // of 64, oneDNN's format BA16a64b2a.

@@ -57,8 +57,9 @@ constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // ---- Blocks in registers: the law of kernels/cpu/gemm.h. ----
 
-// What a block brings into the cache for later, a line for each of its steps: eight that are `near`
-// bytes apart, the eight that are `far` bytes after them, and so on.
+// What a block brings into the cache for later, a line in each of its steps: eight that are `near`
+// bytes apart, the eight that are `far` bytes after them, and so on. With `far` of half a line each
+// is asked for twice, which costs less than to count lines.
 struct Prefetch {
   const char* from;
   int64_t near, far;
@@ -167,13 +168,6 @@ void FinishAll(int64_t m, int64_t n, const TileFinish& finish) {
   }
 }
 
-// Whether A is multiplied where it lies: if it is not converted, and its columns, where they are
-// read as rows, are not all in the same sets of a cache.
-template <class T>
-bool MultipliesInPlace(const Operand<T>& a) {
-  return std::is_same_v<T, Acc<T>> && !(a.transposed && a.ld * int64_t{sizeof(T)} % 4096 == 0);
-}
-
 template <class T>
 void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>* c, int64_t ldc,
                     bool accumulate, const TileFinish& finish) {
@@ -188,17 +182,19 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
     const int64_t at = chunk * kChunk, depth = std::min(kChunk, p.k - at);
     const Operand<T> stored = p.a.From(i, at);
     PartOfA<A> a{};
-    if (MultipliesInPlace(p.a)) {
-      a = {reinterpret_cast<const A*>(stored.data), 1, 1, stored.ld};
-      if (!stored.transposed) a = {reinterpret_cast<const A*>(stored.data), stored.ld, stored.ld, 1};
-    } else {
+    bool in_place = false;
+    if constexpr (std::is_same_v<T, A>) {
+      in_place = IsMultipliedInPlace(stored.transposed, stored.ld, sizeof(T));
+      a = {stored.data, 1, 1, stored.ld};
+      if (!stored.transposed) a = {stored.data, stored.ld, stored.ld, 1};
+    }
+    if (!in_place) {
       const auto panel =
           panels_a.Find(p.number, row * chunks + chunk, rows * chunks,
                         CeilDivide(p.tile.m, blocks.rows) * blocks.rows * deepest);
       a = {panel.data, depth, depth, 1};
       if (stored.transposed) a = {panel.data, depth, 1, blocks.rows};
-      if (!panel.packed && stored.transposed) PackStrips(stored, m, depth, blocks.rows, panel.data);
-      if (!panel.packed && !stored.transposed) PackA(stored, m, depth, panel.data);
+      if (!panel.packed) PackA(stored, m, depth, blocks.rows, panel.data);
     }
     const auto b = panels_b.Find(p.number, column * chunks + chunk, columns * chunks,
                                  PackedSizeB<A>(deepest, p.tile.n, blocks.columns));
@@ -387,13 +383,13 @@ void MultiplyByOneDnn(const TiledProduct<BF16>& p, int64_t row, int64_t column, 
     const BF16* a = p.a.At(i, at);
     if (computed > m) {
       BF16* const padded = padded_a.Get(computed * depth);
-      PackA(p.a.From(i, at), m, depth, padded);
+      PackPairs(p.a.From(i, at), m, depth, padded);
       std::fill_n(padded + m * depth, (computed - m) * depth, BF16(0));
       a = padded;
     } else if (p.a.transposed || (p.a.ld != depth && m > 1)) {
       const auto panel =
           panels_a.Find(p.number, row * slices + slice, rows * slices, p.tile.m * deepest);
-      if (!panel.packed) PackA(p.a.From(i, at), m, depth, panel.data);
+      if (!panel.packed) PackPairs(p.a.From(i, at), m, depth, panel.data);
       a = panel.data;
     }
     const auto b = panels_b.Find(p.number, column * slices + slice, columns * slices,

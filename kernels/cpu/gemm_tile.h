@@ -37,6 +37,12 @@ inline bool IsByOneDnn(DType dtype, GemmArgs::BF16Products bf16) {
   return dtype == DType::kBF16 && bf16 == GemmArgs::BF16Products::kByCpu && HasBF16Products();
 }
 
+// Whether A, if it is not converted, is multiplied where it lies: unless its columns, read as rows,
+// are all in the same sets of a cache.
+inline bool IsMultipliedInPlace(bool transposed, int64_t ld, int64_t element) {
+  return !transposed || ld * element % 4096 != 0;
+}
+
 // What follows when the sums of a part of a tile are done: rows [i, i + m) and columns [j, j + n),
 // at most kTilePartColumns.
 inline constexpr int64_t kTilePartColumns = 192;

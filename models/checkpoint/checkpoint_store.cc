@@ -167,7 +167,8 @@ HeldCheckpoint::HeldCheckpoint(const std::string& path) {
 CheckpointStore::CheckpointStore(std::string out_dir, Options options)
     : out_dir_(std::move(out_dir)),
       folder_(JoinPath(out_dir_, "checkpoints")),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      existed_(IsDirectory(out_dir_)) {
   LS_CHECK(options_.keep >= 0, "checkpoint.keep must be 0 (all) or positive, got ", options_.keep);
   if (!options_.warn) {
     options_.warn = [](const std::string& text) { std::cerr << "warning: " << text << std::endl; };
@@ -222,7 +223,11 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
 Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                                  std::optional<double> val_loss, const std::string& measured_on) {
   LS_CHECK(step >= 0, "checkpoint: the step must not be negative, got ", step);
+  if (existed_ && !IsDirectory(out_dir_)) {
+    throw IoError(StrCat("cannot save in ", out_dir_, ", which was moved or removed"));
+  }
   MakeDirectories(folder_);
+  existed_ = true;
   OrWarn(options_.warn, "leftovers of an earlier save are not removed", [&] { CleanUp(); });
   CheckpointManifest manifest;
   manifest.step = step;
@@ -345,21 +350,39 @@ void CheckpointStore::CleanUp() {
 
 void CheckpointStore::RestoreLinks() {
   for (const char* name : {"latest", "best"}) {
-    const std::string path = JoinPath(out_dir_, name), done = JoinPath(path, kManifestName);
+    const std::string path = JoinPath(out_dir_, name);
     if (std::filesystem::is_symlink(path) || !IsDirectory(path)) continue;
-    const std::string text = PathExists(done) ? ReadFile(done) : "";
-    const std::vector<Candidate> all = Candidates();
-    const auto same = std::ranges::find_if(all, [&](const Candidate& c) {
-      return c.readable && ReadFile(JoinPath(c.path, kManifestName)) == text;
-    });
-    if (same == all.end()) {
-      throw InputError(StrCat(path, " is a folder, where a run has a link to one of its ",
-                              "checkpoints, and none of these is equal to it: move it away, or, if ",
-                              "it is a checkpoint to go on from, into ", folder_));
+    // A whole checkpoint: one that is in its place too, or one that was copied alone.
+    Checkpoint kept;
+    std::string place, problem;
+    try {
+      kept = Verify(path);
+      place = PathOf(kStepPrefix, kept.step);
+      const auto done = [](const std::string& p) { return ReadFile(JoinPath(p, kManifestName)); };
+      if (PathExists(place) && done(Verify(place).path) != done(path)) {
+        problem = StrCat("it is not equal to ", place);
+      }
+    } catch (const InputError& e) {
+      problem = e.what();
     }
-    RemoveTree(path);
-    Link(name, {same->step, same->path});
-    options_.warn(StrCat(path, " was a copy of ", same->path, ", and is a link to it again"));
+    if (!problem.empty()) {
+      throw InputError(StrCat(path, " is a folder, where a run has a link to one of its ",
+                              "checkpoints: ", problem, ". Move it away."));
+    }
+    if (!PathExists(place)) {
+      MakeDirectories(folder_);
+      RenameDurably(path, place);
+      options_.warn(StrCat(path, " was a folder, and is ", place, " now"));
+    } else {
+      // Under the new name it is in nobody's way, however much of it a crash leaves.
+      const std::string doomed = PathOf(kPrunePrefix, kept.step);
+      RemoveTree(doomed);
+      RenameDurably(path, doomed);
+      RemoveTree(doomed);
+      options_.warn(StrCat(path, " was a copy of ", place, ", and is a link to it again"));
+    }
+    kept.path = place;
+    OrWarn(options_.warn, StrCat(path, " is not made"), [&] { Link(name, kept); });
   }
 }
 

@@ -130,7 +130,8 @@ class CheckpointStore {
   void CleanUp();
 
   // Makes `latest` and `best` links again, with a warning, where a copy of the folder made folders
-  // of them. InputError if such a folder is none of the checkpoints.
+  // of them: such a folder takes its place among the checkpoints, or is removed if that has an equal
+  // one. InputError, with nothing touched, if it is no whole checkpoint, or differs from that one.
   void RestoreLinks();
 
  private:
@@ -144,6 +145,7 @@ class CheckpointStore {
   std::string out_dir_;
   std::string folder_;  // out_dir/checkpoints
   Options options_;
+  bool existed_;  // out_dir, before
 };
 
 }  // namespace lockstep::models

@@ -47,8 +47,7 @@ void CheckParts(const RunConfig& before, const RunConfig& now, const std::string
 HeldCheckpoint Locate(const std::string& path) {
   const std::string latest = JoinPath(path, "latest");
   if (IsDirectory(latest)) return HeldCheckpoint(latest);
-  const auto checkpoints = CheckpointStore(path).List();
-  if (!checkpoints.empty()) return HeldCheckpoint(checkpoints[0].path);
+  if (const auto newest = CheckpointStore(path).FindNewest()) return HeldCheckpoint(newest->path);
   if (PathExists(JoinPath(path, "config.toml"))) {
     throw InputError(StrCat("checkpoint.resume=", path,
                             ": this is the folder of a run, and no checkpoint is left in it"));
@@ -114,6 +113,7 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                  .step = state.step,
                  .note = StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")"),
                  .accepts_differences = true,
+                 .is_own = LiesIn(config.out_dir, checkpoint.path),
                  .held = held};
   if (!differences.empty())
     start.note += ", with a different configuration:\n" + ToString(differences);

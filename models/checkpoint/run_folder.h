@@ -22,6 +22,7 @@ struct RunStart {
   int64_t step = 0;                         // updates already made
   std::string note{};                       // for the user; may be empty
   bool accepts_differences = false;         // checkpoint.resume names the checkpoint
+  bool is_own = true;                       // the checkpoint lies in the run's folder
   // Where there is no checkpoint: the main rank's init_from, and the folder behind it; may be
   // empty.
   std::string init_from{}, weights{};
@@ -35,7 +36,8 @@ struct RunStart {
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
 // result is destroyed or the process ends. Call it before writing anything there; readers need no
 // lock. InputError, naming the host and process of the holder, if the folder is locked, and if it
-// is the folder of a model; IoError if it can't be written. If the file system has no locks, `warn` is told and the run goes without.
+// is the folder of a model; IoError if it can't be written. If the file system has no locks, `warn`
+// is told and the run goes without.
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn);
 

@@ -119,7 +119,7 @@ bool RunCheckpoints::Conclude() {
   bool in_parts = share_.parts;
   try {
     const auto checkpoints = store_.List();
-    if (checkpoints.empty()) return finished_;  // continued elsewhere, with nothing left to do
+    if (checkpoints.empty()) return finished_;  // somebody removed them
     // A kill may have cut off the save of the process before.
     if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
     // Another number of ranks may have saved it.

@@ -285,13 +285,13 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   RunStart start;
   const std::string text = OnEveryRank([&]() -> std::string {
     OnMain("looking into the run folder", [&] { start = decide(); });
-    return StrCat(start.step, " ", start.accepts_differences, "\n", start.checkpoint.value_or(""),
+    return StrCat(start.step, " ", start.accepts_differences, " ", start.is_own, "\n", start.checkpoint.value_or(""),
                   "\n", start.init_from, "\n", start.weights);
   })[0];
   if (is_main()) return start;
   std::istringstream in(text);
   std::string path;
-  in >> start.step >> start.accepts_differences;
+  in >> start.step >> start.accepts_differences >> start.is_own;
   in.get();
   std::getline(in, path);
   std::getline(in, start.init_from);

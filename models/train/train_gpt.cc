@@ -59,10 +59,8 @@ std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
 // What the options leave open must be as it was when the checkpoint was trained.
 void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
-  const std::string& out_dir = setup.config.out_dir;
-  const bool own = !setup.start.accepts_differences ||
-                   setup.start.checkpoint->starts_with(JoinPath(out_dir, ""));
-  if (setup.start.step > setup.steps || (setup.start.step == setup.steps && !own)) {
+  const bool at_end = setup.start.step == setup.steps;
+  if (setup.start.step > setup.steps || (at_end && !setup.start.is_own)) {
     throw InputError(StrCat(*setup.start.checkpoint, " is at step ", setup.start.step,
                             ", and this run ends at step ", setup.steps,
                             ": nothing is left to train; ask for more with --train.steps=N"));
@@ -93,16 +91,33 @@ void CheckContinues(const RunSetup& setup) {
 
 // A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
 void CheckOwnFile(const Options& options, const RunConfig& config) {
-  if (options.file().empty() || options.source("out_dir") > OptionSource::kFile) return;
   const std::string file = options.file(), folder = ParentPath(file);
+  if (BaseName(file) != "config.toml" || options.source("out_dir") > OptionSource::kFile) return;
   std::error_code missing;
-  if (!PathExists(JoinPath(folder, "checkpoints")) ||
+  if (CheckpointStore(folder).List().empty() ||
       std::filesystem::equivalent(folder, config.out_dir, missing)) {
     return;
   }
   throw InputError(StrCat(file, " lies in the folder of a run, and names another: out_dir = ",
-                          Quoted(config.out_dir), "; to go on with the run beside it, add --out_dir=",
-                          ShellWord(folder), ", else --out_dir=", ShellWord(config.out_dir)));
+                          Quoted(config.out_dir), "; to go on with the run beside it, add ",
+                          "--out_dir=", ShellWord(folder), ", else --out_dir=",
+                          ShellWord(config.out_dir)));
+}
+
+// Whoever trains on a folder of token files has forgotten some if all are for validation.
+void CheckTrainsOn(const RunSetup& setup) {
+  const std::string& path = setup.config.data.path;
+  const auto& files = setup.dataset.files;
+  const bool named_alone = !IsDirectory(path) && !data::IsPattern(path);
+  if (path.empty() || named_alone || !data::HoldsTokenFiles(path)) return;
+  if (data::HoldsPreparedFiles(path)) return;
+  const bool all = std::ranges::all_of(files, [](const data::FileContent& file) {
+    return data::SplitOfFileName(file.path) == data::Split::kVal;
+  });
+  if (!all || files.empty()) return;
+  throw InputError(StrCat(path, ": its token files are for validation by their names (",
+                          files[0].path, "), and there is none to train on; to train on one, ",
+                          "name it alone: --data.path=", ShellWord(files[0].path)));
 }
 
 // --eval_only needs weights, and data: those of the run, unless the user names others.
@@ -303,6 +318,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const std::string& path = config.data.path;
     if (!path.empty() && path != "-") data::ExpandPattern(path);
     if (!only_evaluate) {
+      CheckOwnFile(options, config);
       lock = LockRunFolder(config.out_dir, Warn);
       from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
     }
@@ -335,6 +351,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     if (rendezvous.local_rank > 0) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
+    if (!only_evaluate) CheckTrainsOn(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
     if (ranks.control()) {
       const auto known = read.start_hashes.find(FoldersOfStart(setup));
@@ -386,7 +403,7 @@ int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  mode.evaluates ? CheckEvaluation(options, config) : CheckOwnFile(options, config);
+  if (mode.evaluates) CheckEvaluation(options, config);
   if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);

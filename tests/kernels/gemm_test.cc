@@ -220,6 +220,8 @@ Problem DrawProblem(uint64_t number, int64_t longest, int64_t multiplications) {
   p.batch = any(8) == 0 && p.m * p.n * p.k < (1 << 16) ? 1 + any(5) : 1;
   p.share_b = any(2) == 0;
   p.padding = any(2) * any(20);
+  // Columns of A that a cache keeps in the same sets.
+  if (p.transpose_a && any(4) == 0) p.padding = (1024 - p.m % 1024) % 1024;
   const int64_t follows = any(6);
   p.accumulate = follows == 0;
   p.d_gelu = follows == 1;
@@ -303,7 +305,7 @@ TEST(Gemm, ProductsInOneCallHaveTheBitsOfOneCallEach) {
 template <class T>
 void CheckOperandsAreReadAgain() {
   for (const bool transpose_a : {false, true}) {
-    const Problem p{transpose_a, true, 300, 700, 100, 2};
+    const Problem p{transpose_a, true, 300, 700, 100, 2, /*padding=*/724};
     Product<T, float> fresh(p), reused(p);
     const auto reverse = [](Product<T, float>& x) {
       for (auto* operand : {&x.a, &x.b}) std::reverse(operand->begin(), operand->end());

@@ -194,24 +194,32 @@ TEST_F(ContinuedRun, ACopyWithFoldersForLinksGoesOn) {
   namespace fs = std::filesystem;
   const Arguments command = {"--train.steps=4", "--out_dir=" + out_};
   const std::string steps = out_ + "/checkpoints/step-0000000", latest = out_ + "/latest";
+  const auto copy_to_latest = [&](const std::string& from) {
+    RemoveTree(out_ + "/DONE");
+    RemoveTree(latest);
+    fs::copy(from, latest, fs::copy_options::recursive);
+  };
   ASSERT_EQ(Run(command).exit_code, 0);
-  RemoveTree(out_ + "/DONE");
+  copy_to_latest(steps + "2");
   RemoveTree(steps + "4");
-  RemoveTree(latest);
-  fs::copy(steps + "2", latest, fs::copy_options::recursive);
   Result run = Run(command);
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_THAT(run.err, HasSubstr(latest + " was a copy of"));
   EXPECT_EQ(fs::read_symlink(latest).filename(), "step-00000004");
-  // One that is no checkpoint of the run is left alone.
-  RemoveTree(out_ + "/DONE");
-  RemoveTree(latest);
-  fs::copy(steps + "2", latest, fs::copy_options::recursive);
-  RemoveTree(steps + "2");
+  // The only copy that is whole is not removed for one that is not.
+  copy_to_latest(steps + "4");
+  fs::resize_file(steps + "4/model.safetensors", 1000);
   run = Run(command);
   EXPECT_EQ(run.exit_code, 2) << run;
-  EXPECT_THAT(run.err, HasSubstr(latest + " is a folder, where a run has a link"));
+  EXPECT_THAT(run.err, AllOf(HasSubstr(latest + " is a folder, where a run has a link"),
+                             HasSubstr("model.safetensors")));
   EXPECT_TRUE(PathExists(latest + "/DONE"));
+  // One that was copied alone is where it belongs.
+  RemoveTree(out_ + "/checkpoints");
+  run = Run(command);
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("(step 4, the last one)"));
+  EXPECT_TRUE(fs::is_symlink(latest) && PathExists(steps + "4/DONE"));
 }
 
 TEST_F(ContinuedRun, TheFileOfACopyNamesTheOriginal) {
@@ -219,9 +227,21 @@ TEST_F(ContinuedRun, TheFileOfACopyNamesTheOriginal) {
   const std::string one = out_ + "/one", two = out_ + "/two";
   ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + one}).exit_code, 0);
   fs::copy(one, two, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  const Result run = RunProgram({"models/train_gpt", two + "/config.toml"});
+  Result run = RunProgram({"models/train_gpt", two + "/config.toml"});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_THAT(run.err, AllOf(HasSubstr("add --out_dir=" + two), HasSubstr("--out_dir=" + one)));
+  // Any other file may lie beside one that is called checkpoints.
+  RenameDurably(two + "/config.toml", two + "/small.toml");
+  run = RunProgram({"models/train_gpt", two + "/small.toml", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+}
+
+TEST_F(ContinuedRun, ItsFolderMayBeSpelledOtherwise) {
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
+  RemoveTree(out_ + "/DONE");  // as after a signal in the last evaluation
+  const Result run = Run({"--train.steps=4", "--out_dir=" + out_,
+                          "--checkpoint.resume=" + ParentPath(out_) + "/./" + BaseName(out_)});
+  EXPECT_EQ(run.exit_code, 0) << run;
 }
 
 TEST_F(ContinuedRun, AFolderWithoutItsCheckpointsHasNothingToResume) {
@@ -238,25 +258,37 @@ TEST_F(ContinuedRun, AFolderWithoutItsCheckpointsHasNothingToResume) {
 }
 
 TEST_F(ContinuedRun, WhatItWritesIsNotItsText) {
-  const std::string data = out_ + "/data", out = data + "/run";
-  MakeDirectories(data);
-  WriteFileAtomically(data + "/text.txt", ReadFile(Path("other.txt")));
-  const Arguments command = {"--train.steps=4", "--data.path=" + data, "--out_dir=" + out};
-  ASSERT_EQ(Run(command).exit_code, 0);
-  RemoveTree(out + "/DONE");
-  RemoveTree(out + "/checkpoints/step-00000004");
-  const Result run = Run(command);
-  EXPECT_EQ(run.exit_code, 0) << run;
+  const std::string data = out_ + "/data", text = ReadFile(Path("other.txt"));
+  for (const std::string& out : {data + "/run", data}) {
+    MakeDirectories(out);
+    WriteFileAtomically(out + "/text.txt", text + BaseName(out));
+    const Arguments command = {"--train.steps=4", "--data.path=" + data, "--out_dir=" + out};
+    Result run = Run(command);
+    ASSERT_EQ(run.exit_code, 0) << run;
+    RemoveTree(out + "/DONE");
+    RemoveTree(out + "/checkpoints/step-00000004");
+    run = Run(command);
+    EXPECT_EQ(run.exit_code, 0) << run;
+  }
 }
 
 TEST_F(ContinuedRun, ValidationFilesAloneAreNotTrainedOn) {
-  const std::string tokens = out_ + "/tokens";
+  const std::string tokens = out_ + "/tokens", out = "--out_dir=" + out_ + "/a";
   MakeDirectories(tokens);
   data::WriteTokenFile(tokens + "/val.bin", data::TokenFormat::kNanoGpt,
                        std::vector<int32_t>(1000, 1));
-  const Result run = Run({"--train.steps=2", "--data.path=" + tokens, "--out_dir=" + out_ + "/a"});
-  EXPECT_EQ(run.exit_code, 2) << run;
-  EXPECT_THAT(run.err, HasSubstr("there is none to train on"));
+  for (const std::string& path : {tokens, tokens + "/*.bin"}) {
+    const Result run = Run({"--train.steps=2", "--data.path=" + path, out});
+    EXPECT_EQ(run.exit_code, 2) << run;
+    EXPECT_THAT(run.err, HasSubstr("there is none to train on"));
+  }
+  const std::string alone = "--data.path=" + tokens + "/val.bin";
+  EXPECT_EQ(Run({"--train.steps=2", alone, out}).exit_code, 0);
+  // They can be evaluated.
+  Arguments evaluation = Command({"--init_from=" + out_ + "/a/latest", "--data.path=" + tokens});
+  evaluation.push_back("--eval_only");
+  const Result run = RunProgram(evaluation);
+  EXPECT_EQ(run.exit_code, 0) << run;
 }
 
 TEST_F(ContinuedRun, ACheckpointOfAnotherRunIsRefused) {
