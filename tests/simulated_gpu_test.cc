@@ -64,9 +64,10 @@ TEST_F(SimulatedGpu, IsFoundBesideTheProgramOrWhereTheEnvironmentSays) {
 
 // A driver that does not start is not "no GPU".
 TEST_F(SimulatedGpu, ErrorsOfTheDriversStartAreNamed) {
-  const std::pair<const char*, const char*> kErrors[] = {
-      {"35", "cudaErrorInsufficientDriver"}, {"802", "nvidia-fabricmanager"},
-      {"803", "restart the machine"}, {"999", "cudaErrorUnknown"}};
+  const std::pair<const char*, const char*> kErrors[] = {{"35", "cudaErrorInsufficientDriver"},
+                                                         {"802", "nvidia-fabricmanager"},
+                                                         {"803", "restart the machine"},
+                                                         {"999", "cudaErrorUnknown"}};
   for (const auto& [number, text] : kErrors) {
     const Result run = RunProgram({kProgram, "--device=sim", "--out_dir=" + Path("none")},
                                   {{"CUDASIM_STARTUP_ERROR", number}});

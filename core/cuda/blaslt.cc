@@ -329,8 +329,8 @@ struct Plans {
   }
   Plan* Add(const Key& key, Plan plan) {
     if (map.size() == kMostBlasLtPlans) {
-      map.erase(std::ranges::min_element(
-          map, {}, [](const auto& entry) { return entry.second.last_use; }));
+      map.erase(std::ranges::min_element(map, {},
+                                         [](const auto& entry) { return entry.second.last_use; }));
     }
     return &map.emplace(key, Used{std::move(plan), ++uses}).first->second.plan;
   }

@@ -48,7 +48,8 @@ int DeviceCount() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess) return count;
   cudaGetLastError();
-  if (error == cudaErrorNoDevice || (error == cudaErrorInsufficientDriver && !HasDriver())) return 0;
+  if (error == cudaErrorNoDevice || (error == cudaErrorInsufficientDriver && !HasDriver()))
+    return 0;
   ThrowCudaError(error, "CUDA does not start");
 }
 

@@ -18,8 +18,8 @@ namespace lockstep::data {
 namespace {
 
 // What a training run writes into its folder, of which some is text by its name.
-constexpr std::string_view kOfARun[] = {"checkpoints",   "latest",        "best",
-                                        "model",         "flight",        "metrics.jsonl",
+constexpr std::string_view kOfARun[] = {"checkpoints",   "latest",       "best",
+                                        "model",         "flight",       "metrics.jsonl",
                                         "samples.jsonl", "kernels.json", "trace.json"};
 
 // Collects the text files below folders, each of which is read once, by whatever links.

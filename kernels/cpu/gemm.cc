@@ -117,8 +117,7 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
   const bool plain = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
   TileFinish after;
   if (!direct || !plain) {
-    after = {std::ref(finish),
-             reinterpret_cast<const char*>(pre != nullptr ? pre : gelu_input),
+    after = {std::ref(finish), reinterpret_cast<const char*>(pre != nullptr ? pre : gelu_input),
              g.ldc * int64_t{sizeof(C)}, sizeof(C)};
   }
   MultiplyTile(product, row, column, sums, ld, direct && g.accumulate, after);
@@ -184,8 +183,8 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, by_onednn ? 48 : 16), columns = divide(n, tn);
       if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
-      // Each row of B goes through the registers once per few rows of A, and at least once; the last
-      // columns, by fewer vectors at a time.
+      // Each row of B goes through the registers once per few rows of A, and at least once; the
+      // last columns, by fewer vectors at a time.
       const int64_t ragged = short_blocks && tn % 48 != 0 ? 16 : 0;
       int64_t tile = k * (tm + 4) * (divide(tn, 16) * 16 + ragged) + 100'000;
       if (tn < n) tile += copy_cost * tm * tn;
@@ -221,15 +220,15 @@ GemmTile TileOf(const GemmArgs& g) {
   };
   static thread_local std::array<Entry, 64> entries;
   const bool by_onednn = IsByOneDnn(g.dtype, g.bf16);
-  const std::array<int64_t, 10> shape = {
-      g.m, g.n, g.k, g.lda, g.batch, g.transpose_a, g.transpose_b, SizeOf(g.dtype), by_onednn,
-      NumThreads()};
+  const std::array<int64_t, 10> shape = {g.m,       g.n,           g.k,           g.lda,
+                                         g.batch,   g.transpose_a, g.transpose_b, SizeOf(g.dtype),
+                                         by_onednn, NumThreads()};
   uint64_t key = 0;
   for (const int64_t x : shape) key = key * 0x10001 + static_cast<uint64_t>(x);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
   if (e.shape != shape) {
-    e = {shape, internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.lda, g.batch,
-                                         SizeOf(g.dtype), by_onednn, NumThreads())};
+    e = {shape, internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.lda,
+                                         g.batch, SizeOf(g.dtype), by_onednn, NumThreads())};
   }
   return e.tile;
 }

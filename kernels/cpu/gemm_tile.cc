@@ -189,9 +189,8 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
       if (!stored.transposed) a = {stored.data, stored.ld, stored.ld, 1};
     }
     if (!in_place) {
-      const auto panel =
-          panels_a.Find(p.number, row * chunks + chunk, rows * chunks,
-                        CeilDivide(p.tile.m, blocks.rows) * blocks.rows * deepest);
+      const auto panel = panels_a.Find(p.number, row * chunks + chunk, rows * chunks,
+                                       CeilDivide(p.tile.m, blocks.rows) * blocks.rows * deepest);
       a = {panel.data, depth, depth, 1};
       if (stored.transposed) a = {panel.data, depth, 1, blocks.rows};
       if (!panel.packed) PackA(stored, m, depth, blocks.rows, panel.data);

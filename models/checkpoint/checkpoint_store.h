@@ -130,8 +130,9 @@ class CheckpointStore {
   void CleanUp();
 
   // Makes `latest` and `best` links again, with a warning, where a copy of the folder made folders
-  // of them: such a folder takes its place among the checkpoints, or is removed if that has an equal
-  // one. InputError, with nothing touched, if it is no whole checkpoint, or differs from that one.
+  // of them: such a folder takes its place among the checkpoints, or is removed if that has an
+  // equal one. InputError, with nothing touched, if it is no whole checkpoint, or differs from that
+  // one.
   void RestoreLinks();
 
  private:

@@ -285,8 +285,8 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   RunStart start;
   const std::string text = OnEveryRank([&]() -> std::string {
     OnMain("looking into the run folder", [&] { start = decide(); });
-    return StrCat(start.step, " ", start.accepts_differences, " ", start.is_own, "\n", start.checkpoint.value_or(""),
-                  "\n", start.init_from, "\n", start.weights);
+    return StrCat(start.step, " ", start.accepts_differences, " ", start.is_own, "\n",
+                  start.checkpoint.value_or(""), "\n", start.init_from, "\n", start.weights);
   })[0];
   if (is_main()) return start;
   std::istringstream in(text);

@@ -98,10 +98,10 @@ void CheckOwnFile(const Options& options, const RunConfig& config) {
       std::filesystem::equivalent(folder, config.out_dir, missing)) {
     return;
   }
-  throw InputError(StrCat(file, " lies in the folder of a run, and names another: out_dir = ",
-                          Quoted(config.out_dir), "; to go on with the run beside it, add ",
-                          "--out_dir=", ShellWord(folder), ", else --out_dir=",
-                          ShellWord(config.out_dir)));
+  throw InputError(StrCat(
+      file, " lies in the folder of a run, and names another: out_dir = ", Quoted(config.out_dir),
+      "; to go on with the run beside it, add ", "--out_dir=", ShellWord(folder),
+      ", else --out_dir=", ShellWord(config.out_dir)));
 }
 
 // Whoever trains on a folder of token files has forgotten some if all are for validation.

@@ -258,10 +258,10 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
 
 TEST_F(TrainGptRunOptions, WeightsOfFourBitsAreNotOffloaded) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  const Result run = RunProgram(
-      {"models/train_gpt", cuda::kSimulated ? "--device=sim" : "--device=cuda",
-       "--init_from=" + Train({}).folder + "/latest", "--lora.rank=2", "--lora.base=nf4",
-       "--train.offload=weights", "--out_dir=" + Path("four_bits")});
+  const Result run =
+      RunProgram({"models/train_gpt", cuda::kSimulated ? "--device=sim" : "--device=cuda",
+                  "--init_from=" + Train({}).folder + "/latest", "--lora.rank=2", "--lora.base=nf4",
+                  "--train.offload=weights", "--out_dir=" + Path("four_bits")});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_THAT(run.err, testing::AllOf(HasSubstr("train.offload = \"weights\""),
                                       HasSubstr("lora.base = \"nf4\""), HasSubstr("use one")));
