@@ -49,8 +49,7 @@ void AllowTf32(bool allow);
 // bits.
 bool RunBlasLt(Stream stream, const BlasLtMatmul& args);
 
-// A device keeps the plans of so many kinds of products, which are those used last; and the number
-// that it has now.
+// The most plans that a device keeps, which are those that were used last, and how many it has.
 inline constexpr size_t kMostBlasLtPlans = 1024;
 size_t NumBlasLtPlans(Device device);
 

@@ -81,10 +81,10 @@ class PendingCopies {
         // Other threads, which may use other devices, do not wait for this copy.
         const Copy oldest = std::move(pending_.front());
         pending_.pop_front();
-        pending_bytes_ -= oldest.bytes;
         lock.unlock();
         oldest.done->Synchronize();
         lock.lock();
+        pending_bytes_ -= oldest.bytes;
       } else if (pending_.front().done->Query()) {
         pending_bytes_ -= pending_.front().bytes;
         pending_.pop_front();

@@ -18,9 +18,13 @@ namespace lockstep::data {
 namespace {
 
 // What a training run writes into its folder, of which some is text by its name.
-constexpr std::string_view kOfARun[] = {"checkpoints",   "latest",       "best",
-                                        "model",         "flight",       "metrics.jsonl",
-                                        "samples.jsonl", "kernels.json", "trace.json"};
+bool IsOfARun(std::string_view name) {
+  constexpr std::string_view kNames[] = {"checkpoints",   "latest",      "best",
+                                         "model",         "flight",      "metrics.jsonl",
+                                         "samples.jsonl", "kernels.json"};
+  return std::ranges::find(kNames, name) != std::end(kNames) ||
+         (name.starts_with("trace-") && name.ends_with(".json"));
+}
 
 // Collects the text files below folders, each of which is read once, by whatever links.
 class FolderReader {
@@ -31,7 +35,7 @@ class FolderReader {
     const bool has_run = PathExists(JoinPath(folder, "run.lock"));
     for (const std::string& name : ListDirectory(folder)) {
       if (name.starts_with('.')) continue;
-      if (has_run && std::ranges::find(kOfARun, name) != std::end(kOfARun)) continue;
+      if (has_run && IsOfARun(name)) continue;
       if (is_prepared && (name == kManifestName || name == "tokenizer.json")) continue;
       const std::string path = JoinPath(folder, name);
       if (!IsDirectory(path)) {

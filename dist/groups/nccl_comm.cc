@@ -151,8 +151,8 @@ NcclComm::~NcclComm() {
 }
 
 void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_point deadline) {
-  // From 2.23.4 on each call hands its work to a thread of NCCL's: waiting for that takes
-  // microseconds, of which sleeping would make many.
+  // From NCCL 2.23.4 on each call hands its work to a thread, which needs a few microseconds: a
+  // sleep would last many times as long.
   const Clock::time_point soon = Clock::now() + std::chrono::microseconds(300);
   auto pause = std::chrono::microseconds(10);
   while (result == ncclInProgress && comm_ != nullptr) {

@@ -166,22 +166,8 @@ int64_t PackedSizeB(int64_t k, int64_t n, int64_t block) {
   return PackedRows<T>(k) * RoundUp(n, block);
 }
 
-namespace {
-
-template <class From, class To>
-void CopyRows(const Operand<From>& a, int64_t m, int64_t k, To* to) {
-  Vectorised([=] {
-    for (int64_t i = 0; i < m; ++i) {
-      const From* in = a.data + i * a.ld;
-      for (int64_t l = 0; l < k; ++l) to[i * k + l] = static_cast<To>(in[l]);
-    }
-  });
-}
-
-}  // namespace
-
 void PackPairs(const Operand<BF16>& a, int64_t m, int64_t k, BF16* to) {
-  if (!a.transposed) return CopyRows(a, m, k, to);
+  if (!a.transposed) return Vectorised([=] { CopyRows(a.data, a.ld, m, k, to, k); });
   constexpr int64_t kPairs = 16, kTo = sizeof(BF16);
   static thread_local Scratch<BF16> scratch;
   BF16* const pairs = scratch.Get(2 * kPairs * m);
@@ -202,7 +188,7 @@ void PackPairs(const Operand<BF16>& a, int64_t m, int64_t k, BF16* to) {
 
 template <class From, class To>
 void PackA(const Operand<From>& a, int64_t m, int64_t k, int64_t strip, To* to) {
-  if (!a.transposed) return CopyRows(a, m, k, to);
+  if (!a.transposed) return Vectorised([=] { CopyRows(a.data, a.ld, m, k, to, k); });
   const auto pack = [&](auto rows) {
     constexpr int64_t kRows = rows(), kWidth = 8 * kRows, kAhead = 16, kLine = 64 / sizeof(From);
     Vectorised([=] {

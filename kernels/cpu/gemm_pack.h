@@ -20,6 +20,16 @@ struct Operand {
   Operand From(int64_t i, int64_t j) const { return {At(i, j), ld, transposed}; }
 };
 
+// to [rows, columns], whose rows are to_ld elements apart, = from.
+template <class From, class To>
+void CopyRows(const From* from, int64_t from_ld, int64_t rows, int64_t columns, To* to,
+              int64_t to_ld) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j)
+      to[i * to_ld + j] = static_cast<To>(from[i * from_ld + j]);
+  }
+}
+
 // Columns of a block of B for oneDNN's kernels of bf16: 16, 32, 48 or 64, for n of them.
 int64_t PackedColumns(int64_t n);
 // Elements of B [k, n] when packed in blocks of this many columns.

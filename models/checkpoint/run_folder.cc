@@ -215,12 +215,12 @@ RunStart PrepareRunFolder(const RunConfig& config,
   } catch (const IoError& e) {  // a process of the run before may still be writing
     warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
-  store.RestoreLinks();
+  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
+  if (has_run) store.RestoreLinks();
   const std::string& resume = config.checkpoint.resume;
   if (BeginsElsewhere(config)) {
     return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);
   }
-  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
   if (!has_run && !store.List().empty()) {
     RefuseOther(config, "there are checkpoints, but no config.toml");
   }

@@ -59,12 +59,6 @@ std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
 // What the options leave open must be as it was when the checkpoint was trained.
 void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
-  const bool at_end = setup.start.step == setup.steps;
-  if (setup.start.step > setup.steps || (at_end && !setup.start.is_own)) {
-    throw InputError(StrCat(*setup.start.checkpoint, " is at step ", setup.start.step,
-                            ", and this run ends at step ", setup.steps,
-                            ": nothing is left to train; ask for more with --train.steps=N"));
-  }
   const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
   std::string text;
   const data::Dataset& dataset = setup.dataset;
@@ -89,6 +83,16 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
+// A run of its own that has made its last step may still have to evaluate, say.
+void CheckHasSteps(const RunSetup& setup) {
+  const RunStart& start = setup.start;
+  if (!start.checkpoint || start.step < setup.steps) return;
+  if (start.step == setup.steps && start.is_own) return;
+  throw InputError(StrCat(*start.checkpoint, " is at step ", start.step,
+                          ", and this run ends at step ", setup.steps,
+                          ": nothing is left to train; ask for more with --train.steps=N"));
+}
+
 // A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
 void CheckOwnFile(const Options& options, const RunConfig& config) {
   const std::string file = options.file(), folder = ParentPath(file);
@@ -104,7 +108,7 @@ void CheckOwnFile(const Options& options, const RunConfig& config) {
       ", else --out_dir=", ShellWord(config.out_dir)));
 }
 
-// Whoever trains on a folder of token files has forgotten some if all are for validation.
+// A folder whose token files are all for validation lacks those to train on.
 void CheckTrainsOn(const RunSetup& setup) {
   const std::string& path = setup.config.data.path;
   const auto& files = setup.dataset.files;
@@ -351,6 +355,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     if (rendezvous.local_rank > 0) setup = prepare();
     setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
+    CheckHasSteps(setup);
     if (!only_evaluate) CheckTrainsOn(setup);
     if (ranks.is_main() && !only_evaluate) old_model = CheckOldModel(setup);
     if (ranks.control()) {

@@ -262,7 +262,8 @@ TEST_F(ContinuedRun, WhatItWritesIsNotItsText) {
   for (const std::string& out : {data + "/run", data}) {
     MakeDirectories(out);
     WriteFileAtomically(out + "/text.txt", text + BaseName(out));
-    const Arguments command = {"--train.steps=4", "--data.path=" + data, "--out_dir=" + out};
+    const Arguments command = {"--train.steps=4", "--log.trace=1:2", "--data.path=" + data,
+                               "--out_dir=" + out};
     Result run = Run(command);
     ASSERT_EQ(run.exit_code, 0) << run;
     RemoveTree(out + "/DONE");

@@ -33,16 +33,22 @@ TEST_F(BlasLtTest, TheWorkspaceBelongsToTheStreamOfTheProduct) {
   }
 }
 
-// [1, k] x [k, 1] of ones.
-void ExpectSumOfOnes(Device device, int64_t k) {
-  const Tensor ones = Tensor::Full({k}, 1, DType::kF32, device);
-  const Tensor sum = Tensor::Zeros({1}, DType::kF32, device);
+// [1, k] x [k, 1], of f32.
+BlasLtMatmul SumOfProducts(const Tensor& x, const Tensor& y, const Tensor& sum) {
+  const int64_t k = x.numel();
   BlasLtMatmul product{.m = 1, .n = 1, .k = k};
-  product.a = product.b = ones.raw_data();
+  product.a = x.raw_data();
+  product.b = y.raw_data();
   product.d = sum.raw_data();
   product.lda = product.ldd = 1;
   product.ldb = k;
-  ASSERT_TRUE(RunBlasLt(CurrentStream(device), product));
+  return product;
+}
+
+void ExpectSumOfOnes(int64_t k) {
+  const Tensor ones = Tensor::Full({k}, 1, DType::kF32, kGpu);
+  const Tensor sum = Tensor::Zeros({1}, DType::kF32, kGpu);
+  ASSERT_TRUE(RunBlasLt(CurrentStream(kGpu), SumOfProducts(ones, ones, sum)));
   EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{static_cast<float>(k)});
 }
 
@@ -54,25 +60,18 @@ TEST_F(BlasLtTest, AnyThreadMultipliesOnAnyDevice) {
   const Stream stream = CurrentStream(kSecondGpu);
   Synchronize(stream);
   bool done = false;
-  std::thread([&] {
-    BlasLtMatmul product{.m = 1, .n = 1, .k = 4};
-    product.a = product.b = ones.raw_data();
-    product.d = sum.raw_data();
-    product.lda = product.ldd = 1;
-    product.ldb = 4;
-    done = RunBlasLt(stream, product);
-  }).join();
+  std::thread([&] { done = RunBlasLt(stream, SumOfProducts(ones, ones, sum)); }).join();
   EXPECT_TRUE(done);
   EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{4});
 }
 
 TEST_F(BlasLtTest, APlanIsNotKeptForEachSizeOfALongLife) {
   for (size_t k = 1; k <= kMostBlasLtPlans + 100; ++k) {
-    ExpectSumOfOnes(kGpu, static_cast<int64_t>(k));
+    ExpectSumOfOnes(static_cast<int64_t>(k));
     ASSERT_LE(NumBlasLtPlans(kGpu), kMostBlasLtPlans);
   }
   EXPECT_EQ(NumBlasLtPlans(kGpu), kMostBlasLtPlans);
-  ExpectSumOfOnes(kGpu, 1);
+  ExpectSumOfOnes(1);
 }
 
 }  // namespace
