@@ -3,6 +3,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -29,24 +30,45 @@ Registry& TheRegistry() {
 
 }  // namespace
 
-void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem,
-                      const std::function<KernelChoice()>& make) {
+bool IsNewProblem(const char* op, std::span<const int64_t> problem) {
+  constexpr size_t kMostNumbers = 12, kProblems = 128;
+  struct Asked {
+    const char* op = nullptr;
+    size_t size = 0;
+    std::array<int64_t, kMostNumbers> numbers;
+  };
+  thread_local std::array<Asked, kProblems> recent{};
+  if (problem.size() > kMostNumbers) return true;
+  uint64_t hash = reinterpret_cast<uintptr_t>(op);
+  for (const int64_t number : problem) {
+    hash = (hash ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15;
+  }
+  Asked& asked = recent[(hash >> 32) % kProblems];
+  if (asked.op == op && asked.size == problem.size() &&
+      std::equal(problem.begin(), problem.end(), asked.numbers.begin())) {
+    return false;
+  }
+  asked.op = op;
+  asked.size = problem.size();
+  std::copy(problem.begin(), problem.end(), asked.numbers.begin());
+  return true;
+}
+
+void NoteKernelChoice(const char* op, std::span<const int64_t> problem, KernelChoice choice) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
   const bool full = registry.choices.size() == kMaxKernelChoices;
-  if (full ? registry.problems.contains({op, problem})
-           : !registry.problems.emplace(op, problem).second) {
+  std::pair<std::string, std::vector<int64_t>> key(op, {problem.begin(), problem.end()});
+  if (full ? registry.problems.contains(key) : !registry.problems.insert(std::move(key)).second) {
     return;
   }
-  KernelChoice choice = make();
   choice.op = op;
   if (!choice.why_slow.empty()) {
     if (!full) ++registry.slow;
     if (registry.told.size() < kMaxKernelChoices &&
         registry.told.emplace(op, choice.why_slow).second) {
-      std::fprintf(stderr, "warning: %s of %s is slower than it could be (kernel: %s): %s\n",
-                   op.c_str(), choice.problem.c_str(), choice.kernel.c_str(),
-                   choice.why_slow.c_str());
+      std::fprintf(stderr, "warning: %s of %s is slower than it could be (kernel: %s): %s\n", op,
+                   choice.problem.c_str(), choice.kernel.c_str(), choice.why_slow.c_str());
     }
   }
   if (!full) registry.choices.push_back(std::move(choice));

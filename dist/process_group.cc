@@ -200,7 +200,7 @@ WorkPtr ProcessGroup::Receive(const Tensor& tensor, int peer, const std::string&
 WorkPtr ProcessGroup::Barrier() { return SubmitCollective({}); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
-                                                  const std::vector<int>& ranks) {
+                                                  const std::vector<int>& ranks, int most_blocks) {
   LS_CHECK(std::is_sorted(ranks.begin(), ranks.end(), std::less_equal<int>()) &&
                IndexOf(ranks, rank_) >= 0 && ranks.front() >= 0 && ranks.back() < size(),
            "splitting group '", this->name(), "' into '", name, "': ", ListRanks(ranks),
@@ -229,6 +229,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
   }
   GroupOptions options = options_;
   options.name = name;
+  options.most_blocks = most_blocks;
   return MakePart(std::move(members), options);
 }
 

@@ -30,6 +30,9 @@ struct GroupOptions {
   // compare each call; with this option they also send a hash of each message, which exposes
   // messages that were corrupted on the way.
   bool check_every_call = false;
+  // On a GPU, the thread blocks that an operation may take, each of which keeps a multiprocessor
+  // busy while it waits for other ranks; 0: as NCCL likes.
+  int most_blocks = 0;
   // Records the group's calls and its failure; may be null.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
   // Called on one rank when a call has waited for half of the timeout because of a pause
@@ -122,6 +125,9 @@ class ProcessGroup {
   // throws CollectiveError. Call it before relying on results irrevocably (the weight update): with
   // NCCL the host waits until the results of all calls are there. It is itself a call.
   virtual void CheckInStep() = 0;
+  // The same without waiting for results, where the host runs ahead of a GPU: also throws if a call
+  // has failed by now. Results may be relied on that were seen to be there before this returned.
+  virtual void CompareCalls() {}  // on hosts each call is compared
 
   // Ends the ranks' work together; all of them must call it, like a collective. As soon as this
   // rank gets here, a rank that calls anything else throws "rank 1 has left the group". Waiting for
@@ -138,9 +144,9 @@ class ProcessGroup {
   // A group of the ranks `ranks` of this one (ascending, with this rank among them). Collective
   // over this group: every rank names the part that it is in. Throws ArgumentError, on all ranks,
   // if ranks of a part name different ones. The name must differ from those of all groups of this
-  // rank that exist or have failed.
+  // rank that exist or have failed. most_blocks: as in GroupOptions.
   virtual std::shared_ptr<ProcessGroup> Split(const std::string& name,
-                                              const std::vector<int>& ranks);
+                                              const std::vector<int>& ranks, int most_blocks = 0);
   // Another group over the same ranks, with its own order of calls, for concurrent operations.
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name);
 

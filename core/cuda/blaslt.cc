@@ -365,10 +365,9 @@ bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
     if (found->possible) {
       std::vector<int64_t> of_device(key.begin(), key.end());
       of_device.push_back(stream.device.index);
-      NoteKernelChoice("matmul", std::move(of_device), [&] {
-        return KernelChoice{.problem = Describe(args),
-                            .kernel = Describe(found->algorithm, found->workspace, found->waves)};
-      });
+      NoteKernelChoice("matmul", of_device,
+                       {.problem = Describe(args),
+                        .kernel = Describe(found->algorithm, found->workspace, found->waves)});
     }
   }
   const Plan& plan = *found;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "dist/user_call.h"
 
@@ -102,6 +103,7 @@ void BucketLanes::Abort() noexcept {
   } catch (...) {  // the error in flight says more
   }
   launched_.clear();
+  unchecked_.clear();
 }
 
 CommunicationTimes BucketLanes::Finish() {
@@ -109,13 +111,29 @@ CommunicationTimes BucketLanes::Finish() {
   Wait();
   if (group_ && device_.is_cuda()) group_->CheckInStep();
   wait.end = Clock::now();
-  return Measure(wait);
+  return Measure({std::exchange(launched_, {}), wait});
 }
 
-CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
+void BucketLanes::FinishLater() {
+  CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
+  Wait();
+  wait.end = Clock::now();
+  unchecked_.push_back({std::exchange(launched_, {}), wait});
+}
+
+CommunicationTimes BucketLanes::Check() {
+  LS_INVARIANT(!unchecked_.empty(), "no step waits for its check");
+  if (group_) group_->CompareCalls();
+  Step step = std::move(unchecked_.front());
+  unchecked_.pop_front();
+  return Measure(std::move(step));
+}
+
+CommunicationTimes BucketLanes::Measure(Step step) {
+  const CommunicationSpan& wait = step.wait;
   CommunicationTimes times;
   std::vector<CommunicationSpan> spans;
-  for (Launched& launched : launched_) {
+  for (Launched& launched : step.launched) {
     const std::vector<WorkPtr>& works = launched.works;
     if (!device_.is_cpu()) {
       if (works.empty() || !works.front()->span() || !works.back()->span()) continue;
@@ -125,7 +143,6 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
     }
     spans.push_back(launched.span);
   }
-  launched_.clear();
   // Count time during which several lanes work only once.
   std::ranges::sort(spans, {}, &CommunicationSpan::begin);
   Clock::time_point counted = Clock::time_point::min();

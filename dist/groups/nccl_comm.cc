@@ -43,6 +43,16 @@ ncclRedOp_t OpOf(ReduceOp op) {
 
 cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
 
+// Parts do not share their parent's resources (splitShare): NCCL would then run the operations of
+// all of them one after the other, and ranks that begin them in different orders would wait for
+// each other.
+ncclConfig_t ConfigOf(int most_blocks) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  if (most_blocks > 0) config.maxCTAs = most_blocks;
+  return config;
+}
+
 constexpr auto kAbortTime = std::chrono::seconds(5);
 
 // On a thread of its own, which keeps `used` for as long as NCCL does.
@@ -102,10 +112,10 @@ NcclComm::NcclComm(Device device, std::chrono::milliseconds timeout,
     : device_(device), timeout_(timeout), state_(std::move(state)) {}
 
 NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
-                   std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state)
+                   std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state,
+                   int most_blocks)
     : NcclComm(device, timeout, std::move(state)) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = ConfigOf(most_blocks);
   cuda::SetDevice(device);
   const ncclResult_t result = Nccl().CommInitRankConfig(&comm_, size, id, rank, &config);
   try {
@@ -118,11 +128,11 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
 }
 
 std::unique_ptr<NcclComm> NcclComm::Split(int color, int key, std::chrono::milliseconds timeout,
-                                          std::shared_ptr<const FailureState> state) {
+                                          std::shared_ptr<const FailureState> state,
+                                          int most_blocks) {
   if (Nccl().CommSplit == nullptr) return nullptr;
   std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout, std::move(state)));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = ConfigOf(most_blocks);
   // NCCL writes it at some time before this one is done.
   ncclComm_t* const slot = &parts_.emplace_back(nullptr);
   const auto split = [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); };
@@ -169,10 +179,12 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
     const ncclResult_t asked = Nccl().CommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
   }
-  if (result != ncclSuccess) {
-    throw Error(StrCat("NCCL: ", what, ": ", Nccl().GetErrorString(result), ": ",
-                       Nccl().GetLastError(comm_)));
-  }
+  if (result == ncclSuccess) return;
+  const std::string more = Nccl().GetLastError(comm_);
+  const std::string text =
+      StrCat("NCCL: ", what, ": ", Nccl().GetErrorString(result), more.empty() ? "" : ": ", more);
+  if (result == ncclRemoteError) throw NcclRemoteError(text);
+  throw Error(text);
 }
 
 template <class F>

@@ -26,14 +26,22 @@ class NcclTimeout : public Error {
   using Error::Error;
 };
 
+// Another rank's process or connection is gone.
+class NcclRemoteError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Thread-safe. Nonblocking (NCCL's config.blocking = 0), so that no thread is ever stuck in NCCL.
-// Failures of NCCL throw Error with NCCL's text.
+// Failures of NCCL throw Error with NCCL's text; also those of other calls, which it may report in
+// any.
 class NcclComm {
  public:
   // `id` is what rank 0's NewId returned. Collective; gives up once `state` (may be null) has a
-  // failure.
+  // failure. most_blocks: as in GroupOptions.
   NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
-           std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state);
+           std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state,
+           int most_blocks = 0);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -44,7 +52,7 @@ class NcclComm {
   // Collective; no operation may be in progress. Null if the library cannot split. The timeout is
   // that of the split, too.
   std::unique_ptr<NcclComm> Split(int color, int key, std::chrono::milliseconds timeout,
-                                  std::shared_ptr<const FailureState> state);
+                                  std::shared_ptr<const FailureState> state, int most_blocks);
 
   void AllReduce(const Tensor& tensor, ReduceOp op, Stream stream);
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream stream);

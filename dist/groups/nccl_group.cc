@@ -75,13 +75,18 @@ class NcclGroup : public ProcessGroup {
   Device device() const override { return device_; }
 
   void CheckInStep() override {
+    CompareCalls();
+    if (last_ != nullptr) last_->Synchronize();
+    state_->ThrowIfFailed({});
+    DropAnchor();
+  }
+
+  void CompareCalls() override {
     const Collective c{CollectiveKind::kBarrier, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()};
     Note(c, "");
     Compare(c);
-    if (last_ != nullptr) last_->Synchronize();
     state_->ThrowIfFailed(c);
     if (options().recorder) options().recorder->End(name(), c);
-    DropAnchor();
   }
 
   // The others' watchdogs see the call in the log.
@@ -132,7 +137,8 @@ class NcclGroup : public ProcessGroup {
     const std::string purpose = "NCCL's communicator";
     Guard(start, purpose, [&] {
       if (parent != nullptr) {
-        comm = parent->Split(members().front(), rank(), options().timeout, state_);
+        comm = parent->Split(members().front(), rank(), options().timeout, state_,
+                             options().most_blocks);
       }
       if (comm) return;
       // The first rank's id, which the others do not know.
@@ -147,7 +153,8 @@ class NcclGroup : public ProcessGroup {
             {members().front()});
       }
       std::memcpy(id.internal, parties.front().text.data(), sizeof(id.internal));
-      comm = std::make_shared<NcclComm>(id, rank(), size(), device_, options().timeout, state_);
+      comm = std::make_shared<NcclComm>(id, rank(), size(), device_, options().timeout, state_,
+                                        options().most_blocks);
     });
     return comm;
   }
@@ -186,10 +193,15 @@ class NcclGroup : public ProcessGroup {
     ready.Wait(stream_);
     auto work =
         std::make_shared<NcclWork>(c, call.purpose, needs_, stream_, anchor_, captured, state_);
-    Guard(c, call.purpose, [&] { Enqueue(call); });
+    if (!captured) KeepAlive(call);
+    try {
+      Guard(c, call.purpose, [&] { Enqueue(call); });
+    } catch (...) {
+      abandoned_.push_back(std::move(call));
+      throw;
+    }
     work->Submitted();
     if (!captured) {
-      KeepAlive(call);
       last_ = work;
       watch_.Watch(work);
     }
@@ -257,7 +269,7 @@ class NcclGroup : public ProcessGroup {
     return parts;
   }
 
-  // Makes the allocator reuse the memory only after this stream's work.
+  // Makes the allocator reuse the memory only after this stream's work, that of `call` among it.
   void KeepAlive(const Call& call) const {
     if (call.input.defined()) call.input.storage().RecordUse(stream_);
     if (call.output.defined()) call.output.storage().RecordUse(stream_);
@@ -326,6 +338,9 @@ class NcclGroup : public ProcessGroup {
     } catch (const NcclTimeout& e) {
       watch_.FailForTimeout(c, purpose, needs_, e.what(), std::nullopt);
       state_->ThrowIfFailed(c, purpose);
+    } catch (const NcclRemoteError& e) {
+      watch_.FailForLostRank(c, e.what());
+      state_->ThrowIfFailed(c, purpose);
     } catch (const Error& e) {
       failure.culprits = {world_rank()};
       failure.reason = StrCat("rank ", world_rank(), " failed: ", e.what());
@@ -350,6 +365,7 @@ class NcclGroup : public ProcessGroup {
   Comparison comparison_;
   std::map<int, std::unique_ptr<Comparison>> pairs_;  // by peer
   TransferCounts needs_;                              // of the latest call
+  std::vector<Call> abandoned_;  // a thread of NCCL's may still be about to launch them
   const std::shared_ptr<NcclComm> comm_;
   const Tensor nothing_;
   Anchor anchor_;

@@ -324,6 +324,14 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose,
 }
 
 // NCCL's error names no rank, except perhaps the address of one.
+void NcclWatch::FailForLostRank(const Collective& c, const std::string& error) {
+  for (const auto until = Clock::now() + kCompare; Clock::now() < until;) {
+    if (state_->Get()) return;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  FailForNccl(error, c);
+}
+
 void NcclWatch::FailForNccl(const std::string& error, const Collective& c) {
   Failure failure = FailureIn(c, "", CollectiveError::Cause::kLostRank);
   failure.reason = error;

@@ -19,7 +19,8 @@ class PlannedGroup : public ProcessGroup {
   Device device() const override { return kMeta; }
   void CheckInStep() override {}
   void Abort(const std::string&) override {}
-  std::shared_ptr<ProcessGroup> Split(const std::string&, const std::vector<int>& ranks) override {
+  std::shared_ptr<ProcessGroup> Split(const std::string&, const std::vector<int>& ranks,
+                                      int) override {
     return std::make_shared<PlannedGroup>(static_cast<int>(ranks.size()), IndexOf(ranks, rank()));
   }
 

@@ -203,7 +203,7 @@ void Pipeline::Run(const PipelineSchedule& schedule, const PipelineBoundary& bou
                    bool record) {
   running_ = &schedule;
   live_.clear();
-  edges_.Begin(schedule, boundary, options_.receives_ahead);
+  edges_.Begin(schedule, boundary);
   for (const PipelineAction& a : schedule.actions[rank_]) {
     if (a.is_transfer()) continue;  // made where what they bring is there, or needed
     if (a.op == kForward) {

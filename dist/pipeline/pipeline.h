@@ -43,8 +43,6 @@ struct PipelineSpan {
 };
 
 struct PipelineOptions {
-  // How many receives of each edge are posted before what they bring is needed.
-  int receives_ahead = 2;
   // Called after each forward and gradient.
   std::function<void(const PipelineSpan&)> on_span = {};
   // Further observers of every backward.

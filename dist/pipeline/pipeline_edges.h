@@ -28,8 +28,9 @@ class PipelineEdges {
   PipelineEdges(ProcessGroup* ranks, const PipelineSchedule& schedule);
 
   // Begins a run of the schedule, whose edges are among those that were made: posts the first
-  // `ahead` receives of each edge, and then one for each that is taken.
-  void Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary, int ahead);
+  // receive of each edge, on the CPU the first two, and then one for each that is taken. On a GPU
+  // each that was posted keeps multiprocessors busy until the other rank sends.
+  void Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary);
   // Returns at once. Sends are made in the order of the schedule; `tensor` must stay as it is.
   void Send(const PipelineAction& send, const Tensor& tensor);
   // Waits for what this receive brings, and for what comes before it from the same rank, which may

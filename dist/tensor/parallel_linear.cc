@@ -125,7 +125,8 @@ class ColumnLinearNode : public Node {
     const int64_t own = ranks_->own();
     const Tensor dx = ranks_->SumOwn([&](int64_t j) {
       return PartialProduct(PartAlong(dy, 1, segments_, own, j),
-                            PartAlong(weight, 0, segments_, own, j), /*transpose_b=*/false);
+                            PartAlong(weight, 0, segments_, own, j), /*transpose_b=*/false,
+                            ranks_->PartialDType(dy.dtype()));
     });
     sinks[0].Put(
         ranks_->ScatterSum(dx.View(WithLast(grads[0].shape(), weight_shape_[1])), dy.dtype()));
@@ -199,10 +200,9 @@ void Check(const char* op, const Tensor& x, const Tensor& weight) {
 
 }  // namespace
 
-Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b) {
+Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b, DType dtype) {
   const auto batch = [](const Tensor& x) { return x.View({1, x.dim(0), x.dim(1)}); };
-  const Tensor c = Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)},
-                                 AccumulationDType(a.dtype()), a.device());
+  const Tensor c = Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)}, dtype, a.device());
   matmul_slot(CurrentStream(a.device()),
               {.transpose_b = transpose_b, .a = batch(a), .b = batch(b), .c = batch(c)});
   return c;
@@ -251,7 +251,8 @@ Tensor RowProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& we
       ranks
           ->SumOwn([&](int64_t j) {
             return PartialProduct(PartAlong(AsRows(input), 1, {}, own, j),
-                                  PartAlong(matrix, 1, {}, own, j), /*transpose_b=*/true);
+                                  PartAlong(matrix, 1, {}, own, j), /*transpose_b=*/true,
+                                  ranks->PartialDType(x.dtype()));
           })
           .View(WithLast(x.shape(), weight.dim(0)));
   Tensor y = GradEnabled() ? ranks->ScatterSum(sum, x.dtype()) : ranks->Sum(sum, x.dtype());

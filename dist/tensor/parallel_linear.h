@@ -50,9 +50,8 @@ class RowLinear : public nn::BranchLayer {
   std::shared_ptr<Parameter> weight_, bias_;
 };
 
-// a [m, k] b [k, n], or with transpose_b b [n, k]: [m, n], in the dtype of partial sums. No
-// gradient.
-Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b);
+// a [m, k] b [k, n], or with transpose_b b [n, k]: [m, n], in `dtype`. No gradient.
+Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b, DType dtype);
 
 // The products of the modules, with this rank's part of the weight and, for columns, of the bias.
 Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,

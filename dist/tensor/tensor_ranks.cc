@@ -3,32 +3,22 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/slots.h"
 #include "kernels/concat/concat.h"
 
 namespace lockstep::dist {
 namespace {
 
-Tensor AddInPairs(int64_t begin, int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
-  if (n == 1) return tensor(begin);
-  const auto half = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n - 1)));
-  Tensor sum = AddInPairs(begin, half, tensor);
-  const Tensor other = AddInPairs(begin + half, n - half, tensor);
-  sum.storage().BumpVersion();
-  if (sum.numel() > 0) accumulate_slot(CurrentStream(sum.device()), other, sum);
-  return sum;
-}
-
-Tensor Rounded(const Tensor& sum, DType dtype) {
-  return sum.dtype() == dtype ? sum.Clone() : sum.To(dtype);
-}
-
 Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
 
 }  // namespace
 
-TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts)
-    : group_(group), size_(SizeOf(group)), rank_(RankIn(group)), parts_(parts) {
+TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts,
+                         std::unique_ptr<const PartialSums> sums)
+    : group_(group),
+      size_(SizeOf(group)),
+      rank_(RankIn(group)),
+      parts_(parts),
+      sums_(sums ? std::move(sums) : MakeOrderedSums(group)) {
   LS_CHECK(parts >= 1 && parts % size_ == 0, "tensor parallelism: the ", size_,
            " ranks must divide the ", parts,
            " parts in which sums are made (virtual.tp): use a multiple of the ranks");
@@ -90,48 +80,16 @@ Tensor TensorRanks::GatherSequence(const Tensor& part) const {
   return (part.dim(0) == 1 ? all : all.Transpose(0, 1).Contiguous()).View(shape);
 }
 
+DType TensorRanks::PartialDType(DType dtype) const {
+  return own() == 1 && size_ > 1 ? sums_->TypeOf(dtype) : AccumulationDType(dtype);
+}
+
 Tensor TensorRanks::ScatterSum(const Tensor& sum, DType dtype) const {
-  if (size_ == 1) return sum.To(dtype);
-  LS_CHECK(sum.dim(1) % size_ == 0, "tensor parallelism: a sequence of ", sum.dim(1),
-           " tokens does not divide into ", size_, " parts");
-  Shape part = sum.shape();
-  part[1] /= size_;
-  Shape shape = {size_};
-  for (int i = 0; i < part.ndim(); ++i) shape.push_back(part[i]);
-  const Tensor send = Tensor::Empty(shape, sum.dtype(), sum.device());
-  const Tensor got = Tensor::EmptyLike(send);
-  const auto row = [&](const Tensor& x, int64_t r) { return x.Slice(0, r, r + 1).View(part); };
-  for (int64_t r = 0; r < size_; ++r) {
-    row(send, r).CopyFrom(sum.Slice(1, r * part[1], (r + 1) * part[1]));
-  }
-  group_->AllToAll(Flat(send), Flat(got), {}, {}, "partial sums")->Wait();
-  return Rounded(lockstep::dist::AddInPairs(size_, [&](int64_t r) { return row(got, r); }), dtype);
+  return size_ == 1 ? sum.To(dtype) : sums_->Scatter(sum, dtype);
 }
 
 Tensor TensorRanks::Sum(const Tensor& sum, DType dtype) const {
-  if (size_ == 1) return sum.To(dtype);
-  const auto add_rows = [&](const Tensor& rows, const Shape& shape) {
-    return lockstep::dist::AddInPairs(
-        size_, [&](int64_t r) { return rows.Slice(0, r, r + 1).View(shape); });
-  };
-  constexpr int64_t kLarge = 1 << 15;
-  if (sum.numel() < kLarge) {
-    return Rounded(add_rows(Gather(sum, "partial sums"), sum.shape()), dtype);
-  }
-  // Each rank adds a shard, as many bytes as a ring would send: the last ones may be padding.
-  const int64_t shard = (sum.numel() + size_ - 1) / size_;
-  const Tensor mine = Tensor::Empty({size_, shard}, sum.dtype(), sum.device());
-  const Tensor got = Tensor::EmptyLike(mine);
-  Flat(mine).Slice(0, 0, sum.numel()).CopyFrom(Flat(sum.Contiguous()));
-  Flat(mine).Slice(0, sum.numel(), mine.numel()).Fill(0);
-  group_->AllToAll(Flat(mine), Flat(got), {}, {}, "partial sums")->Wait();
-  const Tensor added = add_rows(got, {shard});
-  group_->AllGather(added, Flat(mine), "sums")->Wait();
-  return Rounded(Flat(mine).Slice(0, 0, sum.numel()).View(sum.shape()), dtype);
-}
-
-Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
-  return AddInPairs(0, n, tensor);
+  return size_ == 1 ? sum.To(dtype) : sums_->All(sum, dtype);
 }
 
 Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, int64_t parts,

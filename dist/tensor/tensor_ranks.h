@@ -11,6 +11,7 @@
 #include "core/parameter.h"
 #include "core/tensor.h"
 #include "dist/process_group.h"
+#include "dist/tensor/partial_sums.h"
 
 namespace lockstep::dist {
 
@@ -22,17 +23,19 @@ namespace lockstep::dist {
 // A sum that is split across ranks (over the inputs of a row-parallel layer, over the outputs of a
 // column-parallel one, over the tokens for a norm's weight, over the vocabulary in the loss) is
 // always the sum of parts() partial sums in f32, f64 for f64, added in adjacent pairs:
-// ((0 + 1) + (2 + 3)) + ..., and rounded once. A rank computes parts() / size() neighbouring ones,
-// which are a subtree. So the bits depend on parts(), and not on size(): a single rank computes all
-// of them.
+// ((0 + 1) + (2 + 3)) + ..., and rounded once, unless its PartialSums are the library's. A rank
+// computes parts() / size() neighbouring ones, which are a subtree. So the bits depend on parts(),
+// and not on size(): a single rank computes all of them.
 //
 // Under NoGrad, as in evaluation and generation, every rank has the whole sequence, so that it may
 // have any length.
 class TensorRanks {
  public:
-  // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
-  // unless parts / size is a power of two, or size is 1.
-  TensorRanks(ProcessGroup* group, int64_t parts);
+  // A null group means a single rank; otherwise the group outlives this. `sums`: how those of the
+  // group's ranks are added, null: MakeOrderedSums. Throws ArgumentError unless parts / size is a
+  // power of two, or size is 1.
+  TensorRanks(ProcessGroup* group, int64_t parts,
+              std::unique_ptr<const PartialSums> sums = nullptr);
   virtual ~TensorRanks() = default;
   TensorRanks(const TensorRanks&) = delete;
   TensorRanks& operator=(const TensorRanks&) = delete;
@@ -71,6 +74,9 @@ class TensorRanks {
   // tensors of one shape and dtype.
   Tensor SumOwn(const std::function<Tensor(int64_t j)>& part) const;
 
+  // The dtype in which this rank's partial sums of a result in `dtype` are made.
+  DType PartialDType(DType dtype) const;
+
   // All of these are collective.
   // [B, T / size, ...], each rank's part of the sequence, to the whole [B, T, ...].
   Tensor GatherSequence(const Tensor& part) const;
@@ -87,13 +93,10 @@ class TensorRanks {
  private:
   ProcessGroup* const group_;
   const int64_t size_, rank_, parts_;
+  const std::unique_ptr<const PartialSums> sums_;
 };
 
 using TensorRanksPtr = std::shared_ptr<const TensorRanks>;
-
-// Adds n tensors in adjacent pairs into the first, and returns that. tensor(i) makes or finds the
-// i-th: it may be overwritten.
-Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor);
 
 // Part `part` of `parts` equal ones of a dimension. With segments, which add up to the dimension,
 // that part of each, side by side: queries, keys and values of a fused matrix. A copy unless the

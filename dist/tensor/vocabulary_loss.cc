@@ -141,7 +141,7 @@ class ChunkedLoss {
                                   .dweight = VocabularyRowsOf(dweight_, most_, j),
                                   .accumulate_weight = begin > 0});
       }
-      if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false);
+      if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false, wide_);
       const Tensor none = Empty(x.shape());
       none.Fill(0);
       return none;

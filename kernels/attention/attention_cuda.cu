@@ -1,4 +1,10 @@
+#include <array>
+#include <span>
+#include <string>
+#include <type_traits>
+
 #include "core/cuda/launch.h"
+#include "core/kernel_choices.h"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/flash_attention.h"
@@ -349,6 +355,27 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
                   rows_left, args.d, args.accumulate_v);
 }
 
+// Shared memory of AttentionBackwardKeyKernel.
+template <class Tile>
+inline constexpr size_t kBackwardBytes = sizeof(float) * 2 *
+                                         (Tile::kRowsSize + Tile::kColumnsSize + Tile::kScoresSize);
+
+// A GPU of capability 8.6, 8.9 or 12 has 99 KiB for a block, where tiles for heads above 64 have
+// fewer rows. The sums' order is the same.
+inline constexpr size_t kLeastSharedBytes = 99 << 10;
+template <class Tile, bool kTight>
+using BackwardTile = std::conditional_t<kTight && (kBackwardBytes<Tile> > kLeastSharedBytes),
+                                        AttentionTile<Tile::kHead, Tile::kM - 1>, Tile>;
+
+template <class Tile>
+bool Fits(Device device) {
+  static_assert(kBackwardBytes<BackwardTile<Tile, true>> <= kLeastSharedBytes);
+  if constexpr (kBackwardBytes<Tile> <= kLeastSharedBytes) return true;
+  int most = 0;
+  LS_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
+  return kBackwardBytes<Tile> <= static_cast<size_t>(most);
+}
+
 void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
   const int64_t batches = args.q.dim(0), queries = args.q.dim(1), heads = args.q.dim(2);
   const int64_t rows = CountRows(args.q), d = args.q.dim(3), length = args.k.dim(1);
@@ -383,16 +410,18 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
     Launch(name, AttentionDeltaKernel<T>, Blocks(rows, kAttentionThreads / kWarpSize),
            kAttentionThreads, 0, stream, Data<T>(args.y), Data<T>(args.dy), rows, queries, heads,
            a.d, Data<float>(delta));
-    DispatchTile(d, args.scores, [&](auto tile, auto rules) {
-      using Tile = decltype(tile);
-      constexpr bool kRules = decltype(rules)::value;
-      constexpr int kTiles = 2 * Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize;
-      const int64_t query_blocks = batches * heads * CeilDiv(queries, Tile::kRows);
-      const int64_t key_blocks = batches * args.k.dim(2) * CeilDiv(length, Tile::kRows);
-      Launch(name, AttentionBackwardQueryKernel<Tile, T, kRules>, Blocks(query_blocks, 1),
-             kAttentionThreads, sizeof(float) * kTiles, stream, a);
-      Launch(name, AttentionBackwardKeyKernel<Tile, T, kRules>, Blocks(key_blocks, 1),
-             kAttentionThreads, sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
+    DispatchTile(d, args.scores, [&](auto roomy, auto rules) {
+      DispatchBool(!Fits<decltype(roomy)>(stream.device), [&](auto tight) {
+        using Tile = BackwardTile<decltype(roomy), decltype(tight)::value>;
+        constexpr bool kRules = decltype(rules)::value;
+        const int64_t query_blocks = batches * heads * CeilDiv(queries, Tile::kRows);
+        const int64_t key_blocks = batches * args.k.dim(2) * CeilDiv(length, Tile::kRows);
+        Launch(name, AttentionBackwardQueryKernel<Tile, T, kRules>, Blocks(query_blocks, 1),
+               kAttentionThreads, kBackwardBytes<Tile> - sizeof(float) * Tile::kScoresSize, stream,
+               a);
+        Launch(name, AttentionBackwardKeyKernel<Tile, T, kRules>, Blocks(key_blocks, 1),
+               kAttentionThreads, kBackwardBytes<Tile>, stream, a);
+      });
     });
   });
 }
@@ -407,18 +436,50 @@ struct AttentionFunctions {
   void (*plain)(Stream, const Args&);
 };
 
+// What tells a call's choice from others'.
+template <class Args>
+std::array<int64_t, 9> ProblemOf(const Args& args, AttentionKernels wanted, bool ours) {
+  return {args.q.dim(0),
+          args.q.dim(1),
+          args.q.dim(2),
+          args.k.dim(2),
+          args.q.dim(3),
+          static_cast<int64_t>(args.q.dtype()),
+          args.q.device().index,
+          static_cast<int64_t>(wanted),
+          ours};
+}
+
+template <class Args>
+void Note(const char* op, const Args& args, std::span<const int64_t> problem, std::string kernel,
+          const AttentionChoice& choice) {
+  const int64_t heads = args.q.dim(2), kv_heads = args.k.dim(2);
+  NoteKernelChoice(
+      op, problem,
+      {.problem = StrCat(args.q.dtype(), ", B ", args.q.dim(0), ", T ", args.q.dim(1), ", H ",
+                         heads, heads == kv_heads ? std::string() : StrCat(" over ", kv_heads),
+                         ", D ", args.q.dim(3)),
+       .kernel = std::move(kernel),
+       .why_slow = StrCat(choice.why_slow, choice.reason.empty() ? "" : ": ", choice.reason)});
+}
+
+// Takes neither memory nor a lock to choose and to note, unless the problem is new.
 template <class Args>
 void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const Args& args) {
   // Our dropout, fewer queries than keys and rules for scores are not in cuDNN's graphs.
   const bool ours =
       args.dropout.step_values.defined() || args.q.dim(1) != args.k.dim(1) || !args.scores.plain();
-  AttentionChoice chosen = ChooseAttentionKernels(CurrentAttentionKernels(), args.q, ours,
-                                                  [&] { return WhyNoCudnnAttention(stream); });
-  std::string kernel;
+  const AttentionKernels wanted = CurrentAttentionKernels();
+  AttentionChoice chosen =
+      ChooseAttentionKernels(wanted, args.q, ours, [&] { return WhyNoCudnnAttention(stream); });
+  const auto problem = ProblemOf(args, wanted, ours);
+  bool is_new = IsNewProblem(functions.op, problem);
+  std::string kernel, why_not;
   if (chosen.kernels == AttentionKernels::kCudnn) {
-    const std::string why_not = functions.cudnn(stream, args, &kernel);
+    why_not = functions.cudnn(stream, args, is_new ? &kernel : nullptr);
     if (!why_not.empty()) {
-      chosen = {AttentionKernels::kFlash, StrCat("cuDNN's cannot do it: ", why_not)};
+      chosen = {AttentionKernels::kFlash, "cuDNN's cannot do it", why_not};
+      is_new = true;  // by its strides, too
     }
   }
   if (chosen.kernels == AttentionKernels::kFlash) {
@@ -428,7 +489,7 @@ void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const A
     functions.plain(stream, args);
     kernel = "plain";
   }
-  NoteAttentionChoice(functions.op, args.q, args.k, kernel, chosen.why_slow);
+  if (is_new) Note(functions.op, args, problem, std::move(kernel), chosen);
 }
 
 void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {

@@ -16,11 +16,10 @@ namespace lockstep::cuda {
 inline constexpr int kSide = 16;
 inline constexpr int kAttentionThreads = kSide * kSide;
 
-// The sizes for heads of up to kHead numbers.
-template <int kHead_>
+// The sizes for heads of up to kHead numbers; kM: rows of a thread.
+template <int kHead_, int kM_ = kHead_ <= 128 ? 4 : 2>
 struct AttentionTile {
-  static constexpr int kHead = kHead_;
-  static constexpr int kM = kHead <= 128 ? 4 : 2;  // rows of a thread
+  static constexpr int kHead = kHead_, kM = kM_;
   static constexpr int kN = kHead <= 128 ? 2 : 1;  // columns of scores of a thread
   static constexpr int kOut = kHead / kSide;       // columns of a result of a thread
   static constexpr int kRows = kSide * kM, kColumns = kSide * kN;

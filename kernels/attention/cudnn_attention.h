@@ -4,6 +4,7 @@
 #include <compare>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "kernels/attention/attention_slices.h"
 
@@ -30,8 +31,8 @@ struct CudnnAttentionProblem {
 // Why cuDNN's attention cannot run on the stream's device; empty if it can: on GPUs of compute
 // capability 8 and 9, with cuDNN 9.10.2 or newer, if its results there match those of the flash
 // kernels up to rounding and have the same bits when they are computed again. Determined once per
-// device, but not while a CUDA graph is being captured.
-std::string WhyNoCudnnAttention(Stream stream);
+// device, but not while a CUDA graph is being captured. The text lives as long as the process.
+std::string_view WhyNoCudnnAttention(Stream stream);
 
 // The low-level operations, for bf16 heads whose size is a multiple of 8 up to 128, without
 // dropout and with plain scores, where WhyNoCudnnAttention returns nothing. The kernels are the

@@ -3,8 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/kernel_choices.h"
-#include "core/philox.h"
+#include "core/error.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -37,8 +36,8 @@ AttentionKernelsScope::AttentionKernelsScope(AttentionKernels kernels)
 AttentionKernelsScope::~AttentionKernelsScope() { current_scope = previous_; }
 
 AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool ours,
-                                       const std::function<std::string()>& why_no_cudnn) {
-  if (wanted == AttentionKernels::kPlain) return {wanted, ""};
+                                       const std::function<std::string_view()>& why_no_cudnn) {
+  if (wanted == AttentionKernels::kPlain) return {wanted};
   const int64_t d = q.dim(-1);
   const bool narrow = q.dtype() == DType::kBF16 || q.dtype() == DType::kF16;
   const bool fits = narrow && d <= kFlashMaxHead && d % 8 == 0;
@@ -48,43 +47,23 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
            kFlashMaxHead, " numbers, got ", q.Describe(), ": choose auto");
   if (!fits) {
     // There are no faster kernels for f32.
-    return {
-        AttentionKernels::kPlain,
-        narrow ? StrCat("tensor cores take heads of a multiple of 8 numbers, up to ", kFlashMaxHead)
-               : ""};
+    static_assert(kFlashMaxHead == 128);
+    return {AttentionKernels::kPlain,
+            narrow ? "tensor cores take heads of a multiple of 8 numbers, up to 128" : ""};
   }
   if (wanted == AttentionKernels::kFlash || ours || q.numel() == 0) {
-    return {AttentionKernels::kFlash, ""};
+    return {AttentionKernels::kFlash};
   }
   const double flops = 2.0 * static_cast<double>(q.numel()) * static_cast<double>(q.dim(1));
   if (wanted == AttentionKernels::kAuto && flops < kCudnnMinFlops) {
-    return {AttentionKernels::kFlash, ""};
+    return {AttentionKernels::kFlash};
   }
-  const std::string why_not =
+  const std::string_view why_not =
       q.dtype() == DType::kBF16 ? why_no_cudnn() : "its graphs are made for bf16";
   LS_CHECK(wanted != AttentionKernels::kCudnn || why_not.empty(),
            "attention by cuDNN (LOCKSTEP_ATTENTION=cudnn) cannot run here: ", why_not);
-  if (why_not.empty()) return {AttentionKernels::kCudnn, ""};
-  return {AttentionKernels::kFlash, StrCat("cuDNN's attention cannot run here: ", why_not)};
-}
-
-void NoteAttentionChoice(const char* op, const Tensor& q, const Tensor& k,
-                         const std::string& kernel, const std::string& why_slow) {
-  const int64_t b = q.dim(0), t = q.dim(1), h = q.dim(2), g = k.dim(2), d = q.dim(3);
-  const std::vector<int64_t> problem{b,
-                                     t,
-                                     h,
-                                     g,
-                                     d,
-                                     static_cast<int64_t>(q.dtype()),
-                                     static_cast<int64_t>(HashName(kernel)),
-                                     static_cast<int64_t>(HashName(why_slow))};
-  NoteKernelChoice(op, problem, [&] {
-    return KernelChoice{.problem = StrCat(q.dtype(), ", B ", b, ", T ", t, ", H ", h,
-                                          g == h ? std::string() : StrCat(" over ", g), ", D ", d),
-                        .kernel = kernel,
-                        .why_slow = why_slow};
-  });
+  if (why_not.empty()) return {AttentionKernels::kCudnn};
+  return {AttentionKernels::kFlash, "cuDNN's attention cannot run here", why_not};
 }
 
 }  // namespace lockstep::cuda

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <string>
+#include <string_view>
 
 #include "kernels/attention/attention.h"
 
@@ -36,9 +36,12 @@ class AttentionKernelsScope {
   friend AttentionKernels CurrentAttentionKernels();
 };
 
+// Holds no memory of its own: each call of attention makes the choice.
 struct AttentionChoice {
   AttentionKernels kernels = AttentionKernels::kPlain;
-  std::string why_slow;  // why not faster ones, unless these were requested; empty: there are none
+  // Why not faster ones, unless these were requested, and what a library says of it; empty: there
+  // are none.
+  std::string_view why_slow = {}, reason = {};
 };
 
 // Which of kPlain, kFlash and kCudnn run for q [B, T, H, D]. Flash kernels take bf16 and f16 heads
@@ -51,11 +54,7 @@ struct AttentionChoice {
 inline constexpr int64_t kFlashMaxHead = 128;
 inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 10 us
 AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool ours,
-                                       const std::function<std::string()>& why_no_cudnn);
-
-// Notes (core/kernel_choices.h) what runs for queries and keys of these sizes.
-void NoteAttentionChoice(const char* op, const Tensor& q, const Tensor& k,
-                         const std::string& kernel, const std::string& why_slow);
+                                       const std::function<std::string_view()>& why_no_cudnn);
 
 // The low-level operations by flash kernels, on tensors for which they can be chosen.
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args);

@@ -222,18 +222,33 @@ const char* WhyGeluApart(const GemmArgs& args) {
   return nullptr;
 }
 
-void NoteSlowProduct(const GemmArgs& args, const char* kernel, const std::string& why_slow) {
-  NoteKernelChoice("matmul",
-                   {args.batch, args.m, args.n, args.k, args.transpose_a, args.transpose_b,
-                    static_cast<int64_t>(args.dtype), static_cast<int64_t>(args.c_dtype), args.gelu,
-                    args.gelu_input != nullptr, static_cast<int64_t>(HashName(why_slow))},
-                   [&] {
-                     return KernelChoice{
-                         .problem = StrCat(args.dtype, "[", args.m, ", ", args.k, "] x [", args.k,
-                                           ", ", args.n, "] -> ", args.c_dtype),
-                         .kernel = kernel,
-                         .why_slow = why_slow};
-                   });
+// On earlier GPUs cuBLASLt's products with gelu took longer than a pass of its own (llm.c's
+// finding).
+bool JoinsGelu(Device device) {
+  int major = 0;
+  LS_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  return major >= 9;
+}
+
+// `why_slow` is a literal.
+void NoteSlowProduct(const GemmArgs& args, const char* kernel, const char* why_slow) {
+  const int64_t problem[] = {args.batch,
+                             args.m,
+                             args.n,
+                             args.k,
+                             args.transpose_a,
+                             args.transpose_b,
+                             static_cast<int64_t>(args.dtype),
+                             static_cast<int64_t>(args.c_dtype),
+                             args.gelu,
+                             args.gelu_input != nullptr,
+                             static_cast<int64_t>(reinterpret_cast<uintptr_t>(why_slow))};
+  if (!IsNewProblem("slow matmul", problem)) return;
+  NoteKernelChoice("matmul", problem,
+                   {.problem = StrCat(args.dtype, "[", args.m, ", ", args.k, "] x [", args.k, ", ",
+                                      args.n, "] -> ", args.c_dtype),
+                    .kernel = kernel,
+                    .why_slow = why_slow});
 }
 
 }  // namespace
@@ -241,7 +256,7 @@ void NoteSlowProduct(const GemmArgs& args, const char* kernel, const std::string
 void Gemm(Stream stream, const GemmArgs& args) {
   if (args.batch * args.m * args.n == 0) return;
   const bool gelu = args.gelu || args.gelu_input != nullptr;
-  const bool joins = gelu && SizeOf(args.c_dtype) == 2;
+  const bool joins = gelu && SizeOf(args.c_dtype) == 2 && JoinsGelu(stream.device);
   const char* why_apart = joins ? WhyGeluApart(args) : nullptr;
   if ((!gelu || (joins && why_apart == nullptr)) && TryBlasLt(stream, args)) return;
   if (gelu && TryGeluApart(stream, args)) {

@@ -38,6 +38,7 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
 ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace) {
   const RunConfig& config = setup.config;
   ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .fast_tensor_sums = config.dist.reduction == "fast",
                     .context_pairs = config.parallel.context_pairs(),
                     .sums_context_with_data = SumsContextWithData(config)};
   if (config.parallel.pp > 1) {
@@ -109,6 +110,9 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::SharedSamples>(all, parts, module, std::move(reducer),
                                                  groups.control);
   }
+  // The trainer checks a step once the next one is under way.
+  reducer.check_late =
+      reducer.sum == dist::GradientSum::kFast && !reducer.conditional && !plan.pipeline;
   return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
 }
 

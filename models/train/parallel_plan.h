@@ -58,6 +58,8 @@ struct ParallelPlan {
   std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
   // The parts in which the sums of a layer are made (dist/tensor/tensor_ranks.h).
   int64_t tensor_parts = 1;
+  // Whether the library adds them, in the computation's dtype.
+  bool fast_tensor_sums = false;
   // The pairs of chunks into which a sequence is cut (dist/context/context_ranks.h); 1: it is not.
   int64_t context_pairs = 1;
   // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.

@@ -36,7 +36,9 @@ void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks) {
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
-  auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
+  const auto sums = plan.fast_tensor_sums ? dist::MakeLibrarySums : dist::MakeOrderedSums;
+  auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts,
+                                                    sums(groups.tensor.get()));
   ParallelizeLayers(model, tensor);
   // Splits the experts of a tensor-parallel rank, first across those that compute a sequence
   // together.

@@ -28,7 +28,7 @@ const Shape kSmall{1, 64, 2, 64}, kLarge{8, 1024, 12, 64};
 AttentionKernels Choose(AttentionKernels wanted, const Tensor& q, bool dropout = false,
                         const std::string& why_not = "", bool* asked = nullptr) {
   return ChooseAttentionKernels(wanted, q, dropout,
-                                [&] {
+                                [&]() -> std::string_view {
                                   if (asked != nullptr) *asked = true;
                                   return why_not;
                                 })

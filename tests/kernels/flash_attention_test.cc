@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <new>
 
 #include "core/autograd/engine.h"
 #include "core/cuda/error.h"  // CUDASIM
@@ -17,7 +19,20 @@
 
 #ifdef CUDASIM
 #include "cudasim/executor.h"
+#include "cudasim/settings.h"
 #endif
+
+namespace {
+thread_local int64_t allocations = 0;
+}  // namespace
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* p = std::malloc(size)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace lockstep {
 namespace {
@@ -290,6 +305,60 @@ TEST_F(FlashAttention, IsChosenWhereItExists) {
     }
   }
 }
+
+// Nor is the choice made again: its calls allocate what the kernel's launch does.
+TEST_F(FlashAttention, ChoosingCostsNoMemory) {
+  const Stream stream = CurrentStream(kGpu);
+  const auto values = [](uint64_t i) {
+    return Values({2, 64, 2, 64}, i).To(DType::kBF16).To(kGpu);
+  };
+  AttentionBackwardArgs b{.q = values(0), .k = values(1), .v = values(2)};
+  b.scores.scale = 0.125;
+  b.y = Tensor::EmptyLike(b.q);
+  b.log_sum_exp = Tensor::Empty({2, 2, 64}, DType::kF32, kGpu);
+  b.dy = values(3);
+  for (Tensor* x : {&b.dq, &b.dk, &b.dv}) *x = Tensor::EmptyLike(b.q);
+  const AttentionForwardArgs f{b.q, b.k, b.v, b.scores, {}, b.y, b.log_sum_exp};
+  const auto least = [](const auto& call) {
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < 10; ++i) {
+      const int64_t before = allocations;
+      call();
+      least = std::min(least, allocations - before);
+    }
+    return least;
+  };
+  EXPECT_EQ(least([&] { attention_forward(stream, f); }),
+            least([&] { cuda::FlashAttentionForward(stream, f); }));
+  EXPECT_EQ(least([&] { attention_backward(stream, b); }),
+            least([&] { cuda::FlashAttentionBackward(stream, b); }));
+}
+
+#ifdef CUDASIM
+TEST_F(FlashAttention, TilesForLessSharedMemoryGiveTheSameBits) {
+  const AttentionKernelsScope plain(AttentionKernels::kPlain);
+  int& capability = cudasim::runtime::GetSettings().capability;
+  for (const int64_t d : {72, 128, 200, 256}) {
+    for (const int64_t window : {0, 40}) {
+      const Case c{.batch = 2,
+                   .length = 110,
+                   .groups = 2,
+                   .heads_of_group = 2,
+                   .d = d,
+                   .dropout = 0.2,
+                   .window = window};
+      const std::vector<Tensor> roomy = Compute(c, DType::kF32, kGpu);
+      capability = 89;
+      const std::vector<Tensor> tight = Compute(c, DType::kF32, kGpu);
+      capability = 90;
+      for (size_t i = 0; i < roomy.size(); ++i) {
+        EXPECT_EQ(roomy[i].ToVector<float>(), tight[i].ToVector<float>())
+            << c.Describe() << " " << i;
+      }
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Products that cuBLASLt does not take: f32 into bf16, by the plain kernel.
+// Products that cuBLASLt does not take, f32 into bf16, by the plain kernel; and where gelu joins a
+// product.
 #include "kernels/matmul/gemm_cuda.h"
 
 #include <gtest/gtest.h>
@@ -6,8 +7,13 @@
 #include <cmath>
 #include <random>
 
+#include "core/kernel_choices.h"
 #include "core/tensor.h"
 #include "tests/gpu_test.h"
+
+#ifdef CUDASIM
+#include "cudasim/settings.h"
+#endif
 
 namespace lockstep::cuda {
 namespace {
@@ -86,6 +92,38 @@ INSTANTIATE_TEST_SUITE_P(All, PlainGemm,
                                           testing::Values(Out::kPlain, Out::kAccumulated,
                                                           Out::kBias, Out::kGelu,
                                                           Out::kGeluDerivative)));
+
+#ifdef CUDASIM
+class GeluOnCapability : public test::GpuTest, public testing::WithParamInterface<int> {};
+
+// What does not join is no slow choice where a pass of its own is faster.
+TEST_P(GeluOnCapability, JoinsProductsFrom90On) {
+  cudasim::runtime::GetSettings().capability = GetParam();
+  const int64_t n = 8 + GetParam();  // new to the process
+  const auto bf16_tensor = [](const Shape& shape) {
+    return Tensor::Full(shape, 1, DType::kBF16, kGpu);
+  };
+  const Tensor a = bf16_tensor({16, 8}), b = bf16_tensor({8, n - n % 8}),
+               c = bf16_tensor({16, n - n % 8});
+  GemmArgs args{.m = 16, .n = n - n % 8, .k = 8, .dtype = DType::kBF16};
+  args.a = a.raw_data();
+  args.b = b.raw_data();
+  args.c_dtype = DType::kBF16;
+  args.c = c.raw_data();
+  args.gelu = true;
+  const size_t before = KernelChoices().size();
+  Gemm(CurrentStream(kGpu), args);
+  cudasim::runtime::GetSettings().capability = 90;
+  const std::vector<KernelChoice> choices = KernelChoices();
+  ASSERT_EQ(choices.size(), before + 1);
+  EXPECT_EQ(choices.back().problem.find("gelu") != std::string::npos, GetParam() >= 90)
+      << choices.back().problem;
+  EXPECT_EQ(choices.back().why_slow, "");
+  for (const float y : c.To(DType::kF32).ToVector<float>()) EXPECT_EQ(y, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GeluOnCapability, testing::Values(80, 89, 90, 120));
+#endif
 
 }  // namespace
 }  // namespace lockstep::cuda

@@ -1,9 +1,11 @@
 // How far the gradients of each parallel mode in fast mode, where sums are made in the order that
-// suits the mode, are from the exact ones: no further than those of one process.
+// suits the mode, are from the exact ones: no further than those of one process; or, where the
+// library adds the partial sums of a layer in 16 bits, by its bound.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <iostream>
 #include <numeric>
 #include <sstream>
 
@@ -26,6 +28,12 @@ using Gradients = std::map<std::string, std::vector<double>>;
 // 0.99 to 1.013 in bf16, where partial sums that are rounded before they are added make it 1.045.
 constexpr double kLimit = 1.1;
 double MeanLimit(DType dtype) { return dtype == DType::kF32 ? 1.06 : 1.03; }
+
+// With tensor-parallel ranks up to tp + 1 roundings to 16 bits stand where one stood
+// (dist/tensor/partial_sums.h, whose test bounds them): their errors' squares add up.
+double Roundings(const Task& task, const Plan& plan) {
+  return plan.tp > 1 && SizeOf(task.dtype) == 2 ? std::sqrt(static_cast<double>(plan.tp + 1)) : 1;
+}
 
 // The number of steps of a run over which squared errors are added up. In f32, a few tokens decide
 // the errors of the last layers, so that they differ much from step to step.
@@ -133,18 +141,19 @@ Ratio RatioOf(const std::vector<double>& plan, const std::vector<double>& one) {
 
 // Each parameter by itself, as far as its steps can tell; all together, whose ratios' mean chance
 // hardly moves.
-void ExpectAsExact(const Errors& plan, const Errors& one, double mean_limit,
+void ExpectAsExact(const Errors& plan, const Errors& one, double limit, double mean_limit,
                    const std::string& what) {
   constexpr double kDeviations = 3;
   double logarithms = 0;
   for (const auto& [name, errors] : plan) {
     const Ratio ratio = RatioOf(errors, one.at(name));
     EXPECT_GT(ratio.value, 0) << name;  // rejects NaN
-    EXPECT_LE(ratio.value - kDeviations * ratio.deviation, kLimit * kLimit)
+    EXPECT_LE(ratio.value - kDeviations * ratio.deviation, limit * limit)
         << name << ": " << std::sqrt(ratio.value) << " times as far: " << what;
     logarithms += std::log(ratio.value);
   }
   const double mean = std::exp(logarithms / 2 / static_cast<double>(plan.size()));
+  if (std::getenv("PLAN_EVERY") != nullptr) std::cout << what << ": " << mean << "\n";
   EXPECT_LE(mean, mean_limit) << "all parameters are " << mean << " times as far: " << what;
 }
 
@@ -164,7 +173,8 @@ void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans)
   for (size_t i = 0; i < plans.size(); ++i) {
     std::ostringstream what;
     what << plans[i] << "; " << task;
-    ExpectAsExact(errors[i], of_one, MeanLimit(task.dtype), what.str());
+    const double more = Roundings(task, plans[i]);
+    ExpectAsExact(errors[i], of_one, kLimit * more, MeanLimit(task.dtype) * more, what.str());
   }
 }
 

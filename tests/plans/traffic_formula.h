@@ -95,7 +95,9 @@ struct TrafficFormula {
   // makes these apart. Outputs of rows and input gradients of columns are partial sums. Ranks that
   // compute a sequence together each have a part of its tokens.
   int64_t TensorParallel() const {
-    const int64_t stream = tokens * m.n_embd, gather = stream * activation, sum = stream * kSum;
+    const int64_t stream = tokens * m.n_embd, gather = stream * activation;
+    // Where the library adds, it does so in the dtype of the activations.
+    const int64_t sum = task.fast ? gather : stream * kSum;
     // Gradients of norms, and of the biases that the norms add: the first norm adds none, and
     // experts have none. They are sums over the tokens of each leaf.
     const int64_t biases = (mixture() ? 1 : 2) * m.n_layer * bias(m.n_embd);
@@ -109,7 +111,8 @@ struct TrafficFormula {
     // of the tokens that chose them, and those rows' gradients, go to all other ranks.
     const int64_t of_mixture = 2 * gather + 2 * m.mixture.n_expert_used * gather;
     int64_t bytes = m.n_layer * Scatter(plan.tp, of_two + (mixture() ? of_mixture : of_two));
-    bytes += leaves() * GatherAll(plan.tp, norms * kSum);
+    bytes +=
+        leaves() * (task.fast ? Reduce(plan.tp, norms * kSum) : GatherAll(plan.tp, norms * kSum));
     // The embedding's rows and their gradients; positions.
     bytes += Scatter(plan.tp, 2 * gather + Embedding().whole * kSum);
     // The head's input and its gradient, and two numbers in f64 for each token's loss.

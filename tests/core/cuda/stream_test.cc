@@ -1,5 +1,7 @@
 #include <gmock/gmock-matchers.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "core/cuda/handles.h"
@@ -106,6 +108,32 @@ TEST_F(CudaStreamTest, PageLockedMemoryIsUsedAgain) {
 }
 
 // Longer than the blocks that copies go through.
+// One that waits for a busy GPU's copies holds up no other thread's, be they to another GPU.
+TEST_F(CudaStreamTest, AThreadThatWaitsForItsCopiesHoldsUpNoOther) {
+  if (DeviceCount() < 2) GTEST_SKIP() << "this needs two GPUs";
+  StreamBackend& backend = GetStreamBackend(DeviceType::kCuda);
+  const Stream busy = backend.CreateStream(kGpu);
+  constexpr int64_t kBytes = 80 << 20;  // more than may be pending
+  const Tensor large = Tensor::Empty({kBytes}, DType::kU8, kGpu);
+  const std::vector<uint8_t> host(kBytes, 7);
+  Blocked blocked(busy);
+  std::atomic<bool> copied{false};
+  std::thread waits([&] {
+    CopyFromHost(large.raw_data(), host.data(), kBytes, busy);
+    copied = true;
+  });
+  // However far the thread has come.
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(Tensor::FromVector<int32_t>({1, 2}, {2}, kSecondGpu).ToVector<int32_t>(),
+              (std::vector<int32_t>{1, 2}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_FALSE(copied);
+  blocked.Open();
+  waits.join();
+  Synchronize(busy);
+}
+
 TEST_F(CudaStreamTest, LargeCopiesArriveWhole) {
   const int64_t n = 5'000'003;
   std::vector<int32_t> values(static_cast<size_t>(n));

@@ -267,8 +267,12 @@ TEST(NcclFailureTest, AnAsynchronousErrorIsReportedAndAbortEndsHangingWork) {
     EXPECT_EQ(comm->AsyncError(), std::nullopt);
     const Stream stream = CurrentStream(r.options.device);
     const Tensor x = Tensor::Full({1000}, 1, DType::kF32, r.options.device);
-    comm->AllReduce(x, ReduceOp::kSum, stream);
     std::optional<std::string> error;
+    try {
+      comm->AllReduce(x, ReduceOp::kSum, stream);
+    } catch (const Error& of_launch) {  // the news came first
+      error = of_launch.what();
+    }
     while (!error) error = comm->AsyncError();
     EXPECT_THAT(*error, HasSubstr("remote process exited"));
     comm->Abort();

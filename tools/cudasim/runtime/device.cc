@@ -28,8 +28,8 @@ void FillProperties(cudaDeviceProp* prop, int device) {
   std::memcpy(prop->maxThreadsDim, kMaxBlock, sizeof(kMaxBlock));
   std::memcpy(prop->maxGridSize, kMaxGrid, sizeof(kMaxGrid));
   prop->totalConstMem = kConstant;
-  prop->major = kMajor;
-  prop->minor = kMinor;
+  prop->major = Major();
+  prop->minor = Minor();
   prop->textureAlignment = 512;
   prop->texturePitchAlignment = 32;
   prop->multiProcessorCount = kMultiprocessors;
@@ -44,14 +44,14 @@ void FillProperties(cudaDeviceProp* prop, int device) {
   prop->streamPrioritiesSupported = 1;
   prop->globalL1CacheSupported = 1;
   prop->localL1CacheSupported = 1;
-  prop->sharedMemPerMultiprocessor = kSharedPerMultiprocessor;
+  prop->sharedMemPerMultiprocessor = SharedPerMultiprocessor();
   prop->regsPerMultiprocessor = kRegisters;
   prop->managedMemory = 1;
   prop->concurrentManagedAccess = 1;
   prop->computePreemptionSupported = 1;
   prop->canUseHostPointerForRegisteredMem = 1;
   prop->cooperativeLaunch = 1;
-  prop->sharedMemPerBlockOptin = kSharedPerBlockOptIn;
+  prop->sharedMemPerBlockOptin = SharedPerBlockOptIn();
   prop->maxBlocksPerMultiProcessor = kMaxBlocksPerMultiprocessor;
   prop->reservedSharedMemPerBlock = kSharedReserved;
   prop->hostRegisterSupported = 1;
@@ -106,15 +106,15 @@ int Attribute(cudaDeviceAttr attr, int device) {
     case cudaDevAttrAsyncEngineCount:
       return 3;
     case cudaDevAttrComputeCapabilityMajor:
-      return kMajor;
+      return Major();
     case cudaDevAttrComputeCapabilityMinor:
-      return kMinor;
+      return Minor();
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      return kSharedPerMultiprocessor;
+      return SharedPerMultiprocessor();
     case cudaDevAttrMaxRegistersPerMultiprocessor:
       return kRegisters;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return kSharedPerBlockOptIn;
+      return SharedPerBlockOptIn();
     case cudaDevAttrMaxBlocksPerMultiprocessor:
       return kMaxBlocksPerMultiprocessor;
     case cudaDevAttrReservedSharedMemoryPerBlock:

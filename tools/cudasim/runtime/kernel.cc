@@ -26,7 +26,7 @@ int BlocksPerMultiprocessor(int threads, size_t shared) {
   const int warps = (threads + 31) / 32;
   int blocks = kMaxThreadsPerMultiprocessor / (warps * 32);
   if (blocks > kMaxBlocksPerMultiprocessor) blocks = kMaxBlocksPerMultiprocessor;
-  const auto by_shared = static_cast<int>(kSharedPerMultiprocessor / (shared + kSharedReserved));
+  const auto by_shared = static_cast<int>(SharedPerMultiprocessor() / (shared + kSharedReserved));
   return blocks < by_shared ? blocks : by_shared;
 }
 
@@ -113,7 +113,7 @@ cudaError_t cudaFuncSetAttribute(const void* func, cudaFuncAttribute attr, int v
     return Return(value >= -1 && value <= 100 ? cudaSuccess : cudaErrorInvalidValue);
   }
   if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize) return Return(cudaErrorInvalidValue);
-  if (value < 0 || value > kSharedPerBlockOptIn) return Return(cudaErrorInvalidValue);
+  if (value < 0 || value > SharedPerBlockOptIn()) return Return(cudaErrorInvalidValue);
   const Lock lock(GetState().mutex);
   DynamicShared()[func] = value;
   return cudaSuccess;
@@ -126,8 +126,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attr, const void* func) {
   const Lock lock(GetState().mutex);
   *attr = {};
   attr->maxThreadsPerBlock = kMaxThreadsPerBlock;
-  attr->ptxVersion = kMajor * 10 + kMinor;
-  attr->binaryVersion = kMajor * 10 + kMinor;
+  attr->ptxVersion = Major() * 10 + Minor();
+  attr->binaryVersion = Major() * 10 + Minor();
   attr->maxDynamicSharedSizeBytes = DynamicSharedOf(func);
   attr->preferredShmemCarveout = -1;
   return cudaSuccess;

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 
+#include "cudasim/settings.h"
+
 namespace cudasim::runtime {
 
-inline constexpr int kMajor = 9;
-inline constexpr int kMinor = 0;
+inline int Major() { return GetSettings().capability / 10; }
+inline int Minor() { return GetSettings().capability % 10; }
 inline constexpr int kMultiprocessors = 132;
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr int kMaxThreadsPerMultiprocessor = 2048;
@@ -16,9 +18,12 @@ inline constexpr int kMaxBlock[3] = {1024, 1024, 64};
 inline constexpr int kMaxGrid[3] = {2147483647, 65535, 65535};
 inline constexpr int kRegisters = 65536;
 inline constexpr int kSharedPerBlock = 48 * 1024;
-inline constexpr int kSharedPerBlockOptIn = 227 * 1024;
-inline constexpr int kSharedPerMultiprocessor = 228 * 1024;
 inline constexpr int kSharedReserved = 1024;
+inline int SharedPerBlockOptIn() {
+  const int capability = GetSettings().capability;
+  return 1024 * (capability == 80 ? 163 : capability == 90 ? 227 : 99);
+}
+inline int SharedPerMultiprocessor() { return SharedPerBlockOptIn() + kSharedReserved; }
 inline constexpr int kConstant = 64 * 1024;
 inline constexpr int kL2 = 50 * 1024 * 1024;
 inline constexpr int kClockKhz = 1980000;

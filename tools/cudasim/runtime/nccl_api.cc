@@ -1,11 +1,14 @@
 // The functions of nccl.h: communicators, groups, enqueueing.
-#include <map>
+#include <algorithm>
+#include <chrono>
+#include <random>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "capture.h"
 #include "cudasim/hang.h"
+#include "cudasim/settings.h"
 #include "nccl_comm.h"
 
 struct ncclComm {
@@ -188,6 +191,48 @@ ncclResult_t Launch(const Shared& comm, cudaStream_t handle, std::vector<Call> c
                               : Fail(ncclUnhandledCudaError, cudaGetErrorString(error));
 }
 
+// The calls of a group for one communicator and stream.
+struct Batch {
+  Shared comm;
+  cudaStream_t stream;
+  std::vector<Call> calls;
+};
+
+// On a thread of its own.
+void LaunchLater(const std::vector<Batch>& batches) {
+  if (const int most = GetSettings().nccl_launch_us; most > 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(std::random_device()() % (most + 1)));
+  }
+  MayHang("ncclGroupEnd");
+  ncclResult_t result = ncclSuccess;
+  for (const Batch& batch : batches) {
+    if (batch.comm->mesh().aborted()) continue;
+    cudaSetDevice(batch.comm->device());
+    auto one = static_cast<ncclResult_t>(GetSettings().nccl_launch_result);
+    one = one == ncclSuccess ? Launch(batch.comm, batch.stream, batch.calls)
+                             : Fail(one, "the launch was made to fail");
+    if (one != ncclSuccess) result = one;
+  }
+  for (const Batch& batch : batches) batch.comm->EndLaunch(result, GetGroup().last_error);
+}
+
+ncclResult_t LaunchAll(std::vector<Batch> batches) {
+  const bool later = !batches.empty() && GetSettings().nccl_launch_us >= 0 &&
+                     std::none_of(batches.begin(), batches.end(),
+                                  [](const Batch& batch) { return batch.comm->blocking(); });
+  if (later) {
+    for (const Batch& batch : batches) batch.comm->SetStatus(ncclInProgress);
+    std::thread(LaunchLater, std::move(batches)).detach();
+    return ncclInProgress;
+  }
+  ncclResult_t result = ncclSuccess;
+  for (const Batch& batch : batches) {
+    const ncclResult_t one = Launch(batch.comm, batch.stream, batch.calls);
+    if (one != ncclSuccess) result = one;
+  }
+  return result;
+}
+
 ncclResult_t EndGroup() {
   Group& group = GetGroup();
   if (group.depth == 0) return Fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
@@ -210,19 +255,17 @@ ncclResult_t EndGroup() {
   }
   if (result != ncclSuccess) return result;
   // Per communicator and stream, in order of the first call.
-  std::vector<std::pair<std::pair<Shared, cudaStream_t>, std::vector<Call>>> batches;
+  std::vector<Batch> batches;
   for (const Pending& pending : calls) {
-    const std::pair<Shared, cudaStream_t> key = {pending.comm, pending.stream};
-    auto batch = batches.begin();
-    while (batch != batches.end() && batch->first != key) ++batch;
-    if (batch == batches.end()) batch = batches.insert(batch, {key, {}});
-    batch->second.push_back(pending.call);
+    auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
+      return b.comm == pending.comm && b.stream == pending.stream;
+    });
+    if (batch == batches.end()) {
+      batch = batches.insert(batch, {pending.comm, pending.stream, {}});
+    }
+    batch->calls.push_back(pending.call);
   }
-  for (auto& [key, batch] : batches) {
-    const ncclResult_t one = Launch(key.first, key.second, std::move(batch));
-    if (one != ncclSuccess) result = one;
-  }
-  return result;
+  return LaunchAll(std::move(batches));
 }
 
 ncclResult_t Enqueue(ncclComm_t handle, cudaStream_t stream, const Call& call) {
@@ -234,7 +277,7 @@ ncclResult_t Enqueue(ncclComm_t handle, cudaStream_t stream, const Call& call) {
   if (comm == nullptr) return refuse(ncclInvalidArgument, "not a communicator");
   const ncclResult_t status = comm->status();
   if (status == ncclInProgress) {
-    return refuse(ncclInvalidUsage, "the communicator is still being created");
+    return refuse(ncclInvalidUsage, "an earlier call of the communicator is in progress");
   }
   if (status != ncclSuccess || comm->finalized()) {
     return refuse(ncclInvalidUsage, "the communicator has failed or is finalized");
@@ -258,7 +301,7 @@ ncclResult_t Enqueue(ncclComm_t handle, cudaStream_t stream, const Call& call) {
     GetGroup().calls.push_back({comm, stream, call});
     return ncclSuccess;
   }
-  return Launch(comm, stream, {call});
+  return LaunchAll({{comm, stream, {call}}});
 }
 
 void WaitForLast(const Shared& comm) {
@@ -301,7 +344,12 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
-const char* ncclGetLastError(ncclComm_t) { return rt::GetGroup().last_error.c_str(); }
+const char* ncclGetLastError(ncclComm_t comm) {
+  const rt::Shared inner = rt::Find(comm);
+  const bool later =
+      inner != nullptr && inner->status() != ncclInProgress && !inner->launch_error().empty();
+  return later ? inner->launch_error().c_str() : rt::GetGroup().last_error.c_str();
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
   return uniqueId == nullptr ? ncclInvalidArgument : rt::MakeUniqueId(uniqueId);
@@ -363,7 +411,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   const rt::Shared inner = rt::Find(comm);
   if (inner == nullptr) return ncclInvalidArgument;
-  if (inner->status() == ncclInProgress) return rt::Fail(ncclInvalidUsage, "still being created");
+  const ncclResult_t status = inner->status();
+  if (status == ncclInProgress) return rt::Fail(ncclInvalidUsage, "a call is in progress");
+  if (status != ncclSuccess) return rt::Fail(status, "the communicator has failed");
   inner->Finalize();
   rt::WaitForLast(inner);
   return ncclSuccess;

@@ -73,6 +73,12 @@ cudaError_t Communicator::Run(const std::vector<Call>& calls) {
   return cudaSuccess;
 }
 
+void Communicator::EndLaunch(ncclResult_t result, std::string error) {
+  if (result != ncclSuccess) launch_error_ = std::move(error);
+  int in_progress = ncclInProgress;
+  status_.compare_exchange_strong(in_progress, result);
+}
+
 ncclResult_t Communicator::Split(int color, int key,
                                  std::function<ncclResult_t(int, int, ncclUniqueId)> join) {
   {

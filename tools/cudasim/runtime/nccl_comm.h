@@ -36,6 +36,10 @@ class Communicator {
   bool blocking() const { return blocking_; }
   ncclResult_t status() const { return static_cast<ncclResult_t>(status_.load()); }
   void SetStatus(ncclResult_t status) { status_ = status; }
+  // The end of what was in progress; an error that came meanwhile stays.
+  void EndLaunch(ncclResult_t result, std::string error);
+  // Why the latest launch failed. Its text lives as long as the communicator.
+  const std::string& launch_error() const { return launch_error_; }
   bool finalized() const { return finalized_; }
   void Finalize() { finalized_ = true; }
 
@@ -55,6 +59,7 @@ class Communicator {
   bool blocking_;
   std::atomic<int> status_{ncclInProgress};
   std::atomic<bool> finalized_{false};
+  std::string launch_error_;  // written before the status, and read after it
   std::mutex running_;
 };
 

@@ -2,11 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 namespace cudasim::runtime {
@@ -26,7 +28,7 @@ long long Number(const char* name, long long missing, long long low, long long h
   char* end = nullptr;
   errno = 0;
   long long value = std::strtoll(text, &end, 10);
-  if (end == text || errno != 0 || value < 0) Refuse(name, text, expected.c_str());
+  if (end == text || errno != 0 || value < low) Refuse(name, text, expected.c_str());
   const char* const kSuffixes = "KMG";
   if (suffixes && *end != '\0') {
     const char* const suffix = std::strchr(kSuffixes, *end);
@@ -53,7 +55,13 @@ Settings FromEnvironment() {
   settings.startup_error = static_cast<int>(Number("CUDASIM_STARTUP_ERROR", 0, 0, 999, false));
   settings.memory = static_cast<size_t>(
       Number("CUDASIM_MEMORY", static_cast<long long>(settings.memory), 1 << 20, 1LL << 42, true));
+  settings.capability = static_cast<int>(Number("CUDASIM_CAPABILITY", 90, 80, 120, false));
+  const int known[] = {80, 86, 89, 90, 120};
+  if (std::find(std::begin(known), std::end(known), settings.capability) == std::end(known)) {
+    Refuse("CUDASIM_CAPABILITY", std::getenv("CUDASIM_CAPABILITY"), "80, 86, 89, 90 or 120");
+  }
   settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));
+  settings.nccl_launch_us = static_cast<int>(Number("CUDASIM_NCCL_LAUNCH", 0, -1, 1000000, false));
   settings.ordering = Number("CUDASIM_ORDERING", 1, 0, 1, false) == 1;
   settings.protect = Number("CUDASIM_PROTECT", HasProtectionKeys(), 0, 1, false) == 1;
   settings.alignment =

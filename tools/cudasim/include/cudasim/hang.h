@@ -4,8 +4,9 @@
 
 namespace cudasim::runtime {
 
-// During its lifetime, calls of a function do not return: "cudaEventQuery" or "ncclCommAbort". One
-// at a time.
+// During its lifetime, calls of a function do not return: "cudaEventQuery" or "ncclCommAbort"; or
+// the threads that enqueue for nonblocking communicators stand still: "ncclGroupEnd". One at a
+// time.
 class Hang {
  public:
   explicit Hang(const char* function);

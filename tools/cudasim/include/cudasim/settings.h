@@ -16,6 +16,9 @@ struct Settings {
   int startup_error = 0;
   // CUDASIM_MEMORY: bytes of memory per GPU; suffixes K, M, G.
   size_t memory = size_t{8} << 30;
+  // CUDASIM_CAPABILITY: 10 times the compute capability, 80, 86, 89, 90 or 120, which also sets how
+  // much shared memory a block can have: 90 is an H100, 89 an RTX 4090.
+  int capability = 90;
   // CUDASIM_DELAY: milliseconds. A stream's work begins when something waits for it, or after this
   // delay. 0: at once.
   int delay_ms = 0;
@@ -30,6 +33,12 @@ struct Settings {
   // to 256, and ends fewer than that many bytes before an unmapped page. AddressSanitizer, which
   // knows a block's end to the byte, keeps to 256.
   size_t alignment = 256;
+  // CUDASIM_NCCL_LAUNCH: as NCCL from 2.23.4 on, the end of a group of nonblocking communicators
+  // hands its calls to a thread and returns ncclInProgress; the thread enqueues them after a random
+  // time of up to this many microseconds. -1: they are enqueued at once, as before that version.
+  int nccl_launch_us = 0;
+  // What becomes of such a launch, an ncclResult_t; no environment variable.
+  int nccl_launch_result = 0;
   // CUDASIM_LEAKS=off|warn|error: how to treat device memory that is not freed at the end of the
   // process.
   Leaks leaks = Leaks::kWarn;

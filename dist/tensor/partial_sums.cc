@@ -1,0 +1,131 @@
+#include "dist/tensor/partial_sums.h"
+
+#include <bit>
+
+#include "core/slots.h"
+
+namespace lockstep::dist {
+namespace {
+
+Tensor AddInPairs(int64_t begin, int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
+  if (n == 1) return tensor(begin);
+  const auto half = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n - 1)));
+  Tensor sum = AddInPairs(begin, half, tensor);
+  const Tensor other = AddInPairs(begin + half, n - half, tensor);
+  sum.storage().BumpVersion();
+  if (sum.numel() > 0) accumulate_slot(CurrentStream(sum.device()), other, sum);
+  return sum;
+}
+
+Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
+
+// A rank's part of the sequence.
+Shape PartOf(Shape whole, int64_t size) {
+  LS_CHECK(whole[1] % size == 0, "tensor parallelism: a sequence of ", whole[1],
+           " tokens does not divide into ", size, " parts");
+  whole[1] /= size;
+  return whole;
+}
+
+// Row r of x [size, ...], in a part's shape.
+Tensor RowOf(const Tensor& x, int64_t r, const Shape& part) {
+  return x.Slice(0, r, r + 1).View(part);
+}
+
+// The parts of the sequence one after the other, [size, elements of a part].
+Tensor ByRank(const Tensor& sum, int64_t size, const Shape& part, DType dtype) {
+  const Tensor parts = Tensor::Empty({size, part.numel()}, dtype, sum.device());
+  for (int64_t r = 0; r < size; ++r) {
+    RowOf(parts, r, part).CopyFrom(sum.Slice(1, r * part[1], (r + 1) * part[1]));
+  }
+  return parts;
+}
+
+class OrderedSums : public PartialSums {
+ public:
+  explicit OrderedSums(ProcessGroup* group) : group_(group), size_(SizeOf(group)) {}
+
+  DType TypeOf(DType dtype) const override { return AccumulationDType(dtype); }
+
+  Tensor Scatter(const Tensor& sum, DType dtype) const override {
+    const Shape part = PartOf(sum.shape(), size_);
+    const Tensor send = ByRank(sum, size_, part, sum.dtype()), got = Tensor::EmptyLike(send);
+    group_->AllToAll(Flat(send), Flat(got), {}, {}, "partial sums")->Wait();
+    return Added(got, part, dtype);
+  }
+
+  Tensor All(const Tensor& sum, DType dtype) const override {
+    constexpr int64_t kLarge = 1 << 15;
+    const Tensor flat = Flat(sum.Contiguous());
+    if (sum.numel() < kLarge) {
+      const Tensor got = Tensor::Empty({size_, sum.numel()}, sum.dtype(), sum.device());
+      group_->AllGather(flat, Flat(got), "partial sums")->Wait();
+      return Added(got, sum.shape(), dtype);
+    }
+    // Each rank adds a shard, as many bytes as a ring would send: the last ones may be padding.
+    const int64_t shard = (sum.numel() + size_ - 1) / size_;
+    const Tensor mine = Tensor::Empty({size_, shard}, sum.dtype(), sum.device());
+    const Tensor got = Tensor::EmptyLike(mine);
+    Flat(mine).Slice(0, 0, sum.numel()).CopyFrom(flat);
+    Flat(mine).Slice(0, sum.numel(), mine.numel()).Fill(0);
+    group_->AllToAll(Flat(mine), Flat(got), {}, {}, "partial sums")->Wait();
+    group_->AllGather(Added(got, {shard}, sum.dtype()), Flat(mine), "sums")->Wait();
+    return Rounded(Flat(mine).Slice(0, 0, sum.numel()).View(sum.shape()), dtype);
+  }
+
+ private:
+  static Tensor Rounded(const Tensor& sum, DType dtype) {
+    return sum.dtype() == dtype ? sum.Clone() : sum.To(dtype);
+  }
+  // Of the rows of `got` [size, ...].
+  Tensor Added(const Tensor& got, const Shape& shape, DType dtype) const {
+    return Rounded(dist::AddInPairs(size_, [&](int64_t r) { return RowOf(got, r, shape); }), dtype);
+  }
+
+  ProcessGroup* const group_;
+  const int64_t size_;
+};
+
+class LibrarySums : public PartialSums {
+ public:
+  explicit LibrarySums(ProcessGroup* group) : group_(group), size_(SizeOf(group)) {}
+
+  DType TypeOf(DType dtype) const override { return dtype; }
+
+  Tensor Scatter(const Tensor& sum, DType dtype) const override {
+    const Shape part = PartOf(sum.shape(), size_);
+    const Tensor mine = Tensor::Empty(part, dtype, sum.device());
+    group_
+        ->ReduceScatter(Flat(ByRank(sum, size_, part, dtype)), Flat(mine), ReduceOp::kSum,
+                        "partial sums")
+        ->Wait();
+    return mine;
+  }
+
+  Tensor All(const Tensor& sum, DType dtype) const override {
+    const Tensor mine = Tensor::Empty(sum.shape(), dtype, sum.device());
+    mine.CopyFrom(sum);
+    group_->AllReduce(Flat(mine), ReduceOp::kSum, "partial sums")->Wait();
+    return mine;
+  }
+
+ private:
+  ProcessGroup* const group_;
+  const int64_t size_;
+};
+
+}  // namespace
+
+std::unique_ptr<const PartialSums> MakeOrderedSums(ProcessGroup* group) {
+  return std::make_unique<OrderedSums>(group);
+}
+
+std::unique_ptr<const PartialSums> MakeLibrarySums(ProcessGroup* group) {
+  return std::make_unique<LibrarySums>(group);
+}
+
+Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
+  return AddInPairs(0, n, tensor);
+}
+
+}  // namespace lockstep::dist
