@@ -15,8 +15,6 @@ namespace {
 
 using Inputs = std::span<const Tensor>;
 
-// The rows of logits that training makes at a time: train.loss_chunk.
-constexpr int64_t kLossChunk = 4096;
 // At most this many parameters stand for all of a model: more do not improve bandwidth.
 constexpr double kMostUpdated = 1 << 24;
 
@@ -109,9 +107,8 @@ std::vector<StepCase> GptStep(const GptShape& g) {
       "linear_cross_entropy", "step", 1, {x, {.shape = {g.vocabulary, c}}, ids},
       // Its forward computes the gradients, its backward scales them.
       6 * rows * width * vocabulary, 2 * (x_size + vocabulary * width),
-      [](Inputs in) {
-        return std::vector{
-            ops::LinearCrossEntropy(in[0], in[1], in[2], Reduction::kMean, kLossChunk)};
+      [chunk = ops::LossChunk(g.vocabulary, c, g.rows())](Inputs in) {
+        return std::vector{ops::LinearCrossEntropy(in[0], in[1], in[2], Reduction::kMean, chunk)};
       },
       width * vocabulary));
   // In bytes of bf16: 4 of the gradient, 8 each of two moments and the master, 2 of the weight.

@@ -57,6 +57,7 @@ OpCase Make() {
                                  Sample("scalar id", {}, 4, 3),
                                  Sample("repeated", {3, 17}, 4, 13),
                                  Sample("sparse", {2, 3}, 40, 8),
+                                 Sample("frequent", {7, 41}, 2, 5),
                                  Sample("several channel blocks", {2, 5}, 3, 517),
                                  Sample("several tiles of ids", {3, 701}, 300, 8),
                                  three_bytes,

@@ -29,41 +29,88 @@ __global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t fi
   }
 }
 
-// dweight[v] = the sum of dy[i] over the places i of id v, in their order, or += that.
-// Grid: one block per row of the weight. No shared memory. Deterministic: one thread adds up a
-// channel; four rows of dy are in flight at a time.
-template <bool kAligned, class T, class D>
-__global__ void EmbeddingBackwardKernel(const int* start, const int* positions, const T* dy,
-                                        int64_t c, D* dweight, bool accumulate) {
-  constexpr int N = kPackSize < T >> kPackSize<D> ? kPackSize<T> : kPackSize<D>;
+// Places of an id whose rows one block adds up, so that a frequent one (a space, padding) is not
+// the work of a single block. Segments begin at the id's first place: where they lie does not
+// depend on other ids, of which a rank may have only some.
+constexpr int kSegment = 64;
+
+// sum += row(place) for begin <= place < end, in order, four rows in flight at a time.
+template <bool kAligned, int N, class F>
+__device__ inline void AddRows(int begin, int end, int64_t at, int64_t c, const F& row,
+                               float (&sum)[N]) {
   constexpr int kAhead = 4;
-  const int begin = start[blockIdx.x], end = start[blockIdx.x + 1];
-  if (begin == end && accumulate) return;
-  D* out = dweight + blockIdx.x * c;
+  using T = std::remove_cvref_t<decltype(*row(begin))>;
+  int place = begin;
+  for (; place + kAhead <= end; place += kAhead) {
+    Packed<T, N> g[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) g[k] = LoadRow<kAligned, N>(row(place + k), at, c);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += ToFloat(g[k][i]);
+    }
+  }
+  for (; place < end; ++place) {
+    const Packed<T, N> g = LoadRow<kAligned, N>(row(place), at, c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += ToFloat(g[i]);
+  }
+}
+
+// partial[w] = the sum of dy over the whole segment, of kSegment places of one id, that begins in
+// window w of as many sorted places, if one does. No other does, and it has the window's last
+// place. Grid: one block per whole window. No shared memory. Deterministic: one thread adds up a
+// channel.
+template <bool kAligned, class T>
+__global__ void EmbeddingSegmentsKernel(const int* start, const int* positions, const int* rows,
+                                        const T* dy, int v, int64_t c, float* partial) {
+  constexpr int N = kPackSize<T>;
+  const int window = static_cast<int>(blockIdx.x) * kSegment;
+  const int row = rows[window + kSegment - 1];
+  if (row == v) return;
+  const int first = start[row];
+  const int begin =
+      first + (window > first ? (window - first + kSegment - 1) / kSegment * kSegment : 0);
+  if (begin + kSegment > start[row + 1]) return;
+  float* out = partial + blockIdx.x * c;
   for (int64_t at = threadIdx.x * N; at < c; at += static_cast<int64_t>(blockDim.x) * N) {
     float sum[N] = {};
-    int place = begin;
-    for (; place + kAhead <= end; place += kAhead) {
-      Packed<T, N> g[kAhead];
+    AddRows<kAligned>(
+        begin, begin + kSegment, at, c, [&](int place) { return dy + positions[place] * c; }, sum);
+    Packed<float, N> total;
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        g[k] = LoadRow<kAligned, N>(dy + positions[place + k] * c, at, c);
-      }
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) sum[i] += ToFloat(g[k][i]);
-      }
-    }
-    for (; place < end; ++place) {
-      const Packed<T, N> g = LoadRow<kAligned, N>(dy + positions[place] * c, at, c);
-#pragma unroll
-      for (int i = 0; i < N; ++i) sum[i] += ToFloat(g[i]);
-    }
+    for (int i = 0; i < N; ++i) total[i] = sum[i];
+    StoreRow<kAligned>(out, at, c, total);
+  }
+}
+
+// dweight[v] = the sum of dy[i] over the places i of id v, or += that: first of its whole segments,
+// from `partial`, in their order, then of the places that are left.
+// Grid: one block per row of the weight. No shared memory. Deterministic: one thread adds up a
+// channel.
+template <bool kAligned, class T, class D>
+__global__ void EmbeddingBackwardKernel(const int* start, const int* positions, const T* dy,
+                                        const float* partial, int64_t c, D* dweight,
+                                        bool accumulate) {
+  constexpr int N = kPackSize < T >> kPackSize<D> ? kPackSize<T> : kPackSize<D>;
+  const int begin = start[blockIdx.x], end = start[blockIdx.x + 1];
+  if (begin == end && accumulate) return;
+  const int segments = (end - begin) / kSegment;
+  D* out = dweight + blockIdx.x * c;
+  for (int64_t at = threadIdx.x * N; at < c; at += static_cast<int64_t>(blockDim.x) * N) {
+    float sum[N] = {}, rest[N] = {};
+    AddRows<kAligned>(
+        begin / kSegment, begin / kSegment + segments, at, c,
+        [&](int window) { return partial + window * c; }, sum);
+    AddRows<kAligned>(
+        begin + segments * kSegment, end, at, c,
+        [&](int place) { return dy + positions[place] * c; }, rest);
     Packed<D, N> total;
     if (accumulate) total = LoadRow<kAligned, N>(out, at, c);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
+      sum[i] += rest[i];
       total[i] = Convert<D>(accumulate ? ToFloat(total[i]) + sum[i] : sum[i]);
     }
     StoreRow<kAligned>(out, at, c, total);
@@ -93,18 +140,28 @@ void EmbeddingBackwardCuda(Stream stream, const Tensor& ids, const Tensor& dy, T
   const int64_t v = dweight.dim(0), c = dweight.dim(1);
   if (dweight.numel() == 0) return;
   const SortedPlaces places = SortPlaces(stream, ids, part.first, v);
+  // The windows that may have a whole segment.
+  const int64_t windows = ids.numel() / kSegment;
+  const Tensor partial = Tensor::Empty({windows, c}, DType::kF32, dy.device());
   DispatchFloat("embedding", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const T* from = Data<T>(dy);
+    const int *start = Data<int>(places.start), *positions = Data<int>(places.positions);
+    DispatchBool(AlignedRows(c, from), [&](auto aligned) {
+      Launch({"embedding_backward", dy, dweight},
+             EmbeddingSegmentsKernel<decltype(aligned)::value, T>, Blocks(windows, 1),
+             RowThreads(c, kPackSize<T>), 0, stream, start, positions, Data<int>(places.rows), from,
+             static_cast<int>(v), c, Data<float>(partial));
+    });
     DispatchFloat("embedding", dweight.dtype(), [&](auto to_tag) {
       using D = typename decltype(to_tag)::type;
-      const T* from = Data<T>(dy);
       D* to = Data<D>(dweight);
       const bool is_aligned = AlignedRows(c, from) && AlignedRows(c, to);
       DispatchBool(is_aligned, [&](auto aligned) {
         Launch({"embedding_backward", dy, dweight},
                EmbeddingBackwardKernel<decltype(aligned)::value, T, D>, Blocks(v, 1),
-               RowThreads(c, std::max(kPackSize<T>, kPackSize<D>)), 0, stream,
-               Data<int>(places.start), Data<int>(places.positions), from, c, to, accumulate);
+               RowThreads(c, std::max(kPackSize<T>, kPackSize<D>)), 0, stream, start, positions,
+               from, Data<float>(partial), c, to, accumulate);
       });
     });
   });

@@ -12,6 +12,7 @@ namespace lockstep::cuda {
 struct SortedPlaces {
   Tensor positions;  // i32 [n]
   Tensor start;      // i32 [V + 1]
+  Tensor rows;       // i32 [n]: of the v of each of the positions; V where it has none
 };
 
 namespace internal {
@@ -42,7 +43,7 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, 
   Launch(name, internal::SegmentStartsKernel<kElementwiseThreads>,
          Blocks(n + 1, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<int>(sort.keys()),
          static_cast<int>(n), static_cast<int>(v), Data<int>(start));
-  return {sort.places(), start};
+  return {sort.places(), start, sort.keys()};
 }
 
 }  // namespace lockstep::cuda

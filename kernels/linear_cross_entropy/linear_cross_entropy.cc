@@ -80,7 +80,7 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
   const int64_t most = (rows + chunks - 1) / chunks;
   const Tensor logits = Tensor::Empty({most, weight.dim(0)}, all.x.dtype(), device);
   const Tensor log_sum_exp = Tensor::Empty({most}, all.losses.dtype(), device);
-  const Tensor one = Tensor::Full({1}, 1, all.losses.dtype(), device);
+  const bool record = all.dx.defined() || dweight.defined();
   for (int64_t begin = 0; begin < rows; begin += most) {
     const int64_t end = std::min(rows, begin + most);
     const Rows chunk = all.Slice(begin, end);
@@ -92,15 +92,9 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                                    .ignore_index = ignore_index,
                                    .losses = chunk.losses,
                                    .log_sum_exp = lse,
-                                   .first_row = begin});
-    if (!chunk.dx.defined() && !dweight.defined()) continue;
-    cross_entropy_backward(stream, {.logits = y,
-                                    .targets = chunk.targets,
-                                    .log_sum_exp = lse,
-                                    .ignore_index = ignore_index,
-                                    .upstream = one,
-                                    .scale = one,
-                                    .dlogits = y});
+                                   .first_row = begin,
+                                   .dlogits = record ? y : Tensor()});
+    if (!record) continue;
     SoftcapBackward(stream, raw, softcap, y);
     linear_backward(stream, {.x = chunk.x,
                              .weight = weight,
@@ -136,6 +130,16 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reducti
 }
 
 }  // namespace
+
+int64_t LossChunk(int64_t classes, int64_t width, int64_t rows) {
+  constexpr int64_t kLeast = 4096, kMost = 16384;
+  constexpr double kLayer = 20;  // numbers per row and channel
+  const double most = kLayer * static_cast<double>(rows) * static_cast<double>(width) /
+                      static_cast<double>(classes);
+  int64_t chunk = kLeast;
+  while (chunk < kMost && static_cast<double>(2 * chunk) <= most) chunk *= 2;
+  return chunk;
+}
 
 Tensor CappedLogits(const Tensor& x, const Tensor& weight, double softcap) {
   const Tensor logits = Linear(x, weight);

@@ -89,6 +89,9 @@ std::vector<OpSample> Samples() {
   OpSample frozen_weight = Sample("frozen_weight", {9, 6}, 10, kMean, 4);
   frozen_weight.inputs[1].differentiable = false;
   s.push_back(frozen_weight);
+  OpSample vocabulary = Sample("vocabulary", {5, 4}, 16392, kMean, 2);
+  vocabulary.finite_differences = false;  // slow, and the other samples have them
+  s.push_back(vocabulary);
   s.push_back(Benchmark("gpt2", 1024, 0));
   s.push_back(Benchmark("gpt2_by_256", 1024, 256));
   return s;

@@ -42,6 +42,9 @@ struct CrossEntropyForwardArgs {
   Tensor losses;          // wide [N], written; f64 [N] if they are to be joined
   Tensor log_sum_exp;     // the same
   int64_t first_row = 0;  // the number of the first row in errors
+  // Where it is defined, of all classes: what cross_entropy_backward makes of an upstream gradient
+  // and a scale of 1, to the bit, while the row is still in a cache. May be the logits.
+  Tensor dlogits{};
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};

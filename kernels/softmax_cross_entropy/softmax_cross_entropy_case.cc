@@ -66,6 +66,12 @@ std::vector<OpSample> Samples() {
       Sample("whole_packs", {.shape = {3, 2064}, .low = -6, .high = 6}, Reduction::kMean),
       Sample("many_rows", {.shape = {1100, 3}}, Reduction::kMean),
       Sample("transposed", {.shape = {9, 12}, .non_contiguous = true}, Reduction::kSum)};
+  for (const int64_t classes : {16391, 20480}) {
+    OpSample vocabulary = Sample(StrCat("vocabulary of ", classes),
+                                 {.shape = {2, classes}, .low = -6, .high = 6}, Reduction::kMean);
+    vocabulary.finite_differences = false;  // slow, and the other samples have them
+    s.push_back(vocabulary);
+  }
   OpSample gpt2 =
       Sample("gpt2", {.shape = {256, 50304}, .low = -4, .high = 4, .non_contiguous = false},
              Reduction::kMean);

@@ -52,15 +52,18 @@ template <class A>
   return SumOver<A>(n, [=](int64_t j) { return Exp(row[j] - shift); });
 }
 
-// softmax * factor of a row. `out` may be `row`.
-template <class A, class T>
-void SoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
+// (softmax - [j == hit]) * factor of a row; hit < 0: none. `out` may be `row`, so what is at the
+// hit is read before anything is written.
+template <class A, class In, class T>
+void GradientRow(const In* row, int64_t n, A shift, A factor, int64_t hit, T* out) {
+  const A at_hit = hit >= 0 ? Convert<A>(row[hit]) : A(0);
   Vectorised([=] {
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
       out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
     }
   });
+  if (hit >= 0) out[hit] = Convert<T>((Exp(at_hit - shift) - A(1)) * factor);
 }
 
 // Calls f with the element types of logits and targets.
@@ -81,6 +84,7 @@ void Forward(const CrossEntropyForwardArgs& args) {
   const I* targets = args.targets.data<I>();
   Out* losses = args.losses.data<Out>();
   Out* log_sum_exp = args.log_sum_exp.data<Out>();
+  T* dlogits = args.dlogits.defined() ? args.dlogits.data<T>() : nullptr;
   const int64_t ignore = args.ignore_index, first_row = args.first_row;
   const int64_t classes = args.part.Whole(v), first = args.part.first;
   ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
@@ -93,10 +97,14 @@ void Forward(const CrossEntropyForwardArgs& args) {
       const A* wide = Widened<A>(row, v);
       const A largest = RowMax(wide, v);
       const A sum = SumOfExponentials(wide, v, largest);
-      log_sum_exp[i] = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
+      const Out log_sum = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
+      log_sum_exp[i] = log_sum;
       const bool here = target != ignore && target >= first && target < first + v;
-      losses[i] =
-          here ? log_sum_exp[i] - static_cast<Out>(Convert<A>(row[target - first])) : Out(0);
+      const A at_target = here ? wide[target - first] : A(0);
+      losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
+      if (dlogits == nullptr) continue;
+      GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
+                  here ? target - first : -1, dlogits + i * v);
     }
   });
 }
@@ -176,14 +184,8 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
         const T* row = logits + i * v;
         T* out = dlogits + i * v;
-        const A shift = log_sum_exp[i];
         const bool here = target != ignore && target >= first && target < first + v;
-        const A at_target = here ? Convert<A>(row[target - first]) : A(0);
-        SoftmaxRow<A>(row, v, shift, factor, out);
-        // `row` may be `out`: what was at the target has been read before.
-        if (here) {
-          out[target - first] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
-        }
+        GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
       }
     });
   });

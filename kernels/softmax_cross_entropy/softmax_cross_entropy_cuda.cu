@@ -5,37 +5,66 @@
 namespace lockstep::cuda {
 namespace {
 
-// A vocabulary is long: one block size suffices.
 constexpr int kThreads = 256;
+// Of the blocks of rows of more than kLongRow classes, which an SM has two of: the rows of all
+// blocks then fit into the L2 cache, 26 MB on an H100 for 50304 logits of bf16.
+constexpr int kLongRowThreads = 1024;
+constexpr int64_t kLongRow = 16384;
 constexpr int kReduceThreads = 512;
 
 __device__ inline float Log(float x) { return logf(x); }
 __device__ inline double Log(double x) { return log(x); }
 
-// The loss and the log-sum-exp of a row. Reads the logits once.
+// out_j = (e^(row_j - shift) - [j == hit]) * factor, by the threads of a block, from the end: of a
+// row that they have just read it is the likeliest to be in a cache. `out` may be `row`.
+template <int Threads, bool kAligned, class T>
+__device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, float factor,
+                                        int64_t hit, T* out) {
+  constexpr int N = kPackSize<T>, kStep = Threads * N;
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * N;
+  for (int64_t at = first + (CeilDiv(v - first, kStep) - 1) * kStep; at >= first; at -= kStep) {
+    const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
+    Packed<T> g;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float here = at + k == hit ? 1.0f : 0.0f;
+      g[k] = Convert<T>((expf(ToFloat(x[k]) - shift) - here) * factor);
+    }
+    StoreRow<kAligned>(out, at, v, g);
+  }
+}
+
+// The loss and the log-sum-exp of a row and, where dlogits is not null, their gradient, which may
+// take the place of the logits. Reads the logits once, and for the gradient again, from L2.
 // Grid: one block per row. Shared memory: two f32 per warp. Deterministic: the order of the sum
 // depends only on v. A target outside [0, classes) cannot be reported to the host: its loss is NaN.
 // Out: f32, or f64 for a part of the classes.
-template <bool kAligned, class T, class I, class Out>
-__global__ void __launch_bounds__(kThreads)
+template <int Threads, bool kAligned, class T, class I, class Out>
+__global__ void __launch_bounds__(Threads, 2048 / Threads)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
-                              int64_t classes, int64_t ignore_index, Out* losses,
-                              Out* log_sum_exp) {
-  SHARED_ARRAY(float, scratch, 2 * kThreads / kWarpSize);
+                              int64_t classes, int64_t ignore_index, Out* losses, Out* log_sum_exp,
+                              T* dlogits) {
+  SHARED_ARRAY(float, scratch, 2 * Threads / kWarpSize);
   const int64_t i = blockIdx.x;
   const T* row = logits + i * v;
-  const MaxAndSum all = RowMaxAndSum<kThreads, kAligned>(row, v, scratch);
-  if (threadIdx.x != 0) return;
-  const Out log_sum = static_cast<Out>(all.max) + Log(static_cast<Out>(all.sum));
-  log_sum_exp[i] = log_sum;
   const int64_t target = targets[i];
-  if (target == ignore_index) {
-    losses[i] = 0;
-  } else if (target >= first && target < first + v) {
-    losses[i] = log_sum - static_cast<Out>(ToFloat(row[target - first]));
-  } else {
-    losses[i] = target >= 0 && target < classes ? Out(0) : static_cast<Out>(NAN);
+  const bool ignored = target == ignore_index;
+  const bool here = !ignored && target >= first && target < first + v;
+  // Before the barriers of the sum, after which other threads may write there.
+  const float at_target = here ? ToFloat(row[target - first]) : 0.0f;
+  const MaxAndSum all = RowMaxAndSum<Threads, kAligned>(row, v, scratch);
+  if (threadIdx.x != 0 && dlogits == nullptr) return;
+  const Out log_sum = static_cast<Out>(all.max) + Log(static_cast<Out>(all.sum));
+  if (threadIdx.x == 0) {
+    log_sum_exp[i] = log_sum;
+    const bool known = ignored || (target >= 0 && target < classes);
+    losses[i] = here    ? log_sum - static_cast<Out>(at_target)
+                : known ? Out(0)
+                        : static_cast<Out>(NAN);
   }
+  if (dlogits == nullptr) return;
+  WriteGradientRow<Threads, kAligned>(row, v, static_cast<float>(log_sum), ignored ? 0.0f : 1.0f,
+                                      target - first, dlogits + i * v);
 }
 
 // Two parts of the classes become one: see CrossEntropyJoinArgs.
@@ -92,23 +121,11 @@ __global__ void __launch_bounds__(kThreads)
                                int64_t v, int64_t first, int64_t ignore_index,
                                const float* upstream, int64_t upstream_step, const float* scale,
                                T* dlogits) {
-  constexpr int N = kPackSize<T>;
   const int64_t i = blockIdx.x;
   const int64_t target = targets[i];
   const float factor = target == ignore_index ? 0.0f : upstream[i * upstream_step] * *scale;
-  const float shift = log_sum_exp[i];
-  const T* row = logits + i * v;
-  T* out = dlogits + i * v;
-  ForEachPack<kThreads, N, 0>(v, [&](int, int64_t at) {
-    const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
-    Packed<T> g;
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float hit = first + at + k == target ? 1.0f : 0.0f;
-      g[k] = Convert<T>((expf(ToFloat(x[k]) - shift) - hit) * factor);
-    }
-    StoreRow<kAligned>(out, at, v, g);
-  });
+  WriteGradientRow<kThreads, kAligned>(logits + i * v, v, log_sum_exp[i], factor, target - first,
+                                       dlogits + i * v);
 }
 
 // Calls f with the element types of logits and targets.
@@ -125,18 +142,24 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
     using T = typename decltype(tag)::type;
     using I = typename decltype(index_tag)::type;
     const T* logits = Data<T>(args.logits);
+    T* dlogits = args.dlogits.defined() ? Data<T>(args.dlogits) : nullptr;
     const int64_t v = args.logits.dim(1);
-    DispatchBool(AlignedRows(v, logits), [&](auto aligned) {
-      const auto launch = [&](auto out_tag) {
+    DispatchBool(AlignedRows(v, logits, dlogits), [&](auto aligned) {
+      const auto launch = [&](auto threads, auto out_tag) {
         using Out = typename decltype(out_tag)::type;
+        constexpr int kBlock = decltype(threads)::value;
         Launch({"cross_entropy_forward", args.logits, args.targets},
-               CrossEntropyForwardKernel<decltype(aligned)::value, T, I, Out>,
-               Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
-               v, args.part.first, args.part.Whole(v), args.ignore_index, Data<Out>(args.losses),
-               Data<Out>(args.log_sum_exp));
+               CrossEntropyForwardKernel<kBlock, decltype(aligned)::value, T, I, Out>,
+               Blocks(args.targets.numel(), 1), kBlock, 0, stream, logits, Data<I>(args.targets), v,
+               args.part.first, args.part.Whole(v), args.ignore_index, Data<Out>(args.losses),
+               Data<Out>(args.log_sum_exp), dlogits);
       };
-      if (args.log_sum_exp.dtype() == DType::kF64) return launch(TypeTag<double>());
-      launch(TypeTag<float>());
+      const auto with_threads = [&](auto out_tag) {
+        if (v <= kLongRow) return launch(std::integral_constant<int, kThreads>(), out_tag);
+        launch(std::integral_constant<int, kLongRowThreads>(), out_tag);
+      };
+      if (args.log_sum_exp.dtype() == DType::kF64) return with_threads(TypeTag<double>());
+      with_threads(TypeTag<float>());
     });
   });
 }

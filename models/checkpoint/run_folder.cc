@@ -18,7 +18,9 @@ namespace {
 
 std::string EndMark(const std::string& out_dir) { return JoinPath(out_dir, "DONE"); }
 
-std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfig& b) {
+// Of a run as it is stored and one that would go on from it, which takes over what it leaves open.
+std::vector<OptionDifference> RealDifferences(const RunConfig& a, RunConfig b) {
+  if (b.train.loss_chunk < 0) b.train.loss_chunk = a.train.loss_chunk;
   std::vector<OptionDifference> all = Difference(a, b);
   std::erase_if(all, [](const OptionDifference& d) { return d.operational; });
   return all;

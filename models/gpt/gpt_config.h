@@ -50,10 +50,8 @@ struct GptConfig {
   double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
   double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
   // How many rows of logits (tokens of a batch) are in memory at once while a loss is computed; 0:
-  // no limit. More than one chunk changes the order in which the head's gradient is summed. Each
-  // chunk reads and writes that gradient, 8 bytes per weight, and makes 6 FLOPs per weight and row:
-  // with 4096 rows the former takes 8% of the time on a GPU of 800 TFLOP/s and 3.35 TB/s, where the
-  // two do not overlap.
+  // no limit. More than one chunk changes the order in which the head's gradient is summed. Large
+  // micro-batches profit from more (ops::LossChunk).
   int64_t loss_chunk = 4096;
   // What the backward of a training step computes again; the bits stay the same.
   RecomputeChoice recompute = {};

@@ -36,6 +36,7 @@ Changes SmallerBatches(const RunSetup& setup) {
                        "the same arithmetic in smaller products", [batch, whole](RunSetup& s) {
                          s.config.train.batch_size = batch;
                          s.micro_batches *= whole / batch;
+                         SettleLossChunk(s);
                        }});
   }
   return changes;

@@ -187,9 +187,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                       "scale is doubled"});
   options.Add(
       "train.loss_chunk", &train.loss_chunk,
-      {.min = 0,
+      {.min = -1,
        .aliases = {"num_output_chunks", "loss_chunk_size"},
-       .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all"});
+       .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all; -1: "
+              "4096 to 16384, by vocabulary, width and micro-batch; the run's config.toml says how "
+              "many"});
   options.Add(
       "train.recompute", &train.recompute,
       {.check = Check<ParseRecompute>,

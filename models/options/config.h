@@ -92,7 +92,7 @@ struct TrainOptions {
   std::string numerics = "units";
   double loss_scale = 65536;  // fp16: at first
   int64_t loss_scale_every = 2000;
-  int64_t loss_chunk = 4096;  // 0: no limit
+  int64_t loss_chunk = -1;  // -1: ops::LossChunk; 0: no limit
   std::string recompute = "none";
   std::string offload = "none";
   bool cuda_graphs = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_recompute.h"
@@ -52,6 +53,12 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
     const bool same = config.init_from == start.init_from;
     setup.weights = same ? start.weights : CheckpointOf(config.init_from);
   }
+  int64_t& loss_chunk = setup.config.train.loss_chunk;
+  if (start.checkpoint && loss_chunk < 0) {
+    const std::string toml = ReadTrainerState(setup.weights).config_toml;
+    loss_chunk = RunConfigFromToml(toml, setup.weights).train.loss_chunk;
+  }
+  setup.leaves_loss_chunk_open = loss_chunk < 0;
   setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
@@ -61,7 +68,6 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
 // What a step looks like, once setup.model has its shape and `settled` the length of its windows.
 void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
   const RunConfig& config = setup.config;
-  setup.model.loss_chunk = config.train.loss_chunk;
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
   setup.offload = ParseOffload(config.train.offload);
@@ -70,6 +76,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckOffload(options, setup);
   CheckAdapters(options, setup);
   setup.window = settled.model.block_size;
+  SettleLossChunk(setup);
   CheckPreferences(options, setup);
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);
@@ -83,6 +90,17 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
 }
 
 }  // namespace
+
+void SettleLossChunk(RunSetup& setup) {
+  RunConfig& config = setup.config;
+  if (setup.leaves_loss_chunk_open) {
+    // The rows of a loss: of a micro-batch, or of a chunk of its sequences.
+    const int64_t pairs = config.parallel.context_pairs(), cuts = pairs > 1 ? 2 * pairs : 1;
+    const int64_t rows = config.train.batch_size * setup.sample_tokens() / cuts;
+    config.train.loss_chunk = ops::LossChunk(setup.model.vocab_size, setup.model.n_embd, rows);
+  }
+  setup.model.loss_chunk = config.train.loss_chunk;
+}
 
 RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
                     Device device, int64_t processes) {
@@ -135,6 +153,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
     setup.warmup = std::min(kWarmup, std::min(setup.steps, setup.decay_steps) / 10);
   }
   settled.train.steps = setup.steps;
+  settled.train.loss_chunk = config.train.loss_chunk;  // stands in config already
   settled.optim.decay_steps = setup.decay_steps;
   settled.optim.warmup = setup.warmup;
   if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.model.vocab_size;

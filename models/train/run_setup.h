@@ -15,8 +15,9 @@
 namespace lockstep::models {
 
 struct RunSetup {
-  // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer); the
-  // fields below settle what it leaves open.
+  // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer), and
+  // train.loss_chunk, which bits depend on, and which another version might choose otherwise
+  // (SettleLossChunk); the fields below settle what else it leaves open.
   RunConfig config;
   RunConfig settled;  // with what the weights and the data settled, to be told
   RunStart start;
@@ -48,8 +49,9 @@ struct RunSetup {
     return samples_at_start + (step - start.step) * samples_per_step();
   }
   bool prefers() const { return rows_per_sample == 2; }
-  int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
-  OffloadChoice offload{};    // of train.offload
+  int64_t runtime_bytes = 0;            // of a GPU that is only planned for: what CUDA itself takes
+  OffloadChoice offload{};              // of train.offload
+  bool leaves_loss_chunk_open = false;  // neither the user nor a checkpoint said train.loss_chunk
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
@@ -61,5 +63,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 // vocabulary is theirs. There need be no such device.
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes);
+// Chooses train.loss_chunk for the model and the batch, where it was left open: again, where a plan
+// has changed them.
+void SettleLossChunk(RunSetup& setup);
 
 }  // namespace lockstep::models

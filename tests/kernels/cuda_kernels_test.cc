@@ -2,8 +2,10 @@
 // to the host, what lies around a tensor, and parts of ops by themselves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "core/autograd/engine.h"
 #include "core/autograd/grad_mode.h"
@@ -109,6 +111,57 @@ TEST_F(CudaKernels, EachOfManyRowsGetsItsGradient) {
   const Tensor root = Tensor::FromVector(dy, {kRows, 1}, kGpu);
   Backward(std::span(&y, 1), std::span(&root, 1));
   EXPECT_EQ(weight.grad().ToVector<float>(), Ascending(0, {kRows}).ToVector<float>());
+}
+
+// Frequent ids: of each 64 of an id's rows a sum, and of these another, in order. Other ids do not
+// change that: a rank's part of the table has the bits of the whole.
+TEST_F(CudaKernels, RowsOfFrequentIdsAreAddedInSegments) {
+  constexpr int64_t kSegment = 64;
+  const std::vector<int64_t> counts = {63, 64, 1, 65, 0, 128, 300, 191};
+  const auto rows = static_cast<int64_t>(counts.size());
+  std::vector<int32_t> ids;
+  for (std::vector<int64_t> left = counts; std::ssize(ids) < 63 + 64 + 1 + 65 + 128 + 300 + 191;) {
+    const auto id = static_cast<size_t>((std::ssize(ids) * 31 + 7) % 11 % rows);
+    const size_t next =
+        left[id] > 0 ? id : static_cast<size_t>(std::ranges::max_element(left) - left.begin());
+    --left[next];
+    ids.push_back(static_cast<int32_t>(next));
+  }
+  const auto n = std::ssize(ids);
+  const Tensor on_gpu = Tensor::FromVector(ids, {n}, kGpu);
+  for (const int64_t c : {3, 8, 40}) {
+    std::vector<float> dy;
+    for (int64_t i = 0; i < n * c; ++i)
+      dy.push_back(1.0f / static_cast<float>(1 + i * 7919 % 1009));
+    std::vector<float> want(static_cast<size_t>(rows * c)), segment = want;
+    std::vector<int64_t> seen(counts.size());
+    const auto add = [&](int64_t row) {
+      for (int64_t k = row * c; k < (row + 1) * c; ++k) {
+        want[k] += std::exchange(segment[k], 0.0f);
+      }
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t row = ids[i];
+      for (int64_t k = 0; k < c; ++k) segment[row * c + k] += dy[i * c + k];
+      if (++seen[row] % kSegment == 0) add(row);
+    }
+    for (int64_t row = 0; row < rows; ++row) add(row);
+    const Tensor gradient = Tensor::FromVector(dy, {n, c}, kGpu);
+    const auto backward = [&](int64_t first, int64_t end, bool accumulate) {
+      const Tensor sums = Tensor::Full({end - first, c}, accumulate ? 1.0 : NAN, DType::kF32, kGpu);
+      embedding_backward(CurrentStream(kGpu), on_gpu, gradient, {.first = first, .of = rows}, sums,
+                         accumulate);
+      return sums.ToVector<float>();
+    };
+    EXPECT_EQ(backward(0, rows, false), want);
+    for (const auto& [first, end] : {std::pair<int64_t, int64_t>(0, 3), {3, 6}, {6, 8}}) {
+      EXPECT_EQ(backward(first, end, false),
+                std::vector<float>(want.begin() + first * c, want.begin() + end * c));
+    }
+    std::vector<float> added = want;
+    for (float& x : added) x += 1.0f;
+    EXPECT_EQ(backward(0, rows, true), added);
+  }
 }
 
 TEST_F(CudaKernels, TheMeanLossIsThatOfTheTargetsThatCount) {

@@ -157,6 +157,20 @@ TEST_P(LinearCrossEntropyTest, ABf16WeightHasAGradientOfF32) {
   EXPECT_EQ(Floats(weight_.grad()), twice);
 }
 
+// Larger where that costs less than a layer's memory, and never less than 4096.
+TEST(LossChunk, FollowsFromTheSizes) {
+  EXPECT_EQ(ops::LossChunk(50304, 768, 64 * 1024), 16384);
+  EXPECT_EQ(ops::LossChunk(50304, 768, 32 * 1024), 8192);
+  EXPECT_EQ(ops::LossChunk(50304, 768, 16 * 1024), 4096);
+  EXPECT_EQ(ops::LossChunk(128256, 4096, 8192), 4096);
+  EXPECT_EQ(ops::LossChunk(65, 384, 64 * 256), 16384);
+  for (const int64_t rows : {1, 1000, 20000, 1 << 20}) {
+    const int64_t chunk = ops::LossChunk(32000, 2048, rows);
+    EXPECT_GE(chunk, 4096);
+    EXPECT_TRUE(chunk == 4096 || chunk * 32000 <= 20 * rows * 2048) << chunk;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, LinearCrossEntropyTest, test::Devices());
 
 }  // namespace

@@ -79,6 +79,47 @@ TEST_P(CrossEntropyMemory, ARetainedGraphGivesTheSameGradientAgain) {
   EXPECT_EQ(TakeGradient(), first);
 }
 
+// While a row is in a cache, or a pass of its own: the same bits of all that is written.
+TEST_P(CrossEntropyMemory, OnePassGivesTheGradientOfTwo) {
+  const Stream stream = CurrentStream(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    // A block's size depends on the classes, and a pack's alignment.
+    for (const int64_t classes : {7, 1000, 16384, 16391, 20480}) {
+      SCOPED_TRACE(StrCat(dtype, " of ", classes, " classes"));
+      const auto last = static_cast<int32_t>(classes - 1);
+      const Tensor targets = Tensor::FromVector<int32_t>({0, last, -1, 3, last}, {5}, GetParam());
+      std::vector<float> values;
+      for (int64_t i = 0; i < 5 * classes; ++i) {
+        values.push_back(static_cast<float>(i * 7919 % 1009) / 100);
+      }
+      const Tensor logits = Tensor::FromVector(values, {5, classes}).To(dtype).To(GetParam());
+      const auto row = [&] { return Tensor::Empty({5}, DType::kF32, GetParam()); };
+      const Tensor one = Tensor::Full({1}, 1, DType::kF32, GetParam());
+      CrossEntropyForwardArgs two{
+          .logits = logits, .targets = targets, .losses = row(), .log_sum_exp = row()};
+      cross_entropy_forward(stream, two);
+      const Tensor want = Tensor::EmptyLike(logits);
+      cross_entropy_backward(stream, {.logits = logits,
+                                      .targets = targets,
+                                      .log_sum_exp = two.log_sum_exp,
+                                      .upstream = one,
+                                      .scale = one,
+                                      .dlogits = want});
+      for (const bool in_place : {false, true}) {
+        const Tensor x = in_place ? logits.Clone() : logits;
+        CrossEntropyForwardArgs fused{
+            .logits = x, .targets = targets, .losses = row(), .log_sum_exp = row()};
+        fused.dlogits = in_place ? x : Tensor::EmptyLike(x);
+        cross_entropy_forward(stream, fused);
+        const auto floats = [](const Tensor& t) { return t.To(DType::kF32).ToVector<float>(); };
+        EXPECT_EQ(floats(fused.dlogits), floats(want));
+        EXPECT_EQ(floats(fused.losses), floats(two.losses));
+        EXPECT_EQ(floats(fused.log_sum_exp), floats(two.log_sum_exp));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyMemory, test::Devices());
 
 }  // namespace

@@ -96,6 +96,32 @@ TEST_F(ContinuedRun, WhatWasEditedInItsFileIsTold) {
   EXPECT_THAT(run.out, HasSubstr("optim.lr: 0.002 -> 0.003"));
 }
 
+// Whose default follows from the batch, and may in another version follow otherwise: bits depend on
+// it, so it stands in the run's file, and goes on where nobody asks for another.
+TEST_F(ContinuedRun, KeepsTheLossChunkThatItBeganWith) {
+  const std::string second = out_ + "/second", third = out_ + "/third";
+  const auto chunk = [](const std::string& out) {
+    const std::string toml = ReadFile(out + "/config.toml"), key = "\nloss_chunk = ";
+    return std::stoi(toml.substr(toml.find(key) + key.size()));
+  };
+  ASSERT_EQ(Run({"--train.steps=4", "--train.loss_chunk=24", "--out_dir=" + out_}).exit_code, 0);
+  EXPECT_EQ(chunk(out_), 24);
+  RemoveTree(out_ + "/checkpoints/step-00000004");
+  RemoveTree(out_ + "/DONE");
+  Result run = Run({"--train.steps=4", "--train.loss_chunk=32", "--out_dir=" + out_});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, HasSubstr("train.loss_chunk: 24 -> 32"));
+  run = Run({"--train.steps=4", "--out_dir=" + out_});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("step-00000002"), Not(HasSubstr("loss_chunk"))));
+  EXPECT_EQ(chunk(out_), 24);
+  run = Run({"--train.steps=6", "--checkpoint.resume=" + out_, "--out_dir=" + second});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(chunk(second), 24);
+  ASSERT_EQ(Run({"--train.steps=2", "--out_dir=" + third}).exit_code, 0);
+  EXPECT_EQ(chunk(third), 4096);
+}
+
 TEST_F(ContinuedRun, CountsSamplesWhereTheBatchChanges) {
   ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
   EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16);

@@ -41,7 +41,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--train.batch_size=0",
                                      "--train.grad_accum=-1",
                                      "--train.global_batch_size=-1",
-                                     "--train.loss_chunk=-1",
+                                     "--train.loss_chunk=-2",
                                      "--train.log_every=0",
                                      "--train.eval_every=-1",
                                      "--train.eval_batches=-1",

@@ -314,6 +314,33 @@ TEST(ConfigChecks, WarmupsThatFitTheRun) {
               HasSubstr(StrCat("more than half of the ", steps, " steps")));
 }
 
+// The chunk of the loss is one for all plans of a run: micro-batches and the parts of sequences
+// decide it, where the user does not.
+TEST(ConfigChecks, TheLossChunkFollowsFromTheRun) {
+  const auto chunk = [](std::vector<std::string> arguments, int64_t ranks = 1) {
+    for (const char* fixed : {"--model.vocab_size=50304", "--model.n_embd=768", "--model.n_layer=2",
+                              "--model.n_head=8", "--model.block_size=1024"}) {
+      arguments.emplace_back(fixed);
+    }
+    ParsedRun run(arguments);
+    const RunSetup setup = PrepareShape(run.options, run.config, kCpu, ranks);
+    EXPECT_EQ(setup.config.train.loss_chunk, setup.model.loss_chunk);
+    return setup.model.loss_chunk;
+  };
+  const std::string batch = "--train.batch_size=64";
+  EXPECT_EQ(chunk({"--train.batch_size=8"}), 4096);
+  EXPECT_EQ(chunk({batch}), 16384);
+  EXPECT_EQ(chunk({batch, "--train.loss_chunk=512"}), 512);
+  EXPECT_EQ(chunk({batch, "--train.loss_chunk=0"}), 0);
+  const std::string ordered = "--dist.reduction=ordered";
+  for (const char* plan : {"--parallel.tp=2", "--parallel.pp=2", "--parallel.shard=full"}) {
+    EXPECT_EQ(chunk({batch, ordered, plan, "--train.global_batch_size=256"}, 4), 16384) << plan;
+  }
+  for (const int64_t cp : {1, 2}) {
+    EXPECT_EQ(chunk({batch, ordered, "--virtual.cp=2", StrCat("--parallel.cp=", cp)}, cp), 4096);
+  }
+}
+
 TEST(ConfigChecks, CompressionExcludesTheOrderedReduction) {
   EXPECT_EQ(ParsedRun({"--dist.compress=bf16"}).config.dist.compress, "bf16");
   EXPECT_THAT(ErrorOf({"--dist.compress=bf16", "--dist.reduction=ordered"}),
