@@ -23,7 +23,11 @@ import parts
 import ranks
 import runner
 
-OPS = "echo '[  PASSED  ] 3 tests.'"
+OPS = r"""
+for a in "$@"; do [[ $a != --gtest_output=json:* ]] || echo '{"testsuites": [{"name": "softmax", "testsuite": [
+  {"name": "Orders/odd/f32", "hash": "18446744073709551615"}, {"name": "Unaligned/odd/f32"}]}]}' >"${a#*json:}"; done
+echo '[  PASSED  ] 3 tests.'
+"""
 BENCH = r"""
 for a in "$@"; do [[ $a == --json=* ]] && out=${a#--json=}; done
 echo '{"copy_bytes_per_second": 2e9, "gemm_flops_per_second": {"f32": 3e12}, "benchmarks": {"x": {}},
@@ -104,7 +108,7 @@ class GpuCheckTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
-        (self.root / "bin").mkdir()
+        (self.root / "libexec").mkdir()
         for module in (gpu_check, host, runner):
             patch = mock.patch.object(module, "HERE", self.root)
             patch.start()
@@ -120,13 +124,13 @@ class GpuCheckTest(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
         self.bundle = dict(BUNDLE)
-        shutil.copy("/bin/true", self.root / "bin" / "lockstep")
+        shutil.copy("/bin/true", self.root / "libexec" / "lockstep")
         self.torch = self.program("torch", TORCH)
         self.out = self.root / "out.json"
 
     def program(self, name, body):
         """A program that records each run in NAME.runs."""
-        path = self.root / "bin" / name
+        path = self.root / "libexec" / name
         path.write_text(f"#!/bin/bash\necho \"$@\" >>{self.root}/{name}.runs\n{body}\n")
         path.chmod(0o755)
         return path
@@ -164,15 +168,71 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(list(slices), list(gpu_check.SLICES))
         skipped = {name for name in slices if slices[name]["state"] == "skipped"}
         self.assertEqual(skipped, {name for name in slices if "cudnn" in name and "torch" in name} |
+                         {name for name in slices if "workspace" in name} |
                          {"kernels/ncu", "sanitizer/memcheck", "sanitizer/racecheck"})
         self.assertEqual({name for name in slices if slices[name]["state"] == "passed"}, set(slices) - skipped)
         table = {line.split()[0]: line for line in lines[2:2 + len(gpu_check.FIXES)]}
         self.assertEqual(list(table), list(dict.fromkeys(name.split("/")[0] for name in gpu_check.SLICES)))
         self.assertRegex(table["kernels"], r"^kernels +5 +0 +1 +0 +[0-9.]+  step B 16, 12 heads: 2.5 ms a step")
-        self.assertIn("b16 3,200; b16-torch-compiled 1,600;", table["speed"])
+        self.assertIn("b16 3,200; b16-eager 3,200;", table["speed"])
         self.assertIn("b16 is 2.00 times torch's best", table["speed"])
         self.assertIn("products whose bits change with nothing f32 0/1, n f32 1/1", table["bits"])
         self.assertIn("run-1/metrics.jsonl", str(list(self.archived())))
+
+    def test_the_first_ten_minutes_are_correctness_first(self):
+        first = ["loader", "smoke", "ops/attention", "cudnn", "ops/rows", "parity/fp32", "speed/b16", "train/124M",
+                 "kernels/step", "speed/b16-torch-compiled-cudnn", "speed/b16-eager", "peaks", "ops/products"]
+        self.assertEqual(list(gpu_check.SLICES)[:len(first)], first)
+        self.assertLess(sum(gpu_check.SLICES[name].seconds for name in first), 540)
+
+    def test_cudnns_backward_in_workspaces_that_stay_in_the_cache(self):
+        self.program("train_gpt", f"echo $LOCKSTEP_CUDNN_WORKSPACE_MIB >>{self.root}/workspaces\n"
+                     + TRAIN.replace('"flash"', '"cuDNN: engine 6"'))
+        with mock.patch.object(parts.libraries, "expected_attention", return_value="cuDNN"):
+            slices = self.check("--only=" + ",".join(n for n in gpu_check.SLICES if "workspace" in n))[2]
+        self.assertEqual({done["state"] for done in slices.values()}, {"passed"})
+        self.assertEqual((self.root / "workspaces").read_text().split(), ["24", "48", "96"])
+
+    def test_ops_leave_hashes_of_what_they_computed(self):
+        def hashes():
+            self.check("--again", "--only=ops/rows")
+            return self.archived()["ops-rows/hashes.txt"].splitlines()
+
+        before = hashes()
+        self.assertRegex(before[0], "^# .*on simulated GPU, by build 1$")
+        self.assertEqual(before[1:], ["softmax.odd/f32 ffffffffffffffff"])
+        self.assertEqual(hashes(), before)
+        # Also where a test failed.
+        self.program("op_test", OPS.replace("18446744073709551615", "255") + "exit 1")
+        self.assertEqual(hashes(), [before[0], "softmax.odd/f32 00000000000000ff"])
+        self.assertEqual(self.slices()["ops/rows"]["state"], "failed")
+
+    def test_what_was_found_can_be_sourced(self):
+        found = {"LD_LIBRARY_PATH": "/a folder:/b"}
+        with mock.patch.object(host, "find_cuda", return_value=found):
+            _, lines, _ = self.check("--only=peaks")
+        self.assertIn(str(self.root / "env.sh"), lines[-1])
+        (self.root / "bin").mkdir()
+        shutil.copy("/bin/true", self.root / "bin" / "train_gpt")
+        told = subprocess.run(["bash", "-c", f"source '{self.root}/env.sh'; echo $LD_LIBRARY_PATH; command -v train_gpt"],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+        self.assertEqual(told, ["/a folder:/b", str(self.root / "bin" / "train_gpt")])
+
+    def test_everything_that_is_missing_is_named_at_once(self):
+        self.bundle.update(backend="cuda", cuda=13)
+        argv = ["gpu_check", f"--out={self.out}"]
+        (self.root / "bundle.json").write_text(json.dumps(self.bundle))
+        with mock.patch.object(sys, "argv", argv), contextlib.redirect_stderr(io.StringIO()) as said, \
+                mock.patch.object(host, "listed_libraries", return_value="libcublasLt.so.13 => not found"), \
+                mock.patch.object(host.subprocess, "run", side_effect=[subprocess.CompletedProcess([], 0, ""),
+                                                                       FileNotFoundError("nvidia-smi")]):
+            self.assertEqual(gpu_check.main(), 2)
+        self.assertIn("libcublasLt.so.13 of CUDA 13 not found\n  unpack lockstep-cuda.tar.gz", said.getvalue())
+        self.assertIn("nvidia-smi cannot be run: nvidia-smi\n  install NVIDIA's driver", said.getvalue())
+
+    def test_a_failed_smoke_tells_how_to_find_the_kernel(self):
+        self.program("train_gpt", "exit 1")
+        self.assertIn("LOCKSTEP_CUDA_SYNC=1", self.part("smoke")["fix"])
 
     def test_goes_on_with_what_has_not_passed(self):
         self.program("op_test", "echo first; echo oops; exit 1")
@@ -184,7 +244,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(said, r"ops/rows failed: op_test exited with 1: oops\n  .*=NAME repeats.*\n  its log: tar")
         self.assertIn("gpu_check --only=ops/rows", said)
         self.assertRegex(self.archived()["ops-rows/log"],
-                         r"^\$ .*/op_test --device=sim --gtest_filter=\S+\nfirst\noops\n$")
+                         r"^\$ .*/op_test --device=sim --gtest_filter=\S+ --gtest_output=\S+\nfirst\noops\n$")
         self.assertEqual(slices["ops/rows"]["last_lines"][1:], ["first", "oops"])
         trained = self.runs("train_gpt")
         self.program("op_test", OPS)
@@ -344,6 +404,11 @@ class GpuCheckTest(unittest.TestCase):
             with mock.patch.dict(os.environ, REASON=reason):
                 part = self.check("--only=ops/rows,cudnn", "--again")[2]
             self.assertEqual((part["ops/rows"]["state"], part["cudnn"]["state"]), ("passed", state), reason)
+
+    def test_cudnn_is_asked_for_what_it_does(self):
+        self.program("op_test", "[[ $* == *attention.*/bf16 ]] || REASON='its graphs are made for bf16'\n"
+                     "[[ ! $REASON ]] || { " + NO_CUDNN + "}; " + OPS)
+        self.assertEqual(self.part("cudnn")["state"], "passed")
 
     def test_other_weights_are_a_failure(self):
         for option in ("$*", "$(grep -o cuda_graphs <<<$*)", "$LOCKSTEP_CUDA_POISON",
