@@ -14,4 +14,5 @@ hashes >first
 [[ $(grep -c '^#' first) == 4 && $(grep -c / first) -gt 50 ]] || fail "$(cat first)"
 check --again --only=ops >/dev/null || fail "ops did not pass again"
 hashes | diff first - || fail "the hashes do not repeat"
-env -i "PATH=$PATH" bash -c "source env.sh; cd /; op_test --device=sim --gtest_filter='scale.*'" >/dev/null || fail "env.sh"
+env -i "PATH=$PATH" bash -c "source env.sh; cd /; op_test --device=sim --gtest_filter='scale.*'" >/dev/null ||
+  fail "with env.sh a program does not run"

@@ -175,7 +175,7 @@ def find_cuda(python):
 
 def write_environment(path, environment):
     """A file to source, after which the programs can be called by name and find what gpu_check found."""
-    path.write_text("# Written by gpu_check. To source: the bundle's programs, and the libraries that were found for them.\n"
+    path.write_text("# To source; written by gpu_check: the bundle's programs, and the libraries that it found for them.\n"
                     f"export PATH={shlex.quote(str(HERE / 'bin'))}:$PATH\n"
                     + "".join(f"export {name}={shlex.quote(environment[name])}\n" for name in ["LD_LIBRARY_PATH"]
                               if environment.get(name)))

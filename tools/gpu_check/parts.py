@@ -26,8 +26,10 @@ def loader(runner):
     asked = libraries.versions([path for name, path in mapped.items() if name.startswith("libcublasLt")],
                                runner.environment)
     asked.update(libraries.found(runner.environment))
+    absent = [name for name in libraries.LOADED_LATER if name not in asked and "capability" in runner.machine]
     told = {os.path.basename(what["path"]): what["version"] for what in asked.values() if "error" not in what}
     text = ", ".join(f"{name} {version}" for name, version in told.items()) or "no CUDA library"
+    text += f"; without {' and '.join(absent)}, which lockstep-cuda.tar.gz has" if absent else ""
     return {"mapped": mapped, "asked": asked, "LD_LIBRARY_PATH": runner.environment.get("LD_LIBRARY_PATH", "")}, text
 
 
@@ -292,8 +294,8 @@ def ops(runner, group):
 
 
 def hashes(runner, report):
-    """A line for each case of an op: a hash of the bits of its results and gradients, which another GPU of these kernels,
-    or a machine that emulates one, should have as well. Those of products also depend on cuBLASLt."""
+    """A line for each case of an op: a hash of the bits of its results and gradients, which another machine that runs or
+    emulates these kernels has, too. Those of products also depend on cuBLASLt."""
     found = {f"{suite['name']}.{test['name'].removeprefix('Orders/')}": int(test["hash"])
              for suite in report.get("testsuites", []) for test in suite["testsuite"] if "hash" in test}
     return (f"# OP.SAMPLE/DTYPE and the FNV-1a of its bits, on {runner.machine['name']}, by build {runner.build}\n" +
