@@ -2,7 +2,9 @@
 // gradients. For an op outside of Lockstep, All is the one call to make.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ struct Result {
   // Over all elements compared; relative to the larger of |want| and the rms of the wanted tensor.
   double max_absolute = 0, max_relative = 0;
   int64_t compared = 0;
+  std::optional<uint64_t> hash;  // of the bits of results and gradients; from Orders only
 
   bool passed() const { return error.empty(); }
 };
@@ -59,7 +62,8 @@ Result Determinism(const OpCase& c, const OpSample& s, DType dtype, Device devic
 
 // On a CUDA device, forward and backward in each order of threads that the simulator knows (a real
 // GPU has only its own): results against the reference, gradients against the CPU's f64 backward,
-// and every order's bits are the first one's; inputs stay as they are.
+// and every order's bits are the first one's, of which the result has a hash; inputs stay as they
+// are.
 Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // As Forward and Gradient, with contiguous inputs that start one element into their memory, as

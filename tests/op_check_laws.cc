@@ -218,6 +218,9 @@ Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device) {
       if (!one.passed()) Fail(result, StrCat("with ", order, ": ", one.error));
       if (!first) first = std::move(run);
     });
+    Hash hash;
+    hash.Add(*first);
+    result.hash = hash.value();
   });
 }
 

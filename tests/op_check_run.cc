@@ -1,6 +1,7 @@
 #include "tests/op_check_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -180,9 +181,23 @@ Run RunAll(const OpSample& s, const std::vector<RefTensor>& values, const std::v
   return RunOn(s, Inputs(s, values, dtype, device), needs);
 }
 
-// Runs a check and turns what it throws into a failure.
-
 // ---- Comparing runs ----
+
+void Hash::Add(double x) {
+  const uint64_t bits = std::isnan(x) ? 0x7ff8000000000000 : std::bit_cast<uint64_t>(x);
+  for (int i = 0; i < 64; i += 8) hash_ = (hash_ ^ (bits >> i & 255)) * 1099511628211ull;
+}
+
+void Hash::Add(const Tensor& x) {
+  for (const double v : ToRef(x).data) Add(v);
+}
+
+void Hash::Add(const Run& run) {
+  for (const Tensor& y : run.outputs) Add(y);
+  for (const Tensor& gradient : run.grads) {
+    if (gradient.defined()) Add(gradient);
+  }
+}
 
 void CompareBits(Result& result, const std::string& what, const Tensor& got, const Tensor& want) {
   ++result.compared;

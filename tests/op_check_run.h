@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <vector>
@@ -63,6 +64,19 @@ Result Guarded(const F& check) {
 }
 
 // ---- Comparing runs ----
+
+// FNV-1a over numbers. NaNs are one: which of two operands hands on its bits is not defined.
+class Hash {
+ public:
+  void Add(double x);
+  void Add(const Run& run);  // results and gradients
+  uint64_t value() const { return hash_; }
+
+ private:
+  void Add(const Tensor& x);
+
+  uint64_t hash_ = 14695981039346656037ull;
+};
 
 void CompareBits(Result& result, const std::string& what, const Tensor& got, const Tensor& want);
 void CompareRuns(Result& result, const std::string& when, const Run& got, const Run& want);

@@ -245,6 +245,18 @@ TEST(OpCheckTest, OrdersComparesValuesGradientsBitsAndInputs) {
               HasSubstr("output 0 beside the first order differs in bits"));
 }
 
+TEST(OpCheckTest, OrdersHashesTheBitsOfResultsAndGradients) {
+  const auto hash = [](const Faults& faults) {
+    return check::Orders(Case(), Sample(faults), DType::kF32, kCpu).hash;
+  };
+  const std::optional<uint64_t> right = hash({});
+  ASSERT_TRUE(right);
+  EXPECT_EQ(hash({}), right);
+  EXPECT_NE(hash({.nan = true}), right);
+  EXPECT_NE(hash({.f32_gradient = true}), right);
+  EXPECT_FALSE(check::Forward(Case(), Sample({}), DType::kF32, kCpu).hash);
+}
+
 TEST(OpCheckTest, UnalignedFindsWhatDependsOnAlignment) {
   const auto error = [](const Faults& faults) {
     return check::Unaligned(Case(), Sample(faults, {.shape = {3, 5}, .low = 0.5}), DType::kF32,

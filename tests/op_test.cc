@@ -20,6 +20,8 @@ class CheckTest : public testing::Test {
   void TestBody() override {
     const check::Result result = run_();
     EXPECT_TRUE(result.passed()) << result.error;
+    // --gtest_output=json:FILE writes it to the file.
+    if (result.hash) RecordProperty("hash", StrCat(*result.hash));
   }
 
  private:

@@ -7,8 +7,8 @@ newest_version() {
   objdump -T "$@" | grep -o "\b${prefix}_[0-9.]*" | sed "s/.*_//" | sort -uV | tail -n 1
 }
 
-# pack FOLDER OUTPUT.tar.gz: the folder under its own name; equal files give equal bytes.
+# pack FOLDER OUTPUT.tar.gz [LEVEL]: the folder under its own name; equal files give equal bytes.
 pack() {
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$(dirname "$1")" -c "$(basename "$1")" |
-    gzip -9n >"$2"
+    gzip -${3:-9}n >"$2"
 }

@@ -4,9 +4,11 @@
 # lack, into a tarball that runs without Bazel; bundle.json says what the host needs. The host
 # provides the libraries of CUDA and the driver, and also glibc and libstdc++: those of the build
 # machine might need a later glibc than everything else does. The programs look for libraries in the
-# bundle's folder, not in the build machine's toolkit, where the linker found CUDA's: on a host with
-# such a folder it would take precedence over LD_LIBRARY_PATH. Fails above 50 MB.
+# bundle's folders lib and cuda (which make_cuda_libraries.sh fills), not in the build machine's
+# toolkit, where the linker found CUDA's: on a host with such a folder it would take precedence over
+# LD_LIBRARY_PATH. What is called is bundle_start.sh, which says what a host lacks. Fails above 50 MB.
 set -euo pipefail
+shopt -s nullglob
 source "$(dirname "$0")/archive.sh"
 output=$1 program=$2 architectures=$3
 shift 3
@@ -19,16 +21,19 @@ shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 root=$scratch/lockstep
-mkdir -p "$root/bin" "$root/lib" "$root/checks"
+mkdir -p "$root/bin" "$root/lib" "$root/libexec" "$root/checks"
 install -m 644 "$@" "$root/checks"
 chmod 755 "$root/checks/gpu_check.py"
 ln -s checks/gpu_check.py "$root/gpu_check"
-strip -o "$root/bin/lockstep" "$program"
-chmod 755 "$root/bin/lockstep"
-# Cuts the string off after the first folder.
-perl -0777 -pi -e 's{(?<=\$ORIGIN/\.\./lib)(:[^\0]*)(?=\0)}{"\0" x length $1}ge' "$root/bin/lockstep"
+program_there=$root/libexec/lockstep
+strip -o "$program_there" "$program"
+chmod 755 "$program_there"
+# Cuts the string off after the bundle's folders.
+perl -0777 -pi -e 's{(?<=\$ORIGIN/\.\./lib:\$ORIGIN/\.\./cuda)(:[^\0]*)(?=\0)}{"\0" x length $1}ge' "$program_there"
+install -m 755 "$(dirname "$0")/bundle_start.sh" "$root/libexec/start"
 for name in "${names[@]}"; do
-  ln -s lockstep "$root/bin/$name"
+  ln -s lockstep "$root/libexec/$name"
+  ln -s ../libexec/start "$root/bin/$name"
 done
 # "libx.so.1 => /path/libx.so.1 (0x...)"; the driver's libraries may be missing here.
 ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r library; do
@@ -46,12 +51,12 @@ backend=simulated
 [[ -z $cuda ]] || backend=cuda
 cat >"$root/bundle.json" <<JSON
 {
- "build": "$(cat "$root"/bin/lockstep "$root"/checks/*.py | sha256sum | head -c 16)",
+ "build": "$(cat "$program_there" "$root"/checks/*.py | sha256sum | head -c 16)",
  "backend": "$backend",
  "cuda": ${cuda:-null},
  "architectures": "$architectures",
- "glibc": "$(newest_version GLIBC "$root"/bin/lockstep "$root"/lib/*)",
- "glibcxx": "$(newest_version GLIBCXX "$root"/bin/lockstep "$root"/lib/*)"
+ "glibc": "$(newest_version GLIBC "$program_there" "$root"/lib/*)",
+ "glibcxx": "$(newest_version GLIBCXX "$program_there" "$root"/lib/*)"
 }
 JSON
 pack "$root" "$output"

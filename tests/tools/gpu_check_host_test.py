@@ -26,7 +26,7 @@ class HostTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
-        (self.root / "bin").mkdir()
+        (self.root / "libexec").mkdir()
         for patch in (mock.patch.object(host, "HERE", self.root),
                       mock.patch.dict(os.environ, PATH=f"{self.root}:{os.environ['PATH']}")):
             patch.start()
@@ -61,7 +61,7 @@ class HostTest(unittest.TestCase):
             with self.assertRaisesRegex(Failed, words) as caught:
                 host.describe_machine(False)
             self.assertIn("--simulated", caught.exception.fix)
-        with mock.patch.dict(os.environ, PATH=str(self.root / "bin")):
+        with mock.patch.dict(os.environ, PATH=str(self.root / "libexec")):
             with self.assertRaisesRegex(Failed, "nvidia-smi cannot be run"):
                 host.describe_machine(False)
 
@@ -106,12 +106,12 @@ class HostTest(unittest.TestCase):
         self.assertEqual(host.library_problems(FOUND, BUNDLE), [])
 
     def test_the_loader_is_asked(self):
-        with self.assertRaisesRegex(Failed, "there is no .*/bin/lockstep"):
+        with self.assertRaisesRegex(Failed, "there is no .*/libexec/lockstep"):
             host.listed_libraries(dict(os.environ))
-        shutil.copy("/bin/true", self.root / "bin" / "lockstep")
+        shutil.copy("/bin/true", self.root / "libexec" / "lockstep")
         self.assertIn("libc.so.6 => /", host.listed_libraries(dict(os.environ)))
         # As on a system without glibc: the dynamic linker is missing.
-        (self.root / "bin" / "lockstep").write_text("#!/no/such/loader\n")
+        (self.root / "libexec" / "lockstep").write_text("#!/no/such/loader\n")
         (what, _), = host.library_problems(host.listed_libraries(dict(os.environ)), BUNDLE)
         self.assertIn("the system is older than the bundle: glibc not found", what)
 
@@ -133,6 +133,11 @@ class HostTest(unittest.TestCase):
                              "/before:/site/nvidia/cublas/lib:/site/nvidia/nccl/lib:/toolkit/lib64")
             with self.assertRaisesRegex(Failed, "--python=/no/python cannot be run"):
                 host.find_cuda("/no/python")
+
+    def test_cuda_beside_the_bundle_comes_before_other_versions(self):
+        (self.root / "cuda").mkdir()
+        with mock.patch.dict(os.environ, LD_LIBRARY_PATH=f"/before::{self.root}/cuda"):
+            self.assertEqual(host.find_cuda("/no/python")["LD_LIBRARY_PATH"], f"{self.root}/cuda:/before")
 
     def test_libraries_that_a_program_has_mapped_and_their_versions(self):
         source = "#include <stddef.h>\nsize_t cublasLtGetVersion(void) { return 130100; }\n"

@@ -8,7 +8,8 @@ It plays small slices, the most valuable first, and writes each result as soon a
 the JSON file, logs and the programs' own files into an archive beside it (gpu_check.tar.gz). Called again with
 the same --out it goes on: what was stopped comes first, then what has not run, then what failed or was skipped.
 With --budget=SECONDS it starts nothing that would not fit and ends in time; killed, it loses the slice that ran.
-At the end it prints a table, a line a part, and of what failed where its log is and what to do.
+At the end it prints a table, a line a part, and of what failed where its log is and what to do. The programs in
+lockstep/bin find what it found after `source env.sh`, a file that it writes beside the JSON file.
 
 --simulated rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work and
 PyTorch on the CPU. Exits with 0 if all has passed or cannot run here, 1 if something failed, 2 if nothing could be
@@ -46,7 +47,8 @@ _ONE_OP = "lockstep/bin/op_test --gtest_filter=NAME repeats one test; the log na
 FIXES = {
     "loader": "the log has the output of train_gpt",
     "peaks": "lockstep/bin/bench --filter=scale repeats it",
-    "smoke": "see the parts ops and train",
+    "smoke": "LOCKSTEP_CUDA_SYNC=1 lockstep/gpu_check --only=smoke names the kernel that failed; see the parts ops and "
+             "train, too",
     "bits": "cuBLASLt gives different bits for equal calls: the archive's bench.json names the product",
     "speed": "see the part train first; a GPU with less memory needs a smaller batch",
     "train": "see the parts ops and cudnn first; --train.cuda_graphs=false and LOCKSTEP_ATTENTION=flash tell whether "
@@ -62,27 +64,41 @@ FIXES = {
 }
 _COMPILED = ("--compile",)
 _FLASH = {"LOCKSTEP_ATTENTION": "flash"}
-# By name, PART/WHAT or PART, the most valuable first.
+# By name, PART/WHAT or PART, the most valuable first: the first ten minutes tell whether results are right, then how
+# fast they come and what may make them faster.
 SLICES = {
     "loader": Slice(parts.loader, 10, 2),
-    "peaks": Slice(parts.peaks, 15, 5),
     "smoke": Slice(parts.smoke, 20, 2),
-    "bits": Slice(parts.bits, 30, 2),
+    "ops/attention": Slice(partial(parts.ops, group="attention"), 60, 5),
+    "cudnn": Slice(parts.cudnn, 40, 5),
+    "ops/rows": Slice(partial(parts.ops, group="rows"), 60, 5),
+    "parity/fp32": Slice(parts.parity, 25, 6),
     "speed/b16": Slice(partial(parts.speed, batch=16), 20, 2),
+    "train/124M": Slice(parts.train_gpt2, 45, 2),
+    "kernels/step": Slice(parts.step_kernels, 30, 8),
     "speed/b16-torch-compiled-cudnn": Slice(
         partial(parts.peer_speed, batch=16, more=(*_COMPILED, "--cudnn-attention")), 80, 2),
+    "speed/b16-eager": Slice(partial(parts.speed, batch=16, more=("--train.cuda_graphs=false",)), 20, 2),
+    "peaks": Slice(parts.peaks, 15, 5),
+    "ops/products": Slice(partial(parts.ops, group="products"), 60, 5),
+    **{f"speed/b16-workspace-{mib}": Slice(partial(parts.speed_in_workspace, batch=16, mib=mib), 20, 2)
+       for mib in (24, 48, 96)},
+    **{f"gradients/{group}": Slice(partial(parts.gradients, group=group), 40, 2) for group in parts.OPS},
+    "ops/rest": Slice(partial(parts.ops, group="rest"), 60, 5),
+    "ranks/bits": Slice(ranks.bits, 60, 10),
+    "ranks/failures": Slice(ranks.failures, 90, 40),
+    "ranks/two-gpus": Slice(ranks.two_gpus, 40, 10),
+    "speed/b64": Slice(partial(parts.speed, batch=64), 30, 2),
+    "sanitizer/memcheck": Slice(partial(parts.sanitizer, kind="memcheck"), 100, 1),
+    "sanitizer/racecheck": Slice(partial(parts.sanitizer, kind="racecheck"), 100, 1),
+    "train/bf16": Slice(partial(parts.train, precision="bf16"), 25, 4),
+    "train/fp32": Slice(partial(parts.train, precision="fp32"), 25, 4),
+    "parity/bf16": Slice(parts.parity_bf16, 40, 8),
+    "bits": Slice(parts.bits, 30, 2),
     "speed/b16-torch-compiled": Slice(partial(parts.peer_speed, batch=16, more=_COMPILED), 60, 20),
     "speed/b16-torch": Slice(partial(parts.peer_speed, batch=16), 20, 5),
     "speed/b16-flash": Slice(partial(parts.speed, batch=16, environment=_FLASH), 20, 2),
-    "speed/b16-eager": Slice(partial(parts.speed, batch=16, more=("--train.cuda_graphs=false",)), 20, 2),
-    "kernels/step": Slice(parts.step_kernels, 30, 8),
     "kernels/ncu": Slice(parts.ncu, 60, 3),
-    "train/bf16": Slice(partial(parts.train, precision="bf16"), 25, 4),
-    "train/fp32": Slice(partial(parts.train, precision="fp32"), 25, 4),
-    "train/124M": Slice(parts.train_gpt2, 45, 2),
-    "parity/fp32": Slice(parts.parity, 25, 6),
-    "parity/bf16": Slice(parts.parity_bf16, 40, 8),
-    "speed/b64": Slice(partial(parts.speed, batch=64), 30, 2),
     "speed/b64-torch-compiled-cudnn": Slice(
         partial(parts.peer_speed, batch=64, more=(*_COMPILED, "--cudnn-attention")), 90, 2),
     "speed/b64-torch-compiled": Slice(partial(parts.peer_speed, batch=64, more=_COMPILED), 70, 20),
@@ -92,20 +108,12 @@ SLICES = {
     "speed/b8-torch-compiled": Slice(partial(parts.peer_speed, batch=8, more=_COMPILED), 60, 20),
     "speed/b8-torch": Slice(partial(parts.peer_speed, batch=8), 20, 5),
     "speed/b8-fp32": Slice(partial(parts.speed, batch=8, precision="fp32"), 30, 2),
-    "cudnn": Slice(parts.cudnn, 40, 5),
-    **{f"ops/{group}": Slice(partial(parts.ops, group=group), 60, 5) for group in parts.OPS},
-    **{f"gradients/{group}": Slice(partial(parts.gradients, group=group), 40, 2) for group in parts.OPS},
     "kernels/attention-flash": Slice(
         partial(parts.step_kernels, more=("--filter=attention",), environment=_FLASH), 10, 2),
     "kernels/attention-d128": Slice(
         partial(parts.step_kernels, heads=6, more=("--filter=attention",)), 10, 2),
     "kernels/step-b64": Slice(partial(parts.step_kernels, batch=64), 60, 10),
     "kernels/ops": Slice(parts.ops_bench, 120, 5),
-    "ranks/bits": Slice(ranks.bits, 60, 10),
-    "ranks/failures": Slice(ranks.failures, 90, 40),
-    "ranks/two-gpus": Slice(ranks.two_gpus, 40, 10),
-    "sanitizer/memcheck": Slice(partial(parts.sanitizer, kind="memcheck"), 100, 1),
-    "sanitizer/racecheck": Slice(partial(parts.sanitizer, kind="racecheck"), 100, 1),
 }
 SUMMARIES = {"speed": parts.summary_of_speed}  # a part -> additional text from all of its slices
 
@@ -214,13 +222,17 @@ def tell(record, names, machine, seconds):
 
 
 def prepare(args):
-    """The machine, the bundle and the programs' environment; or Failed."""
+    """The machine, the bundle and the programs' environment; Failed names everything that is missing."""
     bundle = host.read_bundle()
-    machine = host.describe_machine(args.simulated)
     environment = host.find_cuda(args.python)
-    problems = host.check_host(args.simulated, bundle, machine, environment)
+    machine, no_gpu = None, []
+    try:
+        machine = host.describe_machine(args.simulated)
+    except Failed as error:
+        no_gpu = [(str(error), error.fix)]
+    problems = host.check_host(args.simulated, bundle, machine, environment) + no_gpu
     if problems:
-        raise Failed("; ".join(what for what, _ in problems), fix="; ".join(fix for _, fix in problems))
+        raise Failed("\n".join(f"gpu_check: {what}\n  {fix}" for what, fix in problems))
     return bundle, machine, environment
 
 
@@ -252,8 +264,10 @@ def main():
         bundle, machine, environment = prepare(args)
         record = Record(Path(args.out).absolute(), machine["kind"], bundle["build"])
     except Failed as error:
-        print(f"gpu_check: {error}\n  {error.fix}", file=sys.stderr)
+        print(f"gpu_check: {error}\n  {error.fix}" if error.fix else error, file=sys.stderr)
         return 2
+    to_source = record.path.with_name("env.sh")
+    host.write_environment(to_source, environment)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, clock.stop)
     if args.again:
@@ -261,10 +275,12 @@ def main():
             record.slices.pop(name, None)
     to_play = [name for name in names if record.slices.get(name, {}).get("state") != "passed"]
     with tempfile.TemporaryDirectory() as folder:
-        play_all(to_play, Runner(args, Path(folder), environment, machine, clock), record, args)
+        play_all(to_play, Runner(args, Path(folder), environment, machine, bundle["build"], clock), record, args)
     record.write()
     record.write_archive()
-    return tell(record, names, machine["name"], time.monotonic() - clock.begin)
+    status = tell(record, names, machine["name"], time.monotonic() - clock.begin)
+    print(f"source {to_source}: then train_gpt and the other programs of the bundle can be called by their names")
+    return status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 
@@ -47,7 +48,7 @@ def read_bundle():
 
 
 def check_host(simulated, bundle, machine, environment):
-    """Everything that is missing, as pairs of the problem and its fix."""
+    """Everything that is missing, as pairs of the problem and its fix; `machine` is None where no GPU was found."""
     problems = []
     wanted = "simulated" if simulated else "cuda"
     if bundle["backend"] != wanted:
@@ -57,7 +58,7 @@ def check_host(simulated, bundle, machine, environment):
                          "build one with --config=cuda, or rehearse with --simulated"))
     problems += _processor()
     problems += library_problems(listed_libraries(environment), bundle)
-    if not simulated and bundle["backend"] == "cuda":
+    if machine and not simulated and bundle["backend"] == "cuda":
         problems += _gpu(bundle, machine)
     return problems
 
@@ -82,7 +83,7 @@ def numbers(version):
 
 def listed_libraries(environment):
     """What the dynamic linker says about the programs' libraries, as ldd prints it."""
-    program = HERE / "bin" / "lockstep"
+    program = HERE / "libexec" / "lockstep"
     try:
         return subprocess.run([program], env=dict(environment, LD_TRACE_LOADED_OBJECTS="1", LD_WARN="yes"), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
@@ -112,7 +113,8 @@ def library_problems(listed, bundle):
         cuda = bundle["cuda"]
         problems.append((
             f"{', '.join(of_cuda)} of CUDA {cuda} not found",
-            f"apt-get install libcublas-{cuda}-0 (NVIDIA's packages), or pip install nvidia-cublas"
+            f"unpack lockstep-cuda.tar.gz, which tools/make_cuda_libraries.sh packs where the bundle was built, in "
+            f"{HERE.parent}; or apt-get install libcublas-{cuda}-0 (NVIDIA's packages); or pip install nvidia-cublas"
             f"{'-cu12' if cuda == 12 else ''}, which PyTorch for CUDA {cuda} brings along, and name that python by "
             "--python; or add their folder to LD_LIBRARY_PATH"))
     others = [name for name in missing if name not in of_system + of_cuda + ["libc.so.6"]]
@@ -148,9 +150,15 @@ def has_code_for(capability, architectures):
 
 
 def find_cuda(python):
-    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: if the system has none, those of
-    PyTorch's packages or of the toolkit."""
+    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: those of lockstep-cuda.tar.gz, unpacked
+    beside the bundle; else the system's; else those of PyTorch's packages or of the toolkit."""
     environment = dict(os.environ)
+    before = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    beside = HERE / "cuda"
+    if beside.exists():
+        # cuDNN looks for its parts there first, and they must be of one version.
+        environment["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys([str(beside), *before]))
+        return environment
     load = "import ctypes; [ctypes.CDLL(name) for name in ('libcudnn.so.9', 'libnccl.so.2')]"
     if "not found" not in listed_libraries(environment):
         if subprocess.run([sys.executable, "-c", load], stderr=subprocess.DEVNULL).returncode == 0:
@@ -160,7 +168,14 @@ def find_cuda(python):
         found = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError as error:
         raise Failed(f"--python={python} cannot be run: {error}", fix="name an interpreter") from None
-    before = environment.get("LD_LIBRARY_PATH")
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/lib64"
-    environment["LD_LIBRARY_PATH"] = ":".join([*([before] if before else []), *found.stdout.split(), toolkit])
+    environment["LD_LIBRARY_PATH"] = ":".join([*before, *found.stdout.split(), toolkit])
     return environment
+
+
+def write_environment(path, environment):
+    """A file to source, after which the programs can be called by name and find what gpu_check found."""
+    path.write_text("# To source; written by gpu_check: the bundle's programs, and the libraries that it found for them.\n"
+                    f"export PATH={shlex.quote(str(HERE / 'bin'))}:$PATH\n"
+                    + "".join(f"export {name}={shlex.quote(environment[name])}\n" for name in ["LD_LIBRARY_PATH"]
+                              if environment.get(name)))

@@ -31,7 +31,7 @@ for name in sys.argv[1:]:
     asked[name] = {"version": number.value, "path": min(mapped, default=name)}
 print(json.dumps(asked))
 """
-_LOADED_LATER = ["libcudnn.so.9", "libnccl.so.2"]
+LOADED_LATER = ["libcudnn.so.9", "libnccl.so.2"]
 
 
 def mapped(process):
@@ -52,7 +52,7 @@ def versions(names, environment):
 
 def found(environment):
     """The libraries that programs load on demand, if found in this environment, with version and path."""
-    return {name: what for name, what in versions(_LOADED_LATER, environment).items() if "error" not in what}
+    return {name: what for name, what in versions(LOADED_LATER, environment).items() if "error" not in what}
 
 
 def expected_attention(machine, environment):

@@ -26,8 +26,10 @@ def loader(runner):
     asked = libraries.versions([path for name, path in mapped.items() if name.startswith("libcublasLt")],
                                runner.environment)
     asked.update(libraries.found(runner.environment))
+    absent = [name for name in libraries.LOADED_LATER if name not in asked and "capability" in runner.machine]
     told = {os.path.basename(what["path"]): what["version"] for what in asked.values() if "error" not in what}
     text = ", ".join(f"{name} {version}" for name, version in told.items()) or "no CUDA library"
+    text += f"; without {' and '.join(absent)}, which lockstep-cuda.tar.gz has" if absent else ""
     return {"mapped": mapped, "asked": asked, "LD_LIBRARY_PATH": runner.environment.get("LD_LIBRARY_PATH", "")}, text
 
 
@@ -76,6 +78,14 @@ def speed(runner, batch, precision="bf16", more=(), environment=None):
     # In f32, Lockstep uses its plain kernels.
     values = kernels_of(runner, out, environment) if precision == "bf16" else {}
     return dict(figures, **values), text
+
+
+def speed_in_workspace(runner, batch, mib):
+    """The same where cuDNN's backward runs in slices whose workspace may stay in the L2 cache."""
+    environment = {"LOCKSTEP_CUDNN_WORKSPACE_MIB": str(mib)}
+    if libraries.expected_attention(runner.machine, runner.environment) != "cuDNN":
+        raise Skip("attention does not use cuDNN's kernels here")
+    return speed(runner, batch, environment=environment)
 
 
 def peer_speed(runner, batch, more=()):
@@ -259,7 +269,7 @@ def gpt(runner, batch=16, heads=12):
 # Ops that are not named here are the rest.
 OPS = {
     "attention": ["attention", "cached_attention", "rotary_embedding"],
-    "products": ["linear", "matmul", "linear_cross_entropy", "muon", "conv2d"],
+    "products": ["linear", "matmul", "linear_cross_entropy", "masked_attention", "muon", "nf4", "conv2d"],
     "rows": ["layer_norm", "rms_norm", "residual_norm", "softmax", "softmax_cross_entropy", "embedding"],
     "rest": [],
 }
@@ -273,8 +283,23 @@ def ops(runner, group):
     pattern = ":".join(f"{op}.*" for op in names) + "-OpTest.*"  # OpTest reads the source tree
     if not names:
         pattern = "-OpTest.*:" + ":".join(f"{op}.*" for some in OPS.values() for op in some)
-    passed = test_ops(runner, pattern, dict(runner.environment, LOCKSTEP_CUDA_POISON="1"))
+    out = runner.folder / "tests.json"
+    try:
+        passed = test_ops(runner, pattern, dict(runner.environment, LOCKSTEP_CUDA_POISON="1"),
+                          f"--gtest_output=json:{out}")
+    finally:
+        if out.exists():
+            runner.kept["hashes.txt"] = hashes(runner, json.loads(out.read_text())).encode()
     return {"passed": passed}, f"{passed} tests"
+
+
+def hashes(runner, report):
+    """A line for each case of an op: a hash of the bits of its results and gradients, which another machine that runs or
+    emulates these kernels has, too. Those of products also depend on cuBLASLt."""
+    found = {f"{suite['name']}.{test['name'].removeprefix('Orders/')}": int(test["hash"])
+             for suite in report.get("testsuites", []) for test in suite["testsuite"] if "hash" in test}
+    return (f"# OP.SAMPLE/DTYPE and the FNV-1a of its bits, on {runner.machine['name']}, by build {runner.build}\n" +
+            "".join(f"{name} {value:016x}\n" for name, value in sorted(found.items())))
 
 
 def gradients(runner, group):
@@ -290,7 +315,7 @@ def gradients(runner, group):
 
 def cudnn(runner):
     """attention's tests once more, on cuDNN's kernels."""
-    pattern = "attention.Unaligned*" if runner.simulated else "attention.*"
+    pattern = "attention.Unaligned*/bf16" if runner.simulated else "attention.*/bf16"  # its graphs are made for bf16
     try:
         passed = test_ops(runner, pattern, dict(runner.environment, LOCKSTEP_ATTENTION="cudnn"),
                           fails_if="cuDNN's cannot do it")
@@ -340,9 +365,9 @@ def kernels_of(runner, out, environment=None):
     return {"kernels": libraries.check_attention(told["choices"], expected), "libraries": told["libraries"]}
 
 
-def test_ops(runner, pattern, environment, fails_if=None):
+def test_ops(runner, pattern, environment, *more, fails_if=None):
     """How many tests of ops passed; Failed if op_test's output contains `fails_if`."""
-    with runner.start(runner.program("op_test"), f"--device={runner.device}", f"--gtest_filter={pattern}",
+    with runner.start(runner.program("op_test"), f"--device={runner.device}", f"--gtest_filter={pattern}", *more,
                       environment=environment) as running:
         code = running.end()
         passed = re.search(r"\[  PASSED  \] (\d+) test", running.out())

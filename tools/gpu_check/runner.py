@@ -156,9 +156,10 @@ class Running:
 class Runner:
     """What slices share: the programs, their time limits, and runs of train_gpt."""
 
-    def __init__(self, args, scratch, environment, machine, clock):
+    def __init__(self, args, scratch, environment, machine, build, clock):
         self.simulated = args.simulated
         self.machine = machine
+        self.build = build
         self.python = args.python
         self.device = "sim" if args.simulated else "cuda"
         self.scratch = scratch
@@ -190,7 +191,7 @@ class Runner:
             return running.out()
 
     def program(self, name):
-        path = HERE / "bin" / name
+        path = HERE / "libexec" / name
         if not path.exists():
             raise Skip(f"the bundle has no {name}")
         return path
