@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -31,26 +32,22 @@ Registry& TheRegistry() {
 }  // namespace
 
 bool IsNewProblem(const char* op, std::span<const int64_t> problem) {
-  constexpr size_t kMostNumbers = 12, kProblems = 128;
-  struct Asked {
-    const char* op = nullptr;
-    size_t size = 0;
-    std::array<int64_t, kMostNumbers> numbers;
-  };
-  thread_local std::array<Asked, kProblems> recent{};
-  if (problem.size() > kMostNumbers) return true;
+  // Those met lately, by their hashes, each in one of a few neighbouring slots.
+  constexpr size_t kSlots = 1024, kWays = 8;
+  static std::array<std::atomic<uint64_t>, kSlots + kWays> met{};
   uint64_t hash = reinterpret_cast<uintptr_t>(op);
   for (const int64_t number : problem) {
     hash = (hash ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
   }
-  Asked& asked = recent[(hash >> 32) % kProblems];
-  if (asked.op == op && asked.size == problem.size() &&
-      std::equal(problem.begin(), problem.end(), asked.numbers.begin())) {
-    return false;
+  hash |= 1;  // a free slot has 0
+  const size_t first = (hash >> 1) % kSlots;
+  for (size_t slot = first; slot < first + kWays; ++slot) {
+    uint64_t other = 0;
+    if (met[slot].compare_exchange_strong(other, hash, std::memory_order_relaxed)) return true;
+    if (other == hash) return false;
   }
-  asked.op = op;
-  asked.size = problem.size();
-  std::copy(problem.begin(), problem.end(), asked.numbers.begin());
+  met[first].store(hash, std::memory_order_relaxed);
   return true;
 }
 

@@ -17,9 +17,9 @@ struct KernelChoice {
   std::string why_slow;  // why a faster one does not run it; empty if there is none
 };
 
-// Whether the calling thread has not asked about this problem of the op lately; `problem` holds the
-// numbers that tell it from others, and `op` is a literal. Takes neither a lock nor memory: a call
-// in a training step asks before it describes its problem.
+// Whether nobody has asked about this problem of the op lately; `problem` holds the numbers that
+// tell it from others, and `op` is a literal. Takes neither a lock nor memory: a call in a training
+// step asks before it describes its problem. Any thread may call it.
 bool IsNewProblem(const char* op, std::span<const int64_t> problem);
 
 // Records the choice, unless this problem of the op is recorded already. A slow choice is also

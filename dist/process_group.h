@@ -125,9 +125,6 @@ class ProcessGroup {
   // throws CollectiveError. Call it before relying on results irrevocably (the weight update): with
   // NCCL the host waits until the results of all calls are there. It is itself a call.
   virtual void CheckInStep() = 0;
-  // The same without waiting for results, where the host runs ahead of a GPU: also throws if a call
-  // has failed by now. Results may be relied on that were seen to be there before this returned.
-  virtual void CompareCalls() {}  // on hosts each call is compared
 
   // Ends the ranks' work together; all of them must call it, like a collective. As soon as this
   // rank gets here, a rank that calls anything else throws "rank 1 has left the group". Waiting for

@@ -3,7 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "core/cuda/device.h"
+#include "core/cuda/error.h"  // CUDASIM
+#ifdef CUDASIM
+#include "cudasim/settings.h"
+#endif
 
 namespace lockstep::test {
 
@@ -27,5 +33,20 @@ class DeviceTest : public testing::TestWithParam<Device> {
   virtual void Prepare() {}
 };
 inline auto Devices() { return testing::Values(kCpu, kGpu); }
+
+#ifdef CUDASIM
+// During its lifetime simulated GPUs have ten times this compute capability.
+class Capability {
+ public:
+  explicit Capability(int capability)
+      : before_(std::exchange(cudasim::runtime::GetSettings().capability, capability)) {}
+  ~Capability() { cudasim::runtime::GetSettings().capability = before_; }
+  Capability(const Capability&) = delete;
+  Capability& operator=(const Capability&) = delete;
+
+ private:
+  const int before_;
+};
+#endif
 
 }  // namespace lockstep::test

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 #include "dist/user_call.h"
 
@@ -103,7 +102,6 @@ void BucketLanes::Abort() noexcept {
   } catch (...) {  // the error in flight says more
   }
   launched_.clear();
-  unchecked_.clear();
 }
 
 CommunicationTimes BucketLanes::Finish() {
@@ -111,29 +109,13 @@ CommunicationTimes BucketLanes::Finish() {
   Wait();
   if (group_ && device_.is_cuda()) group_->CheckInStep();
   wait.end = Clock::now();
-  return Measure({std::exchange(launched_, {}), wait});
+  return Measure(wait);
 }
 
-void BucketLanes::FinishLater() {
-  CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
-  Wait();
-  wait.end = Clock::now();
-  unchecked_.push_back({std::exchange(launched_, {}), wait});
-}
-
-CommunicationTimes BucketLanes::Check() {
-  LS_INVARIANT(!unchecked_.empty(), "no step waits for its check");
-  if (group_) group_->CompareCalls();
-  Step step = std::move(unchecked_.front());
-  unchecked_.pop_front();
-  return Measure(std::move(step));
-}
-
-CommunicationTimes BucketLanes::Measure(Step step) {
-  const CommunicationSpan& wait = step.wait;
+CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
   CommunicationTimes times;
   std::vector<CommunicationSpan> spans;
-  for (Launched& launched : step.launched) {
+  for (Launched& launched : launched_) {
     const std::vector<WorkPtr>& works = launched.works;
     if (!device_.is_cpu()) {
       if (works.empty() || !works.front()->span() || !works.back()->span()) continue;
@@ -143,6 +125,7 @@ CommunicationTimes BucketLanes::Measure(Step step) {
     }
     spans.push_back(launched.span);
   }
+  launched_.clear();
   // Count time during which several lanes work only once.
   std::ranges::sort(spans, {}, &CommunicationSpan::begin);
   Clock::time_point counted = Clock::time_point::min();

@@ -57,11 +57,6 @@ class BucketLanes {
   // Returns when all buckets are summed and the ranks are in step. If a lane failed, throws the
   // first error once all lanes have ended.
   CommunicationTimes Finish();
-  // On a GPU: what this thread submits from now on runs after the sums. The host waits for nothing;
-  // Check, once for each call of this, throws if the ranks were not in step.
-  void FinishLater();
-  // For the earliest FinishLater that was not checked, whose sums must be done.
-  CommunicationTimes Check();
   // After an error on this rank: makes the others throw it, and waits until nothing runs here.
   void Abort() noexcept;
 
@@ -80,12 +75,7 @@ class BucketLanes {
 
   void AbortGroups();
   void Leave() noexcept;
-  // What was launched in a step, and the wait at its end.
-  struct Step {
-    std::deque<Launched> launched;
-    CommunicationSpan wait;
-  };
-  CommunicationTimes Measure(Step step);
+  CommunicationTimes Measure(const CommunicationSpan& wait);
   void Report(const CommunicationSpan& span);
 
   const int exceptions_;  // in flight at construction
@@ -94,7 +84,6 @@ class BucketLanes {
   const OnSpan on_span_;
   std::mutex report_mutex_;
   std::deque<Launched> launched_;  // in the current step
-  std::deque<Step> unchecked_;     // FinishLater
   std::vector<GroupLane> lanes_;
 };
 

@@ -49,10 +49,6 @@ class DataRanks {
   // For loops that call lockstep::Backward with a root gradient of their own, 1 / (samples of all
   // ranks): to be called before the backward of each micro-batch; whether it is the step's last.
   virtual void BeginMicroBatch(bool last) = 0;
-  // Collective, once for each step of ReducerOptions::check_late (in other modes it does nothing),
-  // whose results the host has seen to be there: throws what that step's backward would have
-  // thrown. times() are then of that step.
-  virtual void CheckStep() {}
   // The communication of the step's gradients.
   virtual const CommunicationTimes& times() const = 0;
   // Collective, between steps. Throws ReplicaError if what ranks should have in common differs;

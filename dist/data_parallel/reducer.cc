@@ -67,11 +67,6 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   LS_CHECK(
       !ordered || !options_.hook,
       "a bucket hook needs dist.reduction=fast: the ordered sum has its own way to sum buckets");
-  LS_CHECK(
-      !options_.check_late || (!ordered && !options_.conditional),
-      "ReducerOptions::check_late is for dist.reduction=fast without conditional parameters, whose "
-      "uses decide the step's gradients");
-  options_.check_late = options_.check_late && group_ && device.is_cuda();
   if (options_.micro_batches == 0) options_.micro_batches = ranks();
   const auto assign = ordered ? AssignSubtrees : AssignInTurn;
   const Assignment assignment =
@@ -217,6 +212,7 @@ void Reducer::BeginSync() {
   lanes_->Submit([this] {
     const UserCall call("Backward");
     group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait();
+    if (!all_uses_.device().is_meta()) read_uses_ = HostRead(all_uses_);
   });
 }
 
@@ -280,41 +276,17 @@ void Reducer::OnEnd() {
 void Reducer::FinishSync() {
   LS_INVARIANT(launched_ == buckets_->size(), launched_, " of ", buckets_->size(),
                " buckets were launched");
-  if (options_.check_late) {
-    LS_CHECK(unchecked_uses_.size() < 2,
-             "two steps of ReducerOptions::check_late wait to be checked: call CheckStep() for "
-             "each, once "
-             "its loss was read");
-    lanes_->FinishLater();
-    unchecked_uses_.emplace_back(all_uses_);
-    // Without one on this rank, which CheckStep finds, the update is still that of the others.
-    for (size_t p = 0; p < parameters_.size(); ++p) {
-      if (!parameters_[p]->grad().defined()) parameters_[p]->leaf().SetGrad(buckets_->slice(p));
-    }
-  } else {
-    times_ = lanes_->Finish();
-  }
+  times_ = lanes_->Finish();
   ended_well_ = true;  // from here on, all ranks throw the same errors
-  // Those of other ranks are not known where the run is only planned.
-  if (!options_.check_late && !my_uses_.device().is_meta()) {
-    ResolveUses(group_ ? all_uses_.ToVector<uint8_t>() : uses_);
-  }
+  ResolveUses();
   if (options_.tied) options_.tied->Add();
   Reset();
 }
 
-void Reducer::CheckStep() {
-  if (unchecked_uses_.empty()) return;
-  const UserCall call("Backward");
-  HostRead uses = std::move(unchecked_uses_.front());
-  unchecked_uses_.pop_front();
-  const Tensor all = uses.Get();
-  times_ = lanes_->Check();
-  ResolveUses(all.ToVector<uint8_t>());
-}
-
-void Reducer::ResolveUses(const std::vector<uint8_t>& all) {
+void Reducer::ResolveUses() {
+  if (my_uses_.device().is_meta()) return;  // the other ranks are only planned
   const auto count = std::ssize(parameters_);
+  const std::vector<uint8_t> all = group_ ? read_uses_.Get().ToVector<uint8_t>() : uses_;
   std::string missing;
   int64_t others = 0;
   for (int64_t p = 0; p < count; ++p) {

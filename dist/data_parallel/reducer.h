@@ -1,7 +1,6 @@
 // Sums gradients over the ranks while backward runs.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,10 +40,6 @@ struct ReducerOptions {
   // Parameters for which it returns true may lack a gradient in a step on some or all ranks
   // (mixtures of experts, skipped layers). If no rank has one, the gradient stays undefined.
   std::function<bool(const Parameter&)> conditional = {};
-  // On a GPU, for kFast without conditional parameters: backward does not wait until the sums are
-  // there and the ranks known to have made the same calls. The loop calls CheckStep for each step,
-  // at the latest after the next one's backwards, and saves or evaluates no weights before.
-  bool check_late = false;
   // Called for each span as it ends, one at a time: for a bucket on its lane's thread, for the wait
   // on the caller's.
   std::function<void(const CommunicationSpan&)> on_span = {};
@@ -120,9 +115,6 @@ class Reducer : public BackwardObserver {
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
   int64_t micro_batches() const { return options_.micro_batches; }
 
-  // As DataRanks::CheckStep.
-  void CheckStep();
-
   // As DataRanks::LocateNonFinite. With `among`, a superset of the reducing ranks, it reports on
   // all ranks of `among`; all of them call it.
   std::string LocateNonFinite(int64_t ago = 0);
@@ -173,7 +165,7 @@ class Reducer : public BackwardObserver {
   void Launch(int64_t bucket);
   void AddUp(int64_t bucket);
   void FinishSync();
-  void ResolveUses(const std::vector<uint8_t>& all);
+  void ResolveUses();
   void Reset();
   // What changes with each update of the weights.
   uint64_t Version() const { return parameters_[0]->value().storage().version(); }
@@ -201,8 +193,7 @@ class Reducer : public BackwardObserver {
   std::vector<uint8_t> uses_;  // Use, per parameter
   int64_t launched_ = 0;       // buckets
   Tensor my_uses_, all_uses_;  // u8 [P], [ranks, P]
-  // all_uses_ of steps that wait for CheckStep.
-  std::deque<HostRead> unchecked_uses_;
+  HostRead read_uses_;         // of all_uses_, while backward runs
   CommunicationTimes times_;
   std::optional<BucketLanes> lanes_;  // last: its jobs use the others
 };

@@ -156,7 +156,7 @@ NcclComm::~NcclComm() {
     WaitUntilDone("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
     Nccl().CommDestroy(comm_);
   } catch (const Error&) {
-    AbortInTime({comm_}, device_, state_.get(), std::make_shared<Stream>(stream_));
+    AbortInTime({comm_}, device_, state_.get(), InUse());
   }
 }
 
@@ -257,15 +257,17 @@ std::optional<std::string> NcclComm::AsyncError() {
   return StrCat("NCCL: ", Nccl().GetErrorString(state), more.empty() ? "" : ": " + more);
 }
 
+std::shared_ptr<const void> NcclComm::InUse() const {
+  return std::make_shared<const std::pair<Stream, std::vector<Tensor>>>(stream_, kept_);
+}
+
 ncclComm_t NcclComm::Take() {
   aborting_ = true;  // a thread that waits for NCCL then releases the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(comm_, nullptr);
 }
 
-void NcclComm::Abort() {
-  AbortInTime({Take()}, device_, state_.get(), std::make_shared<Stream>(stream_));
-}
+void NcclComm::Abort() { AbortInTime({Take()}, device_, state_.get(), InUse()); }
 
 void NcclComm::Abort(const std::vector<std::shared_ptr<NcclComm>>& comms) {
   std::vector<ncclComm_t> taken;

@@ -67,6 +67,9 @@ class NcclComm {
   };
   void Exchange(const std::vector<Part>& parts, Stream stream);
 
+  // Memory that operations use, which lives until this is destroyed and NCCL has aborted.
+  void Keep(const Tensor& memory) { kept_.push_back(memory); }
+
   Device device() const { return device_; }
   // NCCL's asynchronous error, if any: "remote process exited ...". None while another thread's
   // call is in progress.
@@ -82,6 +85,8 @@ class NcclComm {
  private:
   NcclComm(Device device, std::chrono::milliseconds timeout,
            std::shared_ptr<const FailureState> state);
+  // What must live as long as NCCL uses the communicator.
+  std::shared_ptr<const void> InUse() const;
   // Takes it away from this object.
   ncclComm_t Take();
   // Runs `call` unless aborted, and waits until NCCL has finished its host-side work.
@@ -93,6 +98,7 @@ class NcclComm {
   const Device device_;
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const FailureState> state_;
+  std::vector<Tensor> kept_;
   std::mutex mutex_;
   std::atomic<bool> aborting_{false};
   ncclComm_t comm_ = nullptr;  // null once aborted

@@ -45,6 +45,7 @@ class NcclGroup : public ProcessGroup {
         comm_(Connect(parent)),
         nothing_(Tensor::Zeros({1}, DType::kU8, device_)) {
     nothing_.storage().RecordUse(stream_);
+    comm_->Keep(nothing_);
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device_));
     DropAnchor();
@@ -75,18 +76,13 @@ class NcclGroup : public ProcessGroup {
   Device device() const override { return device_; }
 
   void CheckInStep() override {
-    CompareCalls();
-    if (last_ != nullptr) last_->Synchronize();
-    state_->ThrowIfFailed({});
-    DropAnchor();
-  }
-
-  void CompareCalls() override {
     const Collective c{CollectiveKind::kBarrier, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()};
     Note(c, "");
     Compare(c);
+    if (last_ != nullptr) last_->Synchronize();
     state_->ThrowIfFailed(c);
     if (options().recorder) options().recorder->End(name(), c);
+    DropAnchor();
   }
 
   // The others' watchdogs see the call in the log.
@@ -197,7 +193,9 @@ class NcclGroup : public ProcessGroup {
     try {
       Guard(c, call.purpose, [&] { Enqueue(call); });
     } catch (...) {
-      abandoned_.push_back(std::move(call));
+      // A thread of NCCL's may still be about to launch it.
+      for (const Tensor& x : {call.input, call.output}) comm_->Keep(x);
+      for (const Transfer& t : call.transfers) comm_->Keep(t.tensor);
       throw;
     }
     work->Submitted();
@@ -365,7 +363,6 @@ class NcclGroup : public ProcessGroup {
   Comparison comparison_;
   std::map<int, std::unique_ptr<Comparison>> pairs_;  // by peer
   TransferCounts needs_;                              // of the latest call
-  std::vector<Call> abandoned_;  // a thread of NCCL's may still be about to launch them
   const std::shared_ptr<NcclComm> comm_;
   const Tensor nothing_;
   Anchor anchor_;

@@ -323,7 +323,6 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose,
   Fail(failure);
 }
 
-// NCCL's error names no rank, except perhaps the address of one.
 void NcclWatch::FailForLostRank(const Collective& c, const std::string& error) {
   for (const auto until = Clock::now() + kCompare; Clock::now() < until;) {
     if (state_->Get()) return;
@@ -332,6 +331,7 @@ void NcclWatch::FailForLostRank(const Collective& c, const std::string& error) {
   FailForNccl(error, c);
 }
 
+// NCCL's error names no rank, except perhaps the address of one.
 void NcclWatch::FailForNccl(const std::string& error, const Collective& c) {
   Failure failure = FailureIn(c, "", CollectiveError::Cause::kLostRank);
   failure.reason = error;

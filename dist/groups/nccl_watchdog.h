@@ -94,8 +94,9 @@ class NcclWatch {
   // wait for others themselves, it returns for the first seconds: they may know better.
   void FailForTimeout(const Collective& c, const std::string& purpose, const TransferCounts& needs,
                       const std::string& where, std::optional<AwakeClock::time_point> since);
-  // Fails because NCCL says in `c` that another rank is gone, naming those that have not called it;
-  // but first leaves the control plane time to name the rank whose process ended.
+  // Fails because NCCL says in `c` that another rank is gone, naming those that do not answer or
+  // have no such group; but first leaves the control plane time to name the rank whose process
+  // ended.
   void FailForLostRank(const Collective& c, const std::string& error);
 
  private:

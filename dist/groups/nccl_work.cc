@@ -73,11 +73,11 @@ void NcclWork::Wait() {
 void NcclWork::Synchronize() {
   LS_CHECK(!captured_, Describe(operation()),
            " was captured into a graph and has no result of its own; wait for the graph's stream");
-  auto pause = std::chrono::microseconds(5);
+  // A training step ends here, and the GPU is idle until this returns.
+  constexpr auto kPause = std::chrono::microseconds(20);
   while (!HasFinished()) {
     state_->ThrowIfFailed(operation(), purpose_);
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::microseconds(500));
+    std::this_thread::sleep_for(kPause);
   }
   // An abort also completes the event.
   state_->ThrowIfFailed(operation(), purpose_);

@@ -90,23 +90,23 @@ class LibrarySums : public PartialSums {
  public:
   explicit LibrarySums(ProcessGroup* group) : group_(group), size_(SizeOf(group)) {}
 
-  DType TypeOf(DType dtype) const override { return dtype; }
+  DType TypeOf(DType dtype) const override {
+    return dtype == DType::kF16 ? AccumulationDType(dtype) : dtype;
+  }
 
   Tensor Scatter(const Tensor& sum, DType dtype) const override {
     const Shape part = PartOf(sum.shape(), size_);
-    const Tensor mine = Tensor::Empty(part, dtype, sum.device());
-    group_
-        ->ReduceScatter(Flat(ByRank(sum, size_, part, dtype)), Flat(mine), ReduceOp::kSum,
-                        "partial sums")
-        ->Wait();
-    return mine;
+    const Tensor mine = Tensor::Empty(part, TypeOf(dtype), sum.device());
+    const Tensor parts = ByRank(sum, size_, part, mine.dtype());
+    group_->ReduceScatter(Flat(parts), Flat(mine), ReduceOp::kSum, "partial sums")->Wait();
+    return mine.To(dtype);
   }
 
   Tensor All(const Tensor& sum, DType dtype) const override {
-    const Tensor mine = Tensor::Empty(sum.shape(), dtype, sum.device());
+    const Tensor mine = Tensor::Empty(sum.shape(), TypeOf(dtype), sum.device());
     mine.CopyFrom(sum);
     group_->AllReduce(Flat(mine), ReduceOp::kSum, "partial sums")->Wait();
-    return mine;
+    return mine.To(dtype);
   }
 
  private:

@@ -26,8 +26,9 @@ class PartialSums {
 // Partial sums in f32, f64 for f64, added in adjacent pairs of ranks and rounded once.
 std::unique_ptr<const PartialSums> MakeOrderedSums(ProcessGroup* group);
 
-// Partial sums in the result's dtype, added by the library in its order: half the bytes for 16
-// bits, and up to size + 1 roundings in the place of one, since a ring rounds at each rank.
+// Partial sums in the result's dtype, added by the library in its order: half the bytes for bf16,
+// and up to size + 1 roundings in the place of one, since a ring rounds at each rank. Those of f16
+// are in f32: they may be beyond its range where their sum is not.
 std::unique_ptr<const PartialSums> MakeLibrarySums(ProcessGroup* group);
 
 // Adds n tensors in adjacent pairs into the first, and returns that. tensor(i) makes or finds the

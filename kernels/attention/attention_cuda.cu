@@ -436,9 +436,9 @@ struct AttentionFunctions {
   void (*plain)(Stream, const Args&);
 };
 
-// What tells a call's choice from others'.
+// What tells a call's choice from others'; `refused`: cuDNN did not run it.
 template <class Args>
-std::array<int64_t, 9> ProblemOf(const Args& args, AttentionKernels wanted, bool ours) {
+std::array<int64_t, 9> ProblemOf(const Args& args, AttentionKernels chosen, bool refused) {
   return {args.q.dim(0),
           args.q.dim(1),
           args.q.dim(2),
@@ -446,8 +446,8 @@ std::array<int64_t, 9> ProblemOf(const Args& args, AttentionKernels wanted, bool
           args.q.dim(3),
           static_cast<int64_t>(args.q.dtype()),
           args.q.device().index,
-          static_cast<int64_t>(wanted),
-          ours};
+          static_cast<int64_t>(chosen),
+          refused};
 }
 
 template <class Args>
@@ -469,17 +469,17 @@ void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const A
   // Our dropout, fewer queries than keys and rules for scores are not in cuDNN's graphs.
   const bool ours =
       args.dropout.step_values.defined() || args.q.dim(1) != args.k.dim(1) || !args.scores.plain();
-  const AttentionKernels wanted = CurrentAttentionKernels();
-  AttentionChoice chosen =
-      ChooseAttentionKernels(wanted, args.q, ours, [&] { return WhyNoCudnnAttention(stream); });
-  const auto problem = ProblemOf(args, wanted, ours);
+  AttentionChoice chosen = ChooseAttentionKernels(CurrentAttentionKernels(), args.q, ours,
+                                                  [&] { return WhyNoCudnnAttention(stream); });
+  auto problem = ProblemOf(args, chosen.kernels, false);
   bool is_new = IsNewProblem(functions.op, problem);
   std::string kernel, why_not;
   if (chosen.kernels == AttentionKernels::kCudnn) {
     why_not = functions.cudnn(stream, args, is_new ? &kernel : nullptr);
     if (!why_not.empty()) {
       chosen = {AttentionKernels::kFlash, "cuDNN's cannot do it", why_not};
-      is_new = true;  // by its strides, too
+      problem = ProblemOf(args, chosen.kernels, true);
+      is_new = IsNewProblem(functions.op, problem);
     }
   }
   if (chosen.kernels == AttentionKernels::kFlash) {

@@ -110,9 +110,6 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::SharedSamples>(all, parts, module, std::move(reducer),
                                                  groups.control);
   }
-  // The trainer checks a step once the next one is under way.
-  reducer.check_late =
-      reducer.sum == dist::GradientSum::kFast && !reducer.conditional && !plan.pipeline;
   return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
 }
 

@@ -267,23 +267,10 @@ double Trainer::MeanLoss(Pending& pending) {
   return loss;
 }
 
-// Waits for a step's results.
-void Trainer::CheckStep(Pending& done) {
-  done.values.Get();
-  if (!options_.parallel) return;
-  try {
-    options_.parallel->CheckStep();
-  } catch (...) {
-    step_ = done.metrics.step - 1;
-    throw;
-  }
-}
-
 // Waits for the results of the pending step.
 StepMetrics Trainer::Collect(bool have_gradients) {
   Pending done = std::move(*pending_);
   pending_.reset();
-  CheckStep(done);
   const double loss = MeanLoss(done);
   SumExpertLoads(done);
   const StepValues values = ToStepValues(done.values);

@@ -128,7 +128,6 @@ class Trainer {
   int64_t measures() const { return options_.preference ? PreferenceObjective::kMeasures : 1; }
   void Update();
   void MoveExpertBiases(Pending& pending);
-  void CheckStep(Pending& done);
   void SumExpertLoads(Pending& pending);
   double MeanLoss(Pending& pending);
   StepMetrics Collect(bool have_gradients);

@@ -3,9 +3,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/toy_training.h"
@@ -41,86 +39,6 @@ TEST(DataParallelCuda, TwoGpusAreAccumulationOverTwo) {
   SKIP_WITHOUT_GPUS(2);
   const ToyOutcome two = TrainToyOn(RunOnAll, 2, 2, {}, 5);
   EXPECT_EQ(two, TrainToyOn(RunOnAll, 1, 2, {.sum = GradientSum::kOrdered}, 5));
-}
-
-TEST(DataParallelCuda, LateChecksChangeNoBits) {
-  SKIP_WITHOUT_GPUS(2);
-  EXPECT_EQ(TrainToyOn(RunOnAll, 2, 2, {.check_late = true}, 5), TrainToyOn(RunOnAll, 2, 2, {}, 5));
-}
-
-TEST(DataParallelCuda, LateChecksFindWhatBackwardWouldHave) {
-  RUN_OR_SKIP(2, [&](ProcessGroup& group) {
-    ToyModel model(1, 16, group.device());
-    ReducerOptions options = Small();
-    options.check_late = true;
-    DataParallel parallel(&group, model, options);
-    ToyBackward(model, MakeToyBatch(group.rank()), 1);
-    parallel.CheckStep();
-    model.ZeroGrad();
-    model.use_extra = group.rank() != 1;
-    ToyBackward(model, MakeToyBatch(group.rank()), 1);
-    for (const auto& p : model.Parameters()) EXPECT_TRUE(p->grad().defined()) << p->name();
-    parallel.CheckStep();
-  });
-  EXPECT_THAT(errors,
-              Each(HasSubstr("no gradient in this step for the parameter 'extra.weight' on rank 1 "
-                             "(but on rank 0)")));
-}
-
-TEST(DataParallelCuda, LateChecksThatNobodyMakesAreAnError) {
-  RUN_OR_SKIP(2, [&](ProcessGroup& group) {
-    ToyModel model(1, 16, group.device());
-    ReducerOptions options = Small();
-    options.check_late = true;
-    DataParallel parallel(&group, model, options);
-    for (int step = 0; step < 3; ++step) {
-      model.ZeroGrad();
-      ToyBackward(model, MakeToyBatch(group.rank()), 1);
-    }
-  });
-  EXPECT_THAT(errors, testing::Contains(HasSubstr("call CheckStep() for each")));
-}
-
-// A lost rank's sums end, and are garbage; no check passes.
-TEST(DataParallelCuda, ALostRankIsFoundByTheLateCheck) {
-  RUN_OR_SKIP(2, [&](ProcessGroup& group) {
-    ToyModel model(1, 16, group.device());
-    ReducerOptions options = Small();
-    options.check_late = true;
-    DataParallel parallel(&group, model, options);
-    for (int step = 0;; ++step) {
-      if (group.rank() == 1 && step == 3) throw Error("the GPU fell off the bus");
-      model.ZeroGrad();
-      ToyBackward(model, MakeToyBatch(group.rank()), 1);
-      if (step > 0) parallel.CheckStep();
-      EXPECT_LT(step, 5);
-    }
-  });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
-  EXPECT_THAT(errors[1], HasSubstr("the GPU fell off the bus"));
-}
-
-// Nor for the sums, which cannot be before the other rank begins.
-TEST(DataParallelCuda, WithLateChecksTheHostWaitsForNothing) {
-  SKIP_WITHOUT_GPUS(2);
-  std::atomic<bool> returned{false};
-  RunOnGpus(2, [&](ProcessGroup& group) {
-    ToyModel model(1, 16, group.device());
-    ReducerOptions options = Small();
-    options.check_late = true;
-    DataParallel parallel(&group, model, options);
-    ToyBackward(model, MakeToyBatch(group.rank()), 1);  // plans the buckets
-    parallel.CheckStep();
-    model.ZeroGrad();
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (group.rank() == 1 && !returned && std::chrono::steady_clock::now() < until) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    if (group.rank() == 1) EXPECT_TRUE(returned);
-    ToyBackward(model, MakeToyBatch(group.rank()), 1);
-    returned = true;
-    parallel.CheckStep();
-  });
 }
 
 // Promise 5.

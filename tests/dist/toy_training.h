@@ -42,7 +42,6 @@ inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions o
     optim::ClipGradNorm(model.Parameters(), 0.05, state);
     adamw.Step(state);
     adamw.ZeroGrad();
-    if (step > 0) parallel.CheckStep();  // late: the one before
     if (check_every > 0 && step % check_every == 0)
       parallel.CheckWeights(StrCat("after step ", step + 1));
   }

@@ -19,7 +19,6 @@
 
 #ifdef CUDASIM
 #include "cudasim/executor.h"
-#include "cudasim/settings.h"
 #endif
 
 namespace {
@@ -337,7 +336,6 @@ TEST_F(FlashAttention, ChoosingCostsNoMemory) {
 #ifdef CUDASIM
 TEST_F(FlashAttention, TilesForLessSharedMemoryGiveTheSameBits) {
   const AttentionKernelsScope plain(AttentionKernels::kPlain);
-  int& capability = cudasim::runtime::GetSettings().capability;
   for (const int64_t d : {72, 128, 200, 256}) {
     for (const int64_t window : {0, 40}) {
       const Case c{.batch = 2,
@@ -347,10 +345,11 @@ TEST_F(FlashAttention, TilesForLessSharedMemoryGiveTheSameBits) {
                    .d = d,
                    .dropout = 0.2,
                    .window = window};
-      const std::vector<Tensor> roomy = Compute(c, DType::kF32, kGpu);
-      capability = 89;
-      const std::vector<Tensor> tight = Compute(c, DType::kF32, kGpu);
-      capability = 90;
+      const auto on = [&](int capability) {
+        const test::Capability scope(capability);
+        return Compute(c, DType::kF32, kGpu);
+      };
+      const std::vector<Tensor> roomy = on(90), tight = on(89);
       for (size_t i = 0; i < roomy.size(); ++i) {
         EXPECT_EQ(roomy[i].ToVector<float>(), tight[i].ToVector<float>())
             << c.Describe() << " " << i;

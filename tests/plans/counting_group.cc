@@ -14,7 +14,6 @@ class CountingGroup : public ProcessGroup {
 
   Device device() const override { return group_->device(); }
   void CheckInStep() override { group_->CheckInStep(); }
-  void CompareCalls() override { group_->CompareCalls(); }
   WorkPtr Leave() override { return group_->Leave(); }
   void Abort(const std::string& reason) override { group_->Abort(reason); }
   std::shared_ptr<ProcessGroup> Split(const std::string& name, const std::vector<int>& ranks,

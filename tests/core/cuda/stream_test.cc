@@ -107,7 +107,6 @@ TEST_F(CudaStreamTest, PageLockedMemoryIsUsedAgain) {
   EXPECT_EQ(AllocatePinned(0, kGpu), nullptr);
 }
 
-// Longer than the blocks that copies go through.
 // One that waits for a busy GPU's copies holds up no other thread's, be they to another GPU.
 TEST_F(CudaStreamTest, AThreadThatWaitsForItsCopiesHoldsUpNoOther) {
   if (DeviceCount() < 2) GTEST_SKIP() << "this needs two GPUs";
@@ -134,6 +133,7 @@ TEST_F(CudaStreamTest, AThreadThatWaitsForItsCopiesHoldsUpNoOther) {
   Synchronize(busy);
 }
 
+// Longer than the blocks that copies go through.
 TEST_F(CudaStreamTest, LargeCopiesArriveWhole) {
   const int64_t n = 5'000'003;
   std::vector<int32_t> values(static_cast<size_t>(n));

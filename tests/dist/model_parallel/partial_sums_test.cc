@@ -96,11 +96,11 @@ void ExpectSumsWithin(ProcessGroup& group, DType dtype) {
   }
   const double of_ring = SquaredErrors(ring, partials, dtype, n + 1);
   const auto library = MakeLibrarySums(&group), ordered = MakeOrderedSums(&group);
-  EXPECT_EQ(library->TypeOf(dtype), dtype);
+  EXPECT_EQ(library->TypeOf(dtype), dtype == DType::kBF16 ? dtype : DType::kF32);
   EXPECT_EQ(ordered->TypeOf(dtype), DType::kF32);
   const double of_library = errors(*library, n + 1), once = errors(*ordered, 1);
   EXPECT_GT(once, 0);
-  EXPECT_GT(of_library, once);
+  EXPECT_GE(of_library, once);
   EXPECT_LE(of_library, 1.1 * of_ring);
 }
 
@@ -117,6 +117,17 @@ TEST(PartialSums, StayWithinTheirRoundingsOnGpus) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     RunOnGpus(2, [&](ProcessGroup& group) { ExpectSumsWithin(group, dtype); });
   }
+}
+
+// In f16 two partial sums beyond its range.
+TEST(PartialSums, OfF16MayBeLargerThanTheirSum) {
+  RunInProcess(2, [](ProcessGroup& group) {
+    const float of_rank = group.rank() == 0 ? 1e5f : -1e5f + 3;
+    const Tensor mine = Tensor::Full({1, 4, 2}, of_rank, DType::kF32);
+    const Tensor sum = MakeLibrarySums(&group)->All(mine, DType::kF16);
+    EXPECT_EQ(sum.dtype(), DType::kF16);
+    for (const float x : sum.To(DType::kF32).ToVector<float>()) EXPECT_EQ(x, 3);
+  });
 }
 
 }  // namespace

@@ -213,7 +213,9 @@ void LaunchLater(const std::vector<Batch>& batches) {
                              : Fail(one, "the launch was made to fail");
     if (one != ncclSuccess) result = one;
   }
-  for (const Batch& batch : batches) batch.comm->EndLaunch(result, GetGroup().last_error);
+  std::set<Shared> comms;
+  for (const Batch& batch : batches) comms.insert(batch.comm);
+  for (const Shared& comm : comms) comm->EndLaunch(result, GetGroup().last_error);
 }
 
 ncclResult_t LaunchAll(std::vector<Batch> batches) {
@@ -221,7 +223,9 @@ ncclResult_t LaunchAll(std::vector<Batch> batches) {
                      std::none_of(batches.begin(), batches.end(),
                                   [](const Batch& batch) { return batch.comm->blocking(); });
   if (later) {
-    for (const Batch& batch : batches) batch.comm->SetStatus(ncclInProgress);
+    for (const Batch& batch : batches) {
+      if (!batch.comm->BeginLaunch()) return batch.comm->status();
+    }
     std::thread(LaunchLater, std::move(batches)).detach();
     return ncclInProgress;
   }

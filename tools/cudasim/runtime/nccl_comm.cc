@@ -73,6 +73,11 @@ cudaError_t Communicator::Run(const std::vector<Call>& calls) {
   return cudaSuccess;
 }
 
+bool Communicator::BeginLaunch() {
+  int status = ncclSuccess;
+  return status_.compare_exchange_strong(status, ncclInProgress) || status == ncclInProgress;
+}
+
 void Communicator::EndLaunch(ncclResult_t result, std::string error) {
   if (result != ncclSuccess) launch_error_ = std::move(error);
   int in_progress = ncclInProgress;

@@ -36,6 +36,8 @@ class Communicator {
   bool blocking() const { return blocking_; }
   ncclResult_t status() const { return static_cast<ncclResult_t>(status_.load()); }
   void SetStatus(ncclResult_t status) { status_ = status; }
+  // A launch begins. False if the communicator has failed; one that has begun may begin again.
+  bool BeginLaunch();
   // The end of what was in progress; an error that came meanwhile stays.
   void EndLaunch(ncclResult_t result, std::string error);
   // Why the latest launch failed. Its text lives as long as the communicator.
