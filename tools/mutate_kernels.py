@@ -52,6 +52,7 @@ KERNEL_TESTS = {
     "cuda": "//tests/kernels:tests Strided*",
     "global_norm": MULTI_TENSOR,
     "linear_cross_entropy": "//tests/kernels:tests *LinearCrossEntropyTest*",
+    "grouped_linear": "//tests/kernels:tests *Bits.Of*",
     "lion": MULTI_TENSOR,
     "matmul": "//tests/kernels:exact_memory_tests *PlainGemm*",
     "muon": MULTI_TENSOR,

@@ -346,6 +346,7 @@ Plans& PlansOf(Device device) {
 }  // namespace
 
 void AllowTf32(bool allow) { allow_tf32 = allow; }
+bool Tf32Allowed() { return allow_tf32; }
 
 size_t NumBlasLtPlans(Device device) {
   Plans& plans = PlansOf(device);

@@ -39,8 +39,10 @@ struct BlasLtMatmul {
 };
 
 // Whether the tensor cores may round the elements of f32 matrices to TF32 (10 bits of mantissa)
-// before multiplying, which is several times as fast. Process-wide; off by default.
+// before multiplying, which is several times as fast. Process-wide; off by default. Experts'
+// products, which are not cuBLASLt's, follow it, too.
 void AllowTf32(bool allow);
+bool Tf32Allowed();
 
 // Submits the product and returns true. Returns false, having done nothing, if cuBLASLt has no
 // algorithm for it (odd strides of 16-bit matrices, alignments of the epilogue). The algorithm is

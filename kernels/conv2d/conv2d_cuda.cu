@@ -2,6 +2,7 @@
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/slow_choice.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -135,6 +136,21 @@ void Conv2dBackwardInputCuda(Stream stream, const Conv2dShape& shape, const Tens
   });
 }
 
+void NoteWeightGradient(const Conv2dShape& s, DType dtype) {
+  static constinit ProblemsMet met;
+  NoteSlowChoice(
+      met, "conv2d_backward_weight",
+      {s.images, s.groups, s.filters, s.taps(), s.out_pixels(), static_cast<int64_t>(dtype)}, [&] {
+        return KernelChoice{
+            .problem = StrCat(dtype, ", ", s.groups * s.filters, " filters of ", s.taps(),
+                              " weights, ", s.images, " images of ", s.out_pixels(), " pixels"),
+            .kernel = "a block per weight",
+            .why_slow =
+                "each weight of a filter reads all images again: there is no product on "
+                "tensor cores for it"};
+      });
+}
+
 void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,
                               const Tensor& dy, const GradSink::Target& dweight,
                               const GradSink::Target& dbias) {
@@ -148,6 +164,7 @@ void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Ten
                            [&](auto threads) { launch(to_tag, threads); });
       });
     };
+    if (dweight.tensor.defined()) NoteWeightGradient(shape, dy.dtype());
     run(dweight, [&](auto to_tag, auto threads) {
       using D = typename decltype(to_tag)::type;
       constexpr int kThreads = decltype(threads)::value;

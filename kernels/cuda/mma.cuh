@@ -45,6 +45,36 @@ __device__ inline void MmaM16N8K16(float (&d)[4], const uint32_t (&a)[4], const 
 #endif
 }
 
+// x rounded to TF32, which has 10 bits of mantissa (to nearest, ties away from zero), as an element
+// of the fragments below.
+__device__ inline uint32_t ToTf32(float x) {
+#ifdef CUDASIM
+  return cudasim::ToTf32(x);
+#else
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+#endif
+}
+
+// d = a * b + c for A[16][8] and B[8][8] in TF32, a number per register; C and D as above. With
+// group and t as above, a lane holds
+//   a[0] = A[group][t]   a[1] = A[group + 8][t]   a[2] = A[group][t + 4]   a[3] = A[group + 8][t +
+//   4] b[0] = B[t][group]   b[1] = B[t + 4][group]
+__device__ inline void MmaM16N8K8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                  const float (&c)[4]) {
+#ifdef CUDASIM
+  cudasim::MmaM16N8K8(d, a, b, c);
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
+#endif
+}
+
 // Loads kCount (1, 2, 4) matrices of 8 x 8 16-bit numbers from shared memory. Lane 8m + r gives the
 // address of row r of matrix m, aligned to 16 bytes; result[m] is M[lane / 4][2 (lane % 4), + 1],
 // or of M's transpose. All 32 lanes call it; addresses of lanes from 8 kCount on are ignored.

@@ -57,6 +57,11 @@ std::vector<OpSample> Samples() {
   for (InputSpec& input : transposed.inputs) input.non_contiguous = true;
   OpSample tiles = Sample("several_tiles", {70, 33, 0, 130}, 70, 90);
   tiles.finite_differences = false;  // slow, and the other samples have them
+  // On tensor cores: tiles of 128 rows and columns, and more steps than are copied ahead.
+  OpSample large = Sample("large_tiles", {70, 0, 200}, 136, 72);
+  large.finite_differences = false;
+  OpSample deep = Sample("deep", {5, 40}, 40, 200);
+  deep.finite_differences = false;
   return {
       Sample("empty", {0}, 3, 4),
       Sample("empty_groups", {0, 0, 0}, 3, 4),
@@ -71,6 +76,8 @@ std::vector<OpSample> Samples() {
       Sample("ragged", {31, 2, 32, 0, 33, 1, 64}, 5, 3),
       transposed,
       tiles,
+      large,
+      deep,
       Benchmark("small_experts", 8, 192, 256, 128),
       Benchmark("qwen3_30b_up", 128, 64, 1536, 2048),
       Benchmark("mixtral_down", 8, 256, 4096, 14336),

@@ -1,11 +1,15 @@
+#include "core/cuda/blaslt.h"
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/shared.cuh"
+#include "kernels/cuda/slow_choice.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/grouped_linear/grouped_linear.h"
+#include "kernels/grouped_linear/grouped_mma.h"
+#include "kernels/grouped_linear/row_tile.cuh"
 
 // Products of ragged groups in one launch each. The grid depends only on the numbers of rows and
-// groups: blocks find their group in the offsets, on the device.
+// groups: blocks find their group in the offsets, on the device. Those of 16 bits, and of f32 where
+// TF32 is allowed, run on tensor cores (grouped_mma_cuda.cu); here are those of f32.
 
 namespace lockstep::cuda {
 namespace {
@@ -65,48 +69,25 @@ class Tile {
   float sum_[kRows] = {};
 };
 
-// The rows of a group that a block multiplies. Group e gets the tiles from offsets[e] / kTile + e
-// on, which are as many as it has rows for or one more: so no count of tiles need be added up, and
-// all groups together have at most rows / kTile + groups.
-struct RowTile {
-  int group = 0;
-  int64_t first = 0, rows = 0;  // of x; no rows: a tile to spare
-
-  __device__ RowTile(const int* offsets, int groups, int64_t tile) {
-    int end = groups;  // the last group that begins at or before the tile is in [group, end)
-    while (end - group > 1) {
-      const int middle = (group + end) / 2;
-      if (offsets[middle] / kTile + middle <= tile) {
-        group = middle;
-      } else {
-        end = middle;
-      }
-    }
-    first = offsets[group] + (tile - offsets[group] / kTile - group) * kTile;
-    rows = Min<int64_t>(offsets[group + 1] - first, kTile);
-  }
-};
-
 // to[r] = from[r] op(weight[group of r]), or += that: kTransposed: weight [E, out, in], else
 // [E, in, out].
 // Grid: tiles of 32 x 32 of the result, those of the same rows side by side. Shared memory: a tile
 // of either operand. Deterministic: sums run over `in` in order.
-template <bool kTransposed, class T>
+template <bool kTransposed>
 __global__ void __launch_bounds__(kThreads)
-    GroupedProductKernel(const T* from, const T* weight, const int* offsets, int groups, int64_t in,
-                         int64_t out, bool accumulate, T* to) {
+    GroupedProductKernel(const float* from, const float* weight, const int* offsets, int groups,
+                         int64_t in, int64_t out, bool accumulate, float* to) {
   const int64_t tiles = CeilDiv(out, kTile);
-  const RowTile at(offsets, groups, blockIdx.x / tiles);
+  const RowTile<kTile> at(offsets, groups, blockIdx.x / tiles);
   const int64_t first_column = blockIdx.x % tiles * kTile;
-  const T *a = from + at.first * in, *b = weight + at.group * in * out;
+  const float *a = from + at.first * in, *b = weight + at.group * in * out;
   Tile tile;
   tile.Multiply<true, kTransposed>(
-      at.rows > 0 ? in : 0,
-      [&](int i, int64_t l) { return i < at.rows ? ToFloat(a[i * in + l]) : 0.0f; },
+      at.rows > 0 ? in : 0, [&](int i, int64_t l) { return i < at.rows ? a[i * in + l] : 0.0f; },
       [&](int64_t l, int j) {
         const int64_t column = first_column + j;
         if (column >= out) return 0.0f;
-        return ToFloat(kTransposed ? b[column * in + l] : b[l * out + column]);
+        return kTransposed ? b[column * in + l] : b[l * out + column];
       });
   tile.Store(to + at.first * out, at.rows, first_column, out, accumulate);
 }
@@ -134,43 +115,71 @@ __global__ void __launch_bounds__(kThreads)
              accumulate);
 }
 
-template <bool kTransposed>
+bool OnTensorCores(DType dtype) { return dtype != DType::kF32 || Tf32Allowed(); }
+
 void GroupedProduct(const char* name, Stream stream, const Tensor& from, const Tensor& weight,
-                    const Tensor& offsets, const Tensor& to, bool accumulate) {
+                    bool transposed, const Tensor& offsets, const Tensor& to, bool accumulate) {
   if (to.numel() == 0) return;
+  if (OnTensorCores(from.dtype())) {
+    return GroupedProductByMma(name, stream, from, weight, transposed, offsets, to, accumulate);
+  }
   const int64_t groups = weight.dim(0), out = to.dim(1);
-  const int64_t tiles = (from.dim(0) / kTile + groups) * CeilDiv(out, kTile);
-  DispatchFloat("grouped_linear", from.dtype(), [&](auto tag) {
+  const int64_t tiles = RowTiles(from.dim(0), groups, kTile) * CeilDiv(out, kTile);
+  DispatchBool(transposed, [&](auto kTransposed) {
+    Launch({name, from, weight}, GroupedProductKernel<decltype(kTransposed)::value>,
+           Blocks(tiles, 1), kThreads, 0, stream, Data<float>(from), Data<float>(weight),
+           Data<int>(offsets), static_cast<int>(groups), from.dim(1), out, accumulate,
+           Data<float>(to));
+  });
+}
+
+void NoteMixedWeight(const char* name, DType from, DType to, int64_t groups, int64_t k, int64_t n) {
+  static constinit ProblemsMet met;
+  NoteSlowChoice(
+      met, name, {groups, k, n, static_cast<int64_t>(from), static_cast<int64_t>(to)}, [&] {
+        return KernelChoice{
+            .problem = StrCat(from, " -> ", to, "[", groups, ", ", n, ", ", k, "]"),
+            .kernel = "tiles in f32",
+            .why_slow = "on tensor cores a weight's gradient has its rows' dtype, or f32"};
+      });
+}
+
+void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
+  if (args.dweight.numel() == 0) return;
+  const DType from = args.dy.dtype(), to = args.dweight.dtype();
+  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
+  if (OnTensorCores(from)) {
+    if (to == from || to == DType::kF32) return GroupedWeightByMma(name, stream, args);
+    NoteMixedWeight(name, from, to, groups, k, n);
+  }
+  DispatchFloat(name, from, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Launch({name, from, weight}, GroupedProductKernel<kTransposed, T>, Blocks(tiles, 1), kThreads,
-           0, stream, Data<T>(from), Data<T>(weight), Data<int>(offsets), static_cast<int>(groups),
-           from.dim(1), out, accumulate, Data<T>(to));
+    DispatchFloat(name, to, [&](auto to_tag) {
+      using D = typename decltype(to_tag)::type;
+      // The others are on tensor cores.
+      if constexpr (!kIs16Bit<T> || (kIs16Bit<D> && !std::is_same_v<T, D>)) {
+        const dim3 grid(Blocks(CeilDiv(n, kTile) * CeilDiv(k, kTile), 1),
+                        static_cast<unsigned>(groups));
+        Launch({name, args.x, args.dy}, GroupedWeightKernel<T, D>, grid, kThreads, 0, stream,
+               Data<T>(args.x), Data<T>(args.dy), Data<int>(args.offsets), k, n,
+               args.accumulate_weight, Data<D>(args.dweight));
+      }
+    });
   });
 }
 
 void GroupedLinearForwardCuda(Stream stream, const GroupedLinearForwardArgs& args) {
-  GroupedProduct<true>("grouped_linear_forward", stream, args.x, args.weight, args.offsets, args.y,
-                       false);
+  GroupedProduct("grouped_linear_forward", stream, args.x, args.weight, true, args.offsets, args.y,
+                 false);
 }
 
 void GroupedLinearBackwardCuda(Stream stream, const GroupedLinearBackwardArgs& args) {
+  constexpr const char* kName = "grouped_linear_backward";
   if (args.dx.defined()) {
-    GroupedProduct<false>("grouped_linear_backward", stream, args.dy, args.weight, args.offsets,
-                          args.dx, args.accumulate_x);
+    GroupedProduct(kName, stream, args.dy, args.weight, false, args.offsets, args.dx,
+                   args.accumulate_x);
   }
-  if (!args.dweight.defined() || args.dweight.numel() == 0) return;
-  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
-  DispatchFloat("grouped_linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("grouped_linear", args.dweight.dtype(), [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
-      const dim3 grid(Blocks(CeilDiv(n, kTile) * CeilDiv(k, kTile), 1),
-                      static_cast<unsigned>(groups));
-      Launch({"grouped_linear_backward", args.x, args.dy}, GroupedWeightKernel<T, D>, grid,
-             kThreads, 0, stream, Data<T>(args.x), Data<T>(args.dy), Data<int>(args.offsets), k, n,
-             args.accumulate_weight, Data<D>(args.dweight));
-    });
-  });
+  if (args.dweight.defined()) GroupedWeight(kName, stream, args);
 }
 
 LS_REGISTER(grouped_linear_forward, DeviceType::kCuda, GroupedLinearForwardCuda);

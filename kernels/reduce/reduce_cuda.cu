@@ -5,6 +5,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/slow_choice.cuh"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::cuda {
@@ -135,9 +136,24 @@ void Sum(Stream stream, const T* x, const SumShape& shape, float scale, bool acc
                  y);
 }
 
+// Notes large sums down at most half as many columns as a warp has lanes.
+void NoteIdleLanes(const SumShape& s, DType dtype) {
+  constexpr int64_t kLarge = 1 << 20;
+  if (s.inner == 1 || 2 * s.inner > kLanes || s.outer * s.reduced * s.inner < kLarge) return;
+  static constinit ProblemsMet met;
+  NoteSlowChoice(
+      met, "reduce_sum", {s.outer, s.reduced, s.inner, static_cast<int64_t>(dtype)}, [&] {
+        return KernelChoice{.problem = StrCat(dtype, "[", s.outer, ", ", s.reduced, ", ", s.inner,
+                                              "] over its second dimension"),
+                            .kernel = "a lane per column",
+                            .why_slow = "half of a warp's lanes, or more, have no column to add"};
+      });
+}
+
 void ReduceSumCuda(Stream stream, const Tensor& x, double scale, const Tensor& y, bool accumulate) {
   if (y.numel() == 0) return;
   const SumShape shape{x.dim(0), x.dim(1), x.dim(2)};
+  NoteIdleLanes(shape, x.dtype());
   DispatchFloat("sum", x.dtype(), [&](auto tag) {
     const auto* in = Data<typename decltype(tag)::type>(x);
     DispatchFloat("sum", y.dtype(), [&](auto to_tag) {

@@ -39,6 +39,8 @@ cudaError_t RunIndices(dim3 grid, dim3 block, unsigned* out);
 // One warp multiplies A[16][K] with B[K][8] (B given as its transpose, [8][K]) by mma, K a multiple
 // of 16, staged by cp.async and read by ldmatrix.
 cudaError_t RunMma(const __nv_bfloat16* a, const __nv_bfloat16* bt, float* c, int K);
+// The same of f32 numbers, which are rounded to TF32.
+cudaError_t RunMmaTf32(const float* a, const float* bt, float* c, int K);
 // Attention of one head, causal: q, k, v, o are [T][64], T a multiple of 16; scores and output by
 // mma, softmax in f32, keys and values by two-stage cp.async.
 cudaError_t RunAttention(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v,

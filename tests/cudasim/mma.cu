@@ -51,6 +51,21 @@ __global__ void MmaKernel(const bf16* a, const bf16* bt, float* c, int K) {
   c[(group + 8) * 8 + 2 * t + 1] = acc[3];
 }
 
+// The same of f32 numbers as TF32, read one by one.
+__global__ void MmaTf32Kernel(const float* a, const float* bt, float* c, int K) {
+  const int lane = static_cast<int>(threadIdx.x), group = lane / 4, t = lane % 4;
+  float acc[4] = {0, 0, 0, 0};
+  for (int k = 0; k < K; k += 8) {
+    uint32_t a_fragment[4], b_fragment[2];
+    for (int i = 0; i < 4; ++i) {
+      a_fragment[i] = cuda::ToTf32(a[(group + i % 2 * 8) * K + k + t + i / 2 * 4]);
+    }
+    for (int i = 0; i < 2; ++i) b_fragment[i] = cuda::ToTf32(bt[group * K + k + t + i * 4]);
+    cuda::MmaM16N8K8(acc, a_fragment, b_fragment, acc);
+  }
+  for (int i = 0; i < 4; ++i) c[(group + i / 2 * 8) * 8 + 2 * t + i % 2] = acc[i];
+}
+
 constexpr int kD = 64;     // head width
 constexpr int kKeys = 16;  // keys in a tile
 constexpr int kPad = kD + 8;
@@ -156,6 +171,9 @@ __global__ void AttentionKernel(const bf16* q, const bf16* k, const bf16* v, flo
 
 cudaError_t RunMma(const bf16* a, const bf16* bt, float* c, int K) {
   return LaunchKernel(MmaKernel, 1, 32, 0, a, bt, c, K);
+}
+cudaError_t RunMmaTf32(const float* a, const float* bt, float* c, int K) {
+  return LaunchKernel(MmaTf32Kernel, 1, 32, 0, a, bt, c, K);
 }
 cudaError_t RunAttention(const bf16* q, const bf16* k, const bf16* v, float* o, int T) {
   return LaunchKernel(AttentionKernel, static_cast<unsigned>(T / 16), 32, 0, q, k, v, o);

@@ -37,6 +37,38 @@ TEST(MmaTest, Product) {
   }
 }
 
+TEST(MmaTest, RoundsToTf32) {
+  const auto bits = [](float x) { return cudasim::FloatFromBits(cudasim::ToTf32(x)); };
+  EXPECT_EQ(bits(1.0f), 1.0f);
+  EXPECT_EQ(bits(1 + 0x1.8p-11f), 1 + 0x1p-10f);
+  EXPECT_EQ(bits(1 + 0x1p-11f), 1 + 0x1p-10f);  // ties go away from zero
+  EXPECT_EQ(bits(-1 - 0x1p-11f), -1 - 0x1p-10f);
+  EXPECT_EQ(bits(1 + 0x1.fp-12f), 1.0f);
+  EXPECT_EQ(bits(INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(bits(cudasim::FloatFromBits(0x7fffffffu))));
+}
+
+TEST(MmaTest, ProductInTf32) {
+  for (int K : {8, 40}) {
+    const auto a = Numbers(16 * K, 1), bt = Numbers(8 * K, 2);
+    const auto got = InAllOrders([&] {
+      DeviceBuffer<float> da(a), db(bt), c(16 * 8);
+      EXPECT_EQ(RunMmaTf32(da.data(), db.data(), c.data(), K), cudaSuccess);
+      return c.Read();
+    });
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 8; ++j) {
+        double sum = 0;
+        for (int k = 0; k < K; ++k) {
+          sum += static_cast<double>(cudasim::FloatFromBits(cudasim::ToTf32(a[i * K + k]))) *
+                 cudasim::FloatFromBits(cudasim::ToTf32(bt[j * K + k]));
+        }
+        EXPECT_NEAR(got[i * 8 + j], sum, 2e-6) << i << " " << j;
+      }
+    }
+  }
+}
+
 TEST(MmaTest, Attention) {
   const int T = 64, D = 64;
   const auto q = Rounded(T * D, 3), k = Rounded(T * D, 4), v = Rounded(T * D, 5);

@@ -13,18 +13,29 @@ namespace cudasim {
 namespace {
 
 struct MmaCall {
-  MmaType type;
   float* d;
   const uint32_t* a;
   const uint32_t* b;
   const float* c;
 };
 
-float Low(MmaType type, uint32_t pair) {
-  const auto bits = static_cast<uint16_t>(pair);
-  return type == MmaType::kBf16 ? Bf16ToFloat(bits) : HalfToFloat(bits);
-}
-float High(MmaType type, uint32_t pair) { return Low(type, pair >> 16); }
+// How numbers lie in a register of a fragment.
+struct Bf16Pair {
+  static constexpr int kNumbers = 2;
+  static float Number(uint32_t bits, int i) {
+    return Bf16ToFloat(static_cast<uint16_t>(bits >> (16 * i)));
+  }
+};
+struct HalfPair {
+  static constexpr int kNumbers = 2;
+  static float Number(uint32_t bits, int i) {
+    return HalfToFloat(static_cast<uint16_t>(bits >> (16 * i)));
+  }
+};
+struct Tf32 {
+  static constexpr int kNumbers = 1;
+  static float Number(uint32_t bits, int) { return FloatFromBits(bits & 0xffffe000u); }
+};
 
 void RequireWholeWarp(const LaneCalls& calls, const char* name) {
   if (calls.present != 0xffffffffu) {
@@ -33,27 +44,30 @@ void RequireWholeWarp(const LaneCalls& calls, const char* name) {
   }
 }
 
+template <class Register>
 void CompleteMma(const LaneCalls& calls) {
   RequireWholeWarp(calls, "mma");
-  float a[16][16], b[16][8], acc[16][8];
+  constexpr int kNumbers = Register::kNumbers, kHalf = 4 * kNumbers, kDepth = 2 * kHalf;
+  float a[16][kDepth], b[kDepth][8], acc[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const auto& call = *static_cast<const MmaCall*>(calls.payload[lane]);
     const int group = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = group + 8 * (i % 2), column = 2 * t + 8 * (i / 2);
-      a[row][column] = Low(call.type, call.a[i]);
-      a[row][column + 1] = High(call.type, call.a[i]);
+      for (int j = 0; j < kNumbers; ++j) {
+        a[group + 8 * (i % 2)][kNumbers * t + j + kHalf * (i / 2)] = Register::Number(call.a[i], j);
+      }
       acc[group + 8 * (i / 2)][2 * t + i % 2] = call.c[i];
     }
     for (int i = 0; i < 2; ++i) {
-      b[2 * t + 8 * i][group] = Low(call.type, call.b[i]);
-      b[2 * t + 8 * i + 1][group] = High(call.type, call.b[i]);
+      for (int j = 0; j < kNumbers; ++j) {
+        b[kNumbers * t + j + kHalf * i][group] = Register::Number(call.b[i], j);
+      }
     }
   }
   for (int row = 0; row < 16; ++row) {
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < kDepth; ++k) {
       for (int column = 0; column < 8; ++column) {
-        // The product of two 16-bit numbers is exact in f32: fused or not, the bits are the same.
+        // The product of two such numbers is exact in f32: fused or not, the bits are the same.
         acc[row][column] += a[row][k] * b[k][column];
       }
     }
@@ -109,8 +123,16 @@ void CheckRow(const void* row, Where where) {
 
 void MmaM16N8K16(MmaType type, float d[4], const uint32_t a[4], const uint32_t b[2],
                  const float c[4], Where where) {
-  MmaCall call{type, d, a, b, c};
-  Collective("mma", 0xffffffffu, &CompleteMma, &call, where);
+  MmaCall call{d, a, b, c};
+  Collective("mma", 0xffffffffu,
+             type == MmaType::kBf16 ? &CompleteMma<Bf16Pair> : &CompleteMma<HalfPair>, &call,
+             where);
+}
+
+void MmaM16N8K8(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4],
+                Where where) {
+  MmaCall call{d, a, b, c};
+  Collective("mma", 0xffffffffu, &CompleteMma<Tf32>, &call, where);
 }
 
 void LoadMatrix(int count, bool transposed, uint32_t* result, const void* row, Where where) {
