@@ -1,6 +1,7 @@
 // bazel run -c opt //tools:launch -- --nproc=4 -- train_gpt config.toml ...
 // bazel run -c opt //tools:launch -- --nproc=4 --check
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -35,7 +36,8 @@ int CheckRank(const std::string& device) {
   } catch (const std::exception& e) {
     // All ranks find the same, and the launcher says it once.
     if (!dist::TellLauncher(e)) std::fprintf(stderr, "launch: %s\n", e.what());
-    return ExitCodeOf(e);
+    std::cout.flush();
+    std::_Exit(ExitCodeOf(e));  // the end of CUDA would wait for a GPU that does not answer
   }
 }
 

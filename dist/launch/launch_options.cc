@@ -1,6 +1,7 @@
 #include "dist/launch/launch_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string_view>
 
 #include "core/error.h"
@@ -106,6 +107,7 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
     o.command = {"launch", StrCat(kCheckRank, check)};
     o.only_rank_0_prints = true;
     o.max_restarts = 0;
+    o.grace = std::min(o.grace, std::chrono::milliseconds(5000));  // there is nothing to save
   }
   return o;
 }

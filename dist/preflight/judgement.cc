@@ -164,7 +164,7 @@ class FactsJudge {
     for (const PairFacts& p : facts_.pairs) {
       if (p.answered && IsWithin(p) == within) pairs.push_back(&p);
     }
-    const std::string kind = within ? "within its machine" : "between machines";
+    const std::string kind = within ? "within a machine" : "between machines";
     std::set<int> slow;
     for (const Metric& metric : kMetrics) {
       Ranks(pairs, kind, metric, &slow);
