@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
-#include "core/system/environment.h"
 #include "dist/control/file_descriptor.h"
 #include "dist/control/handshake.h"
+#include "dist/control/own_address.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/patience.h"
 #include "dist/groups/tcp_transport.h"
@@ -18,29 +17,6 @@ namespace {
 std::string LaunchHint(const Rendezvous& r) {
   if (r.source == "SLURM_PROCID") return "; start the program by srun, which starts all tasks";
   return "; were all ranks started, and with the same MASTER_ADDR and MASTER_PORT?";
-}
-
-// Whether other machines know another address of rank 0's, which is this one.
-bool IsElsewhereToOthers(const Rendezvous& r) {
-  return r.local_world_size < r.world_size && IsOwnName(r.master_addr);
-}
-
-// Where the other ranks reach this one: the address from which it reaches rank 0's machine, whose
-// name may become known only after a while.
-std::string OwnAddress(const Rendezvous& r, std::chrono::steady_clock::time_point deadline) {
-  const auto interface = EnvironmentVariable("LOCKSTEP_INTERFACE");
-  if (interface) return AddressOfInterface(*interface);
-  while (true) {
-    try {
-      if (IsElsewhereToOthers(r)) return OutwardAddress();
-      return AddressTowards(r.master_addr, r.master_port);
-    } catch (const NoDescriptorsError&) {
-      throw;
-    } catch (const ConnectionError&) {
-      if (std::chrono::steady_clock::now() > deadline) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
 }
 
 // At any port except those at which rank 0, perhaps on this machine, is yet to listen.
@@ -75,7 +51,7 @@ World::World(const Rendezvous& rendezvous, const WorldOptions& options) : rendez
   o.hint = LaunchHint(r);
   if (!r.source.empty()) o.rank_variable = r.source;
   if (size() > 1) {
-    o.claim.address = OwnAddress(r, std::chrono::steady_clock::now() + options.timeout);
+    o.claim.address = ChooseAddress(r, std::chrono::steady_clock::now() + options.timeout).address;
     LS_CHECK(!r.secret.empty() || !r.store_folder.empty() || IsLoopback(o.claim.address), "rank ",
              r.rank, " at ", o.claim.address,
              " can be reached from other machines and needs a secret: set LOCKSTEP_SECRET to the "

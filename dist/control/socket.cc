@@ -61,22 +61,6 @@ std::string Numeric(const sockaddr* address, socklen_t size) {
   return text;
 }
 
-// Of the network interfaces, by their names: those of IPv4 first.
-std::vector<std::pair<std::string, std::string>> InterfaceAddresses() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
-  std::vector<std::pair<std::string, std::string>> found;
-  for (const int family : {AF_INET, AF_INET6}) {
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-      found.emplace_back(i->ifa_name, Numeric(i->ifa_addr, size));
-    }
-  }
-  return found;
-}
-
 // read: getsockname or getpeername.
 Endpoint ReadEndpoint(int (*read)(int, sockaddr*, socklen_t*), int fd) {
   sockaddr_in6 v6 = {};
@@ -157,6 +141,21 @@ std::string AddressTowards(const std::string& host, int port) {
         StrCat("there is no route from this machine to ", host, ": ", ErrnoText()));
   }
   return text;
+}
+
+std::vector<std::pair<std::string, std::string>> InterfaceAddresses() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const int family : {AF_INET, AF_INET6}) {
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+      found.emplace_back(i->ifa_name, Numeric(i->ifa_addr, size));
+    }
+  }
+  return found;
 }
 
 std::string AddressOfInterface(const std::string& name) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "dist/control/file_descriptor.h"
@@ -48,6 +50,8 @@ Socket BeginConnect(const std::string& host, int port);
 std::string NumericAddress(const std::string& host);
 // The numeric address of this machine from which it would connect to the host. Sends nothing.
 std::string AddressTowards(const std::string& host, int port);
+// The names of this machine's network interfaces and their numeric addresses, those of IPv4 first.
+std::vector<std::pair<std::string, std::string>> InterfaceAddresses();
 // The numeric address of a network interface of this machine ("eth0"), IPv4 if it has one.
 std::string AddressOfInterface(const std::string& name);
 // That by which other machines reach this one, as far as it can be told here: the one of its route

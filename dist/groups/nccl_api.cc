@@ -9,11 +9,11 @@ namespace {
 #ifdef CUDASIM
 
 NcclApi Load() {
-  return {ncclGetErrorString,    ncclGetLastError, ncclGetUniqueId,   ncclCommInitRankConfig,
-          ncclCommSplit,         ncclCommFinalize, ncclCommDestroy,   ncclCommAbort,
-          ncclCommGetAsyncError, ncclAllReduce,    ncclReduceScatter, ncclAllGather,
-          ncclBroadcast,         ncclSend,         ncclRecv,          ncclGroupStart,
-          ncclGroupEnd};
+  return {ncclGetVersion,         ncclGetErrorString,    ncclGetLastError, ncclGetUniqueId,
+          ncclCommInitRankConfig, ncclCommSplit,         ncclCommFinalize, ncclCommDestroy,
+          ncclCommAbort,          ncclCommGetAsyncError, ncclAllReduce,    ncclReduceScatter,
+          ncclAllGather,          ncclBroadcast,         ncclSend,         ncclRecv,
+          ncclGroupStart,         ncclGroupEnd};
 }
 
 #else
@@ -23,6 +23,7 @@ NcclApi Load() {
                                .files = {"libnccl.so.2"},
                                .install = "libnccl2 2.14 or newer"});
   NcclApi api;
+  library.Find("ncclGetVersion", &api.GetVersion);
   library.Find("ncclGetErrorString", &api.GetErrorString);
   library.Find("ncclGetLastError", &api.GetLastError);
   library.Find("ncclGetUniqueId", &api.GetUniqueId);

@@ -8,6 +8,7 @@
 namespace lockstep::dist {
 
 struct NcclApi {
+  decltype(&ncclGetVersion) GetVersion;
   decltype(&ncclGetErrorString) GetErrorString;
   decltype(&ncclGetLastError) GetLastError;
   decltype(&ncclGetUniqueId) GetUniqueId;

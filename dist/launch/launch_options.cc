@@ -1,12 +1,16 @@
 #include "dist/launch/launch_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
 
 #include "core/error.h"
 #include "dist/launch/nproc.h"
 
 namespace lockstep::dist {
 namespace {
+
+constexpr std::string_view kCheckRank = "--check_rank=";
 
 // HOST:PORT, or only HOST; an IPv6 address is in brackets. Port 0 is torchrun's for any free one.
 void ReadEndpoint(const std::string& text, LaunchOptions* o) {
@@ -35,7 +39,7 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
       "LOCKSTEP_SECRET in the environment.",
       "launch"};
   app.prefix_command();
-  std::string nproc = "auto", nnodes = "1", endpoint;
+  std::string nproc = "auto", nnodes = "1", endpoint, check;
   bool standalone = false;
   double grace = static_cast<double>(o.grace.count()) / 1e3;
   app.add_option("--nproc,--nproc-per-node,--nproc_per_node", nproc,
@@ -60,6 +64,10 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
   app.add_option("--log_dir,--log-dir", o.log_dir, "folder for each rank's output");
   app.add_option("--grace", grace, "seconds that ranks have to end after SIGTERM")
       ->capture_default_str();
+  app.add_flag("--check{auto}", check,
+               "start no program, but find out in a minute what a run would depend on: the speed "
+               "of each pair of ranks, the network, clocks, versions; --check=cpu, cuda or sim "
+               "names the device");
   // torchrun's options without meaning here: there is only one kind of rendezvous.
   std::string backend, id;
   app.add_option("--rdzv-backend,--rdzv_backend", backend)->group("");
@@ -92,7 +100,21 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
     throw InputError(
         StrCat("there is no option ", o.command[0], "; launch --help lists the options"));
   }
+  if (!check.empty()) {
+    if (!o.command.empty()) {
+      throw InputError(StrCat("--check starts no program: leave out ", o.command[0]));
+    }
+    o.command = {"launch", StrCat(kCheckRank, check)};
+    o.only_rank_0_prints = true;
+    o.max_restarts = 0;
+    o.grace = std::min(o.grace, std::chrono::milliseconds(5000));  // there is nothing to save
+  }
   return o;
+}
+
+std::optional<std::string> DeviceToCheck(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1 || !arguments[0].starts_with(kCheckRank)) return std::nullopt;
+  return arguments[0].substr(kCheckRank.size());
 }
 
 }  // namespace lockstep::dist

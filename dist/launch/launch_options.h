@@ -10,9 +10,12 @@
 namespace lockstep::dist {
 
 // Reads "--nproc=4 [...] [--] PROGRAM ARGUMENT...", without the launcher's own name; torchrun's
-// option names also work. If help was requested, returns nullopt and puts it into *help. Throws
-// InputError.
+// option names also work. With --check, the program is the launcher itself, which then is a rank of
+// a preflight. If help was requested, returns nullopt and puts it into *help. Throws InputError.
 std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& arguments,
                                                 std::string* help);
+
+// The device that was given to --check, if these are the arguments of such a rank.
+std::optional<std::string> DeviceToCheck(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::dist

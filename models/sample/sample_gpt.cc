@@ -12,6 +12,7 @@
 #include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/id_tokenizer.h"
+#include "dist/launch/rank_device.h"
 #include "dist/world.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
@@ -391,7 +392,7 @@ int SampleGpt(const SampleConfig& c) {
   CheckDivides(shape, rendezvous.world_size);
   std::shared_ptr<const data::Tokenizer> tokenizer =
       FindTokenizer(c, folder, shape.vocab_size, is_main);
-  const Device device = DeviceOf(c.device, rendezvous);
+  const Device device = dist::DeviceOfRank(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
   const std::vector<PeftAdapter> adapters =
       OpenAdapters(held_adapters, folder, rendezvous.world_size);

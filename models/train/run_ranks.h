@@ -20,11 +20,6 @@ namespace lockstep::models {
 // The CPU threads of one process: config.threads, or its share of the machine's.
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 
-// The device of this rank: of the kind that `device` names, with the local rank as the index of a
-// GPU, or the only GPU that CUDA_VISIBLE_DEVICES shows. InputError if `device` names one GPU for
-// several ranks.
-Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
-
 // Whether the gradients of a sequence's parts (parallel.cp) are left to the sum over data ranks:
 // in the library's order, where a reducer makes it.
 bool SumsContextWithData(const RunConfig& config);

@@ -23,6 +23,7 @@
 #include "data/token_shards.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
+#include "dist/launch/rank_device.h"
 #include "kernels/cpu/gemm.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hf_model.h"
@@ -406,7 +407,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 
 int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
-  const Device device = DeviceOf(config.device, rendezvous);
+  const Device device = dist::DeviceOfRank(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
   if (mode.evaluates) CheckEvaluation(options, config);
   if (mode.dry_run) {

@@ -98,6 +98,20 @@ TEST(LaunchOptions, EndpointsAreThoseOfTorchrun) {
               HasSubstr("localhost:29500"));
 }
 
+TEST(LaunchOptions, ACheckStartsTheLauncherItself) {
+  for (const auto& [argument, device] :
+       {std::pair("--check", "auto"), {"--check=sim", "sim"}, {"--check=cpu", "cpu"}}) {
+    const LaunchOptions o = Parse({"--nproc=3", argument, "--max_restarts=2"});
+    EXPECT_EQ(o.nproc, 3);
+    EXPECT_EQ(o.max_restarts, 0);
+    ASSERT_EQ(o.command.size(), 2u);
+    EXPECT_EQ(o.command[0], "launch");
+    EXPECT_EQ(DeviceToCheck({o.command.begin() + 1, o.command.end()}), device);
+  }
+  EXPECT_EQ(DeviceToCheck({"--nproc=3", "--check=cpu"}), std::nullopt);
+  EXPECT_THAT(Refusal({"--check", "x"}), HasSubstr("leave out x"));
+}
+
 TEST(LaunchOptions, RefusesNumbersThatNobodyMeans) {
   EXPECT_THAT(Refusal({"--nproc=1000000000", "x"}), HasSubstr("4096"));
   for (const char* grace : {"nan", "-1", "1e300", "inf"}) {

@@ -30,6 +30,8 @@
   X(cublasLtMatrixLayoutCreate)           \
   X(cublasLtMatrixLayoutDestroy)          \
   X(cublasLtMatrixLayoutSetAttribute)     \
+  X(cudaDeviceCanAccessPeer)              \
+  X(cudaDeviceGetPCIBusId)                \
   X(cudaDeviceSynchronize)                \
   X(cudaDriverGetVersion)                 \
   X(cudaEventCreate)                      \
@@ -55,6 +57,7 @@
   X(cudaMemGetInfo)                       \
   X(cudaMemcpyAsync)                      \
   X(cudaMemsetAsync)                      \
+  X(cudaRuntimeGetVersion)                \
   X(cudaSetDevice)                        \
   X(cudaStreamBeginCapture)               \
   X(cudaStreamCreateWithFlags)            \
@@ -73,6 +76,7 @@
   X(ncclCommInitRankConfig)               \
   X(ncclCommSplit)                        \
   X(ncclGetUniqueId)                      \
+  X(ncclGetVersion)                       \
   X(ncclGroupEnd)                         \
   X(ncclGroupStart)                       \
   X(ncclRecv)                             \
