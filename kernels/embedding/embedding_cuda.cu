@@ -34,12 +34,12 @@ __global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t fi
 // depend on other ids, of which a rank may have only some.
 constexpr int kSegment = 64;
 
-// sum += row(place) for begin <= place < end, in order, four rows in flight at a time.
+// sum += row(place) for begin <= place < end, in order, 64 bytes of rows in flight at a time.
 template <bool kAligned, int N, class F>
 __device__ inline void AddRows(int begin, int end, int64_t at, int64_t c, const F& row,
                                float (&sum)[N]) {
-  constexpr int kAhead = 4;
   using T = std::remove_cvref_t<decltype(*row(begin))>;
+  constexpr int kAhead = 64 / (N * static_cast<int>(sizeof(T)));
   int place = begin;
   for (; place + kAhead <= end; place += kAhead) {
     Packed<T, N> g[kAhead];
@@ -85,8 +85,8 @@ __global__ void EmbeddingSegmentsKernel(const int* start, const int* positions, 
   }
 }
 
-// dweight[v] = the sum of dy[i] over the places i of id v, or += that: first of its whole segments,
-// from `partial`, in their order, then of the places that are left.
+// dweight[v] = the sum of dy[i] over the places i of id v, or += that: first of the last places,
+// which are no whole segment, then of the segments, from `partial`, in their order.
 // Grid: one block per row of the weight. No shared memory. Deterministic: one thread adds up a
 // channel.
 template <bool kAligned, class T, class D>
@@ -99,18 +99,17 @@ __global__ void EmbeddingBackwardKernel(const int* start, const int* positions, 
   const int segments = (end - begin) / kSegment;
   D* out = dweight + blockIdx.x * c;
   for (int64_t at = threadIdx.x * N; at < c; at += static_cast<int64_t>(blockDim.x) * N) {
-    float sum[N] = {}, rest[N] = {};
+    float sum[N] = {};
+    AddRows<kAligned>(
+        begin + segments * kSegment, end, at, c,
+        [&](int place) { return dy + positions[place] * c; }, sum);
     AddRows<kAligned>(
         begin / kSegment, begin / kSegment + segments, at, c,
         [&](int window) { return partial + window * c; }, sum);
-    AddRows<kAligned>(
-        begin + segments * kSegment, end, at, c,
-        [&](int place) { return dy + positions[place] * c; }, rest);
     Packed<D, N> total;
     if (accumulate) total = LoadRow<kAligned, N>(out, at, c);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      sum[i] += rest[i];
       total[i] = Convert<D>(accumulate ? ToFloat(total[i]) + sum[i] : sum[i]);
     }
     StoreRow<kAligned>(out, at, c, total);

@@ -68,6 +68,7 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
 // What a step looks like, once setup.model has its shape and `settled` the length of its windows.
 void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
   const RunConfig& config = setup.config;
+  setup.model.loss_chunk = config.train.loss_chunk;
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
   setup.offload = ParseOffload(config.train.offload);
@@ -92,13 +93,12 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
 }  // namespace
 
 void SettleLossChunk(RunSetup& setup) {
+  if (!setup.leaves_loss_chunk_open) return;
   RunConfig& config = setup.config;
-  if (setup.leaves_loss_chunk_open) {
-    // The rows of a loss: of a micro-batch, or of a chunk of its sequences.
-    const int64_t pairs = config.parallel.context_pairs(), cuts = pairs > 1 ? 2 * pairs : 1;
-    const int64_t rows = config.train.batch_size * setup.sample_tokens() / cuts;
-    config.train.loss_chunk = ops::LossChunk(setup.model.vocab_size, setup.model.n_embd, rows);
-  }
+  // The rows of a loss: of a micro-batch, or of a chunk of its sequences.
+  const int64_t pairs = config.parallel.context_pairs(), cuts = pairs > 1 ? 2 * pairs : 1;
+  const int64_t rows = config.train.batch_size * setup.sample_tokens() / cuts;
+  config.train.loss_chunk = ops::LossChunk(setup.model.vocab_size, setup.model.n_embd, rows);
   setup.model.loss_chunk = config.train.loss_chunk;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -113,8 +114,8 @@ TEST_F(CudaKernels, EachOfManyRowsGetsItsGradient) {
   EXPECT_EQ(weight.grad().ToVector<float>(), Ascending(0, {kRows}).ToVector<float>());
 }
 
-// Frequent ids: of each 64 of an id's rows a sum, and of these another, in order. Other ids do not
-// change that: a rank's part of the table has the bits of the whole.
+// Frequent ids: a sum of each 64 of an id's rows, which are added, in order, to that of the last
+// rows. Other ids do not change that: a rank's part of the table has the bits of the whole.
 TEST_F(CudaKernels, RowsOfFrequentIdsAreAddedInSegments) {
   constexpr int64_t kSegment = 64;
   const std::vector<int64_t> counts = {63, 64, 1, 65, 0, 128, 300, 191};
@@ -133,19 +134,24 @@ TEST_F(CudaKernels, RowsOfFrequentIdsAreAddedInSegments) {
     std::vector<float> dy;
     for (int64_t i = 0; i < n * c; ++i)
       dy.push_back(1.0f / static_cast<float>(1 + i * 7919 % 1009));
-    std::vector<float> want(static_cast<size_t>(rows * c)), segment = want;
-    std::vector<int64_t> seen(counts.size());
-    const auto add = [&](int64_t row) {
-      for (int64_t k = row * c; k < (row + 1) * c; ++k) {
-        want[k] += std::exchange(segment[k], 0.0f);
+    std::vector<float> want(static_cast<size_t>(rows * c));
+    // The rows of an id from the k-th on, at most 64 of them.
+    const auto sum = [&](int64_t id, int64_t k) {
+      std::vector<float> total(static_cast<size_t>(c));
+      for (int64_t i = 0, seen = 0; i < n; ++i) {
+        if (ids[i] != id || seen++ < k || seen > k + kSegment) continue;
+        for (int64_t channel = 0; channel < c; ++channel) total[channel] += dy[i * c + channel];
       }
+      return total;
     };
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t row = ids[i];
-      for (int64_t k = 0; k < c; ++k) segment[row * c + k] += dy[i * c + k];
-      if (++seen[row] % kSegment == 0) add(row);
+    for (int64_t id = 0; id < rows; ++id) {
+      const int64_t whole = counts[id] / kSegment * kSegment;
+      std::vector<float> total = sum(id, whole);
+      for (int64_t k = 0; k < whole; k += kSegment) {
+        std::ranges::transform(total, sum(id, k), total.begin(), std::plus());
+      }
+      std::ranges::copy(total, want.begin() + id * c);
     }
-    for (int64_t row = 0; row < rows; ++row) add(row);
     const Tensor gradient = Tensor::FromVector(dy, {n, c}, kGpu);
     const auto backward = [&](int64_t first, int64_t end, bool accumulate) {
       const Tensor sums = Tensor::Full({end - first, c}, accumulate ? 1.0 : NAN, DType::kF32, kGpu);
