@@ -1,8 +1,8 @@
 #include "core/cuda/launch.h"
+#include "core/kernel_choices.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/slow_choice.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -137,18 +137,17 @@ void Conv2dBackwardInputCuda(Stream stream, const Conv2dShape& shape, const Tens
 }
 
 void NoteWeightGradient(const Conv2dShape& s, DType dtype) {
-  static constinit ProblemsMet met;
-  NoteSlowChoice(
-      met, "conv2d_backward_weight",
-      {s.images, s.groups, s.filters, s.taps(), s.out_pixels(), static_cast<int64_t>(dtype)}, [&] {
-        return KernelChoice{
-            .problem = StrCat(dtype, ", ", s.groups * s.filters, " filters of ", s.taps(),
-                              " weights, ", s.images, " images of ", s.out_pixels(), " pixels"),
-            .kernel = "a block per weight",
-            .why_slow =
-                "each weight of a filter reads all images again: there is no product on "
-                "tensor cores for it"};
-      });
+  constexpr const char* kOp = "conv2d_backward_weight";
+  const int64_t problem[] = {s.images, s.groups,       s.filters,
+                             s.taps(), s.out_pixels(), static_cast<int64_t>(dtype)};
+  if (!IsNewProblem(kOp, problem)) return;
+  NoteKernelChoice(
+      kOp, problem,
+      {.problem = StrCat(dtype, ", ", s.groups * s.filters, " filters of ", s.taps(), " weights, ",
+                         s.images, " images of ", s.out_pixels(), " pixels"),
+       .kernel = "a block per weight",
+       .why_slow = "each weight of a filter reads all images again: there is no product on "
+                   "tensor cores for it"});
 }
 
 void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,

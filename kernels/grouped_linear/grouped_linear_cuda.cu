@@ -1,8 +1,8 @@
 #include "core/cuda/blaslt.h"
 #include "core/cuda/launch.h"
+#include "core/kernel_choices.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/shared.cuh"
-#include "kernels/cuda/slow_choice.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/grouped_linear/grouped_mma.h"
 #include "kernels/grouped_linear/row_tile.cuh"
@@ -134,14 +134,12 @@ void GroupedProduct(const char* name, Stream stream, const Tensor& from, const T
 }
 
 void NoteMixedWeight(const char* name, DType from, DType to, int64_t groups, int64_t k, int64_t n) {
-  static constinit ProblemsMet met;
-  NoteSlowChoice(
-      met, name, {groups, k, n, static_cast<int64_t>(from), static_cast<int64_t>(to)}, [&] {
-        return KernelChoice{
-            .problem = StrCat(from, " -> ", to, "[", groups, ", ", n, ", ", k, "]"),
-            .kernel = "tiles in f32",
-            .why_slow = "on tensor cores a weight's gradient has its rows' dtype, or f32"};
-      });
+  const int64_t problem[] = {groups, k, n, static_cast<int64_t>(from), static_cast<int64_t>(to)};
+  if (!IsNewProblem(name, problem)) return;
+  NoteKernelChoice(name, problem,
+                   {.problem = StrCat(from, " -> ", to, "[", groups, ", ", n, ", ", k, "]"),
+                    .kernel = "tiles in f32",
+                    .why_slow = "on tensor cores a weight's gradient has its rows' dtype, or f32"});
 }
 
 void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {

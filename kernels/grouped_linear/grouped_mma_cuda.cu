@@ -1,5 +1,5 @@
 #include "core/cuda/launch.h"
-#include "kernels/cuda/slow_choice.cuh"
+#include "core/kernel_choices.h"
 #include "kernels/grouped_linear/grouped_mma.h"
 #include "kernels/grouped_linear/mma_tile.cuh"
 #include "kernels/grouped_linear/row_tile.cuh"
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(kMmaThreads)
 
 // Notes that the elements of a product [.., in] x [groups, in, out] are read one by one.
 void NoteUnaligned(const char* name, DType dtype, int64_t groups, int64_t in, int64_t out) {
-  static constinit ProblemsMet met;
-  NoteSlowChoice(met, name, {groups, in, out, static_cast<int64_t>(dtype)}, [&] {
-    return KernelChoice{
-        .problem = StrCat(dtype, ", ", groups, " groups, ", in, " -> ", out),
-        .kernel = "tensor cores, elements read one by one",
-        .why_slow = "rows are not whole multiples of 16 bytes, or begin at other addresses"};
-  });
+  const int64_t problem[] = {groups, in, out, static_cast<int64_t>(dtype)};
+  if (!IsNewProblem(name, problem)) return;
+  NoteKernelChoice(
+      name, problem,
+      {.problem = StrCat(dtype, ", ", groups, " groups, ", in, " -> ", out),
+       .kernel = "tensor cores, elements read one by one",
+       .why_slow = "rows are not whole multiples of 16 bytes, or begin at other addresses"});
 }
 
 }  // namespace

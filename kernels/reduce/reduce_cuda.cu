@@ -1,11 +1,11 @@
 #include <algorithm>
 
 #include "core/cuda/launch.h"
+#include "core/kernel_choices.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/slow_choice.cuh"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::cuda {
@@ -140,14 +140,14 @@ void Sum(Stream stream, const T* x, const SumShape& shape, float scale, bool acc
 void NoteIdleLanes(const SumShape& s, DType dtype) {
   constexpr int64_t kLarge = 1 << 20;
   if (s.inner == 1 || 2 * s.inner > kLanes || s.outer * s.reduced * s.inner < kLarge) return;
-  static constinit ProblemsMet met;
-  NoteSlowChoice(
-      met, "reduce_sum", {s.outer, s.reduced, s.inner, static_cast<int64_t>(dtype)}, [&] {
-        return KernelChoice{.problem = StrCat(dtype, "[", s.outer, ", ", s.reduced, ", ", s.inner,
-                                              "] over its second dimension"),
-                            .kernel = "a lane per column",
-                            .why_slow = "half of a warp's lanes, or more, have no column to add"};
-      });
+  constexpr const char* kOp = "reduce_sum";
+  const int64_t problem[] = {s.outer, s.reduced, s.inner, static_cast<int64_t>(dtype)};
+  if (!IsNewProblem(kOp, problem)) return;
+  NoteKernelChoice(kOp, problem,
+                   {.problem = StrCat(dtype, "[", s.outer, ", ", s.reduced, ", ", s.inner,
+                                      "] over its second dimension"),
+                    .kernel = "a lane per column",
+                    .why_slow = "half of a warp's lanes, or more, have no column to add"});
 }
 
 void ReduceSumCuda(Stream stream, const Tensor& x, double scale, const Tensor& y, bool accumulate) {

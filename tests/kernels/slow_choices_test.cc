@@ -6,7 +6,6 @@
 #include "core/autograd/engine.h"
 #include "core/kernel_choices.h"
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/cuda/slow_choice.cuh"
 #include "kernels/grouped_linear/grouped_linear.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/gpu_test.h"
@@ -84,18 +83,6 @@ TEST_F(SlowChoices, OfSumsThatLeaveLanesIdle) {
   EXPECT_EQ(made({1024, 1024}), 0);    // along rows
   EXPECT_EQ(made({65536, 8, 2}), 1);
   EXPECT_EQ(made({65536, 8, 2}), 0);
-}
-
-TEST(ProblemsMet, KnowsThoseOfLate) {
-  static constinit cuda::ProblemsMet met;
-  constexpr const char *kOp = "op", *kOther = "other";
-  EXPECT_TRUE(met.IsNew(kOp, {1, 2}));
-  EXPECT_FALSE(met.IsNew(kOp, {1, 2}));
-  EXPECT_TRUE(met.IsNew(kOther, {1, 2}));
-  EXPECT_TRUE(met.IsNew(kOp, {2, 1}));
-  EXPECT_TRUE(met.IsNew(kOp, {1, 2, 0}));
-  EXPECT_TRUE(met.IsNew(kOp, {}));
-  EXPECT_FALSE(met.IsNew(kOp, {}));
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ cc_library(
         deps = [":cudart"],
     )
     for name, libraries in {{
-        "cublas": ["cublasLt", "cublas"],
+        "cublas": ["cublasLt"],
         "cudnn": ["cudnn"],
         "nccl": ["nccl"],
     }}.items()
