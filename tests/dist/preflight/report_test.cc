@@ -244,6 +244,16 @@ TEST(Report, SaysWhatWasFound) {
                     HasSubstr("1 ms, 1.57 GB/s"), HasSubstr(judgement.stops[0])));
 }
 
+TEST(Report, SaysWhereTheNetworkOfGpusIsChosen) {
+  PreflightFacts facts = Facts(2, 1);
+  const auto text = [&] { return MakeReport(facts, {}); };
+  EXPECT_THAT(text(), Not(HasSubstr("NCCL_SOCKET_IFNAME"))) << "on CPUs";
+  for (RankFacts& r : facts.ranks) r.gpu = {"H200", "bus"};
+  EXPECT_THAT(text(), HasSubstr("NCCL_SOCKET_IFNAME=eth0 would name it"));
+  for (RankFacts& r : facts.ranks) r.settings["NCCL_SOCKET_IFNAME"] = "ib0";
+  EXPECT_THAT(text(), HasSubstr("NCCL uses NCCL_SOCKET_IFNAME=ib0"));
+}
+
 // As soon as ranks have met, and whatever happens then.
 TEST(Report, IsMadeOfWhatIsKnown) {
   PreflightFacts facts = Facts(1, 2);
