@@ -35,14 +35,13 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
                           Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1,
                           double softcap = 0);
 
-// The chunk_rows to train with, for micro-batches of `rows` rows of `width` numbers and as many
-// classes. A chunk reads and writes the weight's gradient, which takes a GPU as long as the
-// products of some 360 rows (3.35 TB/s, 800 TFLOP/s): 8% of the time with 4096 rows, 2% with 16384.
-// More than 4096 are taken only where a micro-batch is so large that the logits of a chunk are no
-// more than what a transformer's layer has in memory during its backward: 16 numbers per row and
-// channel that it kept, and 4 of the gradient within its MLP (models/memory). So what a run needs
-// at its peak grows by a layer's share at most, and by nothing where a micro-batch is small.
-// Follows from nothing but the sizes, because bits depend on it.
+// The chunk_rows to train with where micro-batches have `rows` rows of `width` numbers. A chunk
+// reads and writes the weight's gradient, which takes a GPU as long as the products of some 360
+// rows (3.35 TB/s, 800 TFLOP/s): 8% of the time with 4096 rows, 2% with 16384. More than 4096 are
+// taken only where the logits of a chunk are then no more than what a transformer's layer has in
+// memory during its backward: 16 numbers per row and channel that it kept, and 4 of the gradient
+// within its MLP (models/memory). So the peak of a run grows by at most a layer's share. Follows
+// from nothing but the sizes, because bits depend on it.
 int64_t LossChunk(int64_t classes, int64_t width, int64_t rows);
 
 // Softcap(Linear(x, weight), softcap); 0: Linear(x, weight).
