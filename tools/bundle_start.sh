@@ -14,4 +14,8 @@ if [ -n "$missing" ]; then
   } >&2
   exit 127
 fi
+# cuDNN looks for its parts there first, and they must be of one version.
+if [ -d "$bundle/cuda" ]; then
+  export LD_LIBRARY_PATH="$bundle/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
 exec "$programs/$name" "$@"

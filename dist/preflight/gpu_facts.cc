@@ -73,17 +73,21 @@ GpuFacts FactsOfGpu(Device device) {
 }
 
 std::map<std::string, std::string> GpuVersions() {
-  int driver = 0, runtime = 0, nccl = 0;
+  int driver = 0, runtime = 0;
   LS_CUDA(cudaDriverGetVersion(&driver));
   LS_CUDA(cudaRuntimeGetVersion(&runtime));
-  Nccl().GetVersion(&nccl);
   const auto cuda = [](int version) { return StrCat(version / 1000, ".", version % 1000 / 10); };
   std::map<std::string, std::string> versions = {
       {"CUDA driver", cuda(driver)},
       {"CUDA runtime", cuda(runtime)},
-      {"cuBLASLt", Dotted(static_cast<int64_t>(cublasLtGetVersion()), 10000)},
-      // Before 2.9 it wrote 2.8.3 as 2803; Lockstep needs 2.14.
-      {"NCCL", Dotted(nccl, 10000)}};
+      {"cuBLASLt", Dotted(static_cast<int64_t>(cublasLtGetVersion()), 10000)}};
+  try {
+    int nccl = 0;
+    Nccl().GetVersion(&nccl);
+    // Before 2.9 it wrote 2.8.3 as 2803; Lockstep needs 2.14.
+    versions["NCCL"] = Dotted(nccl, 10000);
+  } catch (const Error&) {  // the report says on which ranks it is missing
+  }
   if (cuda::kSimulated) return versions;
   if (const std::string module = VersionOfModule(); !module.empty()) versions["driver"] = module;
   try {

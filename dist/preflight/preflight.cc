@@ -25,13 +25,18 @@
 namespace lockstep::dist {
 namespace {
 
-// In Mbit/s; 0 where the system does not know it, as of a virtual interface.
+// In Mbit/s; 0 where the system does not know it.
 int SpeedOf(const std::string& interface) {
   try {
     return std::max(0, std::stoi(ReadFile(StrCat("/sys/class/net/", interface, "/speed"))));
   } catch (const std::exception&) {  // it is down, for example
     return 0;
   }
+}
+
+// Not one that leads to containers of this machine alone, whatever speed it claims.
+bool IsHardware(const std::string& interface) {
+  return PathExists(StrCat("/sys/class/net/", interface, "/device"));
 }
 
 RankFacts FactsOfThisRank(const Rendezvous& r, Device device, const PreflightOptions& options) {
@@ -41,6 +46,7 @@ RankFacts FactsOfThisRank(const Rendezvous& r, Device device, const PreflightOpt
   facts.why = own.why;
   for (const auto& [interface, address] : InterfaceAddresses()) {
     if (address == own.address) facts.interface = interface;
+    if (address != own.address && !IsHardware(interface)) continue;
     if (const int speed = SpeedOf(interface); speed > 0) facts.mbits[interface] = speed;
   }
   utsname system = {};

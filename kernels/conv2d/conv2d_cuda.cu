@@ -137,6 +137,8 @@ void Conv2dBackwardInputCuda(Stream stream, const Conv2dShape& shape, const Tens
 }
 
 void NoteWeightGradient(const Conv2dShape& s, DType dtype) {
+  constexpr int64_t kLarge = 1 << 20;  // multiplications; others take no time
+  if (s.groups * s.filters * s.taps() * s.images * s.out_pixels() < kLarge) return;
   constexpr const char* kOp = "conv2d_backward_weight";
   const int64_t problem[] = {s.images, s.groups,       s.filters,
                              s.taps(), s.out_pixels(), static_cast<int64_t>(dtype)};

@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 // Of the blocks of rows of more than kLongRow classes, which an SM has two of: the rows of all
 // blocks then fit into the L2 cache, 26 MB on an H100 for 50304 logits of bf16.
-constexpr int kLongRowThreads = 1024;
+constexpr int kLongRowThreads = 768;
 constexpr int64_t kLongRow = 16384;
 constexpr int kReduceThreads = 512;
 
@@ -40,7 +40,7 @@ __device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, fl
 // depends only on v. A target outside [0, classes) cannot be reported to the host: its loss is NaN.
 // Out: f32, or f64 for a part of the classes.
 template <int Threads, bool kAligned, class T, class I, class Out>
-__global__ void __launch_bounds__(Threads, 2048 / Threads)
+__global__ void __launch_bounds__(Threads, Threads > kThreads ? 2 : 0)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
                               int64_t classes, int64_t ignore_index, Out* losses, Out* log_sum_exp,
                               T* dlogits) {

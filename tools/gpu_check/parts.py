@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 import libraries
-from runner import GPT2, SMALL, TINY, Failed, Skip, losses, steps, weights
+from runner import GPT2, SMALL, TINY, Failed, Skip, environment_of_others, losses, steps, weights
 
 # ---- What is installed, and its peak performance. ----
 
@@ -385,6 +385,6 @@ def peer(runner, python, shape, dtype, *more):
     out = runner.run(python, Path(__file__).parent / "torch_gpt2.py", "--n-layer", shape.layers, "--n-head",
                      shape.heads, "--n-embd", shape.width, "--vocab", shape.vocabulary, "--seq", shape.sequence,
                      "--max-seq", shape.sequence, "--batch", shape.batch, "--steps", shape.steps, "--dtype", dtype,
-                     "--device", "cpu" if runner.simulated else "cuda", *more, environment=dict(os.environ))
+                     "--device", "cpu" if runner.simulated else "cuda", *more, environment=environment_of_others())
     return [json.loads(line) for line in out.splitlines()]
 

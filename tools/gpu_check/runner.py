@@ -19,6 +19,12 @@ HERE = Path(__file__).resolve().parent.parent  # the bundle's folder
 _PRCTL = ctypes.CDLL(None).prctl
 
 
+def environment_of_others():
+    """For programs that are not the bundle's: without its libraries, whose versions may not be theirs."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder != str(HERE / "cuda")]
+    return dict(os.environ, LD_LIBRARY_PATH=":".join(folders))
+
+
 class Shape(NamedTuple):
     """The sizes of a model and its training."""
     layers: int
@@ -198,7 +204,7 @@ class Runner:
 
     def torch(self):
         """An interpreter that imports PyTorch."""
-        with self.start(self.python, "-c", "import torch, numpy", environment=dict(os.environ)) as running:
+        with self.start(self.python, "-c", "import torch, numpy", environment=environment_of_others()) as running:
             if running.end() != 0:
                 raise Skip(f"{self.python} does not import torch and numpy; --python=P names another")
         return self.python

@@ -20,7 +20,8 @@ std::vector<std::string> RowOf(const std::string& report, int rank) {
     std::istringstream in(line);
     std::vector<std::string> words;
     for (std::string w; in >> w;) words.push_back(w);
-    if (words.size() > 1 && words[0] == std::to_string(rank) && words[1] != "1") {
+    // The table's head has no cell of a rank with itself.
+    if (!words.empty() && words[0] == std::to_string(rank) && std::ranges::count(words, ".") > 0) {
       return {words.begin() + 1, words.end()};
     }
   }

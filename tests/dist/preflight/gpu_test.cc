@@ -36,14 +36,14 @@ PreflightFacts Measure(const std::function<void(int rank, cudaStream_t)>& before
     const StreamGuard guard(stream);
     const auto control = world.Group({.name = "control"});
     const auto data = world.Group({.name = "data", .device = device});
-    PreflightFacts facts{.patience = 1};
+    PreflightFacts facts{.patience = 5};
     for (int r = 0; r < kRanks; ++r) {
       facts.ranks.push_back({r, "node0"});
       facts.ranks.back().gpu = FactsOfGpu({DeviceType::kCuda, r});
     }
     cuda::SetDevice(device);
     if (before) before(world.rank(), static_cast<cudaStream_t>(stream.get().handle.get()));
-    facts.pairs = MeasurePairs(*control, *data, MachinesOf(facts.ranks), 1s);
+    facts.pairs = MeasurePairs(*control, *data, MachinesOf(facts.ranks), 5s);
     if (after) after(world.rank());
     const bool answered = std::ranges::all_of(facts.pairs, &PairFacts::answered);
     if (answered) facts.sum = MeasureSum(*control, *data, 1e8, 60s);
