@@ -68,7 +68,9 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
 // What a step looks like, once setup.model has its shape and `settled` the length of its windows.
 void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
   const RunConfig& config = setup.config;
+  setup.window = settled.model.block_size;
   setup.model.loss_chunk = config.train.loss_chunk;
+  SettleLossChunk(setup);  // a model can be made from now on
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
   setup.offload = ParseOffload(config.train.offload);
@@ -76,8 +78,6 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.model.offload_weights = setup.offload.weights;
   CheckOffload(options, setup);
   CheckAdapters(options, setup);
-  setup.window = settled.model.block_size;
-  SettleLossChunk(setup);
   CheckPreferences(options, setup);
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);

@@ -28,7 +28,7 @@ long long Number(const char* name, long long missing, long long low, long long h
   char* end = nullptr;
   errno = 0;
   long long value = std::strtoll(text, &end, 10);
-  if (end == text || errno != 0 || value < low) Refuse(name, text, expected.c_str());
+  if (end == text || errno != 0 || value < std::min(low, 0LL)) Refuse(name, text, expected.c_str());
   const char* const kSuffixes = "KMG";
   if (suffixes && *end != '\0') {
     const char* const suffix = std::strchr(kSuffixes, *end);
