@@ -45,7 +45,6 @@ class NcclGroup : public ProcessGroup {
         comm_(Connect(parent)),
         nothing_(Tensor::Zeros({1}, DType::kU8, device_)) {
     nothing_.storage().RecordUse(stream_);
-    comm_->Keep(nothing_);
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device_));
     DropAnchor();
@@ -194,7 +193,7 @@ class NcclGroup : public ProcessGroup {
       Guard(c, call.purpose, [&] { Enqueue(call); });
     } catch (...) {
       // A thread of NCCL's may still be about to launch it.
-      for (const Tensor& x : {call.input, call.output}) comm_->Keep(x);
+      for (const Tensor& x : {call.input, call.output, nothing_}) comm_->Keep(x);
       for (const Transfer& t : call.transfers) comm_->Keep(t.tensor);
       throw;
     }
