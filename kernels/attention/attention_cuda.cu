@@ -201,10 +201,16 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (lane == 0) delta[(batch * heads + head) * length + t] = sum;
 }
 
+// Blocks per multiprocessor: where a tile has fewer rows than usual, shared memory has room for
+// one.
+template <class Tile, bool kRules>
+inline constexpr int kBackwardQueryBlocks =
+    kRules || !std::is_same_v<Tile, AttentionTile<Tile::kHead>> ? 1 : 2;
+
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, dy, k, v and the
 // scores. Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T, bool kRules>
-__global__ void __launch_bounds__(kAttentionThreads, kRules ? 1 : 2)
+__global__ void __launch_bounds__(kAttentionThreads, kBackwardQueryBlocks<Tile, kRules>)
     AttentionBackwardQueryKernel(BackwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
