@@ -30,9 +30,16 @@ constexpr double kLimit = 1.1;
 double MeanLimit(DType dtype) { return dtype == DType::kF32 ? 1.06 : 1.03; }
 
 // With tensor-parallel ranks up to tp + 1 roundings to 16 bits stand where one stood
-// (dist/tensor/partial_sums.h, whose test bounds them): their errors' squares add up.
-double Roundings(const Task& task, const Plan& plan) {
-  return plan.tp > 1 && SizeOf(task.dtype) == 2 ? std::sqrt(static_cast<double>(plan.tp + 1)) : 1;
+// (dist/tensor/partial_sums.h, whose test bounds them): their errors' squares add up, in a
+// parameter that nothing else rounds. Over all parameters the mean was 0.99 to 1.08.
+bool RoundsPartialSums(const Task& task, const Plan& plan) {
+  return plan.tp > 1 && task.dtype == DType::kBF16;
+}
+double Limit(const Task& task, const Plan& plan) {
+  return kLimit * (RoundsPartialSums(task, plan) ? std::sqrt(static_cast<double>(plan.tp + 1)) : 1);
+}
+double MeanLimit(const Task& task, const Plan& plan) {
+  return RoundsPartialSums(task, plan) ? 1.12 : MeanLimit(task.dtype);
 }
 
 // The number of steps of a run over which squared errors are added up. In f32, a few tokens decide
@@ -173,8 +180,7 @@ void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans)
   for (size_t i = 0; i < plans.size(); ++i) {
     std::ostringstream what;
     what << plans[i] << "; " << task;
-    const double more = Roundings(task, plans[i]);
-    ExpectAsExact(errors[i], of_one, kLimit * more, MeanLimit(task.dtype) * more, what.str());
+    ExpectAsExact(errors[i], of_one, Limit(task, plans[i]), MeanLimit(task, plans[i]), what.str());
   }
 }
 
