@@ -1,6 +1,5 @@
 #include "dist/groups/nccl_work.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 

@@ -115,8 +115,7 @@ class FactsJudge {
   std::string Advice(const PairFacts& p) const {
     const bool gpus = !Of(p.a).gpu.bus.empty() && !Of(p.b).gpu.bus.empty();
     if (gpus && IsWithin(p)) {
-      return "P2P between GPUs of a machine fails if it is so no more with NCCL_P2P_DISABLE=1. "
-             "Then "
+      return "if they answer with NCCL_P2P_DISABLE=1, P2P between these GPUs fails: "
              "look at ACS (`lspci -vvv | grep ACSCtl` should show SrcValid-: switch it off in the "
              "BIOS, or by setpci), at the IOMMU (`cat /proc/cmdline`: iommu=pt, or off), and at "
              "`nvidia-smi topo -p2p r`";

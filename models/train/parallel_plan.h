@@ -58,7 +58,7 @@ struct ParallelPlan {
   std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
   // The parts in which the sums of a layer are made (dist/tensor/tensor_ranks.h).
   int64_t tensor_parts = 1;
-  // Whether the library adds them, in the computation's dtype.
+  // Whether the library adds them (dist/tensor/partial_sums.h).
   bool fast_tensor_sums = false;
   // The pairs of chunks into which a sequence is cut (dist/context/context_ranks.h); 1: it is not.
   int64_t context_pairs = 1;
