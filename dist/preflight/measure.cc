@@ -1,9 +1,14 @@
 #include "dist/preflight/measure.h"
 
 #include <algorithm>
+#include <future>
 #include <limits>
+#include <optional>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
+#include "core/stream.h"
 #include "dist/groups/agreement.h"
 #include "dist/preflight/judgement.h"
 #include "dist/preflight/pair_schedule.h"
@@ -27,10 +32,9 @@ int64_t BytesFor(double bandwidth) {
 }
 
 // The times of calls that were made one after the other, but for the first one, which waits for
-// ranks that come later; none if one of them does not end within `patience`.
-std::vector<double> TimesOf(const std::vector<WorkPtr>& works, Milliseconds patience) {
+// ranks that come later; none if they do not end before `deadline`.
+std::vector<double> TimesOf(const std::vector<WorkPtr>& works, Work::Clock::time_point deadline) {
   for (const WorkPtr& work : works) {
-    const auto deadline = Work::Clock::now() + patience;
     while (!work->Done()) {
       if (Work::Clock::now() > deadline) return {};
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -47,13 +51,36 @@ std::vector<double> TimesOf(const std::vector<WorkPtr>& works, Milliseconds pati
   return times;
 }
 
+// f(deadline), on a thread of its own; nullopt if that does not return soon after the deadline,
+// since a library may not even come back from a call. The thread is left behind then: f must own
+// what it uses.
+template <class F>
+auto InTime(Device device, Milliseconds patience, F f)
+    -> std::optional<std::invoke_result_t<F, Work::Clock::time_point>> {
+  using Result = std::invoke_result_t<F, Work::Clock::time_point>;
+  constexpr auto kGrace = std::chrono::seconds(1);
+  const auto deadline = Work::Clock::now() + patience;
+  std::packaged_task<Result()> task([f = std::move(f), deadline, stream = CurrentStream(device)] {
+    const StreamGuard guard(stream);
+    return f(deadline);
+  });
+  std::future<Result> result = task.get_future();
+  std::thread thread(std::move(task));
+  if (result.wait_until(deadline + kGrace) != std::future_status::ready) {
+    thread.detach();
+    return std::nullopt;
+  }
+  thread.join();
+  return result.get();
+}
+
 class PairMeter {
  public:
-  PairMeter(ProcessGroup& data, Milliseconds patience) : data_(data), patience_(patience) {}
+  PairMeter(ProcessGroup& data, int peer, Work::Clock::time_point deadline)
+      : data_(data), peer_(peer), deadline_(deadline) {}
 
-  PairFacts Measure(int peer) {
-    PairFacts facts{std::min(data_.rank(), peer), std::max(data_.rank(), peer)};
-    peer_ = peer;
+  PairFacts Measure() {
+    PairFacts facts = Unanswered(data_, peer_);
     const auto small = Swap(Bytes(kSmallBytes), Bytes(kSmallBytes * (kSmallSwaps + 1)));
     if (small.empty()) return facts;
     const auto bytes = AgreeOnBytes();
@@ -63,11 +90,15 @@ class PairMeter {
     if (large.empty()) return facts;
     const auto arrived = theirs.ToVector<uint8_t>();
     facts.answered = true;
-    facts.right = std::ranges::all_of(arrived, [&](uint8_t x) { return x == MarkOf(peer); });
+    facts.right = std::ranges::all_of(arrived, [&](uint8_t x) { return x == MarkOf(peer_); });
     facts.latency = Median(small);
     // What the link can carry: other work of the machines holds up one swap or another.
     facts.bandwidth = static_cast<double>(*bytes) / *std::ranges::min_element(large);
     return facts;
+  }
+
+  static PairFacts Unanswered(const ProcessGroup& data, int peer) {
+    return {std::min(data.rank(), peer), std::max(data.rank(), peer)};
   }
 
  private:
@@ -91,7 +122,7 @@ class PairMeter {
           {{Transfer::Direction::kSend, mine, peer_}, {Transfer::Direction::kReceive, part, peer_}},
           purpose));
     }
-    return TimesOf(works, patience_);
+    return TimesOf(works, deadline_);
   }
 
   // Both ranks must choose alike: the less of what each finds.
@@ -107,8 +138,8 @@ class PairMeter {
   }
 
   ProcessGroup& data_;
-  const Milliseconds patience_;
-  int peer_ = -1;
+  const int peer_;
+  const Work::Clock::time_point deadline_;
 };
 
 // Whether it is so on all ranks. A barrier, too.
@@ -126,15 +157,20 @@ int64_t Now() {
 
 }  // namespace
 
-std::vector<PairFacts> MeasurePairs(ProcessGroup& control, ProcessGroup& data,
+std::vector<PairFacts> MeasurePairs(ProcessGroup& control,
+                                    const std::shared_ptr<ProcessGroup>& data,
                                     const std::vector<std::vector<int>>& machines,
                                     Milliseconds patience) {
   const PairSchedule schedule(machines);
-  PairMeter meter(data, patience);
   std::vector<PairFacts> mine;  // of each round
   for (int round = 0; round < schedule.rounds(); ++round) {
-    const int peer = schedule.Peer(round, data.rank());
-    mine.push_back(peer < 0 ? PairFacts{} : meter.Measure(peer));
+    const int peer = schedule.Peer(round, data->rank());
+    const auto measure = [data, peer](Work::Clock::time_point deadline) {
+      return PairMeter(*data, peer, deadline).Measure();
+    };
+    mine.push_back(peer < 0 ? PairFacts{}
+                            : InTime(data->device(), patience, measure)
+                                  .value_or(PairMeter::Unanswered(*data, peer)));
     if (!OnAll(control, peer < 0 || mine.back().answered)) break;
   }
   std::vector<double> values;
@@ -145,7 +181,7 @@ std::vector<PairFacts> MeasurePairs(ProcessGroup& control, ProcessGroup& data,
   const auto all = GatherValues(control, std::span<const double>(values));
   std::vector<PairFacts> pairs;
   for (size_t round = 0; round < mine.size(); ++round) {
-    for (int a = 0; a < data.size(); ++a) {
+    for (int a = 0; a < data->size(); ++a) {
       const int b = schedule.Peer(static_cast<int>(round), a);
       if (b < a) continue;
       // What either finds wrong, and the slower of both.
@@ -159,26 +195,29 @@ std::vector<PairFacts> MeasurePairs(ProcessGroup& control, ProcessGroup& data,
   return pairs;
 }
 
-SumFacts MeasureSum(ProcessGroup& control, ProcessGroup& data, double bandwidth,
-                    Milliseconds patience) {
-  const int64_t elements = BytesFor(bandwidth) / SizeOf(DType::kF32);
+SumFacts MeasureSum(ProcessGroup& control, const std::shared_ptr<ProcessGroup>& data,
+                    double bandwidth, Milliseconds patience) {
+  const int64_t elements = BytesFor(bandwidth) / SizeOf(DType::kF32), n = data->size();
   SumFacts facts{.bytes = elements * SizeOf(DType::kF32)};
   // Sums of small whole numbers are exact in any order, and different at neighbouring positions.
   constexpr int64_t kPeriod = 97;
   std::vector<float> values(static_cast<size_t>(elements));
   for (int64_t i = 0; i < elements; ++i) {
-    values[static_cast<size_t>(i)] = static_cast<float>(i % kPeriod + data.rank());
+    values[static_cast<size_t>(i)] = static_cast<float>(i % kPeriod + data->rank());
   }
-  const Tensor sums = Tensor::FromVector(values, {elements}, data.device());
-  const Tensor zeros = Tensor::Zeros({elements}, DType::kF32, data.device());
-  std::vector<WorkPtr> works = {data.AllReduce(sums, ReduceOp::kSum, "the preflight's sum")};
-  for (int i = 0; i < kSums; ++i) {
-    works.push_back(data.AllReduce(zeros, ReduceOp::kSum, "the preflight's sum"));
-  }
-  const auto times = TimesOf(works, patience);
+  const Tensor sums = Tensor::FromVector(values, {elements}, data->device());
+  const auto add = [data, sums](Work::Clock::time_point deadline) {
+    const Tensor zeros = Tensor::Zeros(sums.shape(), sums.dtype(), sums.device());
+    std::vector<WorkPtr> works;
+    for (int i = 0; i <= kSums; ++i) {
+      works.push_back(
+          data->AllReduce(i == 0 ? sums : zeros, ReduceOp::kSum, "the preflight's sum"));
+    }
+    return TimesOf(works, deadline);
+  };
+  const auto times = InTime(data->device(), patience, add).value_or(std::vector<double>());
   facts.answered = OnAll(control, !times.empty());
   if (!facts.answered) return facts;
-  const int64_t n = data.size();
   values = sums.ToVector<float>();
   facts.right = true;
   for (int64_t i = 0; i < elements; ++i) {

@@ -81,7 +81,7 @@ void Measure(World& world, ProcessGroup& control, Device device, const Preflight
   facts->clocks = MeasureClocks(control, machines);
   const auto data = world.Group(
       {.name = "preflight data", .device = device, .timeout = options.timeout + options.patience});
-  facts->pairs = MeasurePairs(control, *data, machines, options.patience);
+  facts->pairs = MeasurePairs(control, data, machines, options.patience);
   std::vector<double> bandwidths;
   for (const PairFacts& p : facts->pairs) {
     bandwidths.push_back(p.bandwidth);
@@ -89,7 +89,7 @@ void Measure(World& world, ProcessGroup& control, Device device, const Preflight
     MeetBeforeThrowing(control);
     throw PreflightError("ranks do not reach each other");
   }
-  facts->sum = MeasureSum(control, *data, Median(bandwidths), options.patience);
+  facts->sum = MeasureSum(control, data, Median(bandwidths), options.patience);
   if (!facts->sum->answered) {
     MeetBeforeThrowing(control);
     throw PreflightError("the all-reduce did not end");

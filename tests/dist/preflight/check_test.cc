@@ -63,6 +63,20 @@ TEST(Check, RanksOnGpus) {
                    HasSubstr(device + ":0 to " + device + ":1"), HasSubstr("with the right sums")));
 }
 
+// The program ends by itself, although calls that it made never do.
+TEST(Check, GpusThatDoNotAnswer) {
+  if (!cuda::kSimulated) GTEST_SKIP() << "this needs simulated GPUs";
+  const auto begin = std::chrono::steady_clock::now();
+  const Result r = RunProgram({"tools/launch", "--check=sim", "--nproc=3"},
+                              {{"CUDASIM_DEVICES", "3"}, {"CUDASIM_NCCL_LAUNCH", "60000000"}});
+  EXPECT_NE(r.exit_code, 0) << r;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
+  for (const std::string& text : {r.out, r.err}) {
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("ranks 1 and 2"), HasSubstr("did not answer"), HasSubstr("ACS")));
+  }
+}
+
 TEST(Check, ASingleRank) {
   const Result r = RunProgram({"tools/launch", "--check=cpu", "--nproc=1"});
   EXPECT_EQ(r.exit_code, 0) << r;

@@ -43,10 +43,10 @@ PreflightFacts Measure(const std::function<void(int rank, cudaStream_t)>& before
     }
     cuda::SetDevice(device);
     if (before) before(world.rank(), static_cast<cudaStream_t>(stream.get().handle.get()));
-    facts.pairs = MeasurePairs(*control, *data, MachinesOf(facts.ranks), 5s);
+    facts.pairs = MeasurePairs(*control, data, MachinesOf(facts.ranks), 5s);
     if (after) after(world.rank());
     const bool answered = std::ranges::all_of(facts.pairs, &PairFacts::answered);
-    if (answered) facts.sum = MeasureSum(*control, *data, 1e8, 60s);
+    if (answered) facts.sum = MeasureSum(*control, data, 1e8, 60s);
     if (world.rank() == 0) found = facts;
     MeetBeforeThrowing(*control);
     if (!answered) data->Abort("no answer");

@@ -45,12 +45,13 @@ Found Measure(const std::vector<std::vector<int>>& machines,
     const auto control = world.Group({.name = "control"});
     auto transport = MakeTcpTransport(world.control(), "data", AllRanks(kRanks));
     if (fault && world.rank() == 1) transport = MakeFaultyTransport(std::move(transport), *fault);
-    const auto data = MakeHostGroup(std::move(transport), world.control(), {.name = "data"});
+    const std::shared_ptr<ProcessGroup> data =
+        MakeHostGroup(std::move(transport), world.control(), {.name = "data"});
     const auto clocks = MeasureClocks(*control, machines);
-    const auto pairs = MeasurePairs(*control, *data, machines, 5s);
+    const auto pairs = MeasurePairs(*control, data, machines, 5s);
     const bool answered = std::ranges::all_of(pairs, &PairFacts::answered);
     std::optional<SumFacts> sum;
-    if (answered) sum = MeasureSum(*control, *data, 1e9, 20s);
+    if (answered) sum = MeasureSum(*control, data, 1e9, 20s);
     if (world.rank() == 0) found = {pairs, sum, clocks};
     MeetBeforeThrowing(*control);
     // A group that waits in vain can only be given up.

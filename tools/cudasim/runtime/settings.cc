@@ -61,7 +61,7 @@ Settings FromEnvironment() {
     Refuse("CUDASIM_CAPABILITY", std::getenv("CUDASIM_CAPABILITY"), "80, 86, 89, 90 or 120");
   }
   settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));
-  settings.nccl_launch_us = static_cast<int>(Number("CUDASIM_NCCL_LAUNCH", 0, -1, 1000000, false));
+  settings.nccl_launch_us = static_cast<int>(Number("CUDASIM_NCCL_LAUNCH", 0, -1, 60000000, false));
   settings.ordering = Number("CUDASIM_ORDERING", 1, 0, 1, false) == 1;
   settings.protect = Number("CUDASIM_PROTECT", HasProtectionKeys(), 0, 1, false) == 1;
   settings.alignment =
