@@ -39,7 +39,7 @@ Tensor PartWithin(const Tensor& whole, const ShardLayout& layout) {
 Parameter::Parameter(const Shape& shape, Initializer init, bool decay)
     : logical_shape_(shape), init_(std::move(init)), decay_(decay) {
   Tensor value = Tensor::Empty(shape, DType::kF32, kMeta);
-  meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  meta_ = Edge::To(std::make_shared<Leaf>(value));
   leaf().SetOfParameter();
   Rebind(value);
 }
@@ -61,7 +61,7 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
   const int optimizers = leaf().optimizers();
-  meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  meta_ = Edge::To(std::make_shared<Leaf>(value));
   leaf().SetOfParameter();
   leaf().CountOptimizers(optimizers);
   if (layout_.range) {

@@ -115,7 +115,7 @@ class Parameter {
   bool trainable_ = true;
   bool keeps_on_host_ = false, shown_ = false;
   Device device_ = kMeta;
-  std::shared_ptr<AutogradMeta> meta_;
+  std::shared_ptr<Edge> meta_;
   std::shared_ptr<PartExchange> exchange_;
   Tensor part_;   // this rank's
   Tensor value_;  // the same, unless the whole is shown

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/autograd/node.h"
-#include "core/autograd/step_replay.h"
+#include "core/autograd/recompute.h"
 #include "core/math.h"
 #include "core/philox.h"
 
@@ -171,14 +171,17 @@ void StepState::Upload(size_t first, size_t count) {
 const StepState* CurrentStepState() { return GradEnabled() ? current_state : nullptr; }
 const StepState* StepUnderWay() { return current_state; }
 
-bool InTraining() {
-  if (GradEnabled() && current_state == nullptr) NoteLeftOut();
-  return CurrentStepState() != nullptr;
+Tensor Evaluated(Tensor y) {
+  if (!GradEnabled()) return y;
+  Edge edge = y.autograd() ? *y.autograd() : Edge();
+  edge.evaluated = true;
+  y.set_autograd(std::make_shared<Edge>(std::move(edge)));
+  return y;
 }
 
 const StepState* RandomState() {
-  if (!InTraining()) return nullptr;
-  const StepState* state = current_state;
+  const StepState* state = CurrentStepState();
+  if (state == nullptr) return nullptr;
   StepState::Block& block = *state->block_;
   LS_CHECK(
       !block.needs_first_sample,
@@ -189,25 +192,25 @@ const StepState* RandomState() {
       "step draws none under\n"
       "  const NoGrad no_grad;");
   block.drew_without_it |= !block.first_sample_given;
-  StepReplay::Recording::NoteDraw();
+  Decisions::NoteDraw();
   return state;
 }
 
 uint64_t DistinctSite(uint64_t site) {
   const StepState* state = CurrentStepState();
   if (state == nullptr) return site;
-  if (auto* replaying = StepReplay::Replaying::OfThisThread()) {
-    site = replaying->NextSite();
+  if (const auto first = Decisions::NextSite()) {
+    site = *first;
   } else if (const int64_t uses = state->block_->site_uses[site]++; uses > 0) {
     site = HashName(StrCat(site, "#", uses));
   }
-  StepReplay::Recording::NoteSite(site);
+  Decisions::NoteSite(site);
   return site;
 }
 
 void CheckBackward(const BackwardCheck& backward) {
   const auto& leaves = backward.leaves;
-  const bool right = backward.evaluation || !backward.left_out;
+  const bool right = backward.evaluation || !backward.evaluated;
   if (current_state == nullptr) {
     LS_CHECK(right,
              "the forward ran in evaluation mode, without dropout or with batch norm's running "
@@ -254,7 +257,6 @@ void CheckBackward(const BackwardCheck& backward) {
 }
 
 void EndMicroBatch() {
-  TakeLeftOut();
   if (current_state == nullptr) return;
   current_state->block_->needs_first_sample = true;
   current_state->block_->root_scaled = current_state->block_->root_shared = false;
@@ -262,7 +264,6 @@ void EndMicroBatch() {
 
 TrainingScope::TrainingScope(const StepState& state) : state_(state), previous_(current_state) {
   current_state = &state_;
-  TakeLeftOut();
 }
 TrainingScope::~TrainingScope() { current_state = previous_; }
 

@@ -132,7 +132,8 @@ class StepState {
   friend void EndMicroBatch();
   friend void CheckBackward(const BackwardCheck&);
   friend uint64_t DistinctSite(uint64_t);
-  friend class StepReplay;
+  friend class Decisions;
+  friend class RecomputeScope;
   struct Block;
 
   static const StepState*& OfThread();
@@ -154,31 +155,33 @@ const StepState* CurrentStepState();
 // The same, also under NoGrad.
 const StepState* StepUnderWay();
 
-// Whether there is one, for what behaves differently in training: dropout, batch norm. Where the
-// forward records gradients and there is none, a Backward through the next node throws.
-bool InTraining();
+// For the result of an operation that behaves differently in training (dropout, batch norm), where
+// CurrentStepState is null: `y`, but a Backward through it throws, unless it says that it is of an
+// evaluation. `y` itself under NoGrad.
+Tensor Evaluated(Tensor y);
 
-// The state of InTraining, for an operation that is about to draw random numbers. Throws
-// ArgumentError if it would repeat those of the previous micro-batch because SetFirstSample was not
-// called since the last Backward. (Several forwards before one Backward are one micro-batch.)
+// CurrentStepState, for an operation that is about to draw random numbers. Where it is null, the
+// operation returns Evaluated(y). Throws ArgumentError if it would repeat those of the previous
+// micro-batch because SetFirstSample was not called since the last Backward. (Several forwards
+// before one Backward are one micro-batch.)
 const StepState* RandomState();
 
 // Sites tell random operations apart. Returns `site` on its first use in this thread's micro-batch
 // and a new number on each later use, so that a module that runs twice (on both sides of a siamese
 // network) draws two masks. A failed forward counts as a use: call SetFirstSample before retrying.
 // Outside of a step, returns `site`. A forward that runs again to recompute activations has the
-// sites that it had (core/autograd/step_replay.h).
+// sites that it had (core/autograd/recompute.h).
 uint64_t DistinctSite(uint64_t site);
 
 // A Backward, as its checks see it.
 struct BackwardCheck {
-  bool left_out = false;  // whether what it goes through asked InTraining and found it was not
+  bool evaluated = false;  // whether it goes through what is Evaluated
   std::span<const std::shared_ptr<Leaf>> leaves;
   bool evaluation = false;  // BackwardOptions::evaluation; also of a Backward within another
 };
 
 // Backward calls it before its first node. Throws ArgumentError
-// - if something was left out, unless it is on purpose;
+// - if it goes through what is Evaluated, unless it is on purpose;
 // - within a step, if a leaf is that of a parameter that no optimizer updates; or if one is a
 //   parameter of this step's optimizer, and the gradients have already been clipped, or the loss
 //   scale is missing.

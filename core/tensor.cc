@@ -8,24 +8,6 @@
 namespace lockstep {
 namespace {
 
-// The node of a copy to another dtype or device.
-class CopyNode : public Node {
- public:
-  CopyNode(DType dtype, Device device) : Node("copy"), dtype_(dtype), device_(device) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].To(device_);
-    const GradSink::Target dx = sinks[0].OpenAnyDType(dy.shape(), dtype_, device_);
-    dx.Write(dy);
-  }
-  void Release() override {}
-
- private:
-  DType dtype_;
-  Device device_;
-};
-
 // The bytes from the first element to the last.
 std::pair<uintptr_t, uintptr_t> Extent(const Tensor& x) {
   int64_t elements = 1;
@@ -45,8 +27,8 @@ bool Overlap(const Tensor& from, const Tensor& to) {
 }
 
 void CheckLeaf(const char* what, const Tensor& x) {
-  LS_CHECK(!x.autograd() || x.autograd()->leaf, what, " of ", x.Describe(), ", the result of '",
-           x.autograd()->node->name(),
+  LS_CHECK(!x.requires_grad() || x.autograd()->leaf, what, " of ", x.Describe(),
+           ", the result of '", x.autograd()->node->name(),
            "': only a leaf keeps a gradient. To update a leaf w in place, write\n"
            "  { const NoGrad no_grad; w.CopyFrom(w - lr * w.grad()); }\n"
            "RegisterHook shows the gradient of a result");
@@ -139,9 +121,11 @@ Tensor Tensor::To(DType dtype) const { return dtype_ == dtype ? *this : Copied(d
 Tensor Tensor::Copied(DType dtype, Device device) const {
   Tensor copy = Empty(shape_, dtype, device);
   copy.CopyFrom(Detach());
-  if (IsFloating(dtype) && NeedsGrad({this})) {
-    Record(std::make_shared<CopyNode>(dtype_, this->device()), {this}, {&copy});
-  }
+  if (!IsFloating(dtype)) return copy;
+  RecordOp("copy", {this}, {&copy}, {}, [](const SavedTensors&, Gradients& grads) {
+    const Tensor dy = grads[0].To(grads.spec(0).device);
+    grads.OpenAnyDType(0).Write(dy);
+  });
   return copy;
 }
 
@@ -175,33 +159,33 @@ void Tensor::Fill(double value) const {
   if (numel_ > 0) fill_slot(CurrentStream(where), *this, value);
 }
 
-bool Tensor::requires_grad() const { return autograd_ != nullptr; }
+bool Tensor::requires_grad() const { return autograd_ && autograd_->defined(); }
 
 Tensor& Tensor::SetRequiresGrad(bool value) {
   LS_CHECK(defined() && IsFloating(dtype_), "only floating tensors have gradients, not ",
            Describe());
-  LS_CHECK(!autograd_ || autograd_->leaf,
+  LS_CHECK(!requires_grad() || autograd_->leaf,
            "only a leaf can be told whether it requires a gradient; "
            "this tensor is the result of an operation: Detach() it");
-  if (value && !autograd_) autograd_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(*this));
+  if (value && !requires_grad()) autograd_ = Edge::To(std::make_shared<Leaf>(*this));
   if (!value) autograd_ = nullptr;
   return *this;
 }
 
 Tensor Tensor::grad() const {
   CheckLeaf("grad()", *this);
-  LS_CHECK(autograd_, "only a leaf that requires a gradient has one: ", Describe(),
+  LS_CHECK(requires_grad(), "only a leaf that requires a gradient has one: ", Describe(),
            " does not: call SetRequiresGrad() on it");
   return autograd_->leaf->grad();
 }
 
 void Tensor::ZeroGrad() const {
   CheckLeaf("ZeroGrad()", *this);
-  if (autograd_) autograd_->leaf->ZeroGrad();
+  if (requires_grad()) autograd_->leaf->ZeroGrad();
 }
 
 HookHandle Tensor::AddHook(GradHook hook) const {
-  LS_CHECK(autograd_ != nullptr, "RegisterHook of ", Describe(),
+  LS_CHECK(requires_grad(), "RegisterHook of ", Describe(),
            ", for which backward computes no gradient: call SetRequiresGrad() on it, or on what it "
            "is computed from, first");
   return autograd_->leaf ? autograd_->leaf->AddHook(std::move(hook))

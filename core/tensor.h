@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-struct AutogradMeta;
+struct Edge;
 
 // {storage, dtype, shape, strides, offset, autograd}. Copying a handle shares the bytes and the
 // autograd state. An undefined tensor (default constructed, moved from, or a gradient that Backward
@@ -150,8 +150,8 @@ class Tensor {
   //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
   template <std::invocable<const Tensor&> F>
   HookHandle RegisterHook(F hook) const;
-  const std::shared_ptr<AutogradMeta>& autograd() const { return autograd_; }
-  void set_autograd(std::shared_ptr<AutogradMeta> meta) { autograd_ = std::move(meta); }
+  const std::shared_ptr<Edge>& autograd() const { return autograd_; }
+  void set_autograd(std::shared_ptr<Edge> meta) { autograd_ = std::move(meta); }
 
  private:
   [[noreturn]] static void ThrowUnmade();
@@ -164,7 +164,7 @@ class Tensor {
   bool unmade_ = false;  // undefined since Backward has not made it
   Shape shape_, strides_;
   int64_t offset_ = 0, numel_ = 0;
-  std::shared_ptr<AutogradMeta> autograd_;
+  std::shared_ptr<Edge> autograd_;
 };
 
 template <std::invocable<const Tensor&> F>

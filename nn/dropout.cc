@@ -16,21 +16,21 @@ double CheckProbability(double p) {
   return p;
 }
 
-bool Drops(double p) { return p > 0 && InTraining(); }
-
 }  // namespace
 
 Dropout::Dropout(double p) : p_(CheckProbability(p)) {}
 
 Tensor Dropout::Forward(const Tensor& x) {
-  return Drops(p_) ? ops::Dropout(x, p_, RandomSite(path())) : x;
+  if (p_ == 0) return x;
+  return CurrentStepState() ? ops::Dropout(x, p_, RandomSite(path())) : Evaluated(x);
 }
 
 Dropout2d::Dropout2d(double p) : p_(CheckProbability(p)) {}
 
 Tensor Dropout2d::Forward(const Tensor& x) {
   LS_CHECK(x.ndim() >= 2, "Dropout2d: x must be [N, C, ...], got ", x.shape());
-  if (!Drops(p_)) return x;
+  if (p_ == 0) return x;
+  if (CurrentStepState() == nullptr) return Evaluated(x);
   Shape channels = x.shape();
   for (int d = 2; d < x.ndim(); ++d) channels[d] = 1;
   const Tensor ones = Tensor::Full(channels, 1, x.dtype(), x.device());
@@ -40,7 +40,11 @@ Tensor Dropout2d::Forward(const Tensor& x) {
 BranchDropout::BranchDropout(double p) : p_(CheckProbability(p)) {}
 
 ops::Branch BranchDropout::Forward(ops::Branch x) {
-  if (!Drops(p_)) return x;
+  if (p_ == 0) return x;
+  if (CurrentStepState() == nullptr) {
+    x.value = Evaluated(x.value);
+    return x;
+  }
   if (x.dropout > 0) x = ops::Complete(x);
   x.dropout = p_;
   x.site = RandomSite(path());

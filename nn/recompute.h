@@ -14,6 +14,17 @@
 
 namespace lockstep::nn {
 
+struct RecomputeOptions {
+  // Only the results of these operations are computed again, each from what the operation keeps for
+  // its own backward: gelu (where it is no part of a product; on the CPU in f32 also there), silu,
+  // swiglu, geglu_tanh, layer_norm, rms_norm. Empty: everything.
+  std::vector<std::string> ops = {};
+  // The second forward ends where backward has all that it needs, which in a transformer's block
+  // spares a third of its products. It is left by an exception: only for modules that contain no
+  // catch (...) and no noexcept function around others.
+  bool stops_early = false;
+};
+
 template <class Signature>
 class Recomputed;
 
@@ -22,26 +33,27 @@ template <class Out, class... In>
 class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
  public:
   using Base = ModuleOf<Out(In...)>;
-  // ops empty: everything.
-  Recomputed(std::shared_ptr<Base> base, std::vector<std::string> ops)
-      : ops_(std::move(ops)), base_(this, "", std::move(base)) {}
+  Recomputed(std::shared_ptr<Base> base, RecomputeOptions options)
+      : options_(std::move(options)), base_(this, "", std::move(base)) {}
 
  protected:
   Out Forward(In... in) override {
     if (!GradEnabled()) return base_(std::forward<In>(in)...);
-    if (!ops_.empty()) {
-      const RedoScope scope(ops_);
+    if (!options_.ops.empty()) {
+      const RedoScope scope(options_.ops);
       return base_(std::forward<In>(in)...);
     }
     std::tuple<std::decay_t<In>...> arguments(in...);
     std::vector<Tensor> inputs;
     ForEachInput(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
-    RecomputeScope scope(&*base_, inputs,
-                         [base = base_.module(), callee = &*base_, arguments,
-                          documents = CurrentDocuments()](std::vector<Tensor> again) mutable {
-                           const DocumentScope scope(documents);
-                           Again(*callee, arguments, std::move(again));
-                         });
+    RecomputeScope scope(
+        &*base_, inputs,
+        [base = base_.module(), callee = &*base_, arguments,
+         documents = CurrentDocuments()](std::vector<Tensor> again) mutable {
+          const DocumentScope scope(documents);
+          Again(*callee, arguments, std::move(again));
+        },
+        options_.stops_early);
     inputs.clear();
     Out out = base_(std::forward<In>(in)...);
     ForEachTensor(out, [&](const Tensor& t) { scope.AddOutput(t); });
@@ -63,7 +75,7 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     std::apply([&](auto&... argument) { base(std::forward<In>(argument)...); }, arguments);
   }
 
-  std::vector<std::string> ops_;
+  RecomputeOptions options_;
   Child<Base> base_;
 };
 
@@ -71,28 +83,24 @@ namespace internal {
 template <class Out, class... In>
 std::shared_ptr<ModuleOf<Out(In...)>> MakeRecomputed(std::shared_ptr<void> owner,
                                                      ModuleOf<Out(In...)>* module,
-                                                     std::vector<std::string> ops) {
+                                                     RecomputeOptions options) {
   return std::make_shared<Recomputed<Out(In...)>>(
-      std::shared_ptr<ModuleOf<Out(In...)>>(std::move(owner), module), std::move(ops));
+      std::shared_ptr<ModuleOf<Out(In...)>>(std::move(owner), module), std::move(options));
 }
 }  // namespace internal
 
 // The module, except that its forward keeps only its inputs for backward, which runs it again when
 // it first needs something else, once per backward (core/autograd/recompute.h). Gradients have the
 // same bits, and peak memory falls by what the forward saves, less its inputs: in return for the
-// time of a second forward, up to the last product. It takes the module's place:
+// time of a second forward. It takes the module's place:
 //   model.ReplaceChild("h.3", nn::Recompute(block));
 // and has no name of its own, so that all parameters keep theirs. Hooks around forward run once,
 // not where it runs again; running statistics are updated once. For weights that are gathered by
 // hooks and released: hooks of the recomputed module, or of one that contains it.
-//
-// With `ops` only the results of these operations are computed again, each from what the operation
-// keeps for its own backward: gelu (where it is no part of a product; on the CPU in f32 also
-// there), silu, swiglu, geglu_tanh, layer_norm, rms_norm.
 template <class M>
-auto Recompute(const std::shared_ptr<M>& module, std::vector<std::string> ops = {}) {
+auto Recompute(const std::shared_ptr<M>& module, RecomputeOptions options = {}) {
   LS_CHECK(module != nullptr, "Recompute needs a module, not null");
-  return internal::MakeRecomputed(module, module.get(), std::move(ops));
+  return internal::MakeRecomputed(module, module.get(), std::move(options));
 }
 
 // The first operation of a block that needs its stream for nothing else: norm() of the stream,
@@ -108,14 +116,14 @@ auto FromSum(const Block* block, const F& norm) {
 
 // Recomputes what is in a child's slot, and stays there around it.
 template <class M>
-void RecomputeChild(Child<M>& child) {
+void RecomputeChild(Child<M>& child, const RecomputeOptions& options = {}) {
   using Callee = typename Child<M>::Callee;
   if (const auto module = std::dynamic_pointer_cast<Callee>(child.module())) {
-    return child.Replace(Recompute(module));
+    return child.Replace(Recompute(module, options));
   }
   if constexpr (requires { typename SlotAdapter<M>::From; }) {
     const auto module = std::dynamic_pointer_cast<typename SlotAdapter<M>::From>(child.module());
-    child.Replace(Recompute(module));
+    child.Replace(Recompute(module, options));
   }
 }
 

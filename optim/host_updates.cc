@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "core/round_up.h"
+
 namespace lockstep::optim {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr int64_t kLeastPieces = 8;        // of an update
 constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are needed
 constexpr int64_t kLeastElements = 1024;   // pieces of a tensor are multiples, but the last
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kAlignment); }
 
 // The tensors that the call has on the host.
 std::vector<Tensor*> OnHost(const UpdateCall& call, UpdateTensors& t) {

@@ -37,17 +37,16 @@ struct Faults {
 class SquareNode : public Node {
  public:
   SquareNode(const Tensor& x, const Faults& faults)
-      : Node("square"), x_(x, "x of square"), raw_(x), faults_(faults) {}
+      : Node("square"), x_(Save(x, "x of square")), raw_(x), faults_(faults) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    if (needs[1]) sinks[1].Put(grads[0]);
-    if (!needs[0]) return;
+  void Backward(Gradients& grads) override {
+    if (grads.needs(1)) grads.Put(1, grads[0]);
+    if (!grads.needs(0)) return;
     const Tensor x = faults_.unsafe_save ? raw_ : x_.Unpack();
-    const GradSink::Target dx = sinks[0].Open(x);
+    const GradTarget dx = grads.Open(0);
     if (x.device().is_meta()) return;
     const double factor = faults_.gradient ? 1 : 2;
-    const double add = faults_.unneeded && !needs[1] ? 1e-3 : 0;
+    const double add = faults_.unneeded && !grads.needs(1) ? 1e-3 : 0;
     const bool accumulate = dx.accumulate && !faults_.forgets_to_accumulate;
     auto compute = [&]<class T>(const T* in, const T* dy, T* out) {
       for (int64_t i = 0; i < x.numel(); ++i) {
@@ -65,10 +64,9 @@ class SquareNode : public Node {
       compute(x.data<float>(), grads[0].data<float>(), dx.tensor.data<float>());
     }
   }
-  void Release() override { x_.Reset(); }
 
  private:
-  SavedTensor x_;
+  const SavedTensor& x_;
   Tensor raw_;
   Faults faults_;
 };

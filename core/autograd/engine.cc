@@ -5,10 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/autograd/backward_order.h"
-#include "core/autograd/backward_ranges.h"
+#include "core/autograd/backward_parts.h"
 #include "core/autograd/grad_hooks.h"
-#include "core/autograd/leaf_claims.h"
 #include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "core/step_state.h"
@@ -74,7 +72,7 @@ using HookedLeaves = std::unordered_map<const Leaf*, std::unique_ptr<Leaf>>;
 struct DeferredGradients::Item {
   std::shared_ptr<Node> node;
   std::vector<Tensor> grads;
-  std::vector<bool> needs;
+  std::vector<size_t> inputs;  // whose gradients were deferred
   bool retain = false;
   std::vector<BackwardObserver*> given;      // BackwardOptions::observers
   std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
@@ -114,14 +112,18 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
-    if (!plan_.nodes.empty()) {
-      // What was left out last may have no node after it.
-      bool left_out = TakeLeftOut() && NextSequence() == plan_.nodes.front()->sequence() + 1;
-      for (const auto& node : plan_.nodes) left_out |= node->follows_left_out();
-      CheckBackward({.left_out = left_out,
-                     .leaves = plan_.leaves,
-                     .evaluation = options_.evaluation || InBackward()});
+    bool evaluated = false;
+    for (const Tensor& root : roots) evaluated |= root.autograd()->evaluated;
+    const bool in_step = StepUnderWay() != nullptr;
+    for (const auto& node : plan_.nodes) {
+      for (const Edge& edge : node->inputs()) {
+        // What needs no gradient may be evaluated ahead of a step: a teacher's targets.
+        evaluated |= edge.evaluated && (edge.defined() || !in_step);
+      }
     }
+    CheckBackward({.evaluated = evaluated,
+                   .leaves = plan_.leaves,
+                   .evaluation = options_.evaluation || InBackward()});
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
     const LeafClaims claims(plan_.leaves);
@@ -160,20 +162,20 @@ class BackwardRun {
     }
   }
 
-  // Computes the gradients of `node` for which `needs` is set. `sinks` are ready except for
-  // aliasing.
-  static void Execute(Node& node, std::span<const Tensor> grads, const std::vector<bool>& needs,
-                      std::vector<GradSink>& sinks) {
-    for (size_t i = 0; i < sinks.size(); ++i) {
-      for (size_t j = 0; j < i && !sinks[i].scratch_only_; ++j) {
-        sinks[i].scratch_only_ = needs[i] && needs[j] && sinks[i].slot() == sinks[j].slot();
+  // Computes the needed gradients, whose sinks are known.
+  static void Execute(Node& node, Gradients& grads) {
+    auto& inputs = grads.inputs_;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (size_t j = 0; j < i && inputs[i].needed; ++j) {
+        if (inputs[j].needed && inputs[i].sink.SameAs(inputs[j].sink)) inputs[i].sink.ScratchOnly();
       }
     }
-    node.Backward(grads, needs, sinks);
-    for (size_t i = 0; i < sinks.size(); ++i) {
-      if (!sinks[i].needed()) continue;
-      if (needs[i] && !sinks[i].given_) ThrowNothingGiven(node, i);
-      sinks[i].Finish();
+    node.Backward(grads);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].needed) continue;
+      if (!inputs[i].given) ThrowNothingGiven(node, i);
+      inputs[i].sink.Finish();
+      inputs[i].needed = false;
     }
   }
 
@@ -192,39 +194,25 @@ class BackwardRun {
 
  private:
   [[noreturn]] static void ThrowNothingGiven(const Node& node, size_t i) {
-    const Edge& edge = node.inputs()[i];
-    const Shape& shape = edge.leaf ? edge.leaf->shape() : edge.node->outputs_[edge.output].shape;
-    throw ArgumentError(StrCat(
-        "the Backward of node '", node.name(), "' gave no gradient for its input ", i,
-        ", of shape ", shape, ", which needs one: call sinks[", i, "].Put(...), or write to sinks[",
-        i, "].Open(...); where it is zero, put Tensor::Zeros"));
-  }
-
-  // One sink per input; `sink_of(i)` makes those that are needed.
-  template <class F>
-  static std::vector<GradSink> MakeSinks(const Node& node, const F& sink_of) {
-    std::vector<GradSink> sinks(node.inputs().size());
-    for (size_t i = 0; i < sinks.size(); ++i) {
-      sinks[i] = sink_of(i);
-      sinks[i].node_ = &node;
-      sinks[i].input_ = i;
-    }
-    return sinks;
+    throw ArgumentError(
+        StrCat("the Backward of node '", node.name(), "' gave no gradient for its input ", i,
+               ", of shape ", node.InputSpec(i).shape, ", which needs one: call grads.Put(", i,
+               ", ...), or write to grads.Open(", i, "); where it is zero, put Tensor::Zeros"));
   }
 
   static void RunItem(DeferredGradients::Item& item) {
     std::vector<std::shared_ptr<Leaf>> leaves;
-    std::vector<GradSink> sinks = MakeSinks(*item.node, [&](size_t i) {
-      if (!item.needs[i]) return GradSink();
-      leaves.push_back(item.node->inputs()[i].leaf);
-      return SinkOf(*leaves.back(), *item.hooked);
-    });
+    for (const size_t i : item.inputs) leaves.push_back(item.node->inputs()[i].leaf);
     const LeafClaims claims(leaves);
     {
+      Gradients grads(*item.node, std::move(item.grads));
+      for (const size_t i : item.inputs) {
+        GradSink sink = SinkOf(*item.node->inputs()[i].leaf, *item.hooked);
+        grads.inputs_[i] = {.sink = std::move(sink), .needed = true};
+      }
       const RetainScope scope(item.retain);
-      Execute(*item.node, item.grads, item.needs, sinks);
+      Execute(*item.node, grads);
     }
-    item.grads.clear();
     if (!item.retain) Release(*item.node);
     for (const auto& leaf : item.ready) Finish(*leaf, *item.hooked, item.given);
     for (BackwardObserver* o : item.end) o->OnEnd();
@@ -241,11 +229,8 @@ class BackwardRun {
 
   void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     for (size_t i = 0; i < roots.size(); ++i) {
-      const auto& meta = roots[i].autograd();
-      const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
-      GradSink sink = meta->leaf ? SinkOf(*meta->leaf, *hooked_)
-                                 : GradSink(&Buffer(*meta->node, meta->output).grad);
-      sink.Put(grad);
+      SinkOf(*roots[i].autograd())
+          .Put(RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]));
     }
   }
 
@@ -267,70 +252,79 @@ class BackwardRun {
   }
 
   GradSink SinkOf(const Edge& edge) {
-    if (edge.leaf) return SinkOf(*edge.leaf, *hooked_);
-    OutputGrad& to = Buffer(*edge.node, edge.output);
-    // Hooks must see the gradient itself, with nothing of the receiver's fused into it.
-    const bool only = to.uses == 1 && !options_.retain_graph &&
-                      !edge.node->outputs_[static_cast<size_t>(edge.output)].has_hooks();
-    return GradSink(&to.grad, only ? edge.node.get() : nullptr);
+    return edge.leaf ? SinkOf(*edge.leaf, *hooked_)
+                     : GradSink(&Buffer(*edge.node, edge.output).grad);
+  }
+
+  // See Gradients::receiver. Hooks must see the gradient itself, with nothing of the receiver's
+  // fused into it.
+  Node* ReceiverOf(const Edge& edge) {
+    if (!edge.node || options_.retain_graph ||
+        edge.node->outputs_[static_cast<size_t>(edge.output)].has_hooks())
+      return nullptr;
+    return Buffer(*edge.node, edge.output).uses == 1 ? edge.node.get() : nullptr;
   }
 
   bool Deferred(const Edge& edge) const {
     return edge.leaf && options_.defer && options_.defer(*edge.leaf);
   }
 
-  void RunNode(size_t i) {
-    Node& node = *plan_.nodes[i];
+  // The gradients of node i's outputs; none where nothing used them.
+  std::vector<Tensor> TakeGradients(size_t i) {
+    const Node& node = *plan_.nodes[i];
     std::vector<Tensor> grads(node.outputs_.size());
     for (size_t k = 0; k < buffers_[i].size(); ++k) grads[k] = std::move(buffers_[i][k].grad);
     buffers_[i].clear();
-    const bool any = std::any_of(grads.begin(), grads.end(), [](auto& g) { return g.defined(); });
-    std::vector<bool> now(node.inputs().size()), later(node.inputs().size());
-    bool any_now = false, any_later = false;
-    std::vector<GradSink> sinks = MakeSinks(node, [&](size_t j) {
-      const Edge& edge = node.inputs()[j];
-      if (!any || !edge.defined()) return GradSink();
-      if (Deferred(edge)) {
-        later[j] = any_later = true;
-        return GradSink();
-      }
-      now[j] = any_now = true;
-      return SinkOf(edge);
-    });
-    for (size_t k = 0; any && k < grads.size(); ++k) {
-      const auto& out = node.outputs_[k];
+    if (std::ranges::none_of(grads, &Tensor::defined)) return {};
+    for (size_t k = 0; k < grads.size(); ++k) {
+      const Node::Output& output = node.outputs_[k];
+      const TensorSpec& spec = output.spec;
       if (!grads[k].defined()) {
-        grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
-      } else if (out.has_hooks()) {
-        grads[k] = RunGradHooks(*out.hooks, std::move(grads[k]),
+        grads[k] = Tensor::Zeros(spec.shape, spec.dtype, spec.device);
+      } else if (output.has_hooks()) {
+        grads[k] = RunGradHooks(*output.hooks, std::move(grads[k]),
                                 StrCat("output ", k, " of '", node.name(), "'"));
       }
-      LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
-                       grads[k].device() == out.device,
+      LS_INVARIANT(grads[k].shape() == spec.shape && grads[k].dtype() == spec.dtype &&
+                       grads[k].device() == spec.device,
                    "the gradient of '", node.name(), "' is ", grads[k].Describe(),
-                   ", but its output ", k, " is ", out.dtype, out.shape, " on ", out.device);
+                   ", but its output ", k, " is ", spec.dtype, spec.shape, " on ", spec.device);
     }
-    if (any_now && !any_later && node.SplitsByInput() && IsAwaited(i)) {
-      std::vector<bool> of_leaves = now;
-      for (size_t j = 0; j < now.size(); ++j) {
-        of_leaves[j] = now[j] && node.inputs()[j].leaf;
-        now[j] = now[j] && !of_leaves[j];
+    return grads;
+  }
+
+  void RunNode(size_t i) {
+    Node& node = *plan_.nodes[i];
+    Gradients grads(node, TakeGradients(i));
+    std::vector<size_t> now, later;
+    for (size_t j = 0; j < node.inputs().size() && !grads.of_outputs_.empty(); ++j) {
+      const Edge& edge = node.inputs()[j];
+      if (!edge.defined()) continue;
+      (Deferred(edge) ? later : now).push_back(j);
+    }
+    const auto run = [&](std::span<const size_t> inputs, bool again) {
+      if (inputs.empty()) return;
+      for (const size_t j : inputs) {
+        const Edge& edge = node.inputs()[j];
+        grads.inputs_[j] = {.sink = SinkOf(edge), .needed = true, .receiver = ReceiverOf(edge)};
       }
-      any_now = std::find(now.begin(), now.end(), true) != now.end();
-      const RetainScope scope(any_now || options_.retain_graph);
-      Execute(node, grads, of_leaves, sinks);
+      const RetainScope scope(options_.retain_graph || again);
+      Execute(node, grads);
+    };
+    if (later.empty() && node.SplitsByInput() && IsAwaited(i)) {
+      const auto others = std::ranges::stable_partition(
+          now, [&](size_t j) { return node.inputs()[j].leaf != nullptr; });
+      run({now.begin(), others.begin()}, !others.empty());
       TellReady(static_cast<int64_t>(i));
+      run(others, false);
+    } else {
+      run(now, !later.empty());
     }
-    if (any_now) {
-      // A partly deferred node will run again.
-      const RetainScope scope(options_.retain_graph || any_later);
-      Execute(node, grads, now, sinks);
-    }
-    if (any_later) {
+    if (!later.empty()) {
       deferred_any_ = true;
       options_.deferred->items_.push_back({.node = plan_.nodes[i],
-                                           .grads = std::move(grads),
-                                           .needs = std::move(later),
+                                           .grads = std::move(grads.of_outputs_),
+                                           .inputs = std::move(later),
                                            .retain = options_.retain_graph,
                                            .given = options_.observers,
                                            .hooked = hooked_});
@@ -349,6 +343,7 @@ class BackwardRun {
   }
 
   static void Release(Node& node) {
+    node.saved_.Reset();
     node.Release();
     node.released_ = true;
   }

@@ -40,22 +40,6 @@ class Unwritten {
 
 }  // namespace
 
-void Saved::Keep(const Tensor& tensor) {
-  if (what_ != nullptr) tensors_.emplace_back(tensor, what_);
-}
-
-Tensor Saved::operator[](size_t i) const {
-  LS_CHECK(i < tensors_.size(), "backward of the function '", name_, "' asks for saved tensor ", i,
-           ", but its forward kept ", tensors_.size(), ": call saved.Keep there");
-  return tensors_[i].Unpack();
-}
-
-bool Saved::Needs(size_t i) const {
-  LS_CHECK(i < needs_.size(), "saved.Needs(", i, ") in the function '", name_, "', which has ",
-           needs_.size(), " inputs to ask for: call it in backward");
-  return needs_[i];
-}
-
 internal::FunctionName::FunctionName(const std::string& text)
     : name(Permanent(text)),
       what_it_saved(Permanent(StrCat("a tensor that the function '", text, "' saved"))) {}
@@ -63,50 +47,65 @@ internal::FunctionName::FunctionName(const std::string& text)
 class FunctionNode : public Node {
  public:
   FunctionNode(const internal::FunctionName& name, internal::FunctionBackward backward)
-      : Node(name.name), backward_(std::move(backward)) {
-    saved.name_ = name.name;
-    saved.what_ = name.what_it_saved;
+      : Node(name.name), what_it_saved_(name.what_it_saved), backward_(std::move(backward)) {}
+
+  // Where nothing is recorded, `node` is null.
+  static internal::Tensors Forward(const internal::FunctionName& name, FunctionNode* node,
+                                   const internal::FunctionForward& forward,
+                                   const internal::Tensors& inputs) {
+    Saved saved(name.name, node);
+    return forward(saved, inputs);
   }
 
-  // Where nothing is recorded.
-  static Saved Nothing(const internal::FunctionName& name) {
-    Saved saved;
-    saved.name_ = name.name;
-    return saved;
-  }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    saved.needs_ = needs;
+  void Backward(Gradients& grads) override {
     internal::Tensors of_results(differentiable.size());
-    auto grad = grads.begin();
+    size_t next = 0;
     for (size_t i = 0; i < of_results.size(); ++i) {
-      if (differentiable[i]) of_results[i] = *grad++;
+      if (differentiable[i]) of_results[i] = grads[next++];
     }
     const Unwritten unwritten(of_results);
-    const internal::Tensors given = backward_(saved, of_results);
+    internal::Tensors given = backward_(Saved(name(), this, &grads), of_results);
     unwritten.Check("backward of the function '", name(), "' wrote to the gradient of result ");
-    LS_CHECK(given.size() == needs.size(), "backward of the function '", name(), "' returned ",
-             given.size(), " gradients for ", needs.size(),
+    LS_CHECK(given.size() == grads.inputs(), "backward of the function '", name(), "' returned ",
+             given.size(), " gradients for ", grads.inputs(),
              " inputs: return one for each, undefined where the input needs none");
     for (size_t i = 0; i < given.size(); ++i) {
-      LS_CHECK(!needs[i] || given[i].defined(), "backward of the function '", name(),
+      if (!grads.needs(i)) continue;
+      LS_CHECK(given[i].defined(), "backward of the function '", name(),
                "' gave no gradient for its input ", i,
                ", which needs one; where it is zero, return Tensor::Zeros");
-      if (needs[i]) sinks[i].Put(given[i]);
+      grads.Put(i, std::move(given[i]));
     }
   }
-  void Release() override {
-    saved.tensors_.clear();
-    backward_ = nullptr;  // with all that it holds
-  }
+  void Release() override { backward_ = nullptr; }  // with all that it holds
 
-  Saved saved;
+  void Keep(const Tensor& tensor) { Save(tensor, what_it_saved_); }
+  const SavedTensors& kept() { return saved(); }
+
   std::vector<bool> differentiable;  // by result
 
  private:
+  const char* const what_it_saved_;
   internal::FunctionBackward backward_;
 };
+
+void Saved::Keep(const Tensor& tensor) {
+  if (node_ != nullptr) node_->Keep(tensor);
+}
+
+Tensor Saved::operator[](size_t i) const {
+  const size_t kept = node_ != nullptr ? node_->kept().size() : 0;
+  LS_CHECK(i < kept, "backward of the function '", name_, "' asks for saved tensor ", i,
+           ", but its forward kept ", kept, ": call saved.Keep there");
+  return node_->kept()[i];
+}
+
+bool Saved::Needs(size_t i) const {
+  const size_t inputs = grads_ != nullptr ? grads_->inputs() : 0;
+  LS_CHECK(i < inputs, "saved.Needs(", i, ") in the function '", name_, "', which has ", inputs,
+           " inputs to ask for: call it in backward");
+  return grads_->needs(i);
+}
 
 internal::Tensors internal::RunFunction(const FunctionName& name, const Tensors& inputs,
                                         const FunctionForward& forward,
@@ -119,12 +118,11 @@ internal::Tensors internal::RunFunction(const FunctionName& name, const Tensors&
   }
   const bool record = NeedsGrad(from);
   const auto node = record ? std::make_shared<FunctionNode>(name, backward) : nullptr;
-  Saved none = FunctionNode::Nothing(name);
   Tensors results;
   const Unwritten unwritten(detached);
   {
     const NoGrad no_grad;
-    results = forward(node ? node->saved : none, detached);
+    results = FunctionNode::Forward(name, node.get(), forward, detached);
   }
   unwritten.Check("forward of the function '", name.name, "' wrote to its input ");
   std::vector<Tensor*> to;
@@ -135,7 +133,7 @@ internal::Tensors internal::RunFunction(const FunctionName& name, const Tensors&
     if (differentiable) to.push_back(&results[i]);
     if (node) node->differentiable.push_back(differentiable);
   }
-  if (record && !to.empty()) Record(node, from, to);
+  if (!to.empty()) Record(node, from, to);
   return results;
 }
 

@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/autograd/saved_tensor.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
+
+class FunctionNode;
 
 // What a function's forward keeps for its backward.
 class Saved {
@@ -25,10 +27,12 @@ class Saved {
 
  private:
   friend class FunctionNode;
-  const char* what_ = nullptr;  // null: keeps nothing
-  const char* name_ = "";
-  std::vector<SavedTensor> tensors_;
-  std::vector<bool> needs_;
+  Saved(const char* name, FunctionNode* node, const Gradients* grads = nullptr)
+      : name_(name), node_(node), grads_(grads) {}
+
+  const char* const name_;
+  FunctionNode* const node_;      // null: keeps nothing
+  const Gradients* const grads_;  // in backward
 };
 
 namespace internal {

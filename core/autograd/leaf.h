@@ -78,6 +78,7 @@ class Leaf {
  private:
   friend class BackwardRun;
   friend class GradSink;
+  friend class Gradients;
   friend class LeafClaims;
   // The dtype that a node must write to avoid a conversion.
   DType grad_dtype() const { return fixed_ ? grad_.dtype() : dtype_; }

@@ -6,22 +6,12 @@
 #include <utility>
 
 #include "core/autograd/engine.h"
-#include "core/autograd/keep_choice.h"
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
 
 thread_local RedoScope* redo_scope = nullptr;
-
-// The choices of this thread's forwards: those of the one that runs again, where `next` is the
-// first that it has not used yet; and the lists of the scopes that it runs in.
-struct Choices {
-  const std::vector<Tensor>* again = nullptr;
-  size_t next = 0;
-  std::vector<std::vector<Tensor>*> made;
-};
-thread_local Choices choices;
 
 std::any PackNothing(const Tensor&, const char*) { return {}; }
 // For a scope whose tensors nobody unpacks.
@@ -32,9 +22,9 @@ Tensor NeverUnpacked(const std::any&) {
 }  // namespace
 
 thread_local RecomputeScope* RecomputeScope::innermost = nullptr;
-thread_local const RecomputeScope::State* RecomputeScope::running_again = nullptr;
+thread_local RecomputeScope::Rerun* RecomputeScope::rerun = nullptr;
 
-bool Recomputing() { return RecomputeScope::running_again != nullptr; }
+bool Recomputing() { return RecomputeScope::rerun != nullptr; }
 
 // ---- Whole forwards. ----
 
@@ -56,21 +46,17 @@ struct RecomputeScope::Saved {
 // Thrown through a forward that has recomputed all that is needed.
 struct RecomputeScope::Finished {};
 
-// A forward runs again within its lifetime, and outside of the scopes of others.
-struct RecomputeScope::RunningAgain {
-  explicit RunningAgain(const State* state)
-      : previous(std::exchange(running_again, state)),
-        scope(std::exchange(innermost, nullptr)),
-        choices_before(std::exchange(choices, ChoicesOf(state))) {}
-  ~RunningAgain() {
-    running_again = previous;
-    innermost = scope;
-    choices = std::move(choices_before);
-  }
-  static Choices ChoicesOf(const State* state);
-  const State* previous;
+// A forward runs again within its lifetime, with its decisions and outside of the scopes of others.
+struct RecomputeScope::Rerun {
+  explicit Rerun(const State* of);
+  ~Rerun();
+
+  const State* of;
+  size_t next_site = 0, next_choice = 0;
+  // What this thread was in before.
+  Rerun* outer;
   RecomputeScope* scope;
-  Choices choices_before;
+  const StepState* step;
 };
 
 struct RecomputeScope::State {
@@ -80,9 +66,9 @@ struct RecomputeScope::State {
   const void* of = nullptr;
   bool has_start = false;  // a RecomputeStart
   Again again;
-  StepReplay replay;
+  bool stops_early = false;
+  Decisions decisions;
   std::vector<std::weak_ptr<Slot>> slots;  // in the order in which the forward saved them
-  std::vector<Tensor> made;                // KeepChoice, in the order in which it made them
 
   std::shared_ptr<Slot> Save(const Tensor& t, const char* what) {
     auto slot = std::make_shared<Slot>(
@@ -135,22 +121,21 @@ struct RecomputeScope::State {
   void Recompute() {
     const size_t end = Awaited();
     std::vector<Tensor> leaves = Leaves();
-    const RunningAgain running(this);
+    Rerun running(this);
     const GradMode record(true);
-    const StepReplay::Replaying step(replay);
     size_t next = 0;
     const SavedTensorHooks hooks(
         [&](const Tensor& t, const char*) {
-          Fill(next++, t);
-          if (next == end) throw Finished();
+          if (next < end) Fill(next, t);
+          if (++next == end && stops_early) throw Finished();
           return std::any();
         },
         NeverUnpacked);
     try {
       again(std::move(leaves));
     } catch (const Finished&) {
-      return;
     }
+    if (next >= end) return;
     throw Error(StrCat("a module that is recomputed saved ", slots.size(),
                        " tensors for backward, and ", next,
                        " the second time: it must compute the same each time it runs"));
@@ -164,20 +149,32 @@ struct RecomputeScope::State {
   }
 };
 
-Choices RecomputeScope::RunningAgain::ChoicesOf(const State* state) { return {&state->made}; }
+RecomputeScope::Rerun::Rerun(const State* state)
+    : of(state),
+      outer(std::exchange(rerun, this)),
+      scope(std::exchange(innermost, nullptr)),
+      step(std::exchange(StepState::OfThread(),
+                         state->decisions.step_ ? &*state->decisions.step_ : nullptr)) {}
+RecomputeScope::Rerun::~Rerun() {
+  rerun = outer;
+  innermost = scope;
+  StepState::OfThread() = step;
+}
 
 std::shared_ptr<RecomputeScope::State> RecomputeScope::Begin(const void* of,
                                                              std::span<const Tensor> inputs,
-                                                             Again again) {
+                                                             Again again, bool stops_early) {
   auto state = std::make_shared<State>();
   state->of = of;
   state->SetInputs(inputs);
   state->again = std::move(again);
+  state->stops_early = stops_early;
   return state;
 }
 
-RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again)
-    : state_(Begin(of, inputs, std::move(again))),
+RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
+                               bool stops_early)
+    : state_(Begin(of, inputs, std::move(again), stops_early)),
       hooks_(
           [state = state_](const Tensor& t, const char* what) {
             return std::any(Saved{state, state->Save(t, what)});
@@ -187,33 +184,57 @@ RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, A
             if (!slot->value.defined()) state->Recompute();
             return slot->value.Unpack();
           }),
-      recording_(state_->replay),
       range_(std::make_shared<const BackwardRange>(BackwardRange{NextSequence(), nullptr,
                                                                  [weak = std::weak_ptr(state_)] {
                                                                    const auto state = weak.lock();
                                                                    if (state && GraphIsRetained())
                                                                      state->Forget();
                                                                  }})),
-      previous_(std::exchange(innermost, this)) {
-  choices.made.push_back(&state_->made);
+      previous_(std::exchange(innermost, this)) {}
+
+RecomputeScope::~RecomputeScope() { innermost = previous_; }
+
+Decisions::Decisions() {
+  if (const StepState* state = CurrentStepState()) step_ = *state;
 }
 
-RecomputeScope::~RecomputeScope() {
-  innermost = previous_;
-  choices.made.pop_back();
+void Decisions::NoteDraw() {
+  for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
+    Decisions& d = scope->state_->decisions;
+    if (!std::exchange(d.copied_, true)) d.step_ = StepState::OfThread()->Copy();
+  }
+}
+
+void Decisions::NoteSite(uint64_t site) {
+  for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
+    scope->state_->decisions.sites_.push_back(site);
+  }
+}
+
+std::optional<uint64_t> Decisions::NextSite() {
+  RecomputeScope::Rerun* const rerun = RecomputeScope::rerun;
+  if (rerun == nullptr) return std::nullopt;
+  const auto& sites = rerun->of->decisions.sites_;
+  LS_CHECK(rerun->next_site < sites.size(), "a module that is recomputed draws random numbers ",
+           sites.size() + 1, " times, but in forward it did so ", sites.size(),
+           " times: it must do the same each time");
+  return sites[rerun->next_site++];
 }
 
 Tensor KeepChoice(const std::function<Tensor()>& make) {
   Tensor choice;
-  if (choices.again != nullptr) {
-    LS_CHECK(choices.next < choices.again->size(), "a module that is recomputed chooses ",
-             choices.next + 1, " times, but in forward it did so ", choices.again->size(),
+  if (RecomputeScope::Rerun* const rerun = RecomputeScope::rerun) {
+    const auto& choices = rerun->of->decisions.choices_;
+    LS_CHECK(rerun->next_choice < choices.size(), "a module that is recomputed chooses ",
+             choices.size() + 1, " times, but in forward it did so ", choices.size(),
              " times: it must do the same each time");
-    choice = (*choices.again)[choices.next++];
+    choice = choices[rerun->next_choice++];
   } else {
     choice = make();
   }
-  for (std::vector<Tensor>* made : choices.made) made->push_back(choice);
+  for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
+    scope->state_->decisions.choices_.push_back(choice);
+  }
   return choice;
 }
 
@@ -228,8 +249,8 @@ RecomputeStart::RecomputeStart(const void* of) {
     state_ = scope->state_;
     state_->has_start = true;
     pause_.emplace(scope->hooks_);
-  } else if (const auto* again = RecomputeScope::running_again) {
-    if (again->of == of && again->has_start) ignore_.emplace(PackNothing, NeverUnpacked);
+  } else if (const auto* rerun = RecomputeScope::rerun) {
+    if (rerun->of->of == of && rerun->of->has_start) ignore_.emplace(PackNothing, NeverUnpacked);
   }
 }
 RecomputeStart::~RecomputeStart() = default;

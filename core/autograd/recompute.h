@@ -11,7 +11,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
-#include "core/autograd/step_replay.h"
+#include "core/step_state.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -24,10 +24,10 @@ bool Recomputing();
 // nn::Recompute does it for a module.
 //
 // A forward that runs within its lifetime keeps nothing for backward that it makes itself. The
-// first node in need of it has the forward run again, on the same inputs, weights, step and random
-// numbers, until all that nodes still await is there; each node then drops its own. So gradients
-// have the same bits, if the forward's result depends on nothing else. Backwards that retain the
-// graph recompute once each.
+// first node in need of it has the forward run again, on the same inputs, weights, step, random
+// numbers and choices (KeepChoice); each node then drops its own. So gradients have the same bits,
+// if the forward's result depends on nothing else. Backwards that retain the graph recompute once
+// each.
 //
 // Throws Error in backward if an input or anything else that was saved has been overwritten since,
 // or if the forward saves other tensors the second time.
@@ -36,8 +36,11 @@ class RecomputeScope {
   // Runs the forward on tensors equal to `inputs`, some of which may be undefined, as leaves. Its
   // result is not used.
   using Again = std::function<void(std::vector<Tensor> inputs)>;
-  // `of`: whose forward it is, for RecomputeStart.
-  RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again);
+  // `of`: whose forward it is, for RecomputeStart. `stops_early`: `again` is left by an exception
+  // once all that nodes still await is there, which spares the last operations. Nothing between may
+  // catch what it does not know.
+  RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
+                 bool stops_early = false);
   ~RecomputeScope();
   RecomputeScope(const RecomputeScope&) = delete;
   RecomputeScope& operator=(const RecomputeScope&) = delete;
@@ -47,22 +50,49 @@ class RecomputeScope {
 
  private:
   friend class RecomputeStart;
+  friend class Decisions;
   friend bool Recomputing();
+  friend Tensor KeepChoice(const std::function<Tensor()>&);
   struct State;
   struct Slot;
   struct Saved;
   struct Finished;
-  struct RunningAgain;
-  static std::shared_ptr<State> Begin(const void* of, std::span<const Tensor> inputs, Again again);
-  // The innermost scope of this thread.
-  static thread_local RecomputeScope* innermost;
-  static thread_local const State* running_again;
+  struct Rerun;
+  static std::shared_ptr<State> Begin(const void* of, std::span<const Tensor> inputs, Again again,
+                                      bool stops_early);
+  static thread_local RecomputeScope* innermost;  // of this thread
+  static thread_local Rerun* rerun;               // the innermost of this thread
 
   std::shared_ptr<State> state_;
   SavedTensorHooks hooks_;
-  StepReplay::Recording recording_;
   std::shared_ptr<const BackwardRange> range_;
   RecomputeScope* previous_;
+};
+
+// Returns make(), a tensor that is not written to afterwards. Where this thread runs a forward
+// again to recompute what it saved, returns what the first run made instead: the experts of a
+// token, for one, are kept, so that gradients belong to the experts that ran. The forward calls it
+// the same number of times each time it runs; throws Error if not.
+Tensor KeepChoice(const std::function<Tensor()>& make);
+
+// What a forward decided and must not decide again: beside its choices, its step and its random
+// numbers, for which core/step_state.cc calls these.
+class Decisions {
+ public:
+  static void NoteDraw();  // random numbers are drawn from the current state
+  static void NoteSite(uint64_t site);
+  // The next site that was noted in the first run, where this thread runs a forward again.
+  static std::optional<uint64_t> NextSite();
+
+ private:
+  friend class RecomputeScope;
+  friend Tensor KeepChoice(const std::function<Tensor()>&);
+  Decisions();
+
+  std::optional<StepState> step_;  // as it was when random numbers were drawn first
+  bool copied_ = false;
+  std::vector<uint64_t> sites_;  // these two in the order in which they were handed out
+  std::vector<Tensor> choices_;
 };
 
 // The first operation of a forward that needs its inputs for nothing else, where one of its results

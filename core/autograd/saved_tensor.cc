@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/autograd/engine.h"
 #include "core/error.h"
 
 namespace lockstep {
@@ -33,6 +34,12 @@ Tensor SavedTensor::Unpack() const {
                        "): run backward before writing to it, or write to a Clone()"));
   }
   return tensor_;
+}
+
+Tensor SavedTensors::Take(size_t i) {
+  Tensor tensor = (*this)[i];
+  if (!GraphIsRetained()) tensors_[i]->Reset();
+  return tensor;
 }
 
 SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)

@@ -4,6 +4,7 @@
 #include <any>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -27,6 +28,26 @@ class SavedTensor {
   const char* what_ = "";
   std::any packed_;
   std::shared_ptr<const std::function<Tensor(const std::any&)>> unpack_;
+};
+
+// What a node keeps.
+class SavedTensors {
+ public:
+  // The reference stays valid.
+  SavedTensor& Add(const Tensor& tensor, const char* what) {
+    return *tensors_.emplace_back(std::make_unique<SavedTensor>(tensor, what));
+  }
+  size_t size() const { return tensors_.size(); }
+  // Unpacked; undefined if it was.
+  Tensor operator[](size_t i) const { return tensors_[i]->Unpack(); }
+  // The same, and drops it unless the graph is retained: the last to hold it may overwrite it.
+  Tensor Take(size_t i);
+  void Reset() {
+    for (const auto& tensor : tensors_) tensor->Reset();
+  }
+
+ private:
+  std::vector<std::unique_ptr<SavedTensor>> tensors_;
 };
 
 // Within its scope, tensors that this thread saves go through `pack`, and `unpack` restores them.

@@ -10,74 +10,38 @@
 namespace lockstep {
 namespace {
 
-// The node of a view that shows each element once: applies the inverse view to dy.
-class RearrangementNode : public Node {
- public:
-  using Inverse = std::function<Tensor(const Tensor& dy)>;
-  RearrangementNode(const char* name, Inverse inverse) : Node(name), inverse_(std::move(inverse)) {}
+// `y` shows each element of x once: the gradient is dy, rearranged back.
+template <class F>
+Tensor Rearranged(const char* name, const Tensor& x, Tensor y, F back) {
+  RecordOp(name, {&x}, {&y}, {}, [back = std::move(back)](const SavedTensors&, Gradients& grads) {
+    grads.Put(0, back(grads[0]));
+  });
+  return y;
+}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(inverse_(grads[0]));
-  }
-  void Release() override {}
-
- private:
-  Inverse inverse_;
-};
-
-// The node of consecutive parts of a dimension; the first of them starts at `begin`. Zeroes what no
-// part covers, unless another gradient is there already.
-class PartsNode : public Node {
- public:
-  PartsNode(const char* name, const Shape& shape, int dim, int64_t begin)
-      : Node(name), shape_(shape), dim_(dim), begin_(begin) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const auto [dx, accumulate] = sinks[0].Open(shape_, grads[0].dtype(), grads[0].device());
-    int64_t at = begin_;
-    for (const Tensor& dy : grads) {
-      const int64_t end = at + dy.dim(dim_);
-      GradSink::Target{dx.Slice(dim_, at, end), accumulate}.Write(dy);
+// Backward of consecutive parts of a dimension, the first of which starts at `begin`. Zeroes what
+// no part covers, unless another gradient is there already.
+OpBackward JoinParts(int dim, int64_t begin) {
+  return [dim, begin](const SavedTensors&, Gradients& grads) {
+    const auto [dx, accumulate] = grads.Open(0);
+    int64_t at = begin;
+    for (const Tensor& dy : grads.of_outputs()) {
+      const int64_t end = at + dy.dim(dim);
+      GradTarget{dx.Slice(dim, at, end), accumulate}.Write(dy);
       at = end;
     }
     if (accumulate) return;
-    dx.Slice(dim_, 0, begin_).Fill(0);
-    dx.Slice(dim_, at, shape_[dim_]).Fill(0);
-  }
-  void Release() override {}
+    dx.Slice(dim, 0, begin).Fill(0);
+    dx.Slice(dim, at, dx.dim(dim)).Fill(0);
+  };
+}
 
- private:
-  Shape shape_;
-  int dim_;
-  int64_t begin_;
-};
-
-class ExpandNode : public Node {
- public:
-  explicit ExpandNode(const Shape& shape) : Node("expand"), shape_(shape) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    if (dy.numel() == shape_.numel()) {
-      sinks[0].Put(dy.View(shape_));
-      return;
-    }
-    const GradSink::Target dx = sinks[0].Open(shape_, dy.dtype(), dy.device());
-    SumExpanded(dy, 1, dx.tensor, dx.accumulate);
-  }
-  void Release() override {}
-
- private:
-  Shape shape_;
-};
-
-template <class NodeType, class... Args>
-Tensor Recorded(const Tensor& x, Tensor y, Args&&... args) {
-  if (NeedsGrad({&x})) Record(std::make_shared<NodeType>(std::forward<Args>(args)...), {&x}, {&y});
-  return y;
+void ExpandBackward(const SavedTensors&, Gradients& grads) {
+  const Tensor& dy = grads[0];
+  const Shape& shape = grads.spec(0).shape;
+  if (dy.numel() == shape.numel()) return grads.Put(0, dy.View(shape));
+  const auto [dx, accumulate] = grads.Open(0);
+  SumExpanded(dy, 1, dx, accumulate);
 }
 
 int DimOf(const char* op, const Tensor& x, int dim) {
@@ -144,8 +108,8 @@ Tensor Tensor::View(const Shape& shape) const {
   const Shape to = Resolved("View", shape, *this);
   LS_CHECK(is_contiguous(), "View(", shape,
            ") needs a contiguous tensor: use Reshape, which copies");
-  return Recorded<RearrangementNode>(*this, WithLayout(to, to.ContiguousStrides(), offset_), "view",
-                                     [from = shape_](const Tensor& dy) { return dy.View(from); });
+  return Rearranged("view", *this, WithLayout(to, to.ContiguousStrides(), offset_),
+                    [from = shape_](const Tensor& dy) { return dy.View(from); });
 }
 
 Tensor Tensor::Reshape(const Shape& shape) const {
@@ -158,8 +122,8 @@ Tensor Tensor::Transpose(int a, int b) const {
   Shape shape = shape_, strides = strides_;
   std::swap(shape[i], shape[j]);
   std::swap(strides[i], strides[j]);
-  return Recorded<RearrangementNode>(*this, WithLayout(shape, strides, offset_), "transpose",
-                                     [i, j](const Tensor& dy) { return dy.Transpose(i, j); });
+  return Rearranged("transpose", *this, WithLayout(shape, strides, offset_),
+                    [i, j](const Tensor& dy) { return dy.Transpose(i, j); });
 }
 
 Tensor Tensor::Permute(const std::vector<int>& order) const {
@@ -175,9 +139,8 @@ Tensor Tensor::Permute(const std::vector<int>& order) const {
   }
   LS_CHECK(shape.ndim() == ndim(), "Permute: ", order.size(), " dimensions of a tensor of shape ",
            shape_);
-  return Recorded<RearrangementNode>(
-      *this, WithLayout(shape, strides, offset_), "permute",
-      [back = InverseOrder(from)](const Tensor& dy) { return dy.Permute(back); });
+  return Rearranged("permute", *this, WithLayout(shape, strides, offset_),
+                    [back = InverseOrder(from)](const Tensor& dy) { return dy.Permute(back); });
 }
 
 Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
@@ -189,7 +152,9 @@ Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
   Shape shape = shape_;
   shape[at] = to - from;
   const int64_t offset = offset_ + (to > from ? from * strides_[at] : 0);
-  return Recorded<PartsNode>(*this, WithLayout(shape, strides_, offset), "slice", shape_, at, from);
+  Tensor y = WithLayout(shape, strides_, offset);
+  RecordOp("slice", {this}, {&y}, {}, JoinParts(at, from));
+  return y;
 }
 
 std::vector<Tensor> Tensor::Split(const std::vector<int64_t>& sizes, int dim) const {
@@ -205,12 +170,10 @@ std::vector<Tensor> Tensor::Split(const std::vector<int64_t>& sizes, int dim) co
   }
   LS_CHECK(total == shape_[at], "Split: the sizes add up to ", total, ", but dimension ", dim,
            " of a tensor of shape ", shape_, " has ", shape_[at]);
-  if (NeedsGrad({this})) {
-    std::vector<Tensor*> outputs;
-    for (Tensor& part : parts) outputs.push_back(&part);
-    const Tensor* input = this;
-    Record(std::make_shared<PartsNode>("split", shape_, at, 0), std::span(&input, 1), outputs);
-  }
+  std::vector<Tensor*> outputs;
+  for (Tensor& part : parts) outputs.push_back(&part);
+  const Tensor* const input = this;
+  RecordOp("split", std::span(&input, 1), outputs, {}, JoinParts(at, 0));
   return parts;
 }
 
@@ -233,7 +196,9 @@ Tensor Tensor::Expand(const Shape& shape) const {
              advice);
     strides[i] = i < lead || size != shape[i] ? 0 : strides_[i - lead];
   }
-  return Recorded<ExpandNode>(*this, WithLayout(shape, strides, offset_), shape_);
+  Tensor y = WithLayout(shape, strides, offset_);
+  RecordOp("expand", {this}, {&y}, {}, ExpandBackward);
+  return y;
 }
 
 Tensor Tensor::Squeeze(int dim) const {
@@ -246,8 +211,8 @@ Tensor Tensor::Squeeze(int dim) const {
     shape.push_back(shape_[i]);
     strides.push_back(strides_[i]);
   }
-  return Recorded<RearrangementNode>(*this, WithLayout(shape, strides, offset_), "squeeze",
-                                     [at](const Tensor& dy) { return dy.Unsqueeze(at); });
+  return Rearranged("squeeze", *this, WithLayout(shape, strides, offset_),
+                    [at](const Tensor& dy) { return dy.Unsqueeze(at); });
 }
 
 Tensor Tensor::Unsqueeze(int dim) const {
@@ -266,8 +231,8 @@ Tensor Tensor::Unsqueeze(int dim) const {
       strides.push_back(strides_[i]);
     }
   }
-  return Recorded<RearrangementNode>(*this, WithLayout(shape, strides, offset_), "unsqueeze",
-                                     [at](const Tensor& dy) { return dy.Squeeze(at); });
+  return Rearranged("unsqueeze", *this, WithLayout(shape, strides, offset_),
+                    [at](const Tensor& dy) { return dy.Squeeze(at); });
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/round_up.h"
+
 namespace lockstep::cuda {
 namespace {
 
@@ -11,8 +13,6 @@ constexpr int64_t kSmall = 1 << 20;  // blocks up to this size come from small s
 constexpr int64_t kSmallSegment = 2 << 20;
 constexpr int64_t kLargeSegment = 20 << 20;     // for blocks up to half its size
 constexpr int64_t kSegmentAlignment = 2 << 20;  // the driver's page
-
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 

@@ -60,73 +60,43 @@ Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
   return below.Slice(0, j * batch, (j + 1) * batch);
 }
 
-class ContextAttentionNode : public Node {
- public:
-  ContextAttentionNode(ContextRanksPtr ranks, const Heads& heads, const std::vector<Tensor>& qkv,
-                       const std::vector<AttentionScores>& scores, const AttentionDropout& dropout,
-                       const Tensor& y, const Tensor& log_sum_exp)
-      : Node("context_attention"),
-        ranks_(std::move(ranks)),
-        heads_(heads),
-        scores_(scores),
-        dropout_(dropout),
-        y_(y, "the output of context_attention"),
-        log_sum_exp_(log_sum_exp, "the log-sum-exp of context_attention") {
-    for (const Tensor& x : qkv) qkv_.emplace_back(x, "an input of context_attention");
+// `scores` of each chunk. Saved are y, the log-sum-exp, and the chunks of qkv.
+void Backward(const ContextRanks& ranks, const Heads& heads,
+              const std::vector<AttentionScores>& scores, const AttentionDropout& dropout,
+              const SavedTensors& saved, Gradients& grads) {
+  std::vector<Tensor> qkv, of_keys;
+  for (size_t j = 0; j < grads.inputs(); ++j) qkv.push_back(saved[2 + j]);
+  const Tensor whole = GatherKeys(ranks, heads, qkv);
+  const Tensor y = saved[0], lse = saved[1], dy = grads[0].Contiguous();
+  std::vector<GradTarget> targets;
+  for (int64_t j = 0; j < ranks.own(); ++j) {
+    const auto at = static_cast<size_t>(j);
+    // Ranks must make the same calls: all chunks come from one tensor.
+    LS_INVARIANT(grads.needs(at), "a chunk without a gradient");
+    targets.push_back(grads.Open(at));
+    const Tensor seen = Seen(ranks, whole, j);
+    of_keys.push_back(Tensor::Empty(seen.shape(), seen.dtype(), seen.device()));
+    AttentionBackwardArgs args;
+    args.q = heads.Queries(heads.Apart(qkv[at]));
+    args.k = heads.Keys(seen);
+    args.v = heads.Values(seen);
+    args.scores = scores[at];
+    args.dropout = dropout;
+    args.y = ChunkOf(ranks, y, j).View(args.q.shape());
+    args.log_sum_exp = ChunkOf(ranks, lse, j);
+    args.dy = ChunkOf(ranks, dy, j).View(args.q.shape());
+    args.dq = heads.Queries(heads.Apart(targets[at].tensor));
+    args.dk = heads.Keys(of_keys[at]);
+    args.dv = heads.Values(of_keys[at]);
+    args.accumulate_q = targets[at].accumulate;
+    attention_backward(CurrentStream(args.q.device()), args);
   }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    std::vector<Tensor> qkv, of_keys;
-    for (SavedTensor& saved : qkv_) qkv.push_back(saved.Unpack());
-    const Tensor whole = GatherKeys(*ranks_, heads_, qkv);
-    const Tensor y = y_.Unpack(), lse = log_sum_exp_.Unpack(), dy = grads[0].Contiguous();
-    std::vector<GradSink::Target> targets;
-    for (int64_t j = 0; j < ranks_->own(); ++j) {
-      const auto at = static_cast<size_t>(j);
-      // Ranks must make the same calls: all chunks come from one tensor.
-      LS_INVARIANT(needs[at], "a chunk without a gradient");
-      targets.push_back(sinks[at].Open(qkv[at]));
-      const Tensor seen = Seen(*ranks_, whole, j);
-      of_keys.push_back(Tensor::Empty(seen.shape(), seen.dtype(), seen.device()));
-      AttentionBackwardArgs args;
-      args.q = heads_.Queries(heads_.Apart(qkv[at]));
-      args.k = heads_.Keys(seen);
-      args.v = heads_.Values(seen);
-      args.scores = scores_[at];
-      args.dropout = dropout_;
-      args.y = ChunkOf(*ranks_, y, j).View(args.q.shape());
-      args.log_sum_exp = ChunkOf(*ranks_, lse, j);
-      args.dy = ChunkOf(*ranks_, dy, j).View(args.q.shape());
-      args.dq = heads_.Queries(heads_.Apart(targets[at].tensor));
-      args.dk = heads_.Keys(of_keys[at]);
-      args.dv = heads_.Values(of_keys[at]);
-      args.accumulate_q = targets[at].accumulate;
-      attention_backward(CurrentStream(args.q.device()), args);
-    }
-    const std::vector<Tensor> sums = ranks_->SumForChunks(of_keys);
-    for (size_t j = 0; j < sums.size(); ++j) {
-      const Tensor place = heads_.KeysAndValues(heads_.Apart(targets[j].tensor));
-      GradSink::Target{place, targets[j].accumulate}.Write(sums[j]);
-    }
+  const std::vector<Tensor> sums = ranks.SumForChunks(of_keys);
+  for (size_t j = 0; j < sums.size(); ++j) {
+    const Tensor place = heads.KeysAndValues(heads.Apart(targets[j].tensor));
+    GradTarget{place, targets[j].accumulate}.Write(sums[j]);
   }
-
-  void Release() override {
-    qkv_.clear();
-    scores_.clear();
-    y_.Reset();
-    log_sum_exp_.Reset();
-    dropout_.step_values = Tensor();
-  }
-
- private:
-  const ContextRanksPtr ranks_;
-  const Heads heads_;
-  std::vector<AttentionScores> scores_;  // of each chunk
-  AttentionDropout dropout_;
-  std::vector<SavedTensor> qkv_;
-  SavedTensor y_, log_sum_exp_;
-};
+}
 
 }  // namespace
 
@@ -164,13 +134,15 @@ Tensor ContextAttention(const ContextRanksPtr& ranks, const std::vector<Tensor>&
         {q, heads.Keys(seen), heads.Values(seen), scores[static_cast<size_t>(j)], dropout,
          ChunkOf(*ranks, y, j).View(q.shape()), ChunkOf(*ranks, log_sum_exp, j)});
   }
-  if (NeedsGrad(edges)) {
-    const std::array<Tensor*, 1> outputs = {&y};
-    Record(std::make_shared<ContextAttentionNode>(ranks, heads, inputs, scores, dropout, y,
-                                                  log_sum_exp),
-           edges, outputs);
-  }
-  return y;
+  std::vector<Kept> keep = {{y, "the output of context_attention"},
+                            {log_sum_exp, "the log-sum-exp of context_attention"}};
+  for (const Tensor& x : inputs) keep.push_back({x, "an input of context_attention"});
+  const std::array<Tensor*, 1> outputs = {&y};
+  RecordOp("context_attention", edges, outputs, keep,
+           [=](const SavedTensors& saved, Gradients& grads) {
+             Backward(*ranks, heads, scores, dropout, saved, grads);
+           });
+  return dropout.evaluated() ? Evaluated(y) : y;
 }
 
 }  // namespace lockstep::dist

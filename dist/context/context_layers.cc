@@ -27,21 +27,6 @@ Tensor ValueOf(const std::shared_ptr<Parameter>& parameter) {
 }
 
 // The sum of the losses of all chunks, in the order of every sum over them.
-class LossSumNode : public Node {
- public:
-  explicit LossSumNode(size_t chunks) : Node("context_loss"), chunks_(chunks) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    for (size_t j = 0; j < chunks_; ++j) {
-      if (needs[j]) sinks[j].Put(grads[0]);
-    }
-  }
-  void Release() override {}
-
- private:
-  const size_t chunks_;
-};
-
 Tensor SumLosses(const ContextRanks& ranks, const std::vector<Tensor>& losses) {
   const Tensor own =
       ranks.SumOwn([&](int64_t j) { return losses[static_cast<size_t>(j)].Detach().Clone(); });
@@ -49,7 +34,8 @@ Tensor SumLosses(const ContextRanks& ranks, const std::vector<Tensor>& losses) {
   std::vector<const Tensor*> edges;
   for (const Tensor& loss : losses) edges.push_back(&loss);
   const std::array<Tensor*, 1> outputs = {&total};
-  if (NeedsGrad(edges)) Record(std::make_shared<LossSumNode>(losses.size()), edges, outputs);
+  RecordOp("context_loss", edges, outputs, {},
+           [](const SavedTensors&, Gradients& grads) { grads.PutAll(grads[0]); });
   return total;
 }
 

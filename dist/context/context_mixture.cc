@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_experts.h"
 #include "kernels/binary/binary.h"
@@ -75,31 +74,6 @@ class Reading {
 int64_t InFixedOrder(int64_t i, int64_t n) {
   return n == 1 ? 0 : i % 2 * (n / 2) + InFixedOrder(i / 2, n / 2);
 }
-
-// ops::RouterLoss of a chunk, whose `weights` become those of the whole sequence before backward.
-class ChunkLossNode : public Node {
- public:
-  ChunkLossNode(const RouterLossOptions& options, const Tensor& logits, const Tensor& weights)
-      : Node("chunk_router_loss"),
-        options_(options),
-        logits_(logits, "the logits of a router's loss"),
-        weights_(weights) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor logits = logits_.Unpack();
-    const GradSink::Target dlogits = sinks[0].Open(logits);
-    router_loss_backward(
-        CurrentStream(logits.device()),
-        {options_, logits, weights_, grads[0].Contiguous(), dlogits.tensor, dlogits.accumulate});
-  }
-  void Release() override { logits_.Reset(); }
-
- private:
-  const RouterLossOptions options_;
-  SavedTensor logits_;
-  const Tensor weights_;
-};
 
 class ContextMixture {
  public:
@@ -174,7 +148,15 @@ class ContextMixture {
         CurrentStream(input.device()),
         {options, input, experts.Contiguous().View({b, t, experts.dim(1)}), weights, loss});
     if (options.balance > 0) weights_.push_back(weights.View({b, 1, e}));
-    Record(std::make_shared<ChunkLossNode>(options, input, weights), {&logits}, {&loss});
+    // The weights are not saved: JoinLoads writes to them.
+    RecordOp("chunk_router_loss", {&logits}, {&loss}, {{input, "the logits of a router's loss"}},
+             [options, weights](const SavedTensors& saved, Gradients& grads) {
+               const Tensor logits = saved[0];
+               const auto [dlogits, accumulate] = grads.Open(0);
+               router_loss_backward(
+                   CurrentStream(dlogits.device()),
+                   {options, logits, weights, grads[0].Contiguous(), dlogits, accumulate});
+             });
     return loss;
   }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/autograd/grad_sink.h"
+#include "core/autograd/gradients.h"
 
 namespace lockstep::dist {
 namespace {
@@ -161,7 +161,7 @@ std::vector<Tensor> ContextRanks::SumForChunks(const std::vector<Tensor>& own_pa
     const Tensor sum = Tensor::Empty(chunk, AccumulationDType(like.dtype()), like.device());
     bool first = true;
     for (const Tensor& part : of_chunk) {
-      if (part.defined()) GradSink::Target{sum, !std::exchange(first, false)}.Write(part);
+      if (part.defined()) GradTarget{sum, !std::exchange(first, false)}.Write(part);
     }
     sums.push_back(sum);
   }

@@ -4,11 +4,10 @@
 
 #include "core/error.h"
 #include "core/meta_memory.h"
+#include "core/round_up.h"
 
 namespace lockstep::dist {
 namespace {
-
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 int64_t PaddedNumel(const BucketItem& item) {
   return RoundUp(item.numel, kBucketAlignment / SizeOf(item.dtype));

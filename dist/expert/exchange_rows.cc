@@ -34,38 +34,6 @@ struct RowExchange::Messages {
   }
 };
 
-class RowExchange::BeginNode : public Node {
- public:
-  explicit BeginNode(std::shared_ptr<Messages> messages)
-      : Node("begin_exchange_rows"), messages_(std::move(messages)) {}
-  void Backward(std::span<const Tensor>, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(messages_->Wait());
-  }
-  void Release() override {}
-
- private:
-  const std::shared_ptr<Messages> messages_;
-};
-
-// Its input gradient, which only a BeginNode gets, is of the rows that came.
-class RowExchange::WaitNode : public Node {
- public:
-  explicit WaitNode(std::shared_ptr<Messages> messages)
-      : Node("exchange_rows"), messages_(std::move(messages)) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const RowCounts& counts = messages_->counts;
-    messages_->Begin(grads[0], counts.receive, counts.send,
-                     StrCat("the gradients of ", messages_->what));
-    sinks[0].Put(grads[0]);
-  }
-  void Release() override {}
-
- private:
-  const std::shared_ptr<Messages> messages_;
-};
-
 RowExchange::RowExchange(std::shared_ptr<ProcessGroup> group, const Tensor& rows, RowCounts counts,
                          const char* what)
     : messages_(std::make_shared<Messages>(Messages{.group = std::move(group),
@@ -79,12 +47,22 @@ RowExchange::RowExchange(std::shared_ptr<ProcessGroup> group, const Tensor& rows
            "ExchangeRows needs as many rows as its counts have together, got ", rows.Describe());
   messages_->Begin(rows, of.send, of.receive, what);
   coming_ = messages_->to;
-  if (NeedsGrad({&rows})) Record(std::make_shared<BeginNode>(messages_), {&rows}, {&coming_});
+  RecordOp("begin_exchange_rows", {&rows}, {&coming_}, {},
+           [messages = messages_](const SavedTensors&, Gradients& grads) {
+             grads.Put(0, messages->Wait());
+           });
 }
 
 Tensor RowExchange::Wait() {
   Tensor out = messages_->Wait();
-  if (NeedsGrad({&coming_})) Record(std::make_shared<WaitNode>(messages_), {&coming_}, {&out});
+  // Only the backward of begin_exchange_rows gets the gradient, which is of the rows that came.
+  RecordOp("exchange_rows", {&coming_}, {&out}, {},
+           [messages = messages_](const SavedTensors&, Gradients& grads) {
+             const RowCounts& counts = messages->counts;
+             messages->Begin(grads[0], counts.receive, counts.send,
+                             StrCat("the gradients of ", messages->what));
+             grads.Put(0, grads[0]);
+           });
   coming_ = {};
   return out;
 }

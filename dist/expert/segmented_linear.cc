@@ -21,36 +21,32 @@ Tensor RowsOf(const ExpertSegments& segments, const Tensor& x, int64_t s) {
 class SegmentedLinearNode : public Node {
  public:
   // x and weight are undefined where no gradient needs them. Its inputs are x and the weights.
-  SegmentedLinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
-                      int64_t weights, const ExpertSegments& segments)
+  SegmentedLinearNode(const Tensor& x, const Tensor& weight, int64_t weights,
+                      const ExpertSegments& segments)
       : Node("segmented_linear"),
-        x_(x, "the input of segmented_linear"),
-        weight_(weight, "the weight of segmented_linear"),
-        weight_shape_(weight_shape),
+        x_(Save(x, "the input of segmented_linear")),
+        weight_(Save(weight, "the weight of segmented_linear")),
         weights_(weights),
         segments_(segments) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Tensor dy = grads[0].Contiguous();
-    if (needs[0]) {
-      const GradSink::Target dx =
-          sinks[0].Open({dy.dim(0), weight_shape_[2]}, dy.dtype(), dy.device());
+    if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
       const Tensor weight = weight_.Unpack();
       for (int64_t s = 0; s < CountOf(segments_); ++s) {
         GroupedLinearBackwardArgs args = ArgsOf(dy, s);
         args.weight = weight;
-        args.dx = RowsOf(segments_, dx.tensor, s);
-        args.accumulate_x = dx.accumulate;
+        args.dx = RowsOf(segments_, dx, s);
+        args.accumulate_x = accumulate;
         grouped_linear_backward(CurrentStream(dy.device()), args);
       }
     }
     Tensor x;
     for (int64_t i = 0; i < weights_; ++i) {
       const auto input = static_cast<size_t>(1 + i);
-      if (!needs[input]) continue;
+      if (!grads.needs(input)) continue;
       if (!x.defined()) x = x_.Unpack();
-      const GradSink::Target dw = sinks[input].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
+      const GradTarget dw = grads.OpenAnyDType(input);
       if (!dw.accumulate) {
         AddInto(dw.tensor, dy, x, i, weights_);
       } else {
@@ -61,10 +57,6 @@ class SegmentedLinearNode : public Node {
     }
   }
   bool SplitsByInput() const override { return true; }
-  void Release() override {
-    x_.Reset();
-    weight_.Reset();
-  }
 
  private:
   GroupedLinearBackwardArgs ArgsOf(const Tensor& dy, int64_t s) const {
@@ -90,8 +82,7 @@ class SegmentedLinearNode : public Node {
     accumulate_slot(stream, other, to);
   }
 
-  SavedTensor x_, weight_;
-  const Shape weight_shape_;
+  const SavedTensor &x_, &weight_;
   const int64_t weights_;
   const ExpertSegments segments_;
 };
@@ -121,8 +112,8 @@ Tensor SegmentedLinear(const Tensor& rows, const std::vector<Tensor>& weights,
   std::shared_ptr<SegmentedLinearNode> node;
   if (NeedsGrad(edges)) {
     node = std::make_shared<SegmentedLinearNode>(weight.requires_grad() ? x : Tensor(),
-                                                 rows.requires_grad() ? w : Tensor(),
-                                                 weight.shape(), copies, segments);
+                                                 rows.requires_grad() ? w : Tensor(), copies,
+                                                 segments);
   }
   for (int64_t s = 0; s < n; ++s) {
     grouped_linear_forward(CurrentStream(x.device()),
@@ -130,7 +121,7 @@ Tensor SegmentedLinear(const Tensor& rows, const std::vector<Tensor>& weights,
                             RowsOf(segments, y, s)});
   }
   const std::array<Tensor*, 1> outputs = {&y};
-  if (node) Record(node, edges, outputs);
+  Record(node, edges, outputs);
   return y;
 }
 

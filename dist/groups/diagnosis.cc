@@ -90,10 +90,14 @@ Diagnosis ExplainTimeout(const Answers<CallPosition>& positions, const std::vect
                           std::back_inserter(lost));
   }
   if (lost.empty()) lost = is_behind || ahead.empty() ? waited_for : ahead;
-  return {lost,
-          StrCat("nothing that ", ListRanks(lost), " sent reached ", ListRanks(behind), " within ",
-                 Seconds(timeout), ", though all ranks are in the call: is the network cut?"),
-          !is_behind && !ahead.empty()};
+  return {
+      lost,
+      StrCat(
+          "nothing that ", ListRanks(lost), " sent reached ", ListRanks(behind), " within ",
+          Seconds(timeout),
+          ", though all ranks are in the call: is the network cut? A firewall must let all ports "
+          "pass between them"),
+      !is_behind && !ahead.empty()};
 }
 
 Diagnosis ExplainLost(const Answers<std::vector<int>>& reports) {

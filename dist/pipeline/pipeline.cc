@@ -139,7 +139,7 @@ void Pipeline::RunForward(const PipelineAction& a, bool record) {
   if (input.defined() && record) {
     live.in = std::make_shared<Leaf>(input);
     live.in->set_name(StrCat("the input of stage ", a.stage));
-    input.set_autograd(AutogradMeta::ForLeaf(live.in));
+    input.set_autograd(Edge::To(live.in));
   }
   live.output = Stage(a.stage).forward(input, a.micro);
   if (a.stage + 1 < running_->stages()) {

@@ -4,14 +4,13 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {
 namespace {
 
 constexpr int64_t kAlignment = 128;  // elements: 256 bytes in bf16
-
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Fills in the offsets; false if the shard is too small.
 bool Place(std::span<const int64_t> numels, FlatLayout& layout) {

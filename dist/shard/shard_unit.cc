@@ -109,7 +109,7 @@ std::shared_ptr<Leaf> ShardUnit::LeafOf(Tensor& whole, const std::string& name) 
   auto leaf = std::make_shared<Leaf>(whole);
   leaf->set_name(name);
   if (observer_ != nullptr) leaf->AddObserver(observer_);
-  whole.set_autograd(AutogradMeta::ForLeaf(leaf));
+  whole.set_autograd(Edge::To(leaf));
   return leaf;
 }
 

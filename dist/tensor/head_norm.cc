@@ -12,23 +12,6 @@
 namespace lockstep::dist {
 namespace {
 
-// The gradient of a sum is that of each of its parts.
-class SumPartsNode : public Node {
- public:
-  explicit SumPartsNode(size_t parts) : Node("sum_parts"), parts_(parts) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    for (size_t j = 0; j < parts_; ++j) {
-      if (needs[j]) sinks[j].Put(grads[0]);
-    }
-  }
-  void Release() override {}
-
- private:
-  size_t parts_;
-};
-
 // The sum of the own() parts of all ranks, added in adjacent pairs; the same on each.
 Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
   const Tensor own =
@@ -36,8 +19,8 @@ Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
   Tensor sum = ranks.Sum(own, own.dtype());
   std::vector<const Tensor*> edges;
   for (const Tensor& part : parts) edges.push_back(&part);
-  if (NeedsGrad(edges))
-    Record(std::make_shared<SumPartsNode>(parts.size()), edges, std::vector<Tensor*>{&sum});
+  RecordOp("sum_parts", edges, std::vector<Tensor*>{&sum}, {},
+           [](const SavedTensors&, Gradients& grads) { grads.PutAll(grads[0]); });
   return sum;
 }
 

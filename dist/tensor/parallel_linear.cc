@@ -7,28 +7,24 @@
 #include "core/autograd/saved_tensor.h"
 #include "core/meta_memory.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matrix.h"
 
 namespace lockstep::dist {
 namespace {
-
-Shape WithLast(Shape shape, int64_t last) {
-  shape[-1] = last;
-  return shape;
-}
 
 // Whether the bits of a product depend on how many rows or columns are computed with it. Then there
 // is a call for each virtual part, so that the shapes are those of any number of ranks.
 bool ShapeDecidesBits(const Tensor& x) { return !PlannedDevice(x.device()).is_cpu(); }
 
 // Writes part j of `own` to where PartAlong finds it, or adds it.
-void WritePart(const GradSink::Target& to, int dim, std::span<const int64_t> segments, int64_t own,
+void WritePart(const GradTarget& to, int dim, std::span<const int64_t> segments, int64_t own,
                int64_t j, const Tensor& part) {
   const std::array<int64_t, 1> all = {to.tensor.dim(dim)};
   int64_t begin = 0, at = 0;
   for (const int64_t size : segments.empty() ? all : segments) {
     const int64_t n = size / own;
     const Tensor place = to.tensor.Slice(dim, begin + j * n, begin + (j + 1) * n);
-    GradSink::Target{place, to.accumulate}.Write(part.Slice(dim, at, at + n));
+    GradTarget{place, to.accumulate}.Write(part.Slice(dim, at, at + n));
     begin += size;
     at += n;
   }
@@ -57,7 +53,7 @@ void ForwardOfOutputs(const TensorRanks& ranks, const LinearForwardArgs& args,
 // The weight's gradient of linear_backward, for each part of dimension `dim` of the weight: of the
 // outputs (0), or the inputs (1).
 void WeightGradient(const TensorRanks& ranks, const Tensor& x, const Tensor& dy,
-                    const GradSink::Target& dw, int dim, std::span<const int64_t> segments) {
+                    const GradTarget& dw, int dim, std::span<const int64_t> segments) {
   const Stream stream = CurrentStream(dy.device());
   if (!ShapeDecidesBits(dy)) {
     return linear_backward(
@@ -77,9 +73,9 @@ void WeightGradient(const TensorRanks& ranks, const Tensor& x, const Tensor& dy,
 
 // dx = dy weight, for each part of the inputs.
 void GradientOfInputs(const TensorRanks& ranks, const Tensor& dy, const Tensor& weight,
-                      const GradSink::Target& dx) {
+                      const GradTarget& dx) {
   const Stream stream = CurrentStream(dy.device());
-  const Tensor to = AsRows(dx.tensor);
+  const Tensor to = AsMatrix(dx.tensor);
   if (!ShapeDecidesBits(dy)) {
     return linear_backward(stream,
                            {.weight = weight, .dy = dy, .dx = to, .accumulate_x = dx.accumulate});
@@ -96,31 +92,27 @@ void GradientOfInputs(const TensorRanks& ranks, const Tensor& dy, const Tensor& 
 class ColumnLinearNode : public Node {
  public:
   ColumnLinearNode(TensorRanksPtr ranks, const Tensor& x, const Tensor& weight,
-                   const Shape& weight_shape, const Tensor& pre_activation, Activation activation,
+                   const Tensor& pre_activation, Activation activation,
                    std::vector<int64_t> segments)
       : Node("column_linear"),
         ranks_(std::move(ranks)),
-        x_(x, "the input of column_linear"),
-        weight_(weight, "the weight of column_linear"),
-        pre_activation_(pre_activation, "the pre-activation of column_linear"),
-        weight_shape_(weight_shape),
+        x_(Save(x, "the input of column_linear")),
+        weight_(Save(weight, "the weight of column_linear")),
+        pre_activation_(Save(pre_activation, "the pre-activation of column_linear")),
         activation_(activation),
         segments_(std::move(segments)) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = GradientBeforeActivation(stream, grads[0]);
-    if (needs[1]) {
-      WeightGradient(*ranks_, AsRows(ranks_->GatherSequence(x_.Unpack())), dy,
-                     sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device()), 0, segments_);
+    if (grads.needs(1)) {
+      WeightGradient(*ranks_, AsMatrix(ranks_->GatherSequence(x_.Unpack())), dy,
+                     grads.OpenAnyDType(1), 0, segments_);
     }
-    if (needs[2]) {
-      const GradSink::Target db =
-          sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
-      linear_backward(stream, {.dy = dy, .dbias = db.tensor, .accumulate_bias = db.accumulate});
+    if (const auto [dbias, accumulate] = grads.OpenAnyDType(2); dbias.defined()) {
+      linear_backward(stream, {.dy = dy, .dbias = dbias, .accumulate_bias = accumulate});
     }
-    if (!needs[0]) return;
+    if (!grads.needs(0)) return;
     const Tensor weight = weight_.Unpack();
     const int64_t own = ranks_->own();
     const Tensor dx = ranks_->SumOwn([&](int64_t j) {
@@ -128,18 +120,14 @@ class ColumnLinearNode : public Node {
                             PartAlong(weight, 0, segments_, own, j), /*transpose_b=*/false,
                             ranks_->PartialDType(dy.dtype()));
     });
-    sinks[0].Put(
-        ranks_->ScatterSum(dx.View(WithLast(grads[0].shape(), weight_shape_[1])), dy.dtype()));
-  }
-
-  void Release() override {
-    for (SavedTensor* saved : {&x_, &weight_, &pre_activation_}) saved->Reset();
+    const Shape shape = WithLast(grads[0].shape(), weight.dim(1));
+    grads.Put(0, ranks_->ScatterSum(dx.View(shape), dy.dtype()));
   }
 
  private:
   Tensor GradientBeforeActivation(Stream stream, const Tensor& grad) const {
     const bool overwrite = MayOverwrite(grad);
-    const Tensor dy = AsRows(grad.Contiguous());
+    const Tensor dy = AsMatrix(grad.Contiguous());
     if (activation_ == Activation::kNone) return dy;
     const Tensor d_pre = overwrite ? dy : Tensor::EmptyLike(dy);
     if (overwrite) dy.storage().BumpVersion();
@@ -148,45 +136,32 @@ class ColumnLinearNode : public Node {
   }
 
   const TensorRanksPtr ranks_;
-  SavedTensor x_, weight_, pre_activation_;
-  const Shape weight_shape_;
+  const SavedTensor &x_, &weight_, &pre_activation_;
   const Activation activation_;
   const std::vector<int64_t> segments_;
 };
 
 class RowLinearNode : public Node {
  public:
-  RowLinearNode(TensorRanksPtr ranks, const Tensor& x, const Tensor& weight, const Shape& x_shape,
-                const Shape& weight_shape)
+  RowLinearNode(TensorRanksPtr ranks, const Tensor& x, const Tensor& weight)
       : Node("row_linear"),
         ranks_(std::move(ranks)),
-        x_(x, "the input of row_linear"),
-        weight_(weight, "the weight of row_linear"),
-        x_shape_(x_shape),
-        weight_shape_(weight_shape) {}
+        x_(Save(x, "the input of row_linear")),
+        weight_(Save(weight, "the weight of row_linear")) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = AsRows(ranks_->GatherSequence(grads[0].Contiguous()));
-    if (needs[1]) {
-      WeightGradient(*ranks_, AsRows(x_.Unpack()), dy,
-                     sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device()), 1, {});
+  void Backward(Gradients& grads) override {
+    const Tensor dy = AsMatrix(ranks_->GatherSequence(grads[0].Contiguous()));
+    if (grads.needs(1)) {
+      WeightGradient(*ranks_, AsMatrix(x_.Unpack()), dy, grads.OpenAnyDType(1), 1, {});
     }
-    if (needs[0]) {
-      GradientOfInputs(*ranks_, dy, weight_.Unpack(),
-                       sinks[0].Open(x_shape_, dy.dtype(), dy.device()));
+    if (grads.needs(0)) {
+      GradientOfInputs(*ranks_, dy, weight_.Unpack(), grads.Open(0));
     }
-  }
-
-  void Release() override {
-    x_.Reset();
-    weight_.Reset();
   }
 
  private:
   const TensorRanksPtr ranks_;
-  SavedTensor x_, weight_;
-  const Shape x_shape_, weight_shape_;
+  const SavedTensor &x_, &weight_;
 };
 
 void Check(const char* op, const Tensor& x, const Tensor& weight) {
@@ -218,22 +193,22 @@ Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor&
   args.weight = weight.Detach().Contiguous();
   if (bias.defined()) args.bias = bias.Detach().Contiguous();
   const Tensor input = GradEnabled() ? ranks->GatherSequence(part) : part;
-  args.x = AsRows(input);
+  args.x = AsMatrix(input);
   args.activation = activation;
   Tensor y = Tensor::Empty(WithLast(input.shape(), weight.dim(0)), x.dtype(), x.device());
-  args.y = AsRows(y);
+  args.y = AsMatrix(y);
   if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
   const auto save = [&] {
-    return std::make_shared<ColumnLinearNode>(
-        ranks, weight.requires_grad() ? part : Tensor(), x.requires_grad() ? args.weight : Tensor(),
-        weight.shape(), args.pre_activation, activation, segments);
+    return std::make_shared<ColumnLinearNode>(ranks, weight.requires_grad() ? part : Tensor(),
+                                              x.requires_grad() ? args.weight : Tensor(),
+                                              args.pre_activation, activation, segments);
   };
   // If possible before the product: a recomputed forward may end there.
   std::shared_ptr<ColumnLinearNode> node;
   if (record && activation == Activation::kNone) node = save();
   ForwardOfOutputs(*ranks, args, segments);
   if (record && !node) node = save();
-  if (record) Record(node, {&x, &weight, &bias}, {&y});
+  Record(node, {&x, &weight, &bias}, {&y});
   return y;
 }
 
@@ -243,20 +218,19 @@ Tensor RowProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& we
   std::shared_ptr<RowLinearNode> node;
   if (NeedsGrad({&x, &weight})) {
     node = std::make_shared<RowLinearNode>(ranks, weight.requires_grad() ? input : Tensor(),
-                                           x.requires_grad() ? matrix : Tensor(), x.shape(),
-                                           weight.shape());
+                                           x.requires_grad() ? matrix : Tensor());
   }
   const int64_t own = ranks->own();
   const Tensor sum =
       ranks
           ->SumOwn([&](int64_t j) {
-            return PartialProduct(PartAlong(AsRows(input), 1, {}, own, j),
+            return PartialProduct(PartAlong(AsMatrix(input), 1, {}, own, j),
                                   PartAlong(matrix, 1, {}, own, j), /*transpose_b=*/true,
                                   ranks->PartialDType(x.dtype()));
           })
           .View(WithLast(x.shape(), weight.dim(0)));
   Tensor y = GradEnabled() ? ranks->ScatterSum(sum, x.dtype()) : ranks->Sum(sum, x.dtype());
-  if (node) Record(node, {&x, &weight}, {&y});
+  Record(node, {&x, &weight}, {&y});
   return y;
 }
 

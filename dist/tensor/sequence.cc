@@ -9,45 +9,34 @@
 namespace lockstep::dist {
 namespace {
 
-class FanOutNode : public Node {
- public:
-  FanOutNode(TensorRanksPtr ranks, const std::vector<Tensor>& inputs)
-      : Node("fan_out"), ranks_(std::move(ranks)) {
-    for (const Tensor& input : inputs) inputs_.push_back(input.Detach());
+// Backward of FanOut. All sums go in one bundle.
+void AddCopies(const TensorRanks& ranks, Gradients& grads) {
+  const auto own = static_cast<size_t>(ranks.own());
+  int64_t total = 0;
+  for (size_t i = 0; i < grads.inputs(); ++i) {
+    total += grads.needs(i) ? grads.spec(i).shape.numel() : 0;
   }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const auto own = static_cast<size_t>(ranks_->own());
-    int64_t total = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) total += needs[i] ? inputs_[i].numel() : 0;
-    const DType wide = grads[0].dtype();
-    const Tensor bundle = Tensor::Empty({total}, wide, grads[0].device());
-    int64_t at = 0;
-    const auto next = [&](const Tensor& from, const Tensor& input) {
-      at += input.numel();
-      return from.Slice(0, at - input.numel(), at);
-    };
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!needs[i]) continue;
-      const Tensor sum = ranks_->SumOwn(
-          [&](int64_t j) { return grads[i * own + static_cast<size_t>(j)].Clone(); });
-      next(bundle, inputs_[i]).CopyFrom(sum.View({sum.numel()}));
-    }
-    const Tensor sums = ranks_->Sum(bundle, wide);
-    at = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!needs[i]) continue;
-      const Tensor& input = inputs_[i];
-      sinks[i].OpenAnyDType(input).Write(next(sums, input).View(input.shape()));
-    }
+  const DType wide = grads[0].dtype();
+  const Tensor bundle = Tensor::Empty({total}, wide, grads[0].device());
+  int64_t at = 0;
+  const auto next = [&](const Tensor& from, size_t i) {
+    const int64_t begin = at;
+    at += grads.spec(i).shape.numel();
+    return from.Slice(0, begin, at);
+  };
+  for (size_t i = 0; i < grads.inputs(); ++i) {
+    if (!grads.needs(i)) continue;
+    const Tensor sum =
+        ranks.SumOwn([&](int64_t j) { return grads[i * own + static_cast<size_t>(j)].Clone(); });
+    next(bundle, i).CopyFrom(sum.View({sum.numel()}));
   }
-  void Release() override {}
-
- private:
-  const TensorRanksPtr ranks_;
-  std::vector<Tensor> inputs_;  // for their shapes and dtypes
-};
+  const Tensor sums = ranks.Sum(bundle, wide);
+  at = 0;
+  for (size_t i = 0; i < grads.inputs(); ++i) {
+    if (!grads.needs(i)) continue;
+    grads.OpenAnyDType(i).Write(next(sums, i).View(grads.spec(i).shape));
+  }
+}
 
 Tensor Joined(const std::vector<Tensor>& parts, int dim) {
   return parts.size() == 1 || !parts[0].defined() ? parts[0] : ops::Concat(parts, dim);
@@ -57,14 +46,12 @@ Tensor Joined(const std::vector<Tensor>& parts, int dim) {
 
 std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
                                         const std::vector<Tensor>& inputs) {
-  std::vector<Tensor> defined;
   std::vector<const Tensor*> edges;
   std::vector<std::vector<Tensor>> copies(inputs.size());
   std::vector<Tensor*> outputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     copies[i].resize(static_cast<size_t>(ranks->own()));
     if (!inputs[i].defined()) continue;
-    defined.push_back(inputs[i]);
     edges.push_back(&inputs[i]);
     // In the dtype of the sums, which is that of the gradients; without memory of its own.
     const DType wide = AccumulationDType(inputs[i].dtype());
@@ -74,7 +61,8 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
       outputs.push_back(&copy);
     }
   }
-  if (NeedsGrad(edges)) Record(std::make_shared<FanOutNode>(ranks, defined), edges, outputs);
+  RecordOp("fan_out", edges, outputs, {},
+           [ranks](const SavedTensors&, Gradients& grads) { AddCopies(*ranks, grads); });
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) continue;
     for (Tensor& copy : copies[i]) {
@@ -172,9 +160,9 @@ SequenceDropout::SequenceDropout(double p, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)), p_(p) {}
 
 Tensor SequenceDropout::Forward(const Tensor& x) {
-  if (p_ == 0 || !InTraining()) return x;
+  if (p_ == 0) return x;
+  if (CurrentStepState() == nullptr) return Evaluated(x);
   const uint64_t site = nn::RandomSite(path());
-  if (!GradEnabled()) return ops::Dropout(x, p_, site);
   const TensorRanksPtr within = ranks_->within();
   const int64_t of_part = within ? within->size() : 1, rank = within ? within->rank() : 0;
   std::vector<Tensor> ys;
@@ -192,9 +180,10 @@ RowDropout::RowDropout(double p, TensorRanksPtr ranks, TensorRanksPtr context)
     : ranks_(std::move(ranks)), context_(std::move(context)), p_(p) {}
 
 Tensor RowDropout::Forward(const Tensor& x) {
-  if (p_ == 0 || !InTraining()) return x;
+  if (p_ == 0) return x;
+  if (CurrentStepState() == nullptr) return Evaluated(x);
   const uint64_t site = nn::RandomSite(path());
-  const TensorRanks* const context = GradEnabled() ? context_.get() : nullptr;
+  const TensorRanks* const context = context_.get();
   const int64_t chunks = context ? context->sequence_parts() : 1;
   std::vector<Tensor> ys;
   for (const Tensor& chunk : x.Chunk(context ? context->own() : 1, 0)) {

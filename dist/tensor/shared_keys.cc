@@ -42,42 +42,28 @@ Tensor OwnHeads(const TensorRanks& ranks, const Heads& h, const Tensor& qkv) {
   return kv.View({batch, t, 2, h.own(), 1, h.d});
 }
 
-class CopyKeysNode : public Node {
- public:
-  CopyKeysNode(TensorRanksPtr ranks, const Heads& heads)
-      : Node("copy_keys"), ranks_(std::move(ranks)), heads_(heads) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Heads& h = heads_;
-    const Tensor dy = grads[0].Contiguous();
-    const int64_t batch = dy.dim(0), t = dy.dim(1);
-    const DType wide = AccumulationDType(dy.dtype());
-    const Tensor copies = h.KeysAndValues(dy).View({batch * t * 2 * h.own(), h.own_copies(), h.d});
-    Tensor sum = AddInPairs(h.own_copies(),
-                            [&](int64_t i) { return copies.Slice(1, i, i + 1).Clone().To(wide); });
-    if (h.sharing() > 1) {
-      const Tensor all = ranks_->Gather(sum, "gradients of keys and values");
-      const int64_t first = h.rank / h.sharing() * h.sharing(), rows = h.d / h.sharing();
-      sum = AddInPairs(h.sharing(), [&](int64_t r) {
-              return all.Slice(0, first + r, first + r + 1).View({batch * t * 2, h.d});
-            }).Slice(1, (h.rank - first) * rows, (h.rank - first + 1) * rows);
-    }
-    const int64_t elements = h.kv * h.d / h.ranks;
-    const GradSink::Target to =
-        sinks[0].Open({batch, t, h.queries() + 2 * elements}, dy.dtype(), dy.device());
-    const auto write = [&](int64_t begin, const Tensor& part) {
-      GradSink::Target{to.tensor.Slice(2, begin, begin + part.dim(2)), to.accumulate}.Write(part);
-    };
-    write(0, dy.Slice(2, 0, h.queries()));
-    write(h.queries(), sum.Contiguous().View({batch, t, 2 * elements}));
+void Backward(const TensorRanks& ranks, const Heads& h, Gradients& grads) {
+  const Tensor dy = grads[0].Contiguous();
+  const int64_t batch = dy.dim(0), t = dy.dim(1);
+  const DType wide = AccumulationDType(dy.dtype());
+  const Tensor copies = h.KeysAndValues(dy).View({batch * t * 2 * h.own(), h.own_copies(), h.d});
+  Tensor sum = AddInPairs(h.own_copies(),
+                          [&](int64_t i) { return copies.Slice(1, i, i + 1).Clone().To(wide); });
+  if (h.sharing() > 1) {
+    const Tensor all = ranks.Gather(sum, "gradients of keys and values");
+    const int64_t first = h.rank / h.sharing() * h.sharing(), rows = h.d / h.sharing();
+    sum = AddInPairs(h.sharing(), [&](int64_t r) {
+            return all.Slice(0, first + r, first + r + 1).View({batch * t * 2, h.d});
+          }).Slice(1, (h.rank - first) * rows, (h.rank - first + 1) * rows);
   }
-  void Release() override {}
-
- private:
-  const TensorRanksPtr ranks_;
-  const Heads heads_;
-};
+  const int64_t elements = h.kv * h.d / h.ranks;
+  const GradTarget to = grads.Open(0);
+  const auto write = [&](int64_t begin, const Tensor& part) {
+    GradTarget{to.tensor.Slice(2, begin, begin + part.dim(2)), to.accumulate}.Write(part);
+  };
+  write(0, dy.Slice(2, 0, h.queries()));
+  write(h.queries(), sum.Contiguous().View({batch, t, 2 * elements}));
+}
 
 }  // namespace
 
@@ -97,7 +83,8 @@ Tensor CopyKeys(const TensorRanksPtr& ranks, const Tensor& qkv, int64_t n_head, 
   const Tensor kv = heads.Expand(shape).Contiguous().View(
       {qkv.dim(0), qkv.dim(1), 2 * h.own() * h.own_copies() * h.d});
   Tensor y = ops::Concat({own.Slice(2, 0, h.queries()), kv}, 2);
-  if (NeedsGrad({&qkv})) Record(std::make_shared<CopyKeysNode>(ranks, h), {&qkv}, {&y});
+  RecordOp("copy_keys", {&qkv}, {&y}, {},
+           [ranks, h](const SavedTensors&, Gradients& grads) { Backward(*ranks, h, grads); });
   return y;
 }
 

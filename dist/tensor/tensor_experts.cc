@@ -8,26 +8,15 @@
 namespace lockstep::dist {
 namespace {
 
+using Map = std::function<Tensor(const Tensor&)>;
+
 // What every rank has whole becomes this rank's part of it, or the other way round; each is the
 // other's gradient.
-class PartNode : public Node {
- public:
-  using Map = std::function<Tensor(const Tensor&)>;
-  PartNode(const char* name, Map of_gradient) : Node(name), of_gradient_(std::move(of_gradient)) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(of_gradient_(grads[0].Contiguous()));
-  }
-  void Release() override {}
-
- private:
-  const Map of_gradient_;
-};
-
-Tensor Apply(const char* name, const Tensor& x, const PartNode::Map& map,
-             const PartNode::Map& of_gradient) {
+Tensor Apply(const char* name, const Tensor& x, const Map& map, const Map& of_gradient) {
   Tensor out = map(x.Detach().Contiguous());
-  if (NeedsGrad({&x})) Record(std::make_shared<PartNode>(name, of_gradient), {&x}, {&out});
+  RecordOp(name, {&x}, {&out}, {}, [of_gradient](const SavedTensors&, Gradients& grads) {
+    grads.Put(0, of_gradient(grads[0].Contiguous()));
+  });
   return out;
 }
 

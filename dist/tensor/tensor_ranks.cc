@@ -114,6 +114,4 @@ Tensor VocabularyRowsOf(const Tensor& rows, int64_t most, int64_t j) {
   return rows.Detach().Slice(0, j * most, std::min(rows.dim(0), (j + 1) * most));
 }
 
-Tensor AsRows(const Tensor& x) { return x.Detach().View({x.numel() / x.dim(-1), x.dim(-1)}); }
-
 }  // namespace lockstep::dist

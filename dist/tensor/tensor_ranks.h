@@ -107,7 +107,4 @@ Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, in
 // Part j of the rows of a vocabulary, of `most` each but the last. No gradient.
 Tensor VocabularyRowsOf(const Tensor& rows, int64_t most, int64_t j);
 
-// [..., C] as [rows, C]. No gradient.
-Tensor AsRows(const Tensor& x);
-
 }  // namespace lockstep::dist

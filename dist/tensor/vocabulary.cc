@@ -51,65 +51,39 @@ Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight,
   return y;
 }
 
-class VocabularyEmbeddingNode : public Node {
- public:
-  VocabularyEmbeddingNode(TensorRanksPtr ranks, const Tensor& ids, const Tensor& weight,
-                          TablePart part, const Tensor& positions, int64_t first_position,
-                          const Tensor& at)
-      : Node("vocabulary_embedding"),
-        ranks_(std::move(ranks)),
-        part_(part),
-        ids_(ids, "the ids of vocabulary_embedding"),
-        weight_(weight.Detach()),
-        positions_(positions.Detach()),
-        first_position_(first_position) {
-    if (at.defined()) at_ = SavedTensor(at, "the positions of vocabulary_embedding");
+// Each rank sums the rows of its part of the sequence.
+void WritePositions(const TensorRanks& ranks, const Tensor& dy, int64_t first_position,
+                    const GradTarget& to) {
+  const Tensor own =
+      Tensor::Empty({dy.dim(1), dy.dim(2)}, AccumulationDType(dy.dtype()), dy.device());
+  token_position_embedding_backward(CurrentStream(dy.device()), dy, 0, own, /*accumulate=*/false);
+  const int64_t t = ranks.size() * dy.dim(1), end = first_position + t;
+  const Tensor all = ranks.Gather(own, "gradients of positions").View({t, dy.dim(2)});
+  if (!to.accumulate) {
+    to.tensor.Slice(0, 0, first_position).Fill(0);
+    to.tensor.Slice(0, end, to.tensor.dim(0)).Fill(0);
   }
+  GradTarget{to.tensor.Slice(0, first_position, end), to.accumulate}.Write(all);
+}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Stream stream = CurrentStream(grads[0].device());
-    const Tensor dy = grads[0].Contiguous();
-    const bool sums_places = needs[1] && at_.defined();
-    const Tensor whole = needs[0] || sums_places ? ranks_->GatherSequence(dy) : Tensor();
-    if (needs[0]) {
-      const GradSink::Target to = sinks[0].OpenAnyDType(weight_);
-      embedding_backward(stream, ids_.Unpack(), whole, part_, to.tensor, to.accumulate);
-    }
-    if (!needs[1]) return;
-    const GradSink::Target to = sinks[1].OpenAnyDType(positions_);
-    if (sums_places) {
-      embedding_backward(stream, at_.Unpack(), whole, {}, to.tensor, to.accumulate);
-    } else {
-      WritePositions(stream, dy, to);
-    }
+// Saved are the ids and, where they are given, the positions.
+void Backward(const TensorRanks& ranks, TablePart part, int64_t first_position,
+              const SavedTensors& saved, Gradients& grads) {
+  const Stream stream = CurrentStream(grads[0].device());
+  const Tensor dy = grads[0].Contiguous(), at = saved[1];
+  const bool sums_places = grads.needs(1) && at.defined();
+  const Tensor whole = grads.needs(0) || sums_places ? ranks.GatherSequence(dy) : Tensor();
+  if (const auto [to, accumulate] = grads.OpenAnyDType(0); to.defined()) {
+    embedding_backward(stream, saved[0], whole, part, to, accumulate);
   }
-  void Release() override {
-    ids_.Reset();
-    at_.Reset();
+  if (!grads.needs(1)) return;
+  const GradTarget to = grads.OpenAnyDType(1);
+  if (sums_places) {
+    embedding_backward(stream, at, whole, {}, to.tensor, to.accumulate);
+  } else {
+    WritePositions(ranks, dy, first_position, to);
   }
-
- private:
-  // Each rank sums the rows of its part of the sequence.
-  void WritePositions(Stream stream, const Tensor& dy, const GradSink::Target& to) const {
-    const Tensor own =
-        Tensor::Empty({dy.dim(1), dy.dim(2)}, AccumulationDType(dy.dtype()), dy.device());
-    token_position_embedding_backward(stream, dy, 0, own, /*accumulate=*/false);
-    const int64_t t = ranks_->size() * dy.dim(1), end = first_position_ + t;
-    const Tensor all = ranks_->Gather(own, "gradients of positions").View({t, dy.dim(2)});
-    if (!to.accumulate) {
-      to.tensor.Slice(0, 0, first_position_).Fill(0);
-      to.tensor.Slice(0, end, to.tensor.dim(0)).Fill(0);
-    }
-    GradSink::Target{to.tensor.Slice(0, first_position_, end), to.accumulate}.Write(all);
-  }
-
-  const TensorRanksPtr ranks_;
-  const TablePart part_;
-  SavedTensor ids_, at_;
-  Tensor weight_, positions_;  // for their shapes and dtypes
-  const int64_t first_position_;
-};
+}
 
 }  // namespace
 
@@ -145,12 +119,12 @@ Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tens
     }
     y = ops::Add(y, rows);
   }
-  if (NeedsGrad({&weight, &positions})) {
-    Record(std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, part, positions,
-                                                     first_position,
-                                                     at.defined() ? at.Contiguous() : Tensor()),
-           {&weight, &positions}, {&y});
-  }
+  RecordOp("vocabulary_embedding", {&weight, &positions}, {&y},
+           {{index, "the ids of vocabulary_embedding"},
+            {at.defined() ? at.Contiguous() : at, "the positions of vocabulary_embedding"}},
+           [=](const SavedTensors& saved, Gradients& grads) {
+             Backward(*ranks, part, first_position, saved, grads);
+           });
   return y;
 }
 

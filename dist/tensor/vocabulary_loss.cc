@@ -5,6 +5,7 @@
 #include "dist/tensor/vocabulary.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "kernels/matrix.h"
 
 namespace lockstep::dist {
 namespace {
@@ -197,11 +198,11 @@ Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, cons
   const Tensor part = x.Detach().Contiguous();
   const Tensor whole = GradEnabled() ? ranks->GatherSequence(part) : part;
   const Tensor flat = targets.Detach().Contiguous().View({targets.numel()});
-  ChunkedLoss loss(*ranks, AsRows(whole), weight.Detach().Contiguous(), size, flat, ignore_index,
+  ChunkedLoss loss(*ranks, AsMatrix(whole), weight.Detach().Contiguous(), size, flat, ignore_index,
                    softcap);
   const bool record = NeedsGrad({&x, &weight});
   Tensor dx, dweight;
-  if (record && x.requires_grad()) dx = Tensor::Empty(AsRows(whole).shape(), wide, device);
+  if (record && x.requires_grad()) dx = Tensor::Empty(AsMatrix(whole).shape(), wide, device);
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
   loss.WantGradients(dx, dweight);
   const Tensor losses = loss.Run(chunk_rows);
@@ -212,10 +213,8 @@ Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, cons
                                                .ignore_index = ignore_index,
                                                .total = total,
                                                .scale = scale});
-  if (record) {
-    if (dx.defined()) dx = ranks->ScatterSum(dx.View(whole.shape()), x.dtype());
-    ops::RecordGradients(x, weight, dx, dweight, scale, &total);
-  }
+  if (record && dx.defined()) dx = ranks->ScatterSum(dx.View(whole.shape()), x.dtype());
+  ops::RecordGradients(x, weight, dx, dweight, scale, &total);
   return total;
 }
 

@@ -1,10 +1,11 @@
 #include "kernels/attention/attention.h"
 
+#include <array>
 #include <cmath>
-#include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
@@ -43,77 +44,51 @@ std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
           all.Slice(2, heads.q + heads.kv, n)};
 }
 
-class AttentionNode : public Node {
- public:
-  // `inputs` is {qkv} with its heads, or {q, k, v} with none.
-  AttentionNode(std::span<const Tensor> inputs, JointHeads joint_heads, const Call& call,
-                const Tensor& y, const Tensor& log_sum_exp)
-      : Node("attention"),
-        joint_heads_(joint_heads),
-        scores_(call.scores),
-        dropout_(call.dropout),
-        y_(y, "the output of attention"),
-        log_sum_exp_(log_sum_exp, "the log-sum-exp of attention") {
-    for (const Tensor& x : inputs) inputs_.emplace_back(x, "an input of attention");
-    if (scores_.first_key.defined()) {
-      first_key_.emplace(scores_.first_key, "the first keys of attention");
-      scores_.first_key = Tensor();
+// `heads` of a joint tensor, the only input; else q, k and v are.
+void Backward(JointHeads heads, AttentionScores scores, const AttentionDropout& dropout,
+              const SavedTensors& saved, Gradients& grads) {
+  AttentionBackwardArgs args{.scores = std::move(scores), .dropout = dropout};
+  args.scores.first_key = saved[0];
+  args.log_sum_exp = saved[1];
+  std::array<Tensor*, 3> inputs{&args.q, &args.k, &args.v};
+  std::array<Tensor*, 3> gradients{&args.dq, &args.dk, &args.dv};
+  std::array<bool*, 3> accumulate{&args.accumulate_q, &args.accumulate_k, &args.accumulate_v};
+  if (heads.q > 0) {
+    const Tensor qkv = saved[3];
+    const GradTarget target = grads.Open(0);
+    const std::array<Tensor, 3> x = Split(qkv, heads), dx = Split(target.tensor, heads);
+    for (size_t i = 0; i < 3; ++i) {
+      *inputs[i] = x[i];
+      *gradients[i] = dx[i];
+      *accumulate[i] = target.accumulate;
+    }
+  } else {
+    for (size_t i = 0; i < 3; ++i) {
+      *inputs[i] = saved[3 + i];
+      const GradTarget target = grads.Open(i);
+      *gradients[i] = grads.needs(i) ? target.tensor : EmptyHeads(*inputs[i]);
+      *accumulate[i] = target.accumulate;
     }
   }
+  args.y = saved[2].View(args.q.shape());
+  args.dy = grads[0].Contiguous().View(args.q.shape());
+  attention_backward(CurrentStream(args.q.device()), args);
+}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    AttentionBackwardArgs args;
-    std::array<Tensor*, 3> inputs{&args.q, &args.k, &args.v};
-    std::array<Tensor*, 3> gradients{&args.dq, &args.dk, &args.dv};
-    std::array<bool*, 3> accumulate{&args.accumulate_q, &args.accumulate_k, &args.accumulate_v};
-    if (joint_heads_.q > 0) {
-      const Tensor qkv = inputs_[0].Unpack();
-      const GradSink::Target target = sinks[0].Open(qkv);
-      const std::array<Tensor, 3> x = Split(qkv, joint_heads_);
-      const std::array<Tensor, 3> dx = Split(target.tensor, joint_heads_);
-      for (int i = 0; i < 3; ++i) {
-        *inputs[i] = x[i];
-        *gradients[i] = dx[i];
-        *accumulate[i] = target.accumulate;
-      }
-    } else {
-      for (int i = 0; i < 3; ++i) {
-        *inputs[i] = inputs_[i].Unpack();
-        if (needs[i]) {
-          const GradSink::Target target = sinks[i].Open(*inputs[i]);
-          *gradients[i] = target.tensor;
-          *accumulate[i] = target.accumulate;
-        } else {
-          *gradients[i] = EmptyHeads(*inputs[i]);
-        }
-      }
-    }
-    args.scores = scores_;
-    if (first_key_) args.scores.first_key = first_key_->Unpack();
-    args.dropout = dropout_;
-    args.y = y_.Unpack().View(args.q.shape());
-    args.log_sum_exp = log_sum_exp_.Unpack();
-    args.dy = grads[0].Contiguous().View(args.q.shape());
-    attention_backward(CurrentStream(args.q.device()), args);
-  }
-
-  void Release() override {
-    inputs_.clear();
-    y_.Reset();
-    log_sum_exp_.Reset();
-    first_key_.reset();
-    dropout_.step_values = Tensor();
-  }
-
- private:
-  JointHeads joint_heads_;
-  AttentionScores scores_;  // without first_key
-  AttentionDropout dropout_;
-  std::vector<SavedTensor> inputs_;
-  std::optional<SavedTensor> first_key_;
-  SavedTensor y_, log_sum_exp_;
-};
+void RecordAttention(std::span<const Tensor* const> inputs, JointHeads heads, const Call& call,
+                     std::span<const Tensor> x, const Tensor& log_sum_exp, Tensor* y) {
+  AttentionScores scores = call.scores;
+  std::vector<Kept> keep = {
+      {std::exchange(scores.first_key, Tensor()), "the first keys of attention"},
+      {log_sum_exp, "the log-sum-exp of attention"},
+      {*y, "the output of attention"}};
+  for (const Tensor& input : x) keep.push_back({input, "an input of attention"});
+  RecordOp("attention", inputs, std::span(&y, 1), keep,
+           [=, dropout = call.dropout](const SavedTensors& saved, Gradients& grads) {
+             Backward(heads, scores, dropout, saved, grads);
+           });
+  if (call.dropout.evaluated()) *y = Evaluated(*y);
+}
 
 // y [B, T, H, D], and the log-sum-exp.
 Tensor Forward(const Call& call, Tensor* log_sum_exp) {
@@ -145,10 +120,8 @@ Tensor CausalAttention(const Tensor& qkv, int64_t n_head, int64_t n_kv_head,
   const Call call(Split(input, heads), options);
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * call.q.dim(3)});
-  if (NeedsGrad({&qkv})) {
-    Record(std::make_shared<AttentionNode>(std::span(&input, 1), heads, call, y, log_sum_exp),
-           {&qkv}, {&y});
-  }
+  const Tensor* const inputs[] = {&qkv};
+  RecordAttention(inputs, heads, call, std::span(&input, 1), log_sum_exp, &y);
   return y;
 }
 
@@ -175,10 +148,8 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
   const Call call(x, options);
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp);
-  if (NeedsGrad({&q, &k, &v})) {
-    Record(std::make_shared<AttentionNode>(x, JointHeads{}, call, y, log_sum_exp), {&q, &k, &v},
-           {&y});
-  }
+  const Tensor* const inputs[] = {&q, &k, &v};
+  RecordAttention(inputs, {}, call, x, log_sum_exp, &y);
   return y;
 }
 

@@ -74,6 +74,8 @@ struct AttentionDropout {
   uint64_t site = 0;
   Tensor step_values;      // StepValues as forward saw them; undefined: no dropout
   int64_t first_head = 0;  // of the unsharded model
+
+  bool evaluated() const { return p > 0 && !step_values.defined(); }
 };
 // With the values of the current step, where there is one and p is not 0. Throws ArgumentError
 // unless 0 <= p < 1, and if the step's state is on another device.

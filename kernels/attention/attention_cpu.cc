@@ -2,6 +2,7 @@
 #include <iterator>
 #include <vector>
 
+#include "core/round_up.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/math.h"
@@ -15,7 +16,6 @@ namespace {
 
 constexpr int64_t kTile = 64;
 
-constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 template <class T, class X>
 inline T Widen(X x) {
   return Convert<T>(x);

@@ -5,24 +5,6 @@
 namespace lockstep::ops {
 namespace {
 
-class AvgPool2dNode : public Node {
- public:
-  AvgPool2dNode(const AveragedAxis& rows, const AveragedAxis& columns, const Shape& shape)
-      : Node("avg_pool2d"), rows_(rows), columns_(columns), shape_(shape) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].Contiguous();
-    const GradSink::Target dx = sinks[0].Open(shape_, dy.dtype(), dy.device());
-    avg_pool2d_backward(CurrentStream(dy.device()), rows_, columns_, dy, dx.tensor, dx.accumulate);
-  }
-  void Release() override {}
-
- private:
-  AveragedAxis rows_, columns_;
-  Shape shape_;  // of x
-};
-
 void CheckImages(const char* op, const Tensor& x) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() == 4, op,
            ": x must be a floating [N, C, H, W], got ", x.Describe());
@@ -53,9 +35,11 @@ Tensor Pool(const Tensor& x, const AveragedAxis& rows, const AveragedAxis& colum
   Tensor y = Tensor::Empty({x.dim(0), x.dim(1), rows.window.out, columns.window.out}, x.dtype(),
                            x.device());
   avg_pool2d_forward(CurrentStream(x.device()), rows, columns, input, y);
-  if (NeedsGrad({&x})) {
-    Record(std::make_shared<AvgPool2dNode>(rows, columns, x.shape()), {&x}, {&y});
-  }
+  RecordOp("avg_pool2d", {&x}, {&y}, {}, [rows, columns](const SavedTensors&, Gradients& grads) {
+    const auto [dx, accumulate] = grads.Open(0);
+    avg_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0].Contiguous(), dx,
+                        accumulate);
+  });
   return y;
 }
 

@@ -1,6 +1,5 @@
 #include "kernels/batch_norm/batch_norm.h"
 
-#include "core/autograd/saved_tensor.h"
 #include "core/slots.h"
 
 namespace lockstep::ops {
@@ -25,62 +24,36 @@ Tensor Gathered(BatchNormExchange& exchange, const Tensor& part) {
   return parts;
 }
 
-class BatchNormNode : public Node {
- public:
-  BatchNormNode(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
-                const Tensor& rstd, const Tensor& moments,
-                std::shared_ptr<BatchNormExchange> exchange)
-      : Node("batch_norm"),
-        x_(x, "the input of batch_norm"),
-        weight_(weight, "the weight of batch_norm"),
-        mean_(mean, "the mean of batch_norm"),
-        rstd_(rstd, "the scale of batch_norm"),
-        moments_(moments, "the moments of batch_norm"),
-        bias_(bias),
-        exchange_(std::move(exchange)) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor input = x_.Unpack(), x = AsPlanes(input), dy = AsPlanes(grads[0].Contiguous());
-    const Tensor weight = weight_.Unpack(), mean = mean_.Unpack(), rstd = rstd_.Unpack();
-    const Tensor moments = moments_.Unpack();  // undefined in evaluation
-    const Stream stream = CurrentStream(x.device());
-    Tensor sums;
-    if (needs[1] || needs[2] || moments.defined()) {
-      sums = Tensor::Empty({2, x.dim(1)}, mean.dtype(), x.device());
-      batch_norm_backward_sums(stream, x, dy, mean, rstd, sums);
-    }
-    if (needs[1]) Write(sums, 1, sinks[1].OpenAnyDType(weight));
-    if (needs[2]) Write(sums, 0, sinks[2].OpenAnyDType(bias_));
-    if (!needs[0]) return;
-    GradSink::Target dx = sinks[0].Open(input);
-    dx.tensor = AsPlanes(dx.tensor);
-    if (moments.defined() && exchange_) {
-      const Tensor all = Tensor::EmptyLike(sums);
-      batch_norm_add(stream, Gathered(*exchange_, sums), all);
-      sums = all;
-    }
-    batch_norm_backward_input(
-        stream, {x, dy, weight, mean, rstd, moments.defined() ? sums : Tensor(), moments, dx});
+void Write(const Tensor& sums, int64_t row, const GradTarget& target) {
+  if (target.tensor.defined()) {
+    target.Write(sums.Slice(0, row, row + 1).View(target.tensor.shape()));
   }
-  void Release() override {
-    for (SavedTensor* saved : {&x_, &weight_, &mean_, &rstd_, &moments_}) saved->Reset();
-  }
+}
 
- private:
-  static void Write(const Tensor& sums, int64_t row, const GradSink::Target& target) {
-    const Tensor sum = sums.Slice(0, row, row + 1).View(target.tensor.shape());
-    if (target.accumulate) {
-      accumulate_slot(CurrentStream(sum.device()), sum, target.tensor);
-    } else {
-      target.tensor.CopyFrom(sum);
-    }
+void Backward(const std::shared_ptr<BatchNormExchange>& exchange, const SavedTensors& saved,
+              Gradients& grads) {
+  const Tensor x = AsPlanes(saved[0]), dy = AsPlanes(grads[0].Contiguous());
+  const Tensor weight = saved[1], mean = saved[2], rstd = saved[3];
+  const Tensor moments = saved[4];  // undefined in evaluation
+  const Stream stream = CurrentStream(x.device());
+  Tensor sums;
+  if (grads.needs(1) || grads.needs(2) || moments.defined()) {
+    sums = Tensor::Empty({2, x.dim(1)}, mean.dtype(), x.device());
+    batch_norm_backward_sums(stream, x, dy, mean, rstd, sums);
   }
-
-  SavedTensor x_, weight_, mean_, rstd_, moments_;
-  Tensor bias_;  // for its shape and dtype
-  std::shared_ptr<BatchNormExchange> exchange_;
-};
+  Write(sums, 1, grads.OpenAnyDType(1));
+  Write(sums, 0, grads.OpenAnyDType(2));
+  GradTarget dx = grads.Open(0);
+  if (!dx.tensor.defined()) return;
+  dx.tensor = AsPlanes(dx.tensor);
+  if (moments.defined() && exchange) {
+    const Tensor all = Tensor::EmptyLike(sums);
+    batch_norm_add(stream, Gathered(*exchange, sums), all);
+    sums = all;
+  }
+  batch_norm_backward_input(
+      stream, {x, dy, weight, mean, rstd, moments.defined() ? sums : Tensor(), moments, dx});
+}
 
 void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
   if (!t.defined()) return;
@@ -166,11 +139,15 @@ Tensor BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   }
   Tensor y = Tensor::EmptyLike(input);
   batch_norm_normalize(stream, planes, s.mean, s.rstd, w, b, AsPlanes(y));
-  if (NeedsGrad({&x, &weight, &bias})) {
-    Record(
-        std::make_shared<BatchNormNode>(input, w, b, s.mean, s.rstd, s.moments, options.exchange),
-        {&x, &weight, &bias}, {&y});
-  }
+  RecordOp("batch_norm", {&x, &weight, &bias}, {&y},
+           {{input, "the input of batch_norm"},
+            {w, "the weight of batch_norm"},
+            {s.mean, "the mean of batch_norm"},
+            {s.rstd, "the scale of batch_norm"},
+            {s.moments, "the moments of batch_norm"}},
+           [exchange = options.exchange](const SavedTensors& saved, Gradients& grads) {
+             Backward(exchange, saved, grads);
+           });
   return y;
 }
 

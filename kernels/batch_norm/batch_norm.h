@@ -100,7 +100,7 @@ inline constinit Slot<void(const Tensor& parts, const Tensor& sums)> batch_norm_
 struct BatchNormBackwardArgs {
   Tensor x, dy, weight, mean, rstd;  // weight may be undefined
   Tensor sums, moments;              // of all processes, or undefined
-  GradSink::Target dx;
+  GradTarget dx;
 };
 inline constinit Slot<void(const BatchNormBackwardArgs&)> batch_norm_backward_input{
     "batch_norm_backward_input"};

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
 #include "core/math.h"
 #include "kernels/checks.h"
@@ -22,75 +21,39 @@ bool IsCommutative(BinaryOp op) {
   return op == BinaryOp::kMul || op == BinaryOp::kMaximum || op == BinaryOp::kMinimum;
 }
 
+Tensor Expanded(const Tensor& saved, const Shape& shape) {
+  return saved.defined() ? saved.Expand(shape) : Tensor();
+}
+
+// The gradient of operand `which`; a and b have the result's shape.
+void Backward(BinaryOp op, int which, const Tensor& a, const Tensor& b, Gradients& grads) {
+  const auto input = static_cast<size_t>(which);
+  if (!grads.needs(input)) return;
+  const Tensor& dy = grads[0];
+  const Shape& shape = grads.spec(input).shape;
+  const bool sum = op == BinaryOp::kAdd || op == BinaryOp::kSub;
+  const bool negative = op == BinaryOp::kSub && which == 1;
+  const bool expanded = dy.numel() != shape.numel();
+  if (!expanded && sum && !negative) return grads.Put(input, dy.View(shape));
+  // What dy contributes, in `to`, of dy's shape.
+  const auto terms = [&](const Tensor& to, bool accumulate) {
+    const bool exchanged = which == 1 && IsCommutative(op);
+    binary_backward(CurrentStream(dy.device()), op, exchanged ? 0 : which, exchanged ? b : a,
+                    exchanged ? a : b, dy, to, accumulate);
+  };
+  const auto [dx, accumulate] = grads.Open(input);
+  if (!expanded) {
+    terms(dx.View(dy.shape()), accumulate);
+  } else if (sum) {
+    SumExpanded(dy, negative ? -1 : 1, dx, accumulate);
+  } else {
+    const Tensor wide = Tensor::Empty(dy.shape(), AccumulationDType(dy.dtype()), dy.device());
+    terms(wide, false);
+    SumExpanded(wide, 1, dx, accumulate);
+  }
+}
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-class BinaryNode : public Node {
- public:
-  // a and b as given, not expanded.
-  BinaryNode(BinaryOp op, const Tensor& a, const Tensor& b, bool needs_a, bool needs_b)
-      : Node(NameOf(op)), op_(op), shapes_{a.shape(), b.shape()} {
-    // d(ab) = b da + a db; d(a/b) = da / b - a db / b^2; the others need both for either.
-    const bool product = op == BinaryOp::kMul, quotient = op == BinaryOp::kDiv;
-    const bool both = op >= BinaryOp::kMaximum;
-    if (both || ((product || quotient) && needs_b)) {
-      a_ = SavedTensor(a, "the first operand of an elementwise operation");
-    }
-    if (both || quotient || (product && needs_a)) {
-      b_ = SavedTensor(b, "the second operand of an elementwise operation");
-    }
-  }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const Tensor a = Expanded(a_, dy.shape()), b = Expanded(b_, dy.shape());
-    for (int which = 0; which < 2; ++which) {
-      if (needs[which]) BackwardTo(which, a, b, dy, sinks[which]);
-    }
-  }
-  void Release() override {
-    a_.Reset();
-    b_.Reset();
-  }
-
- private:
-  static Tensor Expanded(const SavedTensor& saved, const Shape& shape) {
-    return saved.defined() ? saved.Unpack().Expand(shape) : Tensor();
-  }
-
-  // What dy contributes to operand `which`, in dx, of dy's shape.
-  void Terms(int which, const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& dx,
-             bool accumulate) {
-    const bool exchanged = which == 1 && IsCommutative(op_);
-    binary_backward(CurrentStream(dy.device()), op_, exchanged ? 0 : which, exchanged ? b : a,
-                    exchanged ? a : b, dy, dx, accumulate);
-  }
-
-  void BackwardTo(int which, const Tensor& a, const Tensor& b, const Tensor& dy, GradSink& sink) {
-    const bool sum = op_ == BinaryOp::kAdd || op_ == BinaryOp::kSub;
-    const bool negative = op_ == BinaryOp::kSub && which == 1;
-    const bool expanded = dy.numel() != shapes_[which].numel();
-    if (!expanded && sum && !negative) {
-      sink.Put(dy.View(shapes_[which]));
-      return;
-    }
-    const GradSink::Target dx = sink.Open(shapes_[which], dy.dtype(), dy.device());
-    if (!expanded) {
-      Terms(which, a, b, dy, dx.tensor.View(dy.shape()), dx.accumulate);
-    } else if (sum) {
-      SumExpanded(dy, negative ? -1 : 1, dx.tensor, dx.accumulate);
-    } else {
-      const DType dtype = AccumulationDType(dy.dtype());
-      const Tensor terms = Tensor::Empty(dy.shape(), dtype, dy.device());
-      Terms(which, a, b, dy, terms, false);
-      SumExpanded(terms, 1, dx.tensor, dx.accumulate);
-    }
-  }
-
-  BinaryOp op_;
-  Shape shapes_[2];
-  SavedTensor a_, b_;
-};
 
 // Integers have the first three, the maximum and the minimum.
 bool TakesIntegers(BinaryOp op) { return op != BinaryOp::kDiv && op != BinaryOp::kPow; }
@@ -117,11 +80,19 @@ Tensor Apply(BinaryOp op, const Tensor& a, const Tensor& b) {
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   binary_forward(CurrentStream(a.device()), op, a.Detach().Expand(shape), b.Detach().Expand(shape),
                  y);
-  if (NeedsGrad({&a, &b})) {
-    Record(std::make_shared<BinaryNode>(op, a.Detach(), b.Detach(), a.requires_grad(),
-                                        b.requires_grad()),
-           {&a, &b}, {&y});
-  }
+  // d(ab) = b da + a db; d(a/b) = da / b - a db / b^2; the others need both for either.
+  const bool product = op == BinaryOp::kMul, quotient = op == BinaryOp::kDiv;
+  const bool both = op >= BinaryOp::kMaximum;
+  const bool keeps_a = both || ((product || quotient) && b.requires_grad());
+  const bool keeps_b = both || quotient || (product && a.requires_grad());
+  RecordOp(NameOf(op), {&a, &b}, {&y},
+           {{keeps_a ? a : Tensor(), "the first operand of an elementwise operation"},
+            {keeps_b ? b : Tensor(), "the second operand of an elementwise operation"}},
+           [op](const SavedTensors& saved, Gradients& grads) {
+             const Tensor a = Expanded(saved[0], grads[0].shape());
+             const Tensor b = Expanded(saved[1], grads[0].shape());
+             for (const int which : {0, 1}) Backward(op, which, a, b, grads);
+           });
   return y;
 }
 

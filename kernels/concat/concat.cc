@@ -5,26 +5,6 @@
 namespace lockstep::ops {
 namespace {
 
-class ConcatNode : public Node {
- public:
-  ConcatNode(int dim, std::vector<int64_t> sizes)
-      : Node("concat"), dim_(dim), sizes_(std::move(sizes)) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    int64_t begin = 0;
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (needs[i]) sinks[i].Put(grads[0].Slice(dim_, begin, begin + sizes_[i]));
-      begin += sizes_[i];
-    }
-  }
-  void Release() override {}
-
- private:
-  int dim_;
-  std::vector<int64_t> sizes_;
-};
-
 void CheckFits(const Tensor& first, const Tensor& x, size_t index, int dim) {
   bool fits = x.defined() && x.ndim() == first.ndim() && x.dtype() == first.dtype() &&
               x.device() == first.device();
@@ -42,11 +22,9 @@ Tensor Concat(const std::vector<Tensor>& tensors, int dim) {
   Shape shape = first.shape();
   shape[at] = 0;
   std::vector<const Tensor*> inputs;
-  std::vector<int64_t> sizes;
   for (const Tensor& x : tensors) {
     CheckFits(first, x, inputs.size(), at);
     inputs.push_back(&x);
-    sizes.push_back(x.dim(at));
     shape[at] += x.dim(at);
   }
   Tensor y = Tensor::Empty(shape, first.dtype(), first.device());
@@ -55,10 +33,16 @@ Tensor Concat(const std::vector<Tensor>& tensors, int dim) {
     y.Slice(at, begin, begin + x.dim(at)).CopyFrom(x.Detach());
     begin += x.dim(at);
   }
-  if (NeedsGrad(std::span<const Tensor* const>(inputs))) {
-    Tensor* output = &y;
-    Record(std::make_shared<ConcatNode>(at, std::move(sizes)), inputs, std::span(&output, 1));
-  }
+  Tensor* const output = &y;
+  RecordOp("concat", inputs, std::span(&output, 1), {},
+           [at](const SavedTensors&, Gradients& grads) {
+             int64_t begin = 0;
+             for (size_t i = 0; i < grads.inputs(); ++i) {
+               const int64_t end = begin + grads.spec(i).shape[at];
+               if (grads.needs(i)) grads.Put(i, grads[0].Slice(at, begin, end));
+               begin = end;
+             }
+           });
   return y;
 }
 

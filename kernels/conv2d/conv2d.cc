@@ -1,6 +1,6 @@
 #include "kernels/conv2d/conv2d.h"
 
-#include "core/autograd/saved_tensor.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
 namespace {
@@ -8,39 +8,28 @@ namespace {
 class Conv2dNode : public Node {
  public:
   // x is kept for the weight's gradient, the weight for that of x: undefined where not needed.
-  Conv2dNode(const Conv2dShape& shape, const Tensor& x, const Tensor& weight, const Shape& x_shape,
-             const Shape& weight_shape)
+  Conv2dNode(const Conv2dShape& shape, const Tensor& x, const Tensor& weight)
       : Node("conv2d"),
         shape_(shape),
-        x_shape_(x_shape),
-        weight_shape_(weight_shape),
-        x_(x, "the input of conv2d"),
-        weight_(weight, "the weight of conv2d") {}
+        x_(Save(x, "the input of conv2d")),
+        weight_(Save(weight, "the weight of conv2d")) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Tensor dy = grads[0].Contiguous();
     const Stream stream = CurrentStream(dy.device());
-    if (needs[0]) {
-      const GradSink::Target dx = sinks[0].Open(x_shape_, dy.dtype(), dy.device());
-      conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx.tensor, dx.accumulate);
+    if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
+      conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx, accumulate);
     }
-    if (!needs[1] && !needs[2]) return;
-    GradSink::Target dweight, dbias;
-    if (needs[1]) dweight = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
-    if (needs[2]) dbias = sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
-    conv2d_backward_weight(stream, shape_, needs[1] ? x_.Unpack() : Tensor(), dy, dweight, dbias);
+    if (!grads.needs(1) && !grads.needs(2)) return;
+    const Tensor x = grads.needs(1) ? x_.Unpack() : Tensor();
+    const GradTarget dweight = grads.OpenAnyDType(1), dbias = grads.OpenAnyDType(2);
+    conv2d_backward_weight(stream, shape_, x, dy, dweight, dbias);
   }
   bool SplitsByInput() const override { return true; }
-  void Release() override {
-    x_.Reset();
-    weight_.Reset();
-  }
 
  private:
   Conv2dShape shape_;
-  Shape x_shape_, weight_shape_;
-  SavedTensor x_, weight_;
+  const SavedTensor &x_, &weight_;
 };
 
 Conv2dShape Check(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -86,12 +75,12 @@ Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   Tensor y = Tensor::Empty({shape.images, weight.dim(0), shape.rows.out, shape.columns.out},
                            x.dtype(), x.device());
   conv2d_forward(CurrentStream(x.device()), shape, input, w, b, y);
+  std::shared_ptr<Conv2dNode> node;
   if (NeedsGrad({&x, &weight, &bias})) {
-    Record(
-        std::make_shared<Conv2dNode>(shape, weight.requires_grad() ? input : Tensor(),
-                                     x.requires_grad() ? w : Tensor(), x.shape(), weight.shape()),
-        {&x, &weight, &bias}, {&y});
+    node = std::make_shared<Conv2dNode>(shape, weight.requires_grad() ? input : Tensor(),
+                                        x.requires_grad() ? w : Tensor());
   }
+  Record(node, {&x, &weight, &bias}, {&y});
   return y;
 }
 

@@ -55,7 +55,7 @@ inline constinit Slot<void(const Conv2dShape& shape, const Tensor& dy, const Ten
 // dweight = the correlation of x and dy, dbias = the sums of dy's planes, or += these. One of the
 // two may be undefined; any floating dtype.
 inline constinit Slot<void(const Conv2dShape& shape, const Tensor& x, const Tensor& dy,
-                           const GradSink::Target& dweight, const GradSink::Target& dbias)>
+                           const GradTarget& dweight, const GradTarget& dbias)>
     conv2d_backward_weight{"conv2d_backward_weight"};
 
 }  // namespace lockstep

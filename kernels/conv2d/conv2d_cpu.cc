@@ -234,7 +234,7 @@ void SumProducts(const Conv2dShape& s, const T* x, const T* dy, int64_t begin, i
 
 // target (+)= f(i) of the accumulation type, for every element.
 template <class F>
-void WriteTarget(const GradSink::Target& target, const F& f) {
+void WriteTarget(const GradTarget& target, const F& f) {
   DispatchFloat("conv2d", target.tensor.dtype(), [&](auto tag) {
     using D = typename decltype(tag)::type;
     D* out = target.tensor.data<D>();
@@ -250,8 +250,7 @@ void WriteTarget(const GradSink::Target& target, const F& f) {
 }
 
 template <class T>
-void WeightGradient(const Conv2dShape& s, const T* x, const T* dy,
-                    const GradSink::Target& dweight) {
+void WeightGradient(const Conv2dShape& s, const T* x, const T* dy, const GradTarget& dweight) {
   using A = Acc<T>;
   const int64_t n = dweight.tensor.numel(), blocks = Blocks(s);
   const Tensor partials = Tensor::Empty({blocks, n}, DTypeOf<A>);
@@ -271,7 +270,7 @@ void WeightGradient(const Conv2dShape& s, const T* x, const T* dy,
 }
 
 template <class T>
-void BiasGradient(const Conv2dShape& s, const T* dy, const GradSink::Target& dbias) {
+void BiasGradient(const Conv2dShape& s, const T* dy, const GradTarget& dbias) {
   const int64_t filters = s.groups * s.filters, pixels = s.out_pixels();
   const Tensor totals = Tensor::Empty({filters}, DType::kF64);
   double* const sums = totals.data<double>();
@@ -289,7 +288,7 @@ void BiasGradient(const Conv2dShape& s, const T* dy, const GradSink::Target& dbi
 }
 
 void Conv2dBackwardWeightCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tensor& dy,
-                             const GradSink::Target& dweight, const GradSink::Target& dbias) {
+                             const GradTarget& dweight, const GradTarget& dbias) {
   DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (dweight.tensor.defined()) WeightGradient(s, x.data<T>(), dy.data<T>(), dweight);

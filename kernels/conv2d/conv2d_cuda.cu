@@ -153,11 +153,11 @@ void NoteWeightGradient(const Conv2dShape& s, DType dtype) {
 }
 
 void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,
-                              const Tensor& dy, const GradSink::Target& dweight,
-                              const GradSink::Target& dbias) {
+                              const Tensor& dy, const GradTarget& dweight,
+                              const GradTarget& dbias) {
   DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto run = [&](const GradSink::Target& target, const auto& launch) {
+    const auto run = [&](const GradTarget& target, const auto& launch) {
       if (!target.tensor.defined()) return;
       DispatchFloat("conv2d", target.tensor.dtype(), [&](auto to_tag) {
         // At least four pixels per thread.

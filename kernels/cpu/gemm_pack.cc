@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/round_up.h"
 #include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 namespace {
-
-constexpr int64_t RoundUp(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 // Elements that packed kernels want together: neighbours along k, in 32 bits.
 template <class To>

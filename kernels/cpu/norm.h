@@ -129,8 +129,7 @@ void NormAffineGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* dwei
 
 // target (+)= the sum of the blocks' partial sums, in their order.
 template <class A>
-void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride,
-                   const GradSink::Target& target) {
+void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride, const GradTarget& target) {
   if (!target.tensor.defined()) return;
   DispatchFloat("norm", target.tensor.dtype(), [&](auto tag) {
     using D = typename decltype(tag)::type;
@@ -161,8 +160,8 @@ struct NoBranchGradient {
 
 // Gradients of weight and bias are computed where their tensor is defined.
 template <Centring centring, class T, class BranchGradient = NoBranchGradient>
-void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight,
-                  const GradSink::Target& dbias, const BranchGradient& hand_on = {}) {
+void NormBackward(const NormBackwardRows<T>& in, const GradTarget& dweight, const GradTarget& dbias,
+                  const BranchGradient& hand_on = {}) {
   using A = Acc<T>;
   const int64_t rows = in.rows, c = in.c;
   const bool affine = dweight.tensor.defined() || dbias.tensor.defined();
@@ -189,7 +188,7 @@ void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight
       }
     }
   });
-  const auto finish = [&](const GradSink::Target& target, int64_t sum) {
+  const auto finish = [&](const GradTarget& target, int64_t sum) {
     NormSumBlocks(partial ? partial + sum * c : nullptr, blocks, kSums * c, target);
   };
   finish(dweight, 0);

@@ -1,7 +1,7 @@
 // The rows of layer_norm, rms_norm and residual_norm: one set of kernels.
 #pragma once
 
-#include "core/autograd/grad_sink.h"
+#include "core/autograd/gradients.h"
 #include "kernels/cuda/column_sums.cuh"
 
 namespace lockstep::cuda {
@@ -304,7 +304,7 @@ void DispatchNormWarps(int64_t warps, F&& f) {
 
 // Where the gradients of parameters go; those without a tensor are not computed.
 struct NormParameterGradients {
-  GradSink::Target weight{}, bias{}, branch_bias{};
+  GradTarget weight{}, bias{}, branch_bias{};
 };
 
 template <Centring kCentring, class T, class W, class Branch = NoBranchGradient<T>>
@@ -343,7 +343,7 @@ void NormBackward(const LaunchName& name, Stream stream, NormBackwardRows<T, W> 
              static_cast<unsigned>(warps * kWarpSize), 0, stream, in, branch);
     });
   });
-  const auto finish = [&](const GradSink::Target& target, int64_t row) {
+  const auto finish = [&](const GradTarget& target, int64_t row) {
     if (!target.tensor.defined()) return;
     ColumnSums(name.name(), stream, in.partial == nullptr ? nullptr : in.partial + row * in.c,
                blocks, in.c, sums, target.tensor, target.accumulate);

@@ -1,32 +1,8 @@
 #include "kernels/embedding/embedding.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
-namespace {
-
-class EmbeddingNode : public Node {
- public:
-  EmbeddingNode(const Tensor& ids, const Tensor& weight)
-      : Node("embedding"), ids_(ids, "the ids of embedding"), weight_(weight.Detach()) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor ids = ids_.Unpack();
-    const GradSink::Target dweight = sinks[0].OpenAnyDType(weight_);
-    embedding_backward(CurrentStream(ids.device()), ids, grads[0], {}, dweight.tensor,
-                       dweight.accumulate);
-  }
-  void Release() override { ids_.Reset(); }
-
- private:
-  SavedTensor ids_;
-  Tensor weight_;  // for its shape and dtype
-};
-
-}  // namespace
-
 Tensor Embedding(const Tensor& ids, const Tensor& weight) {
   LS_CHECK(ids.defined() && (ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64),
            "embedding: ids must be i32 or i64, got ", ids.Describe());
@@ -40,7 +16,13 @@ Tensor Embedding(const Tensor& ids, const Tensor& weight) {
   shape.push_back(weight.dim(1));
   Tensor y = Tensor::Empty(shape, weight.dtype(), weight.device());
   embedding_forward(CurrentStream(y.device()), index, table, {}, y);
-  if (NeedsGrad({&weight})) Record(std::make_shared<EmbeddingNode>(index, weight), {&weight}, {&y});
+  RecordOp("embedding", {&weight}, {&y}, {{index, "the ids of embedding"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor ids = saved[0];
+             const auto [dweight, accumulate] = grads.OpenAnyDType(0);
+             embedding_backward(CurrentStream(ids.device()), ids, grads[0], {}, dweight,
+                                accumulate);
+           });
   return y;
 }
 

@@ -12,7 +12,7 @@ namespace ops {
 // outside [0, V) throws ArgumentError with the id, its position and V. Saves ids.
 //
 // The gradient of a row is the sum, in order of position and in f32 or wider, of the gradients at
-// the places of its id, on CUDA of each 64 of these first; it is added to what the sink holds (tied
+// the places of its id, on CUDA of each 64 of these first; it is added to what is there (tied
 // output heads) and may have another dtype than the weight.
 Tensor Embedding(const Tensor& ids, const Tensor& weight);
 

@@ -1,65 +1,9 @@
 #include "kernels/expert_dispatch/expert_dispatch.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
-
-class DispatchNode : public Node {
- public:
-  explicit DispatchNode(const Tensor& places)
-      : Node("dispatch"), places_(places, "the order of dispatch") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].Contiguous(), places = places_.Unpack();
-    const GradSink::Target dx = sinks[0].Open({places.dim(0), dy.dim(1)}, dy.dtype(), dy.device());
-    sum_slots(CurrentStream(dy.device()), {dy, {}, places, dx.tensor, dx.accumulate});
-  }
-  void Release() override { places_.Reset(); }
-
- private:
-  SavedTensor places_;
-};
-
-class CombineNode : public Node {
- public:
-  // y is kept for the gradient of the gates, the gates for that of y.
-  CombineNode(const Tensor& y, const Tensor& gates, const ExpertOrder& order)
-      : Node("combine"),
-        y_(y, "the rows of combine"),
-        gates_(gates, "the gates of combine"),
-        rows_(order.rows, "the order of combine"),
-        places_(order.places, "the order of combine") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor dout = grads[0].Contiguous(), places = places_.Unpack();
-    const Stream stream = CurrentStream(dout.device());
-    if (needs[0]) {
-      const GradSink::Target dy =
-          sinks[0].Open({places.numel(), dout.dim(1)}, dout.dtype(), dout.device());
-      gather_rows(stream,
-                  {dout, gates_.Unpack(), rows_.Unpack(), places.dim(1), dy.tensor, dy.accumulate});
-    }
-    if (needs[1]) {
-      const Tensor y = y_.Unpack();
-      const DType wide = AccumulationDType(y.dtype());
-      const GradSink::Target dgates = sinks[1].Open(places.shape(), wide, y.device());
-      gate_gradients(stream, {y, dout, places, dgates.tensor, dgates.accumulate});
-    }
-  }
-  void Release() override {
-    y_.Reset();
-    gates_.Reset();
-    rows_.Reset();
-    places_.Reset();
-  }
-
- private:
-  SavedTensor y_, gates_, rows_, places_;
-};
 
 void CheckRows(const char* op, const char* what, const Tensor& x, int64_t rows) {
   LS_CHECK(x.defined() && x.ndim() == 2 && IsFloating(x.dtype()) && x.dim(0) == rows, op, ": ",
@@ -86,7 +30,13 @@ Tensor Dispatch(const Tensor& x, const ExpertOrder& order) {
   Tensor y = Tensor::Empty({order.rows.numel(), x.dim(1)}, x.dtype(), x.device());
   gather_rows(CurrentStream(x.device()),
               {x.Detach().Contiguous(), {}, order.rows, order.places.dim(1), y, false});
-  if (NeedsGrad({&x})) Record(std::make_shared<DispatchNode>(order.places), {&x}, {&y});
+  RecordOp(
+      "dispatch", {&x}, {&y}, {{order.places, "the order of dispatch"}},
+      [](const SavedTensors& saved, Gradients& grads) {
+        const Tensor places = saved[0];
+        const auto [dx, accumulate] = grads.Open(0);
+        sum_slots(CurrentStream(dx.device()), {grads[0].Contiguous(), {}, places, dx, accumulate});
+      });
   return y;
 }
 
@@ -97,12 +47,24 @@ Tensor Combine(const Tensor& y, const Tensor& gates, const ExpertOrder& order) {
            "combine: the gates must be ", wide, order.places.shape(), ", got ", gates.Describe());
   const Tensor rows = y.Detach().Contiguous(), weights = gates.Detach().Contiguous();
   Tensor out = Tensor::Empty({order.places.dim(0), y.dim(1)}, y.dtype(), y.device());
-  const auto save = [&] {
-    return std::make_shared<CombineNode>(gates.requires_grad() ? rows : Tensor(),
-                                         y.requires_grad() ? weights : Tensor(), order);
-  };
   sum_slots(CurrentStream(y.device()), {rows, weights, order.places, out, false});
-  if (NeedsGrad({&y, &gates})) Record(save(), {&y, &gates}, {&out});
+  // y is kept for the gradient of the gates, the gates for that of y.
+  RecordOp("combine", {&y, &gates}, {&out},
+           {{gates.requires_grad() ? rows : Tensor(), "the rows of combine"},
+            {y.requires_grad() ? weights : Tensor(), "the gates of combine"},
+            {order.rows, "the order of combine"},
+            {order.places, "the order of combine"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor dout = grads[0].Contiguous(), y = saved[0], gates = saved[1];
+             const Tensor order = saved[2], places = saved[3];
+             const Stream stream = CurrentStream(dout.device());
+             if (const auto [dy, accumulate] = grads.Open(0); dy.defined()) {
+               gather_rows(stream, {dout, gates, order, places.dim(1), dy, accumulate});
+             }
+             if (const auto [dgates, accumulate] = grads.Open(1); dgates.defined()) {
+               gate_gradients(stream, {y, dout, places, dgates, accumulate});
+             }
+           });
   return out;
 }
 

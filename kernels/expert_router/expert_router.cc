@@ -1,7 +1,6 @@
 #include "kernels/expert_router/expert_router.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
@@ -12,32 +11,6 @@ void CheckLogits(const char* op, const Tensor& logits) {
            op, ": the logits must be f32 or f64 [N, E], got ", logits.Describe(),
            ": a router computes in f32, so cast what it multiplies");
 }
-
-class ExpertGatesNode : public Node {
- public:
-  ExpertGatesNode(const RouterOptions& options, const Tensor& logits, const Tensor& experts)
-      : Node("expert_gates"),
-        options_(options),
-        logits_(logits, "the logits of expert_gates"),
-        experts_(experts, "the experts of expert_gates") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor logits = logits_.Unpack();
-    const GradSink::Target dlogits = sinks[0].Open(logits);
-    expert_gates_backward(CurrentStream(logits.device()),
-                          {options_, logits, experts_.Unpack(), grads[0].Contiguous(),
-                           dlogits.tensor, dlogits.accumulate});
-  }
-  void Release() override {
-    logits_.Reset();
-    experts_.Reset();
-  }
-
- private:
-  RouterOptions options_;
-  SavedTensor logits_, experts_;
-};
 
 }  // namespace
 
@@ -71,9 +44,15 @@ Tensor ExpertGates(const Tensor& logits, const Tensor& experts, const RouterOpti
   const Tensor input = logits.Detach().Contiguous(), chosen = experts.Contiguous();
   Tensor gates = Tensor::Empty(chosen.shape(), input.dtype(), input.device());
   expert_gates_forward(CurrentStream(input.device()), {options, input, chosen, gates});
-  if (NeedsGrad({&logits})) {
-    Record(std::make_shared<ExpertGatesNode>(options, input, chosen), {&logits}, {&gates});
-  }
+  RecordOp("expert_gates", {&logits}, {&gates},
+           {{input, "the logits of expert_gates"}, {chosen, "the experts of expert_gates"}},
+           [options](const SavedTensors& saved, Gradients& grads) {
+             const Tensor logits = saved[0], experts = saved[1];
+             const auto [dlogits, accumulate] = grads.Open(0);
+             expert_gates_backward(
+                 CurrentStream(dlogits.device()),
+                 {options, logits, experts, grads[0].Contiguous(), dlogits, accumulate});
+           });
   return gates;
 }
 

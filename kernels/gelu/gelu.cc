@@ -8,24 +8,6 @@
 namespace lockstep::ops {
 namespace {
 
-class GeluNode : public Node {
- public:
-  GeluNode(GeluForm form, const Tensor& x)
-      : Node("gelu"), form_(form), x_(x, "the input of gelu") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor x = x_.Unpack();
-    const GradSink::Target dx = sinks[0].Open(x);
-    gelu_backward(CurrentStream(x.device()), form_, x, grads[0], dx.tensor, dx.accumulate);
-  }
-  void Release() override { x_.Reset(); }
-
- private:
-  GeluForm form_;
-  SavedTensor x_;
-};
-
 // x: contiguous.
 Tensor Compute(GeluForm form, const Tensor& x) {
   Tensor y = Tensor::EmptyLike(x);
@@ -45,7 +27,12 @@ Tensor Gelu(const Tensor& x, GeluForm form) {
   CheckFloating("gelu", x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Compute(form, input);
-  if (NeedsGrad({&x})) Record(std::make_shared<GeluNode>(form, input), {&x}, {&y});
+  RecordOp("gelu", {&x}, {&y}, {{input, "the input of gelu"}},
+           [form](const SavedTensors& saved, Gradients& grads) {
+             const Tensor x = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             gelu_backward(CurrentStream(x.device()), form, x, grads[0], dx, accumulate);
+           });
   OfferGelu(form, input, y);
   return y;
 }

@@ -8,45 +8,32 @@ namespace {
 
 class GroupedLinearNode : public Node {
  public:
-  GroupedLinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
-                    const Tensor& offsets)
+  GroupedLinearNode(const Tensor& x, const Tensor& weight, const Tensor& offsets)
       : Node("grouped_linear"),
-        x_(x, "the input of grouped_linear"),
-        weight_(weight, "the weight of grouped_linear"),
-        offsets_(offsets, "the groups of grouped_linear"),
-        weight_shape_(weight_shape) {}
+        x_(Save(x, "the input of grouped_linear")),
+        weight_(Save(weight, "the weight of grouped_linear")),
+        offsets_(Save(offsets, "the groups of grouped_linear")) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     GroupedLinearBackwardArgs args;
     args.dy = grads[0].Contiguous();
     args.offsets = offsets_.Unpack();
-    const DType dtype = args.dy.dtype();
-    const Device device = args.dy.device();
-    if (needs[0]) {
-      const GradSink::Target dx = sinks[0].Open({args.dy.dim(0), weight_shape_[2]}, dtype, device);
+    if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
       args.weight = weight_.Unpack();
-      args.dx = dx.tensor;
-      args.accumulate_x = dx.accumulate;
+      args.dx = dx;
+      args.accumulate_x = accumulate;
     }
-    if (needs[1]) {
-      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dtype, device);
+    if (const auto [dweight, accumulate] = grads.OpenAnyDType(1); dweight.defined()) {
       args.x = x_.Unpack();
-      args.dweight = dw.tensor;
-      args.accumulate_weight = dw.accumulate;
+      args.dweight = dweight;
+      args.accumulate_weight = accumulate;
     }
-    grouped_linear_backward(CurrentStream(device), args);
+    grouped_linear_backward(CurrentStream(args.dy.device()), args);
   }
   bool SplitsByInput() const override { return true; }
-  void Release() override {
-    x_.Reset();
-    weight_.Reset();
-    offsets_.Reset();
-  }
 
  private:
-  SavedTensor x_, weight_, offsets_;
-  Shape weight_shape_;
+  const SavedTensor &x_, &weight_, &offsets_;
 };
 
 }  // namespace
@@ -71,11 +58,10 @@ Tensor GroupedLinear(const Tensor& x, const Tensor& weight, const Tensor& offset
   std::shared_ptr<GroupedLinearNode> node;
   if (NeedsGrad({&x, &weight})) {
     node = std::make_shared<GroupedLinearNode>(weight.requires_grad() ? input : Tensor(),
-                                               x.requires_grad() ? w : Tensor(), weight.shape(),
-                                               groups);
+                                               x.requires_grad() ? w : Tensor(), groups);
   }
   grouped_linear_forward(CurrentStream(x.device()), {input, w, groups, y});
-  if (node) Record(node, {&x, &weight}, {&y});
+  Record(node, {&x, &weight}, {&y});
   return y;
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 #include "kernels/embedding/embedding.h"
 
@@ -75,95 +74,6 @@ void CheckSorted(const char* op, const char* why, const Tensor& x, int dim, cons
   }
 }
 
-class IndexSelectNode : public Node {
- public:
-  IndexSelectNode(const Tensor& index, const Shape& shape, const Layout& layout)
-      : Node("index_select"), index_(index, "the index"), shape_(shape), layout_(layout) {}
-
-  // Slices are the rows of a table.
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor index = index_.Unpack();
-    const Tensor dy = grads[0].Contiguous();
-    const Stream stream = CurrentStream(dy.device());
-    const int64_t v = shape_[layout_.dim], channels = layout_.outer * layout_.inner;
-    if (layout_.outer == 1) {
-      const GradSink::Target dx = sinks[0].OpenAnyDType(shape_, dy.dtype(), dy.device());
-      embedding_backward(stream, index, dy.View({index.numel(), channels}), {},
-                         dx.tensor.View({v, channels}), dx.accumulate);
-      return;
-    }
-    const Tensor rows = layout_.ToBlocks(dy).Transpose(0, 1).Contiguous();
-    const Tensor dx = Tensor::Empty({v, layout_.outer, layout_.inner}, dy.dtype(), dy.device());
-    embedding_backward(stream, index, rows.View({index.numel(), channels}), {},
-                       dx.View({v, channels}), false);
-    sinks[0].Put(dx.Transpose(0, 1).Contiguous().View(shape_));
-  }
-  void Release() override { index_.Reset(); }
-
- private:
-  SavedTensor index_;
-  Shape shape_;
-  Layout layout_;
-};
-
-class GatherNode : public Node {
- public:
-  GatherNode(const Tensor& index, const Shape& shape, const Layout& layout)
-      : Node("gather"), index_(index, "the index"), shape_(shape), layout_(layout) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].Contiguous();
-    const GradSink::Target dx = sinks[0].Open(shape_, dy.dtype(), dy.device());
-    if (!dx.accumulate) dx.tensor.Fill(0);
-    scatter_add_slot(CurrentStream(dy.device()), layout_.ToBlocks(index_.Unpack()),
-                     layout_.ToBlocks(dy), layout_.ToBlocks(dx.tensor));
-  }
-  void Release() override { index_.Reset(); }
-
- private:
-  SavedTensor index_;
-  Shape shape_;
-  Layout layout_;
-};
-
-// The node of Scatter and ScatterAdd.
-class ScatterNode : public Node {
- public:
-  ScatterNode(const char* name, bool add, const Tensor& index, const Layout& layout)
-      : Node(name), add_(add), index_(index, "the index"), layout_(layout) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor index = index_.Unpack();
-    const Tensor at = layout_.ToBlocks(index), dy = grads[0].Contiguous();
-    const Stream stream = CurrentStream(dy.device());
-    if (needs[0] && add_) sinks[0].Put(dy);
-    if (needs[0] && !add_) {
-      const Tensor dx = dy.Clone();
-      scatter_slot(stream, at, Tensor::Zeros(at.shape(), dy.dtype(), dy.device()),
-                   layout_.ToBlocks(dx));
-      sinks[0].Put(dx);
-    }
-    if (needs[1]) {
-      const Tensor dsource = Tensor::Empty(index.shape(), dy.dtype(), dy.device());
-      if (add_) {
-        gather_slot(stream, layout_.ToBlocks(dy), at, layout_.ToBlocks(dsource));
-      } else {
-        scatter_source_gradient(stream, at, layout_.ToBlocks(dy), layout_.ToBlocks(dsource));
-      }
-      sinks[1].Put(dsource);
-    }
-  }
-  void Release() override { index_.Reset(); }
-
- private:
-  bool add_;
-  SavedTensor index_;
-  Layout layout_;
-};
-
 Tensor Scattered(const char* op, bool add, const Tensor& x, int dim, const Tensor& index,
                  const Tensor& source) {
   const Layout layout(x.shape(), DimOf(op, x, dim));
@@ -182,10 +92,47 @@ Tensor Scattered(const char* op, bool add, const Tensor& x, int dim, const Tenso
   const auto& slot = add ? scatter_add_slot : scatter_slot;
   slot(CurrentStream(x.device()), layout.ToBlocks(checked),
        layout.ToBlocks(source.Detach().Contiguous()), layout.ToBlocks(y));
-  if (NeedsGrad({&x, &source})) {
-    Record(std::make_shared<ScatterNode>(op, add, checked, layout), {&x, &source}, {&y});
-  }
+  RecordOp(op, {&x, &source}, {&y}, {{checked, "the index"}},
+           [add, layout](const SavedTensors& saved, Gradients& grads) {
+             const Tensor index = saved[0], at = layout.ToBlocks(index);
+             const Tensor dy = grads[0].Contiguous();
+             const Stream stream = CurrentStream(dy.device());
+             if (grads.needs(0) && add) grads.Put(0, dy);
+             if (grads.needs(0) && !add) {
+               Tensor dx = dy.Clone();
+               scatter_slot(stream, at, Tensor::Zeros(at.shape(), dy.dtype(), dy.device()),
+                            layout.ToBlocks(dx));
+               grads.Put(0, std::move(dx));
+             }
+             if (!grads.needs(1)) return;
+             Tensor dsource = Tensor::Empty(index.shape(), dy.dtype(), dy.device());
+             if (add) {
+               gather_slot(stream, layout.ToBlocks(dy), at, layout.ToBlocks(dsource));
+             } else {
+               scatter_source_gradient(stream, at, layout.ToBlocks(dy), layout.ToBlocks(dsource));
+             }
+             grads.Put(1, std::move(dsource));
+           });
   return y;
+}
+
+// Slices are the rows of a table.
+void IndexSelectBackward(const Layout& layout, const Tensor& index, Gradients& grads) {
+  const Shape& shape = grads.spec(0).shape;
+  const Tensor dy = grads[0].Contiguous();
+  const Stream stream = CurrentStream(dy.device());
+  const int64_t v = shape[layout.dim], channels = layout.outer * layout.inner;
+  if (layout.outer == 1) {
+    const auto [dx, accumulate] = grads.OpenAnyDType(0);
+    embedding_backward(stream, index, dy.View({index.numel(), channels}), {},
+                       dx.View({v, channels}), accumulate);
+    return;
+  }
+  const Tensor rows = layout.ToBlocks(dy).Transpose(0, 1).Contiguous();
+  const Tensor dx = Tensor::Empty({v, layout.outer, layout.inner}, dy.dtype(), dy.device());
+  embedding_backward(stream, index, rows.View({index.numel(), channels}), {},
+                     dx.View({v, channels}), false);
+  grads.Put(0, dx.Transpose(0, 1).Contiguous().View(shape));
 }
 
 }  // namespace
@@ -205,9 +152,10 @@ Tensor IndexSelect(const Tensor& x, int dim, const Tensor& index) {
   gather_slot(CurrentStream(x.device()), layout.ToBlocks(x.Detach().Contiguous()),
               checked.View({1, index.numel(), 1}).Expand(layout.Blocks(index.numel())),
               layout.ToBlocks(y));
-  if (NeedsGrad({&x})) {
-    Record(std::make_shared<IndexSelectNode>(checked, x.shape(), layout), {&x}, {&y});
-  }
+  RecordOp("index_select", {&x}, {&y}, {{checked, "the index"}},
+           [layout](const SavedTensors& saved, Gradients& grads) {
+             IndexSelectBackward(layout, saved[0], grads);
+           });
   return y;
 }
 
@@ -221,9 +169,14 @@ Tensor Gather(const Tensor& x, int dim, const Tensor& index) {
   Tensor y = Tensor::Empty(index.shape(), x.dtype(), x.device());
   gather_slot(CurrentStream(x.device()), layout.ToBlocks(x.Detach().Contiguous()),
               layout.ToBlocks(checked), layout.ToBlocks(y));
-  if (NeedsGrad({&x})) {
-    Record(std::make_shared<GatherNode>(checked, x.shape(), layout), {&x}, {&y});
-  }
+  RecordOp("gather", {&x}, {&y}, {{checked, "the index"}},
+           [layout](const SavedTensors& saved, Gradients& grads) {
+             const Tensor index = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             if (!accumulate) dx.Fill(0);
+             scatter_add_slot(CurrentStream(dx.device()), layout.ToBlocks(index),
+                              layout.ToBlocks(grads[0].Contiguous()), layout.ToBlocks(dx));
+           });
   return y;
 }
 

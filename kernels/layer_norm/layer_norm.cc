@@ -6,36 +6,6 @@
 namespace lockstep::ops {
 namespace {
 
-class LayerNormNode : public Node {
- public:
-  LayerNormNode(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
-                const Tensor& rstd)
-      : Node("layer_norm"),
-        x_(x, "the input of layer_norm"),
-        weight_(weight, "the weight of layer_norm"),
-        mean_(mean, "the mean of layer_norm"),
-        rstd_(rstd, "the scale of layer_norm"),
-        bias_(bias.Detach()) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor x = x_.Unpack(), weight = weight_.Unpack();
-    GradSink::Target dx, dweight, dbias;
-    if (needs[0]) dx = sinks[0].Open(x);
-    if (needs[1]) dweight = sinks[1].OpenAnyDType(weight);
-    if (needs[2]) dbias = sinks[2].OpenAnyDType(bias_);
-    layer_norm_backward(CurrentStream(x.device()), x, weight, mean_.Unpack(), rstd_.Unpack(),
-                        grads[0], dx, dweight, dbias);
-  }
-  void Release() override {
-    for (SavedTensor* saved : {&x_, &weight_, &mean_, &rstd_}) saved->Reset();
-  }
-
- private:
-  SavedTensor x_, weight_, mean_, rstd_;
-  Tensor bias_;  // for its shape and dtype
-};
-
 void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
   const bool dtype_fits = t.defined() && (t.dtype() == x.dtype() || t.dtype() == DType::kF32);
   LS_CHECK(dtype_fits && t.shape() == Shape{x.dim(-1)} && t.device() == x.device(),
@@ -78,10 +48,18 @@ Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
   const Tensor w = weight.Detach().Contiguous();
   const Tensor b = bias.defined() ? bias.Detach().Contiguous() : Tensor();
   Result r = Compute(input, w, b, eps);
-  if (NeedsGrad({&x, &weight, &bias})) {
-    Record(std::make_shared<LayerNormNode>(input, w, b, r.mean, r.rstd), {&x, &weight, &bias},
-           {&r.y});
-  }
+  RecordOp("layer_norm", {&x, &weight, &bias}, {&r.y},
+           {{input, "the input of layer_norm"},
+            {w, "the weight of layer_norm"},
+            {r.mean, "the mean of layer_norm"},
+            {r.rstd, "the scale of layer_norm"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor x = saved[0], weight = saved[1], mean = saved[2], rstd = saved[3];
+             const GradTarget dx = grads.Open(0), dweight = grads.OpenAnyDType(1),
+                              dbias = grads.OpenAnyDType(2);
+             layer_norm_backward(CurrentStream(x.device()), x, weight, mean, rstd, grads[0], dx,
+                                 dweight, dbias);
+           });
   OfferLayerNorm(input, w, b, eps, r.y);
   return r.y;
 }

@@ -30,8 +30,8 @@ inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& 
 // Gradients whose tensor is undefined are not computed. dx has x's dtype, the others any floating
 // dtype.
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& dy, const GradSink::Target& dx,
-                           const GradSink::Target& dweight, const GradSink::Target& dbias)>
+                           const Tensor& rstd, const Tensor& dy, const GradTarget& dx,
+                           const GradTarget& dweight, const GradTarget& dbias)>
     layer_norm_backward{"layer_norm_backward"};
 
 }  // namespace lockstep

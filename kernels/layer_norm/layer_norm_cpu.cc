@@ -25,8 +25,8 @@ void LayerNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, const Te
 }
 
 void LayerNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                          const Tensor& rstd, const Tensor& dy, const GradSink::Target& dx,
-                          const GradSink::Target& dweight, const GradSink::Target& dbias) {
+                          const Tensor& rstd, const Tensor& dy, const GradTarget& dx,
+                          const GradTarget& dweight, const GradTarget& dbias) {
   DispatchFloat("layer_norm", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;

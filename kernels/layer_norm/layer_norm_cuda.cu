@@ -24,8 +24,8 @@ void LayerNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, 
 }
 
 void LayerNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& dy, const GradSink::Target& dx,
-                           const GradSink::Target& dweight, const GradSink::Target& dbias) {
+                           const Tensor& rstd, const Tensor& dy, const GradTarget& dx,
+                           const GradTarget& dweight, const GradTarget& dbias) {
   DispatchNorm("layer_norm", x, weight, [&](auto tag, auto weight_tag) {
     using T = typename decltype(tag)::type;
     using W = typename decltype(weight_tag)::type;

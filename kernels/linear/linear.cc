@@ -4,81 +4,54 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/gelu/gelu.h"
+#include "kernels/matrix.h"
 
 namespace lockstep::ops {
 namespace {
 
-// [..., K] as [M, K].
-Tensor AsMatrix(const Tensor& x) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
-  return x.Detach().View({rows, x.dim(-1)});
-}
-
-Shape WithLast(Shape shape, int64_t last) {
-  shape[-1] = last;
-  return shape;
-}
-
 class LinearNode : public Node {
  public:
   // x is kept for the weight's gradient, the weight for that of x: undefined where not needed.
-  LinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
-             const Tensor& pre_activation, Activation activation, bool full_f32)
+  LinearNode(const Tensor& x, const Tensor& weight, const Tensor& pre_activation,
+             Activation activation, bool full_f32)
       : Node("linear"),
-        x_(x, "the input of linear"),
-        weight_(weight, "the weight of linear"),
-        pre_activation_(pre_activation, "the pre-activation of linear"),
-        weight_shape_(weight_shape),
+        x_(Save(x, "the input of linear")),
+        weight_(Save(weight, "the weight of linear")),
+        pre_activation_(Save(pre_activation, "the pre-activation of linear")),
         activation_(activation),
         full_f32_(full_f32) {}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = GradientBeforeActivation(stream, grads[0]);
     // If x is the result of a linear with an activation, and has no other use, then its gradient
     // takes in that activation's derivative while it is still in the cache.
-    auto* before = dynamic_cast<LinearNode*>(sinks[0].receiver());
+    auto* before = dynamic_cast<LinearNode*>(grads.receiver(0));
     if (before != nullptr && before->activation_ == Activation::kNone) before = nullptr;
     LinearBackwardArgs args;
     args.dy = dy;
     args.full_f32 = full_f32_;
-    if (needs[0]) {
-      const Shape shape = WithLast(grads[0].shape(), weight_shape_[1]);
-      const GradSink::Target dx = sinks[0].Open(shape, dy.dtype(), dy.device());
-      args.weight = weight_.Unpack();
-      args.dx = AsMatrix(dx.tensor);
-      args.accumulate_x = dx.accumulate;
+    if (grads.needs(0)) args.weight = weight_.Unpack();
+    if (grads.needs(1)) args.x = AsMatrix(x_.Unpack());
+    if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
+      args.dx = AsMatrix(dx);
+      args.accumulate_x = accumulate;
       if (before != nullptr) {
         args.activation = before->activation_;
         args.pre_activation = AsMatrix(before->pre_activation_.Unpack());
       }
     }
-    if (needs[1]) {
-      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
-      args.x = AsMatrix(x_.Unpack());
-      args.dweight = dw.tensor;
-      args.accumulate_weight = dw.accumulate;
-    }
-    if (needs[2]) {
-      const GradSink::Target db =
-          sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
-      args.dbias = db.tensor;
-      args.accumulate_bias = db.accumulate;
-    }
+    const GradTarget dweight = grads.OpenAnyDType(1), dbias = grads.OpenAnyDType(2);
+    args.dweight = dweight.tensor;
+    args.accumulate_weight = dweight.accumulate;
+    args.dbias = dbias.tensor;
+    args.accumulate_bias = dbias.accumulate;
     linear_backward(stream, args);
     if (before != nullptr) before->activation_is_done_ = true;  // last: nothing can fail any more
   }
 
   bool SplitsByInput() const override {
     return activation_ == Activation::kNone || activation_is_done_;
-  }
-
-  void Release() override {
-    x_.Reset();
-    weight_.Reset();
-    pre_activation_.Reset();
   }
 
  private:
@@ -94,8 +67,7 @@ class LinearNode : public Node {
     return d_pre;
   }
 
-  SavedTensor x_, weight_, pre_activation_;
-  Shape weight_shape_;
+  const SavedTensor &x_, &weight_, &pre_activation_;
   Activation activation_;
   bool full_f32_;
   bool activation_is_done_ = false;  // incoming gradients include the activation's derivative
@@ -136,7 +108,7 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
   if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
   const auto save = [&] {
     return std::make_shared<LinearNode>(weight.requires_grad() ? input : Tensor(),
-                                        x.requires_grad() ? args.weight : Tensor(), weight.shape(),
+                                        x.requires_grad() ? args.weight : Tensor(),
                                         args.pre_activation, activation, full_f32);
   };
   // If possible before the product, which a recomputed forward that has all it needs then spares.
@@ -144,7 +116,7 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
   if (record && activation == Activation::kNone) node = save();
   linear_forward(CurrentStream(x.device()), args);
   if (record && !node) node = save();
-  if (record) Record(node, {&x, &weight, &bias}, {&y});
+  Record(node, {&x, &weight, &bias}, {&y});
   // Elsewhere the product's epilogue has bits of its own: those of an unrounded sum, or cuBLAS'.
   const bool exact = x.device().is_cpu() || x.device().is_meta();
   if (args.pre_activation.defined() && exact && SizeOf(x.dtype()) >= 4) {

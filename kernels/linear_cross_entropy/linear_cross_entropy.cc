@@ -4,60 +4,34 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/linear/linear.h"
 #include "kernels/unary/unary.h"
 
 namespace lockstep::ops {
 namespace {
 
-class LinearCrossEntropyNode : public Node {
- public:
-  // dx [N, C] and dweight are the gradients of the sum of the losses; undefined where not needed.
-  LinearCrossEntropyNode(const Tensor& x, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& scale)
-      : Node("linear_cross_entropy"),
-        dx_(dx, "the gradient of x of linear_cross_entropy"),
-        dweight_(dweight, "the gradient of the weight of linear_cross_entropy"),
-        scale_(scale, "the scale of linear_cross_entropy"),
-        x_shape_(x.shape()),
-        dtype_(x.dtype()) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    LinearCrossEntropyBackwardArgs args;
-    args.upstream = grads[0];
-    args.scale = scale_.Unpack();
-    const Stream stream = CurrentStream(args.scale.device());
-    if (needs[0]) {
-      args.grad = dx_.Unpack();
-      if (!GraphIsRetained()) dx_.Reset();
-      // In place where nothing else holds it. Always handed over, never opened, so that the bits do
-      // not depend on that.
-      const bool last = args.grad.storage().unique();
-      if (last) args.grad.storage().BumpVersion();
-      args.y = last ? args.grad : Tensor::EmptyLike(args.grad);
-      linear_cross_entropy_backward(stream, args);
-      sinks[0].Put(args.y.View(x_shape_));
-    }
-    if (needs[1]) {
-      args.grad = dweight_.Unpack();
-      const GradSink::Target dweight =
-          sinks[1].OpenAnyDType(args.grad.shape(), dtype_, args.grad.device());
-      args.y = dweight.tensor;
-      args.accumulate = dweight.accumulate;
-      linear_cross_entropy_backward(stream, args);
-    }
+// Saved are dx [N, C] and dweight, the gradients of the sum of the losses, and the scale.
+void Backward(SavedTensors& saved, Gradients& grads) {
+  LinearCrossEntropyBackwardArgs args{.upstream = grads[0], .scale = saved[2]};
+  const Stream stream = CurrentStream(args.scale.device());
+  if (grads.needs(0)) {
+    args.grad = saved.Take(0);
+    // In place where nothing else holds it. Always handed over, never opened, so that the bits do
+    // not depend on that.
+    const bool last = args.grad.storage().unique();
+    if (last) args.grad.storage().BumpVersion();
+    args.y = last ? args.grad : Tensor::EmptyLike(args.grad);
+    linear_cross_entropy_backward(stream, args);
+    grads.Put(0, args.y.View(grads.spec(0).shape));
   }
-  void Release() override {
-    for (SavedTensor* saved : {&dx_, &dweight_, &scale_}) saved->Reset();
+  if (grads.needs(1)) {
+    const auto [dweight, accumulate] = grads.OpenAnyDType(1);
+    args.grad = saved[1];
+    args.y = dweight;
+    args.accumulate = accumulate;
+    linear_cross_entropy_backward(stream, args);
   }
-
- private:
-  SavedTensor dx_, dweight_, scale_;
-  Shape x_shape_;
-  DType dtype_;  // of x and of the weight
-};
+}
 
 // What a chunk of rows reads and writes.
 struct Rows {
@@ -175,13 +149,17 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
                                                .mean = reduction == Reduction::kMean,
                                                .total = total,
                                                .scale = scale});
-  if (record) RecordGradients(x, weight, all.dx, dweight, scale, &total);
+  RecordGradients(x, weight, all.dx, dweight, scale, &total);
   return total;
 }
 
 void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, const Tensor& dweight,
                      const Tensor& scale, Tensor* total) {
-  Record(std::make_shared<LinearCrossEntropyNode>(x, dx, dweight, scale), {&x, &weight}, {total});
+  RecordOp("linear_cross_entropy", {&x, &weight}, {total},
+           {{dx, "the gradient of x of linear_cross_entropy"},
+            {dweight, "the gradient of the weight of linear_cross_entropy"},
+            {scale, "the scale of linear_cross_entropy"}},
+           Backward);
 }
 
 }  // namespace lockstep::ops

@@ -1,40 +1,11 @@
 #include "kernels/loss/loss.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::ops {
 namespace {
-
-class LossNode : public Node {
- public:
-  LossNode(LossKind kind, const char* name, const Tensor& x, const Tensor& target)
-      : Node(name),
-        kind_(kind),
-        x_(x, "the prediction of a loss"),
-        target_(target, "the target of a loss") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor x = x_.Unpack(), target = target_.Unpack();
-    const Stream stream = CurrentStream(x.device());
-    for (int which = 0; which < 2; ++which) {
-      if (!needs[which]) continue;
-      const GradSink::Target dx = sinks[which].Open(x);
-      loss_backward(stream, kind_, which, x, target, grads[0], dx.tensor, dx.accumulate);
-    }
-  }
-  void Release() override {
-    x_.Reset();
-    target_.Reset();
-  }
-
- private:
-  LossKind kind_;
-  SavedTensor x_, target_;
-};
 
 Tensor Apply(LossKind kind, const char* name, const Tensor& x, const Tensor& target,
              Reduction reduction) {
@@ -47,9 +18,17 @@ Tensor Apply(LossKind kind, const char* name, const Tensor& x, const Tensor& tar
   const DType wide = AccumulationDType(x.dtype());
   Tensor losses = Tensor::Empty(x.shape(), wide, x.device());
   loss_forward(CurrentStream(x.device()), kind, from, to, losses);
-  if (NeedsGrad({&x, &target})) {
-    Record(std::make_shared<LossNode>(kind, name, from, to), {&x, &target}, {&losses});
-  }
+  RecordOp(name, {&x, &target}, {&losses},
+           {{from, "the prediction of a loss"}, {to, "the target of a loss"}},
+           [kind](const SavedTensors& saved, Gradients& grads) {
+             const Tensor x = saved[0], target = saved[1];
+             for (const int which : {0, 1}) {
+               const auto [dx, accumulate] = grads.Open(which);
+               if (!dx.defined()) continue;
+               loss_backward(CurrentStream(dx.device()), kind, which, x, target, grads[0], dx,
+                             accumulate);
+             }
+           });
   if (reduction == Reduction::kNone) return losses;
   return reduction == Reduction::kSum ? Sum(losses) : Mean(losses);
 }

@@ -3,17 +3,11 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matrix.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep::ops {
 namespace {
-
-// [..., K] as [M, K].
-Tensor AsMatrix(const Tensor& x) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
-  return x.Detach().View({rows, x.dim(-1)});
-}
 
 // f(block, its place in the matrix [N, K]) for those that add something.
 template <class F>
@@ -42,28 +36,25 @@ class LowRankUpdateNode : public Node {
  public:
   LowRankUpdateNode(const Tensor& x, const Tensor& matrix, const std::vector<LowRankBlock>& blocks)
       : Node("low_rank_update"),
-        x_(x, "the input of low_rank_update"),
-        matrix_(matrix, "the matrix of low_rank_update"),
+        x_(Save(x, "the input of low_rank_update")),
+        matrix_(Save(matrix, "the matrix of low_rank_update")),
         blocks_(blocks) {
     for (LowRankBlock& block : blocks_) {
       if (block.b.defined()) block.b = Tensor::Empty(block.b.shape(), block.b.dtype(), kMeta);
     }
   }
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Tensor dy = AsMatrix(grads[0].Contiguous());
     const Stream stream = CurrentStream(dy.device());
-    if (needs[0]) sinks[0].Put(grads[0]);
+    if (grads.needs(0)) grads.Put(0, grads[0]);
     const Tensor matrix = matrix_.Unpack();
-    if (needs[1]) {
-      Shape shape = grads[0].shape();
-      shape[-1] = matrix.dim(1);
-      const GradSink::Target dx = sinks[1].Open(shape, dy.dtype(), dy.device());
-      matmul_slot(stream,
-                  {.a = dy, .b = matrix, .c = AsMatrix(dx.tensor), .accumulate = dx.accumulate});
+    if (const auto [dx, accumulate] = grads.Open(1); dx.defined()) {
+      matmul_slot(stream, {.a = dy, .b = matrix, .c = AsMatrix(dx), .accumulate = accumulate});
     }
-    if (std::none_of(needs.begin() + 2, needs.end(), [](bool needed) { return needed; })) return;
+    bool any = false;
+    for (size_t i = 2; i < grads.inputs(); ++i) any |= grads.needs(i);
+    if (!any) return;
     // Transposed, so that of dy and x only the small one is: x^T dy.
     const Tensor product =
         Tensor::Empty({matrix.dim(1), matrix.dim(0)}, AccumulationDType(dy.dtype()), dy.device());
@@ -71,22 +62,14 @@ class LowRankUpdateNode : public Node {
     size_t input = 2;
     ForEachBlock(blocks_, product.Transpose(0, 1),
                  [&](const LowRankBlock& block, const Tensor& place) {
-                   if (needs[input]) {
-                     sinks[input]
-                         .OpenAnyDType(block.b.shape(), dy.dtype(), dy.device())
-                         .Write(Scale(place, block.scale));
-                   }
-                   ++input;
+                   const GradTarget db = grads.OpenAnyDType(input++);
+                   if (db.tensor.defined()) db.Write(Scale(place, block.scale));
                  });
   }
   bool SplitsByInput() const override { return true; }
-  void Release() override {
-    x_.Reset();
-    matrix_.Reset();
-  }
 
  private:
-  SavedTensor x_, matrix_;
+  const SavedTensor &x_, &matrix_;
   std::vector<LowRankBlock> blocks_;  // without memory
 };
 
@@ -137,7 +120,7 @@ Tensor LowRankUpdate(Tensor y, const Tensor& x, const std::vector<LowRankBlock>&
                                           .c = AsMatrix(sum),
                                           .accumulate = true});
   Tensor* const output = &sum;
-  if (node) Record(node, inputs, std::span(&output, 1));
+  Record(node, inputs, std::span(&output, 1));
   return sum;
 }
 

@@ -1,7 +1,6 @@
 #include "kernels/matmul/matmul.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
 
 namespace lockstep::ops {
@@ -29,71 +28,46 @@ Shape WithLeading(const Shape& matrices, const Shape& leading) {
   return shape;
 }
 
-class MatMulNode : public Node {
- public:
-  // Factors as given, of shapes that broadcast to `leading`. a is kept for b's gradient and vice
-  // versa: undefined where not needed.
-  MatMulNode(const Tensor& a, const Tensor& b, const Shape& a_shape, const Shape& b_shape,
-             const Shape& leading)
-      : Node("matmul"),
-        a_(a, "the first factor of matmul"),
-        b_(b, "the second factor of matmul"),
-        a_shape_(a_shape),
-        b_shape_(b_shape),
-        leading_(leading) {}
+// With a copy for each of the batch.
+Tensor Repeated(const Tensor& x, const Shape& leading) {
+  return x.Expand(WithLeading(x.shape(), leading)).Contiguous();
+}
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor grad = grads[0].Contiguous();
-    const Stream stream = CurrentStream(grad.device());
-    const bool merge = b_shape_.ndim() == 2;
-    const Tensor dc = AsBatch(grad, merge);
-    if (needs[0]) {
-      const Tensor b = AsBatch(merge ? b_.Unpack() : Repeated(b_.Unpack()), merge);
-      Write(a_shape_, WithLeading(a_shape_, leading_), grad, sinks[0],
-            [&](const Tensor& da, bool accumulate) {
-              matmul_slot(stream, {false, true, dc, b, AsBatch(da, merge), accumulate});
-            });
-    }
-    if (needs[1]) {
-      const Tensor a = AsBatch(Repeated(a_.Unpack()), merge);
-      Write(b_shape_, merge ? b_shape_ : WithLeading(b_shape_, leading_), grad, sinks[1],
-            [&](const Tensor& db, bool accumulate) {
-              matmul_slot(stream, {true, false, a, dc, AsBatch(db, merge), accumulate});
-            });
-    }
+// Calls f(to, accumulate) to write the gradient of a factor, which was repeated to `whole`. The
+// terms of a factor that serves several of the batch are in f32 or wider, and rounded once.
+template <class F>
+void Write(size_t input, const Shape& whole, Gradients& grads, const F& f) {
+  const auto& [shape, dtype, device] = grads.spec(input);
+  if (shape.numel() == whole.numel()) {
+    const auto [to, accumulate] = grads.OpenAnyDType(input);
+    return f(to, accumulate);
   }
+  const Tensor terms = Tensor::Empty(whole, AccumulationDType(dtype), device);
+  f(terms, false);
+  const auto [to, accumulate] = grads.Open(input);
+  SumExpanded(terms, 1, to, accumulate);
+}
 
-  void Release() override {
-    a_.Reset();
-    b_.Reset();
+// Saved are a and b as given, of shapes that broadcast to `leading`.
+void Backward(const Shape& leading, const SavedTensors& saved, Gradients& grads) {
+  const Shape &a_shape = grads.spec(0).shape, &b_shape = grads.spec(1).shape;
+  const Stream stream = CurrentStream(grads[0].device());
+  const bool merge = b_shape.ndim() == 2;
+  const Tensor dc = AsBatch(grads[0].Contiguous(), merge);
+  if (grads.needs(0)) {
+    const Tensor b = AsBatch(merge ? saved[1] : Repeated(saved[1], leading), merge);
+    Write(0, WithLeading(a_shape, leading), grads, [&](const Tensor& da, bool accumulate) {
+      matmul_slot(stream, {false, true, dc, b, AsBatch(da, merge), accumulate});
+    });
   }
-
- private:
-  // With a copy for each of the batch.
-  Tensor Repeated(const Tensor& x) const {
-    return x.Expand(WithLeading(x.shape(), leading_)).Contiguous();
+  if (grads.needs(1)) {
+    const Tensor a = AsBatch(Repeated(saved[0], leading), merge);
+    Write(1, merge ? b_shape : WithLeading(b_shape, leading), grads,
+          [&](const Tensor& db, bool accumulate) {
+            matmul_slot(stream, {true, false, a, dc, AsBatch(db, merge), accumulate});
+          });
   }
-
-  // Calls f(to, accumulate) to write the gradient of a factor of this shape, which was repeated to
-  // `whole`. The terms of a factor that serves several of the batch are in f32 or wider, and
-  // rounded once.
-  template <class F>
-  static void Write(const Shape& shape, const Shape& whole, const Tensor& grad, GradSink& sink,
-                    const F& f) {
-    if (shape.numel() == whole.numel()) {
-      const GradSink::Target to = sink.OpenAnyDType(shape, grad.dtype(), grad.device());
-      return f(to.tensor, to.accumulate);
-    }
-    const Tensor terms = Tensor::Empty(whole, AccumulationDType(grad.dtype()), grad.device());
-    f(terms, false);
-    const GradSink::Target to = sink.Open(shape, grad.dtype(), grad.device());
-    SumExpanded(terms, 1, to.tensor, to.accumulate);
-  }
-
-  SavedTensor a_, b_;
-  Shape a_shape_, b_shape_, leading_;
-};
+}
 
 void Check(const Tensor& a, const Tensor& b) {
   LS_CHECK(a.defined() && IsFloating(a.dtype()) && a.ndim() >= 1,
@@ -118,15 +92,14 @@ Tensor Product(const Tensor& a, const Tensor& b, const Shape& leading) {
   Tensor c = Tensor::Empty(shape, a.dtype(), a.device());
   matmul_slot(CurrentStream(a.device()), {false, false, AsBatch(first, merge),
                                           AsBatch(second, merge), AsBatch(c, merge), false});
-  if (NeedsGrad({&a, &b})) {
-    // What is repeated is kept as it was given.
-    const Tensor kept_a = a.shape() == a_whole ? first : a.Detach();
-    const Tensor kept_b = b.shape() == b_whole ? second : b.Detach();
-    Record(std::make_shared<MatMulNode>(b.requires_grad() ? kept_a : Tensor(),
-                                        a.requires_grad() ? kept_b : Tensor(), a.shape(), b.shape(),
-                                        leading),
-           {&a, &b}, {&c});
-  }
+  // A factor is kept for the other's gradient. What is repeated is kept as it was given.
+  const Tensor kept_a = a.shape() == a_whole ? first : a,
+               kept_b = b.shape() == b_whole ? second : b;
+  RecordOp(
+      "matmul", {&a, &b}, {&c},
+      {{b.requires_grad() ? kept_a : Tensor(), "the first factor of matmul"},
+       {a.requires_grad() ? kept_b : Tensor(), "the second factor of matmul"}},
+      [leading](const SavedTensors& saved, Gradients& grads) { Backward(leading, saved, grads); });
   return c;
 }
 

@@ -3,35 +3,9 @@
 #include <limits>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
-
-class MaxPool2dNode : public Node {
- public:
-  MaxPool2dNode(const WindowAxis& rows, const WindowAxis& columns, const Shape& shape,
-                const Tensor& index)
-      : Node("max_pool2d"),
-        rows_(rows),
-        columns_(columns),
-        shape_(shape),
-        index_(index, "the positions of max_pool2d's maxima") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].Contiguous();
-    const GradSink::Target dx = sinks[0].Open(shape_, dy.dtype(), dy.device());
-    max_pool2d_backward(CurrentStream(dy.device()), rows_, columns_, dy, index_.Unpack(), dx.tensor,
-                        dx.accumulate);
-  }
-  void Release() override { index_.Reset(); }
-
- private:
-  WindowAxis rows_, columns_;
-  Shape shape_;  // of x
-  SavedTensor index_;
-};
 
 void CheckWindowsSeeInput(const char* what, const WindowAxis& axis) {
   for (int64_t o = 0; o < axis.out; ++o) {
@@ -73,9 +47,13 @@ Tensor MaxPool2d(const Tensor& x, const MaxPool2dOptions& o) {
   const bool record = NeedsGrad({&x});
   const Tensor index = record ? Tensor::Empty(y.shape(), DType::kI32, x.device()) : Tensor();
   max_pool2d_forward(CurrentStream(x.device()), rows, columns, input, y, index);
-  if (record) {
-    Record(std::make_shared<MaxPool2dNode>(rows, columns, x.shape(), index), {&x}, {&y});
-  }
+  RecordOp("max_pool2d", {&x}, {&y}, {{index, "the positions of max_pool2d's maxima"}},
+           [rows, columns](const SavedTensors& saved, Gradients& grads) {
+             const Tensor index = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             max_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0].Contiguous(),
+                                 index, dx, accumulate);
+           });
   return y;
 }
 

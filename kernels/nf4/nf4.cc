@@ -6,17 +6,12 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/math.h"
+#include "core/round_up.h"
+#include "kernels/matrix.h"
 #include "kernels/nf4/nf4_quantize_cpu.h"
 
 namespace lockstep {
-namespace {
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 Nf4Matrix Nf4Matrix::Empty(const Shape& shape, bool double_quantized, Device device) {
   LS_CHECK(shape.ndim() == 2, "nf4: a quantised weight must be a matrix [rows, columns], got ",
            shape);
@@ -27,18 +22,18 @@ Nf4Matrix Nf4Matrix::Empty(const Shape& shape, bool double_quantized, Device dev
 
 Nf4Matrix::Layout Nf4Matrix::layout() const {
   constexpr int64_t kF32 = sizeof(float), kAlignment = 16;  // of codes, for wide accesses
-  Layout l{.blocks = CeilDiv(shape.numel(), kNf4Block)};
+  Layout l{.blocks = DivideUp(shape.numel(), kNf4Block)};
   int64_t end = 0;
   if (double_quantized) {
-    l.groups = CeilDiv(l.blocks, kNf4Group);
+    l.groups = DivideUp(l.blocks, kNf4Group);
     l.offset = kF32 * 256;
     l.group_scales = l.offset + kF32;
     end = l.group_scales + kF32 * l.groups;
   } else {
     end = kF32 * l.blocks;
   }
-  l.codes = CeilDiv(end, kAlignment) * kAlignment;
-  l.bytes = l.codes + CeilDiv(shape.numel(), 2);
+  l.codes = RoundUp(end, kAlignment);
+  l.bytes = l.codes + DivideUp(shape.numel(), 2);
   if (double_quantized) {
     l.scales = l.bytes;
     l.bytes += l.blocks;
@@ -78,18 +73,6 @@ const std::array<float, 256>& DynamicMap() {
 namespace ops {
 namespace {
 
-// [..., K] as [M, K].
-Tensor AsMatrix(const Tensor& x) {
-  int64_t rows = 1;
-  for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
-  return x.Detach().View({rows, x.dim(-1)});
-}
-
-Shape WithLast(Shape shape, int64_t last) {
-  shape[-1] = last;
-  return shape;
-}
-
 int64_t RowsOf(std::span<const Nf4Matrix> weight) {
   int64_t rows = 0;
   for (const Nf4Matrix& m : weight) rows += m.rows();
@@ -102,7 +85,7 @@ int64_t PanelOf(int64_t size, int64_t bytes) {
   constexpr int64_t kUnit = 64;
   if (size * bytes <= kNf4PanelBytes) return std::max<int64_t>(size, 1);
   const int64_t most = std::max<int64_t>(kNf4PanelBytes / (bytes * kUnit), 1) * kUnit;
-  return CeilDiv(CeilDiv(size, CeilDiv(size, most)), kUnit) * kUnit;
+  return RoundUp(DivideUp(size, DivideUp(size, most)), kUnit);
 }
 
 // out [m, n] = the weight from (row, column) on.
@@ -124,42 +107,39 @@ class Nf4LinearNode : public Node {
   explicit Nf4LinearNode(std::span<const Nf4Matrix> weight)
       : Node("nf4"), weight_(weight.begin(), weight.end()) {
     for (Nf4Matrix& m : weight_) {
-      data_.emplace_back(m.data, "the 4-bit weight of nf4");
-      m.data = Tensor();
+      Save(std::exchange(m.data, Tensor()), "the 4-bit weight of nf4");
     }
   }
 
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = AsMatrix(grads[0].Contiguous());
-    if (needs[0]) BackwardX(stream, WithLast(grads[0].shape(), weight_[0].columns()), dy, sinks[0]);
-    if (needs[1]) {
-      const GradSink::Target db = sinks[1].OpenAnyDType({dy.dim(1)}, dy.dtype(), dy.device());
+    if (grads.needs(0)) BackwardX(stream, dy, grads);
+    if (grads.needs(1)) {
+      const GradTarget db = grads.OpenAnyDType(1);
       linear_backward(stream, {.dy = dy, .dbias = db.tensor, .accumulate_bias = db.accumulate});
     }
   }
 
   bool SplitsByInput() const override { return true; }
 
-  void Release() override { data_.clear(); }
-
  private:
   // dx = dy weight, a panel of columns at a time.
-  void BackwardX(Stream stream, const Shape& shape, const Tensor& dy, GradSink& sink) {
-    for (size_t i = 0; i < weight_.size(); ++i) weight_[i].data = data_[i].Unpack();
+  void BackwardX(Stream stream, const Tensor& dy, Gradients& grads) {
+    for (size_t i = 0; i < weight_.size(); ++i) weight_[i].data = saved()[i];
+    const Shape& shape = grads.spec(0).shape;
     const int64_t rows = dy.dim(1), columns = shape[-1];
     const int64_t panel = PanelOf(columns, rows * SizeOf(dy.dtype()));
     LinearBackwardArgs args{.dy = dy};
     if (panel >= columns) {
-      const GradSink::Target dx = sink.Open(shape, dy.dtype(), dy.device());
+      const auto [dx, accumulate] = grads.Open(0);
       args.weight = Tensor::Empty({rows, columns}, dy.dtype(), dy.device());
       DequantizePanel(stream, weight_, 0, 0, args.weight);
-      args.dx = AsMatrix(dx.tensor);
-      args.accumulate_x = dx.accumulate;
+      args.dx = AsMatrix(dx);
+      args.accumulate_x = accumulate;
       linear_backward(stream, args);
     } else {
-      const Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
+      Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
       for (int64_t at = 0; at < columns; at += panel) {
         const int64_t n = std::min(panel, columns - at);
         args.weight = Tensor::Empty({rows, n}, dy.dtype(), dy.device());
@@ -169,13 +149,12 @@ class Nf4LinearNode : public Node {
         AsMatrix(dx).Slice(1, at, at + n).CopyFrom(args.dx);
         args.weight = args.dx = Tensor();
       }
-      sink.Put(dx);
+      grads.Put(0, std::move(dx));
     }
     for (Nf4Matrix& m : weight_) m.data = Tensor();
   }
 
-  std::vector<Nf4Matrix> weight_;  // their data is in
-  std::vector<SavedTensor> data_;
+  std::vector<Nf4Matrix> weight_;  // whose data is saved
 };
 
 void CheckMatrix(const Nf4Matrix& m) {
@@ -248,7 +227,8 @@ Tensor Nf4Linear(const Tensor& x, std::span<const Nf4Matrix> weight, const Tenso
     if (n < rows) all.Slice(1, at, at + n).CopyFrom(args.y);
     args.weight = args.y = Tensor();  // before the next panel is allocated
   }
-  if (NeedsGrad({&x, &bias})) Record(std::make_shared<Nf4LinearNode>(weight), {&x, &bias}, {&y});
+  Record(NeedsGrad({&x, &bias}) ? std::make_shared<Nf4LinearNode>(weight) : nullptr, {&x, &bias},
+         {&y});
   return y;
 }
 

@@ -1,43 +1,10 @@
 #include "kernels/nll_loss/nll_loss.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep::ops {
 namespace {
-
-class NllLossNode : public Node {
- public:
-  NllLossNode(const Tensor& targets, const Tensor& scale, const Tensor& log_probs,
-              int64_t ignore_index)
-      : Node("nll_loss"),
-        targets_(targets, "the targets of nll_loss"),
-        scale_(scale, "the scale of nll_loss"),
-        shape_(log_probs.shape()),
-        dtype_(log_probs.dtype()),
-        ignore_index_(ignore_index) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const GradSink::Target dx = sinks[0].Open(shape_, dtype_, dy.device());
-    if (!dx.accumulate) dx.tensor.Fill(0);
-    if (dx.tensor.numel() == 0) return;
-    nll_loss_backward(CurrentStream(dy.device()), targets_.Unpack(), ignore_index_, dy.View({-1}),
-                      scale_.Unpack(), dx.tensor.View({-1, shape_[-1]}));
-  }
-  void Release() override {
-    targets_.Reset();
-    scale_.Reset();
-  }
-
- private:
-  SavedTensor targets_, scale_;
-  Shape shape_;  // of the logarithms, and their dtype
-  DType dtype_;
-  int64_t ignore_index_;
-};
 
 void Check(const Tensor& log_probs, const Tensor& targets) {
   LS_CHECK(log_probs.defined() && IsFloating(log_probs.dtype()) && log_probs.ndim() >= 1 &&
@@ -75,10 +42,16 @@ Tensor NllLoss(const Tensor& log_probs, const Tensor& targets, Reduction reducti
                                   .total = result,
                                   .scale = scale});
   }
-  if (NeedsGrad({&log_probs})) {
-    Record(std::make_shared<NllLossNode>(classes, scale, log_probs, ignore_index), {&log_probs},
-           {&result});
-  }
+  RecordOp("nll_loss", {&log_probs}, {&result},
+           {{classes, "the targets of nll_loss"}, {scale, "the scale of nll_loss"}},
+           [ignore_index](const SavedTensors& saved, Gradients& grads) {
+             const Tensor targets = saved[0], scale = saved[1];
+             const auto [dx, accumulate] = grads.Open(0);
+             if (!accumulate) dx.Fill(0);
+             if (dx.numel() == 0) return;
+             nll_loss_backward(CurrentStream(dx.device()), targets, ignore_index,
+                               grads[0].View({-1}), scale, dx.View({-1, dx.dim(-1)}));
+           });
   return result;
 }
 

@@ -18,20 +18,6 @@ Tensor Middle(const Tensor& y, const Margins& margins) {
   return middle;
 }
 
-class PadNode : public Node {
- public:
-  explicit PadNode(const Margins& margins) : Node("pad"), margins_(margins) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(Middle(grads[0], margins_));
-  }
-  void Release() override {}
-
- private:
-  Margins margins_;
-};
-
 }  // namespace
 
 Tensor Pad(const Tensor& x, const Margins& margins, double value) {
@@ -52,7 +38,9 @@ Tensor Pad(const Tensor& x, const Margins& margins, double value) {
   }
   Tensor y = Tensor::Full(shape, value, x.dtype(), x.device());
   Middle(y, margins).CopyFrom(x.Detach());
-  if (NeedsGrad({&x})) Record(std::make_shared<PadNode>(margins), {&x}, {&y});
+  RecordOp("pad", {&x}, {&y}, {}, [margins](const SavedTensors&, Gradients& grads) {
+    grads.Put(0, Middle(grads[0], margins));
+  });
   return y;
 }
 

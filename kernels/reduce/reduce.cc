@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 #include "kernels/scale/scale.h"
 
@@ -74,63 +73,32 @@ Tensor ToBlocks(const Tensor& x, const Layout& layout) {
   return ordered.Contiguous().View(layout.Blocks());
 }
 
-// Calls f(dx, accumulate) to write the gradient of x, as blocks; dy is that of y.
+// Calls f(dy, dx, accumulate) to write the gradient of x, as blocks; dy is that of y.
 template <class F>
-void WriteGradient(const Layout& layout, const Tensor& dy, GradSink& sink, const F& f) {
+void WriteGradient(const Layout& layout, Gradients& grads, const F& f) {
+  const Tensor dy = grads[0].View({layout.outer, layout.inner});
   if (layout.order.empty()) {
-    const GradSink::Target dx = sink.Open(layout.shape, dy.dtype(), dy.device());
-    return f(dx.tensor.View(layout.Blocks()), dx.accumulate);
+    const auto [dx, accumulate] = grads.Open(0);
+    return f(dy, dx.View(layout.Blocks()), accumulate);
   }
   const Tensor dx = Tensor::Empty(layout.permuted, dy.dtype(), dy.device());
-  f(dx.View(layout.Blocks()), false);
-  sink.Put(dx.Permute(InverseOrder(layout.order)));
+  f(dy, dx.View(layout.Blocks()), false);
+  grads.Put(0, dx.Permute(InverseOrder(layout.order)));
 }
-
-class SumNode : public Node {
- public:
-  SumNode(const Layout& layout, double scale) : Node("sum"), layout_(layout), scale_(scale) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    Tensor dy = grads[0];
-    if (scale_ != 1) {
-      dy = Tensor::EmptyLike(grads[0]);
-      scale_slot(CurrentStream(dy.device()), grads[0], ScaleBy::kFactor, scale_, dy, false);
-    }
-    sinks[0].Put(dy.View(layout_.kept).Expand(layout_.shape));
-  }
-  void Release() override {}
-
- private:
-  Layout layout_;
-  double scale_;
-};
-
-class ExtremeNode : public Node {
- public:
-  ExtremeNode(const char* name, const Layout& layout, const Tensor& index)
-      : Node(name), layout_(layout), index_(index, "the positions of an extreme") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor dy = grads[0].View({layout_.outer, layout_.inner});
-    WriteGradient(layout_, dy, sinks[0], [&](const Tensor& dx, bool accumulate) {
-      reduce_extreme_backward(CurrentStream(dy.device()), dy, index_.Unpack(), dx, accumulate);
-    });
-  }
-  void Release() override { index_.Reset(); }
-
- private:
-  Layout layout_;
-  SavedTensor index_;
-};
 
 Tensor ScaledSum(const Tensor& x, const Layout& layout, double scale) {
   const Tensor blocks = ToBlocks(x, layout);
   Tensor y = Tensor::Empty(layout.result, x.dtype(), x.device());
   reduce_sum_slot(CurrentStream(x.device()), blocks, scale, y.View({layout.outer, layout.inner}),
                   false);
-  if (NeedsGrad({&x})) Record(std::make_shared<SumNode>(layout, scale), {&x}, {&y});
+  RecordOp("sum", {&x}, {&y}, {}, [layout, scale](const SavedTensors&, Gradients& grads) {
+    Tensor dy = grads[0];
+    if (scale != 1) {
+      dy = Tensor::EmptyLike(grads[0]);
+      scale_slot(CurrentStream(dy.device()), grads[0], ScaleBy::kFactor, scale, dy, false);
+    }
+    grads.Put(0, dy.View(layout.kept).Expand(layout.shape));
+  });
   return y;
 }
 
@@ -160,9 +128,12 @@ ValuesAndIndices WithIndex(const char* op, Extreme extreme, const Tensor& x,
   const Layout layout = ExtremeLayout(op, x, dims, keepdim);
   const ValueAndIndex found = FindExtreme(extreme, ToBlocks(x, layout));
   Tensor y = found.value.To(x.dtype()).View(layout.result);
-  if (NeedsGrad({&x})) {
-    Record(std::make_shared<ExtremeNode>(op, layout, found.index), {&x}, {&y});
-  }
+  RecordOp(op, {&x}, {&y}, {{found.index, "the positions of an extreme"}},
+           [layout](const SavedTensors& saved, Gradients& grads) {
+             WriteGradient(layout, grads, [&](const Tensor& dy, const Tensor& dx, bool accumulate) {
+               reduce_extreme_backward(CurrentStream(dy.device()), dy, saved[0], dx, accumulate);
+             });
+           });
   return {y, found.index.View(layout.result)};
 }
 
@@ -188,57 +159,26 @@ Tensor FoldBlocks(ReduceFold fold, const Tensor& blocks, const Tensor& shift = {
   return y;
 }
 
-class FoldNode : public Node {
- public:
-  // a and b as reduce_fold_backward takes them; those of a product are computed in backward.
-  FoldNode(const char* name, ReduceFold fold, const Layout& layout, const Tensor& blocks,
-           const Tensor& a, const Tensor& b, double scale)
-      : Node(name),
-        fold_(fold),
-        layout_(layout),
-        x_(blocks, "the input of a reduction"),
-        scale_(scale) {
-    if (a.defined()) a_ = SavedTensor(a, "the mean of a variance");
-    if (b.defined()) b_ = SavedTensor(b, "the result of a reduction");
-  }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor x = x_.Unpack();
-    Tensor a = a_.defined() ? a_.Unpack() : Tensor();
-    Tensor b = b_.defined() ? b_.Unpack() : Tensor();
-    if (fold_ == ReduceFold::kProduct) {
-      a = FoldBlocks(ReduceFold::kNonzeroProduct, x);
-      b = FoldBlocks(ReduceFold::kZeros, x);
-    }
-    const Tensor dy = grads[0].View({layout_.outer, layout_.inner});
-    WriteGradient(layout_, dy, sinks[0], [&](const Tensor& dx, bool accumulate) {
-      reduce_fold_backward(CurrentStream(dy.device()), fold_, x, a, b, scale_, dy, dx, accumulate);
-    });
-  }
-  void Release() override {
-    x_.Reset();
-    a_.Reset();
-    b_.Reset();
-  }
-
- private:
-  ReduceFold fold_;
-  Layout layout_;
-  SavedTensor x_, a_, b_;
-  double scale_;
-};
-
 // `wide` is the fold's result; `mean` and `saves_result` say what is kept in addition to x.
 Tensor Folded(const char* op, ReduceFold fold, const Tensor& x, const Layout& layout,
               const Tensor& blocks, const Tensor& wide, bool saves_result, const Tensor& mean = {},
               double scale = 1) {
   Tensor y = wide.To(x.dtype()).View(layout.result);
-  if (NeedsGrad({&x})) {
-    Record(std::make_shared<FoldNode>(op, fold, layout, blocks, mean,
-                                      saves_result ? wide : Tensor(), scale),
-           {&x}, {&y});
-  }
+  RecordOp(op, {&x}, {&y},
+           {{blocks, "the input of a reduction"},
+            {mean, "the mean of a variance"},
+            {saves_result ? wide : Tensor(), "the result of a reduction"}},
+           [fold, layout, scale](const SavedTensors& saved, Gradients& grads) {
+             // As reduce_fold_backward takes them.
+             const Tensor x = saved[0];
+             const bool product = fold == ReduceFold::kProduct;
+             const Tensor a = product ? FoldBlocks(ReduceFold::kNonzeroProduct, x) : saved[1];
+             const Tensor b = product ? FoldBlocks(ReduceFold::kZeros, x) : saved[2];
+             WriteGradient(layout, grads, [&](const Tensor& dy, const Tensor& dx, bool accumulate) {
+               reduce_fold_backward(CurrentStream(dy.device()), fold, x, a, b, scale, dy, dx,
+                                    accumulate);
+             });
+           });
   return y;
 }
 

@@ -1,6 +1,5 @@
 #include "kernels/residual_norm/residual_norm.h"
 
-#include "core/autograd/saved_tensor.h"
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"
 #include "kernels/dropout/dropout.h"
@@ -10,59 +9,28 @@
 namespace lockstep::ops {
 namespace {
 
-class ResidualNormNode : public Node {
- public:
-  explicit ResidualNormNode(const ResidualNormForwardArgs& args)
-      : Node("residual_norm"),
-        kind_(args.kind),
-        sum_(args.sum, "the sum of residual_norm"),
-        weight_(args.weight, "the weight of residual_norm"),
-        mean_(args.mean, "the mean of residual_norm"),
-        rstd_(args.rstd, "the scale of residual_norm"),
-        key_(args.key, "the key of residual_norm's mask"),
-        bias_(args.bias),
-        branch_bias_(args.branch_bias),
-        dropout_(args.dropout),
-        per_sample_(args.per_sample),
-        part_(args.part) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    ResidualNormBackwardArgs args;
-    args.kind = kind_;
-    args.sum = sum_.Unpack();
-    args.weight = weight_.Unpack();
-    if (mean_.defined()) args.mean = mean_.Unpack();
-    args.rstd = rstd_.Unpack();
-    args.dsum = grads[0].Contiguous();
-    args.dy = grads[1].Contiguous();
-    if (needs[0] || needs[1] || needs[4]) args.dx = args.dbranch = Tensor::EmptyLike(args.sum);
-    if (key_.defined() && args.dx.defined()) {
-      args.key = key_.Unpack();
-      args.dropout = dropout_;
-      args.per_sample = per_sample_;
-      args.part = part_;
-      args.dbranch = Tensor::EmptyLike(args.sum);
-    }
-    if (needs[2]) args.dweight = sinks[2].OpenAnyDType(args.weight);
-    if (needs[3]) args.dbias = sinks[3].OpenAnyDType(bias_);
-    if (needs[4]) args.dbranch_bias = sinks[4].OpenAnyDType(branch_bias_);
-    residual_norm_backward(CurrentStream(args.sum.device()), args);
-    if (needs[0]) sinks[0].Put(args.dx);
-    if (needs[1]) sinks[1].Put(args.dbranch);
+void Backward(NormKind kind, double dropout, int64_t per_sample, SamplePart part,
+              const SavedTensors& saved, Gradients& grads) {
+  ResidualNormBackwardArgs args{
+      .kind = kind, .dropout = dropout, .per_sample = per_sample, .part = part};
+  args.sum = saved[0];
+  args.weight = saved[1];
+  args.mean = saved[2];
+  args.rstd = saved[3];
+  args.dsum = grads[0].Contiguous();
+  args.dy = grads[1].Contiguous();
+  if (grads.needs(0) || grads.needs(1) || grads.needs(4)) {
+    args.dx = args.dbranch = Tensor::EmptyLike(args.sum);
+    args.key = saved[4];
+    if (args.key.defined()) args.dbranch = Tensor::EmptyLike(args.sum);
   }
-  void Release() override {
-    for (SavedTensor* saved : {&sum_, &weight_, &mean_, &rstd_, &key_}) saved->Reset();
-  }
-
- private:
-  NormKind kind_;
-  SavedTensor sum_, weight_, mean_, rstd_, key_;
-  Tensor bias_, branch_bias_;  // for their shapes and dtypes
-  double dropout_;
-  int64_t per_sample_;
-  SamplePart part_;
-};
+  args.dweight = grads.OpenAnyDType(2);
+  args.dbias = grads.OpenAnyDType(3);
+  args.dbranch_bias = grads.OpenAnyDType(4);
+  residual_norm_backward(CurrentStream(args.sum.device()), args);
+  if (grads.needs(0)) grads.Put(0, std::exchange(args.dx, {}));
+  if (grads.needs(1)) grads.Put(1, std::exchange(args.dbranch, {}));
+}
 
 void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
   const bool dtype_fits = t.defined() && (t.dtype() == x.dtype() || t.dtype() == DType::kF32);
@@ -130,14 +98,24 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
   args.rstd = Tensor::Empty(rows, statistics, x.device());
   residual_norm_forward(CurrentStream(x.device()), args);
   std::pair<Tensor, Tensor> out{args.sum, args.y};
-  if (NeedsGrad({&x, &branch.value, &weight, &bias, &branch.bias})) {
-    Record(std::make_shared<ResidualNormNode>(args),
-           {&x, &branch.value, &weight, &bias, &branch.bias}, {&out.first, &out.second});
-  }
+  RecordOp("residual_norm", {&x, &branch.value, &weight, &bias, &branch.bias},
+           {&out.first, &out.second},
+           {{args.sum, "the sum of residual_norm"},
+            {args.weight, "the weight of residual_norm"},
+            {args.mean, "the mean of residual_norm"},
+            {args.rstd, "the scale of residual_norm"},
+            {args.key, "the key of residual_norm's mask"}},
+           [kind, dropout = args.dropout, per_sample = args.per_sample, part = args.part](
+               const SavedTensors& saved, Gradients& grads) {
+             Backward(kind, dropout, per_sample, part, saved, grads);
+           });
   if (kind == NormKind::kLayerNorm) {
     OfferLayerNorm(args.sum, args.weight, args.bias, eps, args.y);
   } else {
     OfferRmsNorm(args.sum, args.weight, eps, args.y);
+  }
+  if (branch.dropout > 0 && !args.key.defined()) {
+    return {Evaluated(out.first), Evaluated(out.second)};
   }
   return out;
 }

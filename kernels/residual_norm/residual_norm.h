@@ -88,7 +88,7 @@ struct ResidualNormBackwardArgs {
   SamplePart part;
   Tensor dbranch;  // [rows, C], written
   // Those whose tensor is undefined are not needed.
-  GradSink::Target dweight, dbias, dbranch_bias;
+  GradTarget dweight, dbias, dbranch_bias;
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{
     "residual_norm_backward"};

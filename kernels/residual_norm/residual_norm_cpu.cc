@@ -47,7 +47,7 @@ struct HandOnToBranch {
   int64_t c;
   const ElementMask* mask;  // null: the branch's is dx
   T* dbranch;
-  GradSink::Target target;
+  GradTarget target;
 
   void operator()(const T* dx, int64_t row, A* sums) const {
     const T* from = dx;

@@ -6,30 +6,6 @@
 namespace lockstep::ops {
 namespace {
 
-class RmsNormNode : public Node {
- public:
-  RmsNormNode(const Tensor& x, const Tensor& weight, const Tensor& rstd)
-      : Node("rms_norm"),
-        x_(x, "the input of rms_norm"),
-        weight_(weight, "the weight of rms_norm"),
-        rstd_(rstd, "the scale of rms_norm") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor x = x_.Unpack(), weight = weight_.Unpack();
-    GradSink::Target dx, dweight;
-    if (needs[0]) dx = sinks[0].Open(x);
-    if (needs[1]) dweight = sinks[1].OpenAnyDType(weight);
-    rms_norm_backward(CurrentStream(x.device()), x, weight, rstd_.Unpack(), grads[0], dx, dweight);
-  }
-  void Release() override {
-    for (SavedTensor* saved : {&x_, &weight_, &rstd_}) saved->Reset();
-  }
-
- private:
-  SavedTensor x_, weight_, rstd_;
-};
-
 struct Result {
   Tensor y, rstd;
 };
@@ -63,9 +39,15 @@ Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
   const Tensor input = x.Detach().Contiguous();
   const Tensor w = weight.Detach().Contiguous();
   Result r = Compute(input, w, eps);
-  if (NeedsGrad({&x, &weight})) {
-    Record(std::make_shared<RmsNormNode>(input, w, r.rstd), {&x, &weight}, {&r.y});
-  }
+  RecordOp("rms_norm", {&x, &weight}, {&r.y},
+           {{input, "the input of rms_norm"},
+            {w, "the weight of rms_norm"},
+            {r.rstd, "the scale of rms_norm"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor x = saved[0], weight = saved[1], rstd = saved[2];
+             const GradTarget dx = grads.Open(0), dweight = grads.OpenAnyDType(1);
+             rms_norm_backward(CurrentStream(x.device()), x, weight, rstd, grads[0], dx, dweight);
+           });
   OfferRmsNorm(input, w, eps, r.y);
   return r.y;
 }

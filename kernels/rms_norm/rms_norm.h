@@ -28,8 +28,7 @@ inline constinit Slot<void(const Tensor& x, const Tensor& weight, double eps, co
 // Gradients whose tensor is undefined are not computed. dx has x's dtype, dweight any floating
 // dtype.
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                           const Tensor& dy, const GradSink::Target& dx,
-                           const GradSink::Target& dweight)>
+                           const Tensor& dy, const GradTarget& dx, const GradTarget& dweight)>
     rms_norm_backward{"rms_norm_backward"};
 
 }  // namespace lockstep

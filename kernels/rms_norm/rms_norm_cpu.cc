@@ -23,8 +23,7 @@ void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps
 }
 
 void RmsNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                        const Tensor& dy, const GradSink::Target& dx,
-                        const GradSink::Target& dweight) {
+                        const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
   DispatchFloat("rms_norm", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;

@@ -22,8 +22,7 @@ void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, do
 }
 
 void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& dy, const GradSink::Target& dx,
-                         const GradSink::Target& dweight) {
+                         const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
   DispatchNorm("rms_norm", x, weight, [&](auto tag, auto weight_tag) {
     using T = typename decltype(tag)::type;
     using W = typename decltype(weight_tag)::type;

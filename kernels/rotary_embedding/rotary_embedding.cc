@@ -5,7 +5,6 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/math.h"
 #include "kernels/checks.h"
 
@@ -68,45 +67,24 @@ Tensor Destination(const Tensor& x, bool overwrite) {
   return x.Detach();
 }
 
-class RotaryEmbeddingNode : public Node {
- public:
-  explicit RotaryEmbeddingNode(const RotaryEmbeddingArgs& args)
-      : Node("rotary_embedding"),
-        table_(args.table, "the table of rotary_embedding"),
-        rotated_(args.rotated),
-        first_position_(args.first_position) {
-    if (args.positions.defined()) {
-      positions_ = SavedTensor(args.positions, "the positions of rotary_embedding");
-    }
-  }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    // Handed over, not opened: the bits do not depend on what else holds the gradient.
-    const bool overwrite = MayOverwrite(grads[0]);
-    const Tensor dy = grads[0].Contiguous();
-    const Tensor dx = Destination(dy, overwrite);
-    RotaryEmbeddingArgs args;
-    args.table = table_.Unpack();
-    const Shape heads{dy.dim(0), dy.dim(1), dy.numel() == 0 ? 0 : -1, args.table.dim(1)};
-    args.x = dy.Detach().View(heads);
-    args.rotated = rotated_;
-    args.first_position = first_position_;
-    if (positions_.defined()) args.positions = positions_.Unpack();
-    args.backwards = true;
-    args.y = dx.View(heads);
-    rotary_embedding(CurrentStream(dy.device()), args);
-    sinks[0].Put(dx);
-  }
-  void Release() override {
-    table_.Reset();
-    positions_.Reset();
-  }
-
- private:
-  SavedTensor table_, positions_;
-  int64_t rotated_, first_position_;
-};
+// Handed over, not opened: the bits do not depend on what else holds the gradient.
+void Backward(int64_t rotated, int64_t first_position, const SavedTensors& saved,
+              Gradients& grads) {
+  const bool overwrite = MayOverwrite(grads[0]);
+  const Tensor dy = grads[0].Contiguous();
+  const Tensor dx = Destination(dy, overwrite);
+  RotaryEmbeddingArgs args;
+  args.table = saved[0];
+  const Shape heads{dy.dim(0), dy.dim(1), dy.numel() == 0 ? 0 : -1, args.table.dim(1)};
+  args.x = dy.Detach().View(heads);
+  args.rotated = rotated;
+  args.first_position = first_position;
+  args.positions = saved[1];
+  args.backwards = true;
+  args.y = dx.View(heads);
+  rotary_embedding(CurrentStream(dy.device()), args);
+  grads.Put(0, dx);
+}
 
 }  // namespace
 
@@ -162,7 +140,12 @@ Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t f
   if (positions.defined()) args.positions = positions.Contiguous();
   args.y = y.View(shape);
   rotary_embedding(CurrentStream(x.device()), args);
-  if (NeedsGrad({&x})) Record(std::make_shared<RotaryEmbeddingNode>(args), {&x}, {&y});
+  RecordOp("rotary_embedding", {&x}, {&y},
+           {{args.table, "the table of rotary_embedding"},
+            {args.positions, "the positions of rotary_embedding"}},
+           [rotated, first_position](const SavedTensors& saved, Gradients& grads) {
+             Backward(rotated, first_position, saved, grads);
+           });
   return y;
 }
 

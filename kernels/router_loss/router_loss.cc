@@ -1,39 +1,8 @@
 #include "kernels/router_loss/router_loss.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
-namespace {
-
-class RouterLossNode : public Node {
- public:
-  RouterLossNode(const RouterLossOptions& options, const Tensor& logits, const Tensor& weights)
-      : Node("router_loss"),
-        options_(options),
-        logits_(logits, "the logits of router_loss"),
-        weights_(weights, "the loads of router_loss") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor logits = logits_.Unpack();
-    const GradSink::Target dlogits = sinks[0].Open(logits);
-    router_loss_backward(CurrentStream(logits.device()),
-                         {options_, logits, weights_.Unpack(), grads[0].Contiguous(),
-                          dlogits.tensor, dlogits.accumulate});
-  }
-  void Release() override {
-    logits_.Reset();
-    weights_.Reset();
-  }
-
- private:
-  RouterLossOptions options_;
-  SavedTensor logits_, weights_;
-};
-
-}  // namespace
-
 Tensor RouterLoss(const Tensor& logits, const Tensor& experts, const RouterLossOptions& options) {
   LS_CHECK(logits.defined() && logits.ndim() == 3 &&
                (logits.dtype() == DType::kF32 || logits.dtype() == DType::kF64),
@@ -51,9 +20,15 @@ Tensor RouterLoss(const Tensor& logits, const Tensor& experts, const RouterLossO
   const Tensor weights = Tensor::Empty({b, e}, input.dtype(), input.device());
   Tensor loss = Tensor::Empty({}, input.dtype(), input.device());
   router_loss_forward(CurrentStream(input.device()), {options, input, chosen, weights, loss});
-  if (NeedsGrad({&logits})) {
-    Record(std::make_shared<RouterLossNode>(options, input, weights), {&logits}, {&loss});
-  }
+  RecordOp("router_loss", {&logits}, {&loss},
+           {{input, "the logits of router_loss"}, {weights, "the loads of router_loss"}},
+           [options](const SavedTensors& saved, Gradients& grads) {
+             const Tensor logits = saved[0], weights = saved[1];
+             const auto [dlogits, accumulate] = grads.Open(0);
+             router_loss_backward(
+                 CurrentStream(dlogits.device()),
+                 {options, logits, weights, grads[0].Contiguous(), dlogits, accumulate});
+           });
   return loss;
 }
 

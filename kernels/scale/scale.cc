@@ -7,29 +7,15 @@
 namespace lockstep::ops {
 namespace {
 
-class ScaleNode : public Node {
- public:
-  ScaleNode(ScaleBy by, double alpha) : Node("scale"), by_(by), alpha_(alpha) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const GradSink::Target dx = sinks[0].Open(dy);
-    scale_slot(CurrentStream(dy.device()), dy, by_, alpha_, dx.tensor, dx.accumulate);
-  }
-  void Release() override {}
-
- private:
-  ScaleBy by_;
-  double alpha_;
-};
-
 Tensor Scaled(const Tensor& x, ScaleBy by, double alpha) {
   CheckFloating("scale", x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(input);
   scale_slot(CurrentStream(x.device()), input, by, alpha, y, false);
-  if (NeedsGrad({&x})) Record(std::make_shared<ScaleNode>(by, alpha), {&x}, {&y});
+  RecordOp("scale", {&x}, {&y}, {}, [by, alpha](const SavedTensors&, Gradients& grads) {
+    const auto [dx, accumulate] = grads.Open(0);
+    scale_slot(CurrentStream(dx.device()), grads[0], by, alpha, dx, accumulate);
+  });
   return y;
 }
 

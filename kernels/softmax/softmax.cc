@@ -1,7 +1,6 @@
 #include "kernels/softmax/softmax.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
@@ -11,26 +10,6 @@ Shape Rows(const Tensor& x) {
   for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
   return {rows, x.dim(-1)};
 }
-
-class SoftmaxNode : public Node {
- public:
-  SoftmaxNode(const char* name, bool logarithm, const Tensor& y)
-      : Node(name), logarithm_(logarithm), y_(y, "the result of softmax") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor y = y_.Unpack();
-    const Shape rows = Rows(y);
-    const GradSink::Target dx = sinks[0].Open(y);
-    softmax_backward(CurrentStream(y.device()), logarithm_, y.View(rows), grads[0].View(rows),
-                     dx.tensor.View(rows), dx.accumulate);
-  }
-  void Release() override { y_.Reset(); }
-
- private:
-  bool logarithm_;
-  SavedTensor y_;
-};
 
 Tensor Apply(const char* name, bool logarithm, const Tensor& x, int dim) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1, name,
@@ -43,7 +22,13 @@ Tensor Apply(const char* name, bool logarithm, const Tensor& x, int dim) {
   Tensor y = Tensor::EmptyLike(input);
   const Shape rows = Rows(input);
   softmax_forward(CurrentStream(x.device()), logarithm, input.View(rows), y.View(rows));
-  if (NeedsGrad({&x})) Record(std::make_shared<SoftmaxNode>(name, logarithm, y), {&x}, {&y});
+  RecordOp(name, {&x}, {&y}, {{y, "the result of softmax"}},
+           [logarithm, rows](const SavedTensors& saved, Gradients& grads) {
+             const Tensor y = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             softmax_backward(CurrentStream(dx.device()), logarithm, y.View(rows),
+                              grads[0].View(rows), dx.View(rows), accumulate);
+           });
   return y;
 }
 

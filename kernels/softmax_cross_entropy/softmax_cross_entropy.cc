@@ -2,54 +2,27 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {
 
-struct Saved {
-  Tensor logits, targets, log_sum_exp, scale;
-};
-
-class CrossEntropyNode : public Node {
- public:
-  CrossEntropyNode(const Saved& s, const Shape& shape, int64_t ignore_index)
-      : Node("softmax_cross_entropy"),
-        shape_(shape),
-        ignore_index_(ignore_index),
-        logits_(s.logits, "the logits of softmax_cross_entropy"),
-        targets_(s.targets, "the targets of softmax_cross_entropy"),
-        log_sum_exp_(s.log_sum_exp, "the log-sum-exp of softmax_cross_entropy"),
-        scale_(s.scale, "the scale of softmax_cross_entropy") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor logits = logits_.Unpack();
-    if (!GraphIsRetained()) logits_.Reset();
-    // Logits that nothing else can see any more become their gradient: they are by far the largest
-    // tensor of a language model. Always handed over, never opened, so that the bits do not depend
-    // on what else holds them.
-    const bool last = logits.storage().unique();
-    const Tensor dlogits = last ? logits : Tensor::EmptyLike(logits);
-    if (last) logits.storage().BumpVersion();
-    cross_entropy_backward(CurrentStream(logits.device()), {.logits = logits,
-                                                            .targets = targets_.Unpack(),
-                                                            .log_sum_exp = log_sum_exp_.Unpack(),
-                                                            .ignore_index = ignore_index_,
-                                                            .upstream = grads[0].View({-1}),
-                                                            .scale = scale_.Unpack(),
-                                                            .dlogits = dlogits});
-    sinks[0].Put(dlogits.View(shape_));
-  }
-  void Release() override {
-    for (SavedTensor* t : {&logits_, &targets_, &log_sum_exp_, &scale_}) t->Reset();
-  }
-
- private:
-  Shape shape_;  // of the logits as they were given
-  int64_t ignore_index_;
-  SavedTensor logits_, targets_, log_sum_exp_, scale_;
-};
+void Backward(int64_t ignore_index, SavedTensors& saved, Gradients& grads) {
+  const Tensor logits = saved.Take(0);
+  // Logits that nothing else can see any more become their gradient: they are by far the largest
+  // tensor of a language model. Always handed over, never opened, so that the bits do not depend
+  // on what else holds them.
+  const bool last = logits.storage().unique();
+  const Tensor dlogits = last ? logits : Tensor::EmptyLike(logits);
+  if (last) logits.storage().BumpVersion();
+  cross_entropy_backward(CurrentStream(logits.device()), {.logits = logits,
+                                                          .targets = saved[1],
+                                                          .log_sum_exp = saved[2],
+                                                          .ignore_index = ignore_index,
+                                                          .upstream = grads[0].View({-1}),
+                                                          .scale = saved[3],
+                                                          .dlogits = dlogits});
+  grads.Put(0, dlogits.View(grads.spec(0).shape));
+}
 
 void Check(const Tensor& logits, const Tensor& targets) {
   LS_CHECK(logits.defined() && IsFloating(logits.dtype()) && logits.ndim() >= 1,
@@ -76,34 +49,37 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
   const Stream stream = CurrentStream(device);
   const DType wide = AccumulationDType(logits.dtype());
   const int64_t rows = targets.numel();
-  Saved s;
-  s.logits = logits.Detach().Contiguous().View({rows, logits.dim(-1)});
-  s.targets = targets.Detach().Contiguous().View({rows});
-  s.log_sum_exp = Tensor::Empty({rows}, wide, device);
+  const Tensor matrix = logits.Detach().Contiguous().View({rows, logits.dim(-1)});
+  const Tensor classes = targets.Detach().Contiguous().View({rows});
+  const Tensor log_sum_exp = Tensor::Empty({rows}, wide, device);
   const Tensor losses = Tensor::Empty({rows}, wide, device);
-  cross_entropy_forward(stream, {.logits = s.logits,
-                                 .targets = s.targets,
+  cross_entropy_forward(stream, {.logits = matrix,
+                                 .targets = classes,
                                  .ignore_index = ignore_index,
                                  .losses = losses,
-                                 .log_sum_exp = s.log_sum_exp});
-  Tensor result;
+                                 .log_sum_exp = log_sum_exp});
+  Tensor result, scale;
   if (reduction == Reduction::kNone) {
-    s.scale = Tensor::Full({1}, 1, wide, device);
+    scale = Tensor::Full({1}, 1, wide, device);
     result = losses.View(targets.shape());
   } else {
-    s.scale = Tensor::Empty({1}, wide, device);
+    scale = Tensor::Empty({1}, wide, device);
     result = Tensor::Empty({}, wide, device);
     cross_entropy_reduce(stream, {.losses = losses,
-                                  .targets = s.targets,
+                                  .targets = classes,
                                   .ignore_index = ignore_index,
                                   .mean = reduction == Reduction::kMean,
                                   .total = result,
-                                  .scale = s.scale});
+                                  .scale = scale});
   }
-  if (NeedsGrad({&logits})) {
-    Record(std::make_shared<CrossEntropyNode>(s, logits.shape(), ignore_index), {&logits},
-           {&result});
-  }
+  RecordOp("softmax_cross_entropy", {&logits}, {&result},
+           {{matrix, "the logits of softmax_cross_entropy"},
+            {classes, "the targets of softmax_cross_entropy"},
+            {log_sum_exp, "the log-sum-exp of softmax_cross_entropy"},
+            {scale, "the scale of softmax_cross_entropy"}},
+           [ignore_index](SavedTensors& saved, Gradients& grads) {
+             Backward(ignore_index, saved, grads);
+           });
   return result;
 }
 

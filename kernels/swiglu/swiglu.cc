@@ -9,25 +9,6 @@ namespace {
 
 const char* NameOf(GateForm form) { return form == GateForm::kSilu ? "swiglu" : "geglu_tanh"; }
 
-class SwiGluNode : public Node {
- public:
-  SwiGluNode(GateForm form, const Tensor& gate_up)
-      : Node(NameOf(form)), form_(form), gate_up_(gate_up, "the input of a gated unit") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor gate_up = gate_up_.Unpack();
-    const GradSink::Target dx = sinks[0].Open(gate_up);
-    swiglu_backward(CurrentStream(gate_up.device()), form_, gate_up, grads[0].Contiguous(),
-                    dx.tensor, dx.accumulate);
-  }
-  void Release() override { gate_up_.Reset(); }
-
- private:
-  GateForm form_;
-  SavedTensor gate_up_;
-};
-
 // gate_up: contiguous.
 Tensor Compute(GateForm form, const Tensor& gate_up) {
   Shape shape = gate_up.shape();
@@ -44,7 +25,13 @@ Tensor Gated(GateForm form, const Tensor& gate_up) {
            gate_up.Describe());
   const Tensor input = gate_up.Detach().Contiguous();
   Tensor y = Compute(form, input);
-  if (NeedsGrad({&gate_up})) Record(std::make_shared<SwiGluNode>(form, input), {&gate_up}, {&y});
+  RecordOp(NameOf(form), {&gate_up}, {&y}, {{input, "the input of a gated unit"}},
+           [form](const SavedTensors& saved, Gradients& grads) {
+             const Tensor gate_up = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             swiglu_backward(CurrentStream(dx.device()), form, gate_up, grads[0].Contiguous(), dx,
+                             accumulate);
+           });
   if (MayRedo(NameOf(form))) {
     OfferRedo(y, [form, x = SavedTensor(input, "the input of a gated unit")] {
       return Compute(form, x.Unpack());

@@ -1,55 +1,11 @@
 #include "kernels/token_position_embedding/token_position_embedding.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 #include "kernels/embedding/embedding.h"
 
 namespace lockstep::ops {
 namespace {
-
-class TokenPositionEmbeddingNode : public Node {
- public:
-  TokenPositionEmbeddingNode(const Tensor& ids, const Tensor& wte, const Tensor& wpe,
-                             int64_t first_position, const Tensor& positions)
-      : Node("token_position_embedding"),
-        ids_(ids, "the ids of token_position_embedding"),
-        wte_(wte.Detach()),
-        wpe_(wpe.Detach()),
-        first_position_(first_position) {
-    if (positions.defined()) {
-      positions_ = SavedTensor(positions, "the positions of token_position_embedding");
-    }
-  }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const Stream stream = CurrentStream(dy.device());
-    if (needs[0]) {
-      const GradSink::Target dwte = sinks[0].OpenAnyDType(wte_);
-      embedding_backward(stream, ids_.Unpack(), dy, {}, dwte.tensor, dwte.accumulate);
-    }
-    if (needs[1]) {
-      const GradSink::Target dwpe = sinks[1].OpenAnyDType(wpe_);
-      if (positions_.defined()) {
-        embedding_backward(stream, positions_.Unpack(), dy, {}, dwpe.tensor, dwpe.accumulate);
-      } else {
-        token_position_embedding_backward(stream, dy, first_position_, dwpe.tensor,
-                                          dwpe.accumulate);
-      }
-    }
-  }
-  void Release() override {
-    ids_.Reset();
-    positions_.Reset();
-  }
-
- private:
-  SavedTensor ids_, positions_;
-  Tensor wte_, wpe_;  // for their shapes and dtypes
-  int64_t first_position_;
-};
 
 void Check(const Tensor& ids, const Tensor& wte, const Tensor& wpe, int64_t first_position,
            const Tensor& positions) {
@@ -83,10 +39,23 @@ Tensor TokenPositionEmbedding(const Tensor& ids, const Tensor& wte, const Tensor
   Tensor y = Tensor::Empty({ids.dim(0), ids.dim(1), wte.dim(1)}, wte.dtype(), wte.device());
   token_position_embedding_forward(CurrentStream(y.device()), index, wte.Detach().Contiguous(),
                                    wpe.Detach().Contiguous(), first_position, places, y);
-  if (NeedsGrad({&wte, &wpe})) {
-    Record(std::make_shared<TokenPositionEmbeddingNode>(index, wte, wpe, first_position, places),
-           {&wte, &wpe}, {&y});
-  }
+  RecordOp("token_position_embedding", {&wte, &wpe}, {&y},
+           {{index, "the ids of token_position_embedding"},
+            {places, "the positions of token_position_embedding"}},
+           [first_position](const SavedTensors& saved, Gradients& grads) {
+             const Stream stream = CurrentStream(grads[0].device());
+             const Tensor ids = saved[0], positions = saved[1];
+             if (const auto [dwte, accumulate] = grads.OpenAnyDType(0); dwte.defined()) {
+               embedding_backward(stream, ids, grads[0], {}, dwte, accumulate);
+             }
+             const auto [dwpe, accumulate] = grads.OpenAnyDType(1);
+             if (dwpe.defined() && positions.defined()) {
+               embedding_backward(stream, positions, grads[0], {}, dwpe, accumulate);
+             } else if (dwpe.defined()) {
+               token_position_embedding_backward(stream, grads[0], first_position, dwpe,
+                                                 accumulate);
+             }
+           });
   return y;
 }
 

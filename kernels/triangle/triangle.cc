@@ -16,22 +16,6 @@ Tensor Triangle(bool upper, int64_t diagonal, const Tensor& x) {
   return y;
 }
 
-class TriangleNode : public Node {
- public:
-  TriangleNode(const char* name, bool upper, int64_t diagonal)
-      : Node(name), upper_(upper), diagonal_(diagonal) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(Triangle(upper_, diagonal_, grads[0]));
-  }
-  void Release() override {}
-
- private:
-  bool upper_;
-  int64_t diagonal_;
-};
-
 Tensor Apply(const char* name, bool upper, int64_t diagonal, const Tensor& x) {
   LS_CHECK(x.defined() && x.ndim() >= 2, name,
            ": x must be a matrix or a batch of matrices [..., M, N], got ", x.Describe());
@@ -39,7 +23,9 @@ Tensor Apply(const char* name, bool upper, int64_t diagonal, const Tensor& x) {
   const int64_t corner = std::max(x.dim(-2), x.dim(-1)) + 1;
   const int64_t within = std::clamp(diagonal, -corner, corner);
   Tensor y = Triangle(upper, within, x);
-  if (NeedsGrad({&x})) Record(std::make_shared<TriangleNode>(name, upper, within), {&x}, {&y});
+  RecordOp(name, {&x}, {&y}, {}, [upper, within](const SavedTensors&, Gradients& grads) {
+    grads.Put(0, Triangle(upper, within, grads[0]));
+  });
   return y;
 }
 

@@ -11,37 +11,15 @@ namespace {
 
 const UnaryInfo& InfoOf(UnaryOp op) { return kUnaryInfo[static_cast<int>(op)]; }
 
-class UnaryNode : public Node {
- public:
-  UnaryNode(UnaryOp op, double a, double b, const Tensor& saved)
-      : Node(InfoOf(op).name), op_(op), a_(a), b_(b) {
-    if (saved.defined()) saved_ = SavedTensor(saved, "the input or result of a unary function");
+void TimesNumber(double number, Gradients& grads) {
+  const Tensor& dy = grads[0];
+  if (number == 1) return grads.Put(0, dy);
+  if (number == 0) {  // a product would be NaN where dy is infinite
+    return grads.Put(0, Tensor::Zeros({}, dy.dtype(), dy.device()).Expand(dy.shape()));
   }
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    if (!saved_.defined()) return TimesNumber(InfoOf(op_).derivative, dy, sinks[0]);
-    const Tensor saved = saved_.Unpack();
-    const GradSink::Target dx = sinks[0].Open(saved);
-    unary_backward(CurrentStream(saved.device()), op_, a_, b_, saved, dy, dx.tensor, dx.accumulate);
-  }
-  void Release() override { saved_.Reset(); }
-
- private:
-  static void TimesNumber(double number, const Tensor& dy, GradSink& sink) {
-    if (number == 1) return sink.Put(dy);
-    if (number == 0) {  // a product would be NaN where dy is infinite
-      return sink.Put(Tensor::Zeros({}, dy.dtype(), dy.device()).Expand(dy.shape()));
-    }
-    const GradSink::Target dx = sink.Open(dy);
-    scale_slot(CurrentStream(dy.device()), dy, ScaleBy::kFactor, number, dx.tensor, dx.accumulate);
-  }
-
-  UnaryOp op_;
-  double a_, b_;
-  SavedTensor saved_;
-};
+  const auto [dx, accumulate] = grads.Open(0);
+  scale_slot(CurrentStream(dy.device()), dy, ScaleBy::kFactor, number, dx, accumulate);
+}
 
 // x: contiguous.
 Tensor Compute(UnaryOp op, double a, double b, const Tensor& x) {
@@ -57,12 +35,16 @@ Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
   CheckFloating(info.name, x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Compute(op, a, b, input);
-  if (NeedsGrad({&x})) {
-    const Tensor saved = info.saves == UnarySaves::kInput    ? input
-                         : info.saves == UnarySaves::kResult ? y.Detach()
-                                                             : Tensor();
-    Record(std::make_shared<UnaryNode>(op, a, b, saved), {&x}, {&y});
-  }
+  const Tensor kept = info.saves == UnarySaves::kInput    ? input
+                      : info.saves == UnarySaves::kResult ? y
+                                                          : Tensor();
+  RecordOp(info.name, {&x}, {&y}, {{kept, "the input or result of a unary function"}},
+           [op, a, b](const SavedTensors& saved, Gradients& grads) {
+             const Tensor kept = saved[0];
+             if (!kept.defined()) return TimesNumber(InfoOf(op).derivative, grads);
+             const auto [dx, accumulate] = grads.Open(0);
+             unary_backward(CurrentStream(dx.device()), op, a, b, kept, grads[0], dx, accumulate);
+           });
   // Not of those that need their result themselves.
   if (info.saves == UnarySaves::kInput && MayRedo(info.name)) {
     OfferRedo(y, [=, x = SavedTensor(input, "the input of a unary function")] {

@@ -1,7 +1,6 @@
 #include "kernels/where/where.h"
 
 #include "core/autograd/node.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
 #include "kernels/checks.h"
 
@@ -16,35 +15,6 @@ Tensor Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const S
   return y;
 }
 
-class WhereNode : public Node {
- public:
-  WhereNode(const Tensor& condition, const Shape& a, const Shape& b)
-      : Node("where"), shapes_{a, b}, condition_(condition, "the condition of where") {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const Tensor condition = condition_.Unpack();
-    const Tensor zero = Tensor::Zeros({}, dy.dtype(), dy.device());
-    for (int which = 0; which < 2; ++which) {
-      if (!needs[which]) continue;
-      const Tensor terms = which == 0 ? Choose(condition, dy, zero, dy.shape())
-                                      : Choose(condition, zero, dy, dy.shape());
-      if (terms.numel() == shapes_[which].numel()) {
-        sinks[which].Put(terms.View(shapes_[which]));
-      } else {
-        const GradSink::Target dx = sinks[which].Open(shapes_[which], dy.dtype(), dy.device());
-        SumExpanded(terms, 1, dx.tensor, dx.accumulate);
-      }
-    }
-  }
-  void Release() override { condition_.Reset(); }
-
- private:
-  Shape shapes_[2];  // of a and b
-  SavedTensor condition_;
-};
-
 }  // namespace
 
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
@@ -58,9 +28,23 @@ Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   const Shape shape =
       BroadcastShape("where", condition.shape(), BroadcastShape("where", a.shape(), b.shape()));
   Tensor y = Choose(condition, a.Detach(), b.Detach(), shape);
-  if (NeedsGrad({&a, &b})) {
-    Record(std::make_shared<WhereNode>(condition, a.shape(), b.shape()), {&a, &b}, {&y});
-  }
+  RecordOp("where", {&a, &b}, {&y}, {{condition, "the condition of where"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor& dy = grads[0];
+             const Tensor zero = Tensor::Zeros({}, dy.dtype(), dy.device());
+             for (const size_t i : {0, 1}) {
+               if (!grads.needs(i)) continue;
+               const Tensor terms = i == 0 ? Choose(saved[0], dy, zero, dy.shape())
+                                           : Choose(saved[0], zero, dy, dy.shape());
+               const Shape& shape = grads.spec(i).shape;
+               if (terms.numel() == shape.numel()) {
+                 grads.Put(i, terms.View(shape));
+               } else {
+                 const auto [dx, accumulate] = grads.Open(i);
+                 SumExpanded(terms, 1, dx, accumulate);
+               }
+             }
+           });
   return y;
 }
 

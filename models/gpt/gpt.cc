@@ -23,10 +23,11 @@ GptConfig Checked(const GptConfig& config) {
 std::shared_ptr<nn::Block> Recomputed(const std::shared_ptr<nn::TransformerBlock>& block,
                                       const RecomputeChoice& choice) {
   using Part = RecomputeChoice::Part;
-  if (choice.part == Part::kBlock) return nn::Recompute(block);
-  if (choice.part == Part::kOps) return nn::Recompute(block, choice.ops);
-  if (choice.part == Part::kAttention) nn::RecomputeChild(block->attn());
-  if (choice.part == Part::kMlp) nn::RecomputeChild(block->mlp());
+  const nn::RecomputeOptions whole{.stops_early = true};
+  if (choice.part == Part::kBlock) return nn::Recompute(block, whole);
+  if (choice.part == Part::kOps) return nn::Recompute(block, {.ops = choice.ops});
+  if (choice.part == Part::kAttention) nn::RecomputeChild(block->attn(), whole);
+  if (choice.part == Part::kMlp) nn::RecomputeChild(block->mlp(), whole);
   return block;
 }
 

@@ -114,10 +114,8 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
                  options)
         .View({qkv.dim(0), qkv.dim(1), h * heads.dim(3)});
   }
-  if (dropout_ > 0 && InTraining()) {
-    options.dropout = dropout_;
-    options.site = RandomSite(path() + ".attn_dropout");
-  }
+  options.dropout = dropout_;
+  if (dropout_ > 0 && CurrentStepState()) options.site = RandomSite(path() + ".attn_dropout");
   options.first_head = first_head_;
   options.first_key = documents.first_key;
   if (elsewhere) return attend_(qkv, {n_head_, n_kv_head_, options, rotary_.get()});

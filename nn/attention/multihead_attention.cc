@@ -56,9 +56,8 @@ Tensor MultiheadAttention::Forward(const Tensor& query, const Tensor& key, const
            "MultiheadAttentionOptions{.dropout = ",
            options.dropout, "}");
   ops::AttentionOptions own = options;
-  const bool drop = dropout_ > 0 && InTraining();
-  own.dropout = drop ? dropout_ : 0;
-  own.site = drop ? RandomSite(path() + ".attn_dropout") : 0;
+  own.dropout = dropout_;
+  if (dropout_ > 0 && CurrentStepState()) own.site = RandomSite(path() + ".attn_dropout");
   const Tensor y = ops::Attention(Heads(q_proj_(query), n_head_), Heads(k_proj_(key), n_kv_head_),
                                   Heads(v_proj_(value), n_kv_head_), own);
   return out_proj_(y.View(query.shape()));

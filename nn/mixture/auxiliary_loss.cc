@@ -7,37 +7,19 @@
 namespace lockstep::nn {
 namespace {
 
-class AuxiliaryLossNode : public Node {
- public:
-  explicit AuxiliaryLossNode(const Tensor& loss)
-      : Node("auxiliary_loss"),
-        shape_(loss.shape()),
-        dtype_(loss.dtype()),
-        device_(loss.device()) {}
-
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    if (needs[0]) sinks[0].Put(grads[0]);
-    if (!needs[1]) return;
-    const Tensor root = RootGradient();
-    if (!root.defined()) {
-      throw Error(
-          "the backward of a model with an auxiliary loss, such as that of a router, must be given "
-          "the root gradient of a scalar loss, with which the auxiliary loss begins too. Both are "
-          "sums over tokens, so make the loss a sum, and divide at its root:\n"
-          "  Backward(loss, Tensor::Full({}, 1.0 / tokens, DType::kF32, device));\n"
-          "Where a backward begins elsewhere, as in a stage of a pipeline, declare it:\n"
-          "  const RootGradientScope scope(root_gradient);");
-    }
-    sinks[1].Put(root.To(device_).To(dtype_).Reshape(shape_));
+Tensor RootOfLoss() {
+  const Tensor root = RootGradient();
+  if (!root.defined()) {
+    throw Error(
+        "the backward of a model with an auxiliary loss, such as that of a router, must be given "
+        "the root gradient of a scalar loss, with which the auxiliary loss begins too. Both are "
+        "sums over tokens, so make the loss a sum, and divide at its root:\n"
+        "  Backward(loss, Tensor::Full({}, 1.0 / tokens, DType::kF32, device));\n"
+        "Where a backward begins elsewhere, as in a stage of a pipeline, declare it:\n"
+        "  const RootGradientScope scope(root_gradient);");
   }
-  void Release() override {}
-
- private:
-  Shape shape_;
-  DType dtype_;
-  Device device_;
-};
+  return root;
+}
 
 }  // namespace
 
@@ -45,7 +27,12 @@ Tensor WithAuxiliaryLoss(const Tensor& y, const Tensor& loss) {
   LS_CHECK(loss.numel() == 1, "an auxiliary loss must be a scalar, got ", loss.Describe());
   if (!NeedsGrad({&y, &loss})) return y;
   Tensor out = y.Detach();
-  Record(std::make_shared<AuxiliaryLossNode>(loss), {&y, &loss}, {&out});
+  RecordOp("auxiliary_loss", {&y, &loss}, {&out}, {}, [](const SavedTensors&, Gradients& grads) {
+    if (grads.needs(0)) grads.Put(0, grads[0]);
+    if (!grads.needs(1)) return;
+    const auto& [shape, dtype, device] = grads.spec(1);
+    grads.Put(1, RootOfLoss().To(device).To(dtype).Reshape(shape));
+  });
   return out;
 }
 

@@ -1,6 +1,6 @@
 #include "nn/mixture/expert_router.h"
 
-#include "core/autograd/keep_choice.h"
+#include "core/autograd/recompute.h"
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "nn/init.h"

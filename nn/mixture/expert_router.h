@@ -29,7 +29,7 @@ void ForEachTensor(const Routes& routes, const F& f) {
 // Parameters: weight [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert], which is
 // no parameter: ExpertLoads moves it after each step.
 //
-// The choice is kept where the forward is recomputed (core/autograd/keep_choice.h). In a training
+// The choice is kept where the forward is recomputed (core/autograd/recompute.h). In a training
 // step it counts the load of the experts, once per forward, wherever else that runs again.
 class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
  public:

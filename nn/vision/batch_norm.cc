@@ -23,18 +23,19 @@ BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options)
 
 Tensor BatchNorm::Forward(const Tensor& x) {
   CheckInput(x);
-  const bool in_training = InTraining();
+  const bool in_training = CurrentStepState() != nullptr;
   BatchNormRunning running;
   // A forward that is only recomputed is no second batch.
   if (options_.track_running_stats && !(in_training && Recomputing())) {
     running = {*running_mean_, *running_var_, *batches_};
   }
-  return ops::BatchNorm(x, weight_ ? weight_->value() : Tensor(), bias_ ? bias_->value() : Tensor(),
-                        running,
-                        {.training = in_training || !options_.track_running_stats,
-                         .eps = options_.eps,
-                         .momentum = options_.momentum,
-                         .exchange = in_training ? exchange_ : nullptr});
+  const Tensor y = ops::BatchNorm(x, weight_ ? weight_->value() : Tensor(),
+                                  bias_ ? bias_->value() : Tensor(), running,
+                                  {.training = in_training || !options_.track_running_stats,
+                                   .eps = options_.eps,
+                                   .momentum = options_.momentum,
+                                   .exchange = in_training ? exchange_ : nullptr});
+  return in_training ? y : Evaluated(y);
 }
 
 void BatchNorm1d::CheckInput(const Tensor& x) const {

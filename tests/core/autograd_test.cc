@@ -1,4 +1,4 @@
-// Leaves, sinks and saved tensors.
+// Leaves, gradients of nodes, and saved tensors.
 #include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
@@ -91,7 +91,7 @@ TEST(LeafTest, NoGradRecordsNothing) {
 }
 
 TEST(LeafTest, OwnGradientsHaveTheDTypeAskedFor) {
-  // The node may open a sink in its own dtype or in any, or hand over a tensor.
+  // The node may open a gradient in its own dtype or in any, or hand over a tensor.
   for (const auto& function : std::vector<std::function<Tensor(const Tensor&)>>{
            [](const Tensor& x) { return Mul(x, x); }, [](const Tensor& x) { return Scale(x, 2); },
            [](const Tensor& x) { return Add(x, x); }}) {
@@ -397,18 +397,23 @@ TEST(SavedTensorHooksTest, WhatPackSavesGoesToTheScopeAround) {
 
 // f, recomputed.
 struct Recomputed {
-  explicit Recomputed(std::function<Tensor(const Tensor&)> f) : f(std::move(f)) {}
+  explicit Recomputed(std::function<Tensor(const Tensor&)> f, bool stops_early = false)
+      : f(std::move(f)), stops_early(stops_early) {}
   Tensor operator()(const Tensor& x) {
-    RecomputeScope scope(this, std::span(&x, 1), [this](std::vector<Tensor> inputs) {
-      EXPECT_TRUE(Recomputing());
-      ++again;
-      f(inputs.at(0));
-    });
+    RecomputeScope scope(
+        this, std::span(&x, 1),
+        [this](std::vector<Tensor> inputs) {
+          EXPECT_TRUE(Recomputing());
+          ++again;
+          f(inputs.at(0));
+        },
+        stops_early);
     Tensor y = f(x);
     scope.AddOutput(y);
     return y;
   }
   std::function<Tensor(const Tensor&)> f;
+  bool stops_early;
   int again = 0;
 };
 
@@ -501,16 +506,42 @@ TEST_F(RecomputeTest, ScopesNest) {
   EXPECT_EQ(inner.again, 1);
 }
 
-TEST_F(RecomputeTest, StopsWhenAllThatIsAwaitedIsThere) {
-  int ends = 0;
-  Recomputed f([&](const Tensor& x) {
-    const Tensor y = segment_(x);
-    ++ends;
-    return Scale(y, 2);
-  });
-  Backward(Sum(f(x_)));
-  EXPECT_EQ(f.again, 1);
-  EXPECT_EQ(ends, 1);
+TEST_F(RecomputeTest, StopsWhenAllThatIsAwaitedIsThereIfItMay) {
+  for (const bool stops_early : {false, true}) {
+    int ends = 0;
+    Recomputed f(
+        [&](const Tensor& x) {
+          const Tensor y = segment_(x);
+          ++ends;
+          return Scale(y, 2);
+        },
+        stops_early);
+    Backward(Sum(f(x_)));
+    EXPECT_EQ(f.again, 1);
+    EXPECT_EQ(ends, stops_early ? 1 : 2);
+  }
+}
+
+// A user's forward may catch whatever is thrown in it, and go on in another way.
+TEST_F(RecomputeTest, AForwardThatCatchesEverything) {
+  Backward(Sum(segment_(x_)));
+  const Gradients want = Take();
+  for (const bool stops_early : {false, true}) {
+    int caught = 0;
+    Recomputed f(
+        [&](const Tensor& x) {
+          try {
+            return segment_(x);
+          } catch (...) {
+            ++caught;
+            return Mul(x, x);
+          }
+        },
+        stops_early);
+    Backward(Sum(f(x_)));
+    EXPECT_EQ(Take(), want);
+    EXPECT_EQ(caught, stops_early ? 1 : 0);
+  }
 }
 
 TEST_F(RecomputeTest, OverwrittenInputsAndWeightsAreErrorsBeforeAnythingRunsAgain) {
@@ -627,9 +658,7 @@ TEST(RedoTest, AResultThatChangedIsKept) {
 TEST(RecordTest, AnInputNewerThanTheNodeIsRefused) {
   struct Nothing : Node {
     Nothing() : Node("nothing") {}
-    void Backward(std::span<const Tensor>, const std::vector<bool>&, std::span<GradSink>) override {
-    }
-    void Release() override {}
+    void Backward(Gradients&) override {}
   };
   const auto early = std::make_shared<Nothing>();
   const Tensor input = Scale(LeafOf({1}), 2);
@@ -638,15 +667,29 @@ TEST(RecordTest, AnInputNewerThanTheNodeIsRefused) {
               HasSubstr("the node 'nothing' was made before its input"));
 }
 
+// A saved tensor that was overwritten is noticed before its leaf has a gradient, or after.
+TEST(RecordTest, AfterAnErrorALeafHasNoGradient) {
+  struct Opens : Node {
+    Opens() : Node("opens") {}
+    void Backward(Gradients& grads) override {
+      grads.Open(0);
+      throw Error("in the middle");
+    }
+  };
+  const Tensor x = LeafOf({1, 2});
+  Tensor y = x.Detach();
+  Record(std::make_shared<Opens>(), {&x}, {&y});
+  EXPECT_THROW(Backward(Sum(y)), Error);
+  EXPECT_FALSE(x.grad().defined());
+  Backward(Sum(Scale(x, 3)));
+  EXPECT_THAT(Values(x.grad()), ElementsAre(3, 3));
+}
+
 // A user's node, with a rule for what it puts for its inputs, if anything.
 struct UserNode : Node {
-  using Rule = std::function<void(std::span<GradSink>)>;
+  using Rule = std::function<void(Gradients&)>;
   explicit UserNode(Rule rule) : Node("my_node"), rule_(std::move(rule)) {}
-  void Backward(std::span<const Tensor>, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    rule_(sinks);
-  }
-  void Release() override {}
+  void Backward(Gradients& grads) override { rule_(grads); }
   Rule rule_;
 };
 
@@ -664,55 +707,51 @@ TEST(RecordTest, MistakesOfANodeNameItItsInputAndTheFix) {
   };
   for (const bool of_leaf : {false, true}) {
     const auto error = [&](const UserNode::Rule& rule) { return ErrorOfRule(rule, of_leaf); };
-    EXPECT_EQ(error([&](auto sinks) {
-                sinks[0].Put(zeros({3}));
-                sinks[1].Put(zeros({2}));
+    EXPECT_EQ(error([&](Gradients& grads) {
+                grads.Put(0, zeros({3}));
+                grads.Put(1, zeros({2}));
               }),
               "no error");
     EXPECT_THAT(
-        error([&](auto sinks) { sinks[0].Put(zeros({3})); }),
+        error([&](Gradients& grads) { grads.Put(0, zeros({3})); }),
         HasSubstr("the Backward of node 'my_node' gave no gradient for its input 1, of shape "
-                  "[2], which needs one: call sinks[1].Put(...), or write to "
-                  "sinks[1].Open(...); where it is zero, put Tensor::Zeros"));
+                  "[2], which needs one: call grads.Put(1, ...), or write to "
+                  "grads.Open(1); where it is zero, put Tensor::Zeros"));
     EXPECT_THAT(
-        error([&](auto sinks) {
-          sinks[0].Put(zeros({3}));
-          sinks[1].Put(zeros({3}));
+        error([&](Gradients& grads) {
+          grads.Put(0, zeros({3}));
+          grads.Put(1, zeros({3}));
         }),
         HasSubstr("the Backward of node 'my_node' gave a gradient of shape [3] for its input "
                   "1, whose shape is [2]: they must be equal; sum over broadcast dimensions"));
-    EXPECT_THAT(error([&](auto sinks) {
-                  sinks[0].Open(zeros({2, 3}));
-                }),
-                HasSubstr("gave a gradient of shape [2, 3] for its input 0, whose shape is [3]"));
-    EXPECT_THAT(error([&](auto sinks) {
-                  sinks[0].Put(zeros({3}));
-                  sinks[0].Put(zeros({3}));
+    EXPECT_THAT(error([&](Gradients& grads) {
+                  grads.Put(0, zeros({3}));
+                  grads.Put(0, zeros({3}));
                 }),
                 HasSubstr("the Backward of node 'my_node' gave two gradients for its input 0: add "
                           "them up first"));
-    EXPECT_THAT(error([&](auto sinks) { sinks[0].Put(Tensor()); }),
+    EXPECT_THAT(error([&](Gradients& grads) { grads.Put(0, Tensor()); }),
                 HasSubstr("gave an undefined gradient for its input 0"));
   }
   EXPECT_THAT(
       ErrorOfRule(
-          [&](auto sinks) {
-            sinks[0].Put(zeros({3}));
-            sinks[1].Put(zeros({2}, DType::kF32));
+          [&](Gradients& grads) {
+            grads.Put(0, zeros({3}));
+            grads.Put(1, zeros({2}, DType::kF32));
           },
           false),
       HasSubstr("the Backward of node 'my_node' gave a gradient of f32 on cpu for its input "
                 "1, which is f64 on cpu: they must be equal; use To(...)"));
   const Tensor a = LeafOf({1}), b = Tensor::Zeros({1}, DType::kF64);
   Tensor output = Tensor::Zeros({}, DType::kF64);
-  Record(std::make_shared<UserNode>([&](auto sinks) {
-           sinks[0].Put(zeros({1}));
-           sinks[1].Put(zeros({1}));
+  Record(std::make_shared<UserNode>([&](Gradients& grads) {
+           grads.Put(0, zeros({1}));
+           grads.Put(1, zeros({1}));
          }),
          {&a, &b}, {&output});
   EXPECT_THAT(MessageOf<ArgumentError>([&] { Backward(output); }),
               HasSubstr("the Backward of node 'my_node' gave a gradient for its input 1, which "
-                        "needs none: check needs[1] first"));
+                        "needs none: check needs(1) first"));
 }
 
 }  // namespace

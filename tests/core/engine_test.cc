@@ -61,10 +61,7 @@ class Recorder : public BackwardObserver {
 // A node that fails in backward.
 struct FailingNode : Node {
   FailingNode() : Node("failing") {}
-  void Backward(std::span<const Tensor>, const std::vector<bool>&, std::span<GradSink>) override {
-    throw Error("backward failed");
-  }
-  void Release() override {}
+  void Backward(Gradients&) override { throw Error("backward failed"); }
 };
 Tensor Failing(const Tensor& x) {
   Tensor y = x.Detach();
@@ -164,13 +161,11 @@ TEST(EngineTest, ThreadsRunTheirOwnGraphs) {
 struct WaitingNode : Node {
   WaitingNode(std::promise<void>* begun, std::future<void>* go)
       : Node("waiting"), begun_(begun), go_(go) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     begun_->set_value();
     go_->wait();
-    sinks[0].Put(grads[0]);
+    grads.Put(0, grads[0]);
   }
-  void Release() override {}
   std::promise<void>* begun_;
   std::future<void>* go_;
 };
@@ -234,12 +229,10 @@ TEST(EngineTest, RetainedGraphsRunAgain) {
 // Scales by one, and records who receives its gradient.
 struct AskingNode : Node {
   explicit AskingNode(Node** receiver) : Node("asking"), receiver(receiver) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    *receiver = sinks[0].receiver();
-    sinks[0].Put(grads[0]);
+  void Backward(Gradients& grads) override {
+    *receiver = grads.receiver(0);
+    grads.Put(0, grads[0]);
   }
-  void Release() override {}
   Node** receiver;
 };
 Tensor Asking(const Tensor& x, Node** receiver) {
@@ -320,12 +313,11 @@ TEST(ObserverTest, PlanBackwardPredicts) {
 struct SplittingNode : Node {
   SplittingNode(bool splits, std::vector<std::string>* asked)
       : Node("splitting"), splits(splits), log(asked) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     std::string asked;
-    for (size_t i = 0; i < needs.size(); ++i) {
-      asked += needs[i] ? '1' : '0';
-      if (needs[i]) sinks[i].Put(grads[0]);
+    for (size_t i = 0; i < grads.inputs(); ++i) {
+      asked += grads.needs(i) ? '1' : '0';
+      if (grads.needs(i)) grads.Put(i, grads[0]);
     }
     log->push_back(asked);
     EXPECT_FALSE(released);
@@ -575,11 +567,7 @@ TEST(DeferTest, NeedsBothOptions) {
 // Hands the gradient on.
 struct PassNode : Node {
   PassNode() : Node("pass") {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    sinks[0].Put(grads[0]);
-  }
-  void Release() override {}
+  void Backward(Gradients& grads) override { grads.Put(0, grads[0]); }
 };
 Tensor Pass(const Tensor& x) {
   Tensor y = x.Detach();

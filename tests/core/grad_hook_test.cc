@@ -215,12 +215,10 @@ TEST(GradHookTest, OfADeferredLeafRunWhenItsGradientIsComputed) {
 // Puts its gradient, and notes who receives it.
 struct AskingNode : Node {
   explicit AskingNode(Node** receiver) : Node("asking"), receiver(receiver) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
-    *receiver = sinks[0].receiver();
-    sinks[0].Put(grads[0]);
+  void Backward(Gradients& grads) override {
+    *receiver = grads.receiver(0);
+    grads.Put(0, grads[0]);
   }
-  void Release() override {}
   Node** receiver;
 };
 

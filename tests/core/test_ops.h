@@ -12,13 +12,14 @@ namespace lockstep::test {
 double Get(const Tensor& x, int64_t i);
 void Set(const Tensor& x, int64_t i, double value);
 
-// a + b; hands the gradient of its output to both inputs (GradSink::Put).
+// a + b; hands the gradient of its output to both inputs (Gradients::Put).
 Tensor Add(const Tensor& a, const Tensor& b);
-// a * b elementwise; saves both, and computes only the needed gradients, in place (GradSink::Open).
+// a * b elementwise; saves both, and computes only the needed gradients, in place
+// (Gradients::Open).
 Tensor Mul(const Tensor& a, const Tensor& b);
-// As Mul, but opens both sinks before writing to either.
+// As Mul, but opens both gradients before writing to either.
 Tensor MulOpeningFirst(const Tensor& a, const Tensor& b);
-// a * b; opens a's sink, then hands over b's gradient, and only then writes to a's sink.
+// a * b; opens a's gradient, then hands over b's, and only then writes to a's.
 Tensor MulMixed(const Tensor& a, const Tensor& b);
 // c * x; writes the gradient in the destination's dtype.
 Tensor Scale(const Tensor& x, double c);

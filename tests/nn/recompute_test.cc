@@ -50,10 +50,11 @@ struct Stack : ModuleOf<Tensor(const Tensor&)> {
       if (part == Part::kAttention) RecomputeChild(block->attn());
       if (part == Part::kMlp) RecomputeChild(block->mlp());
       std::shared_ptr<Block> item = block;
-      if (part == Part::kBlock || part == Part::kOffloadBlock) item = Recompute(block);
+      if (part == Part::kBlock) item = Recompute(block, {.stops_early = true});
+      if (part == Part::kOffloadBlock) item = Recompute(block, {.stops_early = i % 2 == 0});
       if (part == Part::kOffload || part == Part::kOffloadBlock) item = Offload(item, offloader);
       if (part == Part::kOps) {
-        item = Recompute(block, {"gelu", "layer_norm", "swiglu", "rms_norm"});
+        item = Recompute(block, {.ops = {"gelu", "layer_norm", "swiglu", "rms_norm"}});
       }
       h.Add(item);
     }
@@ -361,7 +362,7 @@ TEST(RecomputeTest, OperationsAndModulesMix) {
     const std::vector<std::string> ops = {"gelu", "layer_norm"};
     if (how == 1 || how == 3) RecomputeChild(block->mlp());
     std::shared_ptr<Block> item = block;
-    if (how == 1 || how == 2) item = Recompute(item, ops);
+    if (how == 1 || how == 2) item = Recompute(item, {.ops = ops});
     if (how == 2 || how == 3) item = Recompute(item);
     item->Materialize(kCpu, 1, DType::kF64);
     StepState state(kCpu, 4);

@@ -192,14 +192,12 @@ namespace {
 class ProjectNode : public Node {
  public:
   explicit ProjectNode(const Tensor& weights) : Node("test_project"), weights_(weights) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
+  void Backward(Gradients& grads) override {
     const Tensor dy = weights_.Clone();
     const double scale = grads[0].Item();
     for (int64_t i = 0; i < dy.numel(); ++i) dy.data<double>()[i] *= scale;
-    sinks[0].Put(dy.To(weights_.dtype()));
+    grads.Put(0, dy.To(weights_.dtype()));
   }
-  void Release() override {}
 
  private:
   Tensor weights_;

@@ -14,21 +14,19 @@ namespace {
 // y = x^3 with a gradient that is wrong by the given factor.
 class CubeNode : public Node {
  public:
-  CubeNode(const Tensor& x, double factor) : Node("cube"), x_(x, "x"), factor_(factor) {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
-                std::span<GradSink> sinks) override {
+  CubeNode(const Tensor& x, double factor) : Node("cube"), x_(Save(x, "x")), factor_(factor) {}
+  void Backward(Gradients& grads) override {
     const Tensor x = x_.Unpack();
     const Tensor dx = Tensor::EmptyLike(x);
     for (int64_t i = 0; i < x.numel(); ++i) {
       const double v = x.data<double>()[i];
       dx.data<double>()[i] = factor_ * 3 * v * v * grads[0].data<double>()[i];
     }
-    sinks[0].Put(dx);
+    grads.Put(0, dx);
   }
-  void Release() override { x_.Reset(); }
 
  private:
-  SavedTensor x_;
+  const SavedTensor& x_;
   double factor_;
 };
 

@@ -6,12 +6,14 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/function.h"
 #include "kernels/binary/binary.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/reduce/reduce.h"
 #include "nn/dropout.h"
 #include "nn/linear.h"
 #include "nn/vision/batch_norm.h"
+#include "nn/vision/conv2d.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "optim/sgd.h"
@@ -195,6 +197,41 @@ TEST(LoopWithoutAStep, OfAFunction) {
               HasSubstr("in evaluation mode"));
 }
 
+// Also through what is frozen between, of whatever kind, up to what is trained.
+TEST(LoopWithoutAStep, OfFrozenLayers) {
+  nn::Linear frozen(8, 8);
+  nn::Conv2d conv(2, 2, 1);
+  frozen.Materialize(kCpu, 1);
+  conv.Materialize(kCpu, 1);
+  for (Module* module : {static_cast<Module*>(&frozen), static_cast<Module*>(&conv)}) {
+    for (const auto& p : module->Parameters()) p->SetTrainable(false);
+  }
+  Tensor w = Noise({8}, 1);
+  w.SetRequiresGrad();
+  const ops::Function twice(
+      "twice", [](ops::Saved&, const Tensor& x) { return x + x; },
+      [](const ops::Saved&, const Tensor& dy) { return dy + dy; });
+  const auto dropped = [](const Shape& shape) {
+    return ops::Dropout(Noise(shape, 2), 0.5, /*site=*/3);
+  };
+  const auto error = [&](const Tensor& features) {
+    return MessageOf([&] { Backward(ops::Sum(features * w)); });
+  };
+  EXPECT_THAT(error(frozen(dropped({4, 8}))), HasSubstr("in evaluation mode"));
+  EXPECT_THAT(error(conv(dropped({1, 2, 2, 2})).View({8})), HasSubstr("in evaluation mode"));
+  EXPECT_THAT(error(twice(dropped({8}))), HasSubstr("in evaluation mode"));
+}
+
+// A teacher may be evaluated ahead of the step of what learns from it.
+TEST(LoopWithoutAStep, ATeacherWithoutGradientsMayBeEvaluatedBeforeTheStep) {
+  Sgd sgd(OneParameter());
+  StepState state(kCpu, 1);
+  const Tensor& w = sgd.parameters()[0]->value();
+  const Tensor target = ops::Dropout(Noise(w.shape(), 2), 0.5, /*site=*/3);
+  const auto training = sgd.BeginStep(state, 0, 0.1);
+  Backward(ops::Sum((w - target) * (w - target)));
+}
+
 // What was evaluated elsewhere says nothing of this loss: another model's forward that recorded, in
 // or out of steps, before, between or after the parts of the graph that Backward goes through.
 TEST(LoopWithoutAStep, OtherModelsMayBeEvaluated) {
@@ -202,6 +239,8 @@ TEST(LoopWithoutAStep, OtherModelsMayBeEvaluated) {
   Tensor v = Noise({8}, 1), w = Noise({8}, 2);
   v.SetRequiresGrad();
   w.SetRequiresGrad();
+  (void)dropout(v * v);  // nothing comes after it
+  Backward(ops::Sum(w * w));
   const auto evaluate = [&] { (void)ops::Sum(dropout(v * v)).Item(); };
   evaluate();
   Backward(ops::Sum(w * w));

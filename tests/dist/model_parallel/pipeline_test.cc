@@ -316,15 +316,13 @@ std::chrono::milliseconds unit;  // set while nothing runs; a transfer takes les
 class SleepNode : public Node {
  public:
   SleepNode() : Node("sleep") {}
-  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
-                std::span<GradSink> sinks) override {
-    for (size_t i = 0; i < needs.size(); ++i) {
-      if (!needs[i]) continue;
+  void Backward(lockstep::Gradients& grads) override {
+    for (size_t i = 0; i < grads.inputs(); ++i) {
+      if (!grads.needs(i)) continue;
       std::this_thread::sleep_for(unit);
-      sinks[i].Put(grads[0]);
+      grads.Put(i, grads[0]);
     }
   }
-  void Release() override {}
 };
 
 Tensor Sleep(const Tensor& x, const Tensor& weight) {
@@ -355,7 +353,7 @@ Timed RunSleeping(PipelineKind kind, int pp, int micro_batches) {
         Tensor x = input;
         if (!x.defined()) {
           x = Tensor::Zeros({1}, DType::kF32);
-          x.set_autograd(AutogradMeta::ForLeaf(std::make_shared<Leaf>(x)));
+          x.set_autograd(Edge::To(std::make_shared<Leaf>(x)));
         }
         return Sleep(x, weight.value());
       };

@@ -145,7 +145,7 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
   const auto never = [](const MemoryPlan&) { return false; };
   setup.model.recompute = automatic;
   EXPECT_EQ(SettleRecompute(setup, never).peak.total(), totals[3]);
-  EXPECT_LT(totals[3], total(blocks(4)));
+  EXPECT_LE(totals[3], total(blocks(4)));
   // The logits of a large vocabulary are the peak: here the last layer counts.
   setup.model.vocab_size = 5000;
   const int64_t three = total(blocks(3)), four = total(blocks(4));

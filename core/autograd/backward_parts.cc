@@ -1,7 +1,10 @@
-#include "core/autograd/backward_order.h"
+#include "core/autograd/backward_parts.h"
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
+
+#include "core/error.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +43,12 @@ void OrderLeaves(std::span<const Tensor> roots, BackwardOrder& order) {
   std::reverse(order.last_use.begin(), order.last_use.end());
 }
 
+// Identifies this thread.
+const void* ThisThread() {
+  thread_local const char address = 0;
+  return &address;
+}
+
 }  // namespace
 
 BackwardOrder OrderBackward(std::span<const Tensor> roots) {
@@ -50,6 +59,47 @@ BackwardOrder OrderBackward(std::span<const Tensor> roots) {
             [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
   OrderLeaves(roots, order);
   return order;
+}
+
+void BackwardRanges::Begin(const std::vector<std::shared_ptr<const BackwardRange>>& of_node) {
+  // Modules attach their ranges to a node innermost first, and the outermost begins first.
+  for (auto range = of_node.rbegin(); range != of_node.rend(); ++range) {
+    if (!begun_.insert(range->get()).second) continue;
+    if ((*range)->before) (*range)->before();
+    if ((*range)->after) active_.push_back(*range);
+  }
+  std::stable_sort(active_.begin(), active_.end(), [](const auto& a, const auto& b) {
+    return a->first_sequence < b->first_sequence;
+  });
+}
+
+void BackwardRanges::End(uint64_t sequence) {
+  while (!active_.empty() && active_.back()->first_sequence > sequence) {
+    const auto range = std::move(active_.back());
+    active_.pop_back();
+    range->after();
+  }
+}
+
+// Delegates, so that the destructor releases what was claimed before an error.
+LeafClaims::LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves) : LeafClaims() {
+  for (const auto& leaf : leaves) {
+    const void* owner = nullptr;
+    if (leaf->in_backward_of_.compare_exchange_strong(owner, ThisThread(),
+                                                      std::memory_order_acquire)) {
+      claimed_.push_back(leaf);
+      continue;
+    }
+    LS_CHECK(owner == ThisThread(), "another thread is in a Backward of '", leaf->name(),
+             "', and one of the two would lose gradients: run one after the other, or give each "
+             "thread its own model");
+  }
+}
+
+LeafClaims::~LeafClaims() {
+  for (const auto& leaf : claimed_) {
+    leaf->in_backward_of_.store(nullptr, std::memory_order_release);
+  }
 }
 
 }  // namespace lockstep

@@ -1,0 +1,51 @@
+// Parts of the engine: in which order a backward runs, which ranges it is in, and what it claims.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "core/autograd/node.h"
+
+namespace lockstep {
+
+struct BackwardOrder {
+  std::vector<std::shared_ptr<Node>> nodes;   // all that the roots depend on, the last one first
+  std::vector<std::shared_ptr<Leaf>> leaves;  // in the order of their last use
+  std::vector<int64_t> last_use;  // of each leaf: the position of the node that uses it last, or -1
+                                  // for a leaf that is a root and no node's input
+};
+BackwardOrder OrderBackward(std::span<const Tensor> roots);
+
+// Which ranges of nodes (BackwardRange) a backward has begun and not ended.
+class BackwardRanges {
+ public:
+  // Begins the ranges of the next node that have not begun.
+  void Begin(const std::vector<std::shared_ptr<const BackwardRange>>& of_node);
+  // Ends those that no node with a sequence of at most `sequence` belongs to.
+  void End(uint64_t sequence);
+
+ private:
+  std::vector<std::shared_ptr<const BackwardRange>> active_;  // the next one to end is the last
+  std::unordered_set<const BackwardRange*> begun_;
+};
+
+// Claims the leaves for this thread's backward during its lifetime: two concurrent backwards would
+// lose additions, so a leaf of another thread's is an ArgumentError. A nested backward of the same
+// thread (recomputation) shares its claims.
+class LeafClaims {
+ public:
+  explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves);
+  ~LeafClaims();
+  LeafClaims(const LeafClaims&) = delete;
+  LeafClaims& operator=(const LeafClaims&) = delete;
+
+ private:
+  LeafClaims() = default;
+
+  std::vector<std::shared_ptr<Leaf>> claimed_;
+};
+
+}  // namespace lockstep
