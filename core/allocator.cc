@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/size_class.h"
+#include "core/round_up.h"
 
 namespace lockstep {
 namespace {

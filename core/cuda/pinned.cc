@@ -11,7 +11,7 @@
 
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
-#include "core/size_class.h"
+#include "core/round_up.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/cuda/block_pool.h"
 #include "core/error.h"
-#include "core/size_class.h"
+#include "core/round_up.h"
 
 namespace lockstep::models {
 
