@@ -60,10 +60,10 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   const Tensor value = PartWithin(part_.Detach(), *added);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
-  const int optimizers = leaf().optimizers();
+  const int takers = leaf().takers();
   meta_ = Edge::To(std::make_shared<Leaf>(value));
   leaf().SetOfParameter();
-  leaf().CountOptimizers(optimizers);
+  leaf().CountTakers(takers);
   if (layout_.range) {
     leaf().RefuseHooks(
         "it is sharded by ranges of its elements, and no backward computes the gradient of one; "

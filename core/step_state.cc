@@ -20,8 +20,7 @@ struct StepState::Block {
   StepValues host;
   std::vector<Betas> betas;
   Tensor values;
-  const StepUpdater* updater = nullptr;
-  StepPhase phase = StepPhase::kGradients;
+  BackwardObserver* observer = nullptr;
   bool first_sample_given = false;  // for the step's first micro-batch
   bool drew_without_it = false;
   bool needs_first_sample = false;  // a micro-batch has ended
@@ -46,18 +45,14 @@ StepState StepState::Copy() const {
   StepState copy = *this;
   copy.block_ = std::make_shared<Block>(*block_);
   copy.block_->values = tensor().Clone();
+  copy.block_->observer = nullptr;  // which the step may outlive
   return copy;
 }
 
 const Tensor& StepState::tensor() const { return block_->values; }
 uint64_t StepState::seed() const { return block_->host.seed; }
-const StepUpdater* StepState::updater() const { return block_->updater; }
-void StepState::SetUpdater(const StepUpdater* updater) {
-  block_->updater = updater;
-  block_->phase = StepPhase::kGradients;
-}
-StepPhase StepState::phase() const { return block_->phase; }
-void StepState::SetPhase(StepPhase phase) const { block_->phase = phase; }
+BackwardObserver* StepState::observer() const { return block_->observer; }
+void StepState::SetObserver(BackwardObserver* observer) const { block_->observer = observer; }
 
 void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   LS_CHECK(betas.size() <= kMaxBetas, "a step has at most ", kMaxBetas,
@@ -115,6 +110,7 @@ const std::optional<LossScaleOptions>& StepState::loss_scaling() const {
 }
 void StepState::SetRootScaled() const { block_->root_scaled = true; }
 void StepState::SetRootShared() const { block_->root_shared = true; }
+bool StepState::root_scaled() const { return block_->root_scaled; }
 bool StepState::root_shared() const { return block_->root_shared; }
 
 int StepState::CorrectionIndex(const Betas& betas) const {
@@ -208,52 +204,19 @@ uint64_t DistinctSite(uint64_t site) {
   return site;
 }
 
-void CheckBackward(const BackwardCheck& backward) {
-  const auto& leaves = backward.leaves;
-  const bool right = backward.evaluation || !backward.evaluated;
-  if (current_state == nullptr) {
-    LS_CHECK(right,
-             "the forward ran in evaluation mode, without dropout or with batch norm's running "
-             "statistics, since no step is under way. Begin one before the forward of each step:\n"
-             "  const auto training = optimizer.BeginStep(state, step, learning_rate);\n"
-             "or, without an optimizer,\n"
-             "  state.Begin(step, learning_rate);\n"
-             "  const TrainingScope training(state);\n"
-             "Evaluate under NoGrad. Where the gradients of an evaluation are wanted, write\n"
-             "  Backward(loss, {}, {.evaluation = true});");
-    return;
-  }
-  if (current_state->updater() != nullptr) {
-    for (const auto& leaf : leaves) {
-      LS_CHECK(!leaf->of_parameter() || leaf->optimizers() > 0, "Backward: the parameter '",
-               leaf->name(),
-               "' gets a gradient, but no optimizer updates it, so it would not be trained. If its "
-               "module is part of the model, make the optimizer after ReplaceChild, of the "
-               "Parameters() of the whole model, whose tree has its members of the kind\n"
-               "  Child<nn::Linear> fc{this, \"fc\", 2, 3};\n"
-               "Otherwise freeze the parameter, before the forward:\n"
-               "  parameter->SetTrainable(false);");
-    }
-  }
-  const bool clipped = current_state->phase() == StepPhase::kClipped;
-  const bool unscaled = current_state->loss_scaling() && !current_state->block_->root_scaled;
-  if ((clipped || unscaled) && current_state->updater() != nullptr) {
-    for (const auto& p : current_state->updater()->parameters()) {
-      const auto is_p = [&](const auto& leaf) { return leaf.get() == &p->leaf(); };
-      if (std::none_of(leaves.begin(), leaves.end(), is_p)) continue;
-      LS_CHECK(!clipped, "Backward after ClipGradNorm: what it adds to the gradient of '",
-               p->name(),
-               "' would not be clipped. Call ClipGradNorm after the last Backward of the step");
-      LS_CHECK(!unscaled, "Backward without the loss scale, by which the gradient of '", p->name(),
-               "' would be divided all the same: write\n"
-               "  Backward(loss, training.Root());\n"
-               "where `training` is what BeginStep returned, or training.Root(1.0 / n) where the "
-               "gradient of the loss is 1 / n");
-    }
-  }
-  LS_CHECK(right,
-           "the forward ran before BeginStep, in evaluation mode: without dropout, and with batch "
-           "norm's running statistics. Call BeginStep before the forward of each step");
+void ThrowEvaluated() {
+  LS_CHECK(current_state != nullptr,
+           "the forward ran in evaluation mode, without dropout or with batch norm's running "
+           "statistics, since no step is under way. Begin one before the forward of each step:\n"
+           "  const auto training = optimizer.BeginStep(state, step, learning_rate);\n"
+           "or, without an optimizer,\n"
+           "  state.Begin(step, learning_rate);\n"
+           "  const TrainingScope training(state);\n"
+           "Evaluate under NoGrad. Where the gradients of an evaluation are wanted, write\n"
+           "  Backward(loss, {}, {.evaluation = true});");
+  throw ArgumentError(
+      "the forward ran before BeginStep, in evaluation mode: without dropout, and with batch "
+      "norm's running statistics. Call BeginStep before the forward of each step");
 }
 
 void EndMicroBatch() {

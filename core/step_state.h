@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "core/autograd/leaf.h"
 #include "core/host_read.h"
-#include "core/parameter.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -59,18 +59,6 @@ struct StepValues {
 };
 static_assert(sizeof(StepValues) == 120);
 
-// An optimizer, as the step's error messages and checks see it.
-class StepUpdater {
- public:
-  virtual ~StepUpdater() = default;
-  virtual const char* name() const = 0;
-  virtual const std::vector<std::shared_ptr<Parameter>>& parameters() const = 0;
-};
-
-enum class StepPhase { kGradients, kClipped, kUpdated };
-
-struct BackwardCheck;
-
 // StepValues on a device, and the host's side of them. Copies share everything.
 class StepState {
  public:
@@ -96,6 +84,7 @@ class StepState {
   const std::optional<LossScaleOptions>& loss_scaling() const;
   // The root gradient of this thread's next Backward was multiplied.
   void SetRootScaled() const;
+  bool root_scaled() const;
   // The same is known to be divided by the samples of all ranks.
   void SetRootShared() const;
   bool root_shared() const;
@@ -119,18 +108,14 @@ class StepState {
   // Whether either was called since Begin.
   bool was_read() const;
 
-  // The optimizer whose step this is, from BeginStep until the destruction of what that returned;
-  // otherwise null.
-  const StepUpdater* updater() const;
-  void SetUpdater(const StepUpdater* updater);
-  // How far the step has come. A failed capture of the update sets it back.
-  StepPhase phase() const;
-  void SetPhase(StepPhase phase) const;
+  // What is told of each Backward within the step before all others are (optim::TrainingStep, which
+  // may refuse it), or null.
+  BackwardObserver* observer() const;
+  void SetObserver(BackwardObserver* observer) const;
 
  private:
   friend const StepState* RandomState();
   friend void EndMicroBatch();
-  friend void CheckBackward(const BackwardCheck&);
   friend uint64_t DistinctSite(uint64_t);
   friend class Decisions;
   friend class RecomputeScope;
@@ -173,19 +158,8 @@ const StepState* RandomState();
 // sites that it had (core/autograd/recompute.h).
 uint64_t DistinctSite(uint64_t site);
 
-// A Backward, as its checks see it.
-struct BackwardCheck {
-  bool evaluated = false;  // whether it goes through what is Evaluated
-  std::span<const std::shared_ptr<Leaf>> leaves;
-  bool evaluation = false;  // BackwardOptions::evaluation; also of a Backward within another
-};
-
-// Backward calls it before its first node. Throws ArgumentError
-// - if it goes through what is Evaluated, unless it is on purpose;
-// - within a step, if a leaf is that of a parameter that no optimizer updates; or if one is a
-//   parameter of this step's optimizer, and the gradients have already been clipped, or the loss
-//   scale is missing.
-void CheckBackward(const BackwardCheck& backward);
+// A Backward through what is Evaluated, and not on purpose, calls it: throws ArgumentError.
+[[noreturn]] void ThrowEvaluated();
 
 // The outermost Backward calls it at its end: the next forward begins another micro-batch.
 void EndMicroBatch();

@@ -40,7 +40,7 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
   Out Forward(In... in) override {
     if (!GradEnabled()) return base_(std::forward<In>(in)...);
     if (!options_.ops.empty()) {
-      const RedoScope scope(options_.ops);
+      const RecomputeScope scope(options_.ops);
       return base_(std::forward<In>(in)...);
     }
     std::tuple<std::decay_t<In>...> arguments(in...);
@@ -108,7 +108,7 @@ auto Recompute(const std::shared_ptr<M>& module, RecomputeOptions options = {}) 
 // instead of the stream and its branch.
 template <class F>
 auto FromSum(const Block* block, const F& norm) {
-  RecomputeStart start(block);
+  RecomputeScope::Start start(block);
   auto out = norm();
   start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor()});
   return out;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/global_norm/global_norm.h"
+#include "optim/optimizer.h"
 #include "optim/update_parts.h"
 
 namespace lockstep::optim {
@@ -69,18 +70,19 @@ void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, UpdateP
 
 void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double max_norm,
                   const StepState& state) {
-  LS_CHECK(state.updater() != nullptr,
+  const TrainingStep* const training = TrainingStep::On(state);
+  LS_CHECK(training != nullptr,
            "ClipGradNorm: no step is under way on this StepState. Begin it before the forward, and "
            "keep the result until after Step:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
-  LS_CHECK(state.phase() != StepPhase::kUpdated,
+  LS_CHECK(training->phase() != TrainingStep::Phase::kUpdated,
            "ClipGradNorm after Step clips nothing: call it before Step");
   std::unordered_set<const Parameter*> clipped;
   for (const auto& p : parameters) clipped.insert(p.get());
-  for (const auto& p : state.updater()->parameters()) {
+  for (const auto& p : training->optimizer().parameters()) {
     LS_CHECK(
         clipped.contains(p.get()) || !p->grad().defined(),
-        "ClipGradNorm: ", state.updater()->name(), " updates '", p->name(),
+        "ClipGradNorm: ", training->optimizer().name(), " updates '", p->name(),
         "' by this StepState, but it is not among the parameters to clip: pass the optimizer's "
         "own StepState, and parameters() of that optimizer or of the whole model");
   }
@@ -97,7 +99,7 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
   } else {
     ops::GradNorm(grads, max_norm, state);
   }
-  state.SetPhase(StepPhase::kClipped);
+  training->SetPhase(TrainingStep::Phase::kClipped);
 }
 
 }  // namespace lockstep::optim

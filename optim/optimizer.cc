@@ -25,15 +25,6 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
            " must be finite and at least 0, got ", value);
 }
 
-uint64_t TrainingStep::NextId() {
-  static std::atomic<uint64_t> last = 0;
-  return ++last;
-}
-
-Tensor TrainingStep::Root(double gradient, DType dtype) const {
-  return ops::ScaleRoot(Tensor::Full({}, gradient, dtype, state_.device()), state_);
-}
-
 namespace {
 
 // A parameter's value as the optimizer finds it, without waiting for updates.
@@ -90,7 +81,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     AddGroup(groups[g], groups.size() > 1 ? StrCat(" of group ", g) : "");
   }
   SeeVersions();
-  for (const auto& p : parameters_) p->leaf().CountOptimizers(1);
+  for (const auto& p : parameters_) p->leaf().CountTakers(1);
 }
 
 void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_group) {
@@ -165,8 +156,9 @@ Tensor Optimizer::NewState(const Parameter& p, DType dtype) const {
 }
 
 Optimizer::~Optimizer() {
-  if (begun_ && begun_->updater() == this) begun_->SetUpdater(nullptr);
-  for (const auto& p : parameters_) p->leaf().CountOptimizers(-1);
+  const TrainingStep* const training = begun_ ? TrainingStep::On(*begun_) : nullptr;
+  if (training != nullptr && &training->optimizer() == this) begun_->SetObserver(nullptr);
+  for (const auto& p : parameters_) p->leaf().CountTakers(-1);
 }
 
 void Optimizer::CheckNumber(int64_t step) const {
@@ -217,13 +209,14 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
   LS_CHECK(step >= 0, name(), ": the step must be at least 0, got ", step);
   LS_CHECK(lr >= 0 && std::isfinite(lr), name(), ": the learning rate of step ", step,
            " must be finite and at least 0, got ", lr);
+  const TrainingStep* const under_way = TrainingStep::On(state);
   LS_CHECK(
-      state.updater() != this, name(),
+      under_way == nullptr || &under_way->optimizer() != this, name(),
       "::BeginStep: the step before has not ended. What BeginStep returned is its scope: let it "
       "end with the body of the loop");
   LS_CHECK(
-      state.updater() == nullptr, name(), "::BeginStep: this StepState is in a step of ",
-      state.updater()->name(),
+      under_way == nullptr, name(), "::BeginStep: this StepState is in a step of ",
+      under_way->optimizer().name(),
       ", whose learning rate would be overwritten: give each optimizer a StepState of its own");
   LS_CHECK(nothing_to_train_.empty(), name(), ": there is nothing to train: ", nothing_to_train_,
            ": leave such a group out, or make the optimizer after SetTrainable(true)");
@@ -247,26 +240,26 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
   WarnOfSkipped(state);
   state.Begin(step, lr, betas_);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);
-  state.SetUpdater(this);
   number_ = step;
   begun_ = state;
-  return TrainingStep(state);
+  return TrainingStep(state, *this);
 }
 
 void Optimizer::Step(const StepState& state) {
-  LS_CHECK(state.updater() != nullptr, name(),
+  const TrainingStep* const training = TrainingStep::On(state);
+  LS_CHECK(training != nullptr, name(),
            "::Step: no step is under way on this StepState, so there is no learning rate. Begin it "
            "before the forward, and keep the result until after Step:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
-  LS_CHECK(state.updater() == this, name(), "::Step: the step on this StepState was begun by ",
-           state.updater()->name(),
+  LS_CHECK(&training->optimizer() == this, name(),
+           "::Step: the step on this StepState was begun by ", training->optimizer().name(),
            ", for whose learning rate and clipping it is: give each optimizer a StepState of its "
            "own, and step it with that");
-  LS_CHECK(state.phase() != StepPhase::kUpdated, name(),
+  LS_CHECK(training->phase() != TrainingStep::Phase::kUpdated, name(),
            "::Step: this step was updated already. Each update has a BeginStep of "
            "its own, in the body of the loop:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
-  LS_CHECK(!state.loss_scaling() || state.phase() == StepPhase::kClipped, name(),
+  LS_CHECK(!state.loss_scaling() || training->phase() == TrainingStep::Phase::kClipped, name(),
            "::Step: with loss scaling, a step whose gradients are infinite must be found before "
            "the update: write, after the last Backward,\n"
            "  optim::ClipGradNorm(optimizer.parameters(), max_norm, state);\n"
@@ -278,7 +271,8 @@ void Optimizer::Step(const StepState& state) {
   LS_CHECK(std::ranges::any_of(parameters_, has_gradient), name(), ": none of the ",
            parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
-  state.SetPhase(StepPhase::kUpdated);  // also if it fails halfway: not to be made twice
+  training->SetPhase(
+      TrainingStep::Phase::kUpdated);  // also if it fails halfway: not to be made twice
   next_ = number_ + 1;
   any_next_ = false;
   const auto on_host = std::stable_partition(

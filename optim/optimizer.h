@@ -15,6 +15,7 @@
 #include "core/step_state.h"
 #include "kernels/update.h"
 #include "optim/host_updates.h"
+#include "optim/training_step.h"
 
 namespace lockstep::optim {
 
@@ -59,37 +60,6 @@ struct StepOptions {
   std::optional<int64_t> first_sample;
 };
 
-// A step, from BeginStep until this goes out of scope: random operations draw, batch norm uses the
-// batch (but not where NoGrad is on, so a model may be evaluated within), and the optimizer may
-// update. On the thread that began it.
-class [[nodiscard]] TrainingStep {
- public:
-  ~TrainingStep() { state_.SetUpdater(nullptr); }
-  TrainingStep(const TrainingStep&) = delete;
-  TrainingStep& operator=(const TrainingStep&) = delete;
-
-  // Before the forward of each further micro-batch: the index of its first sample within the step.
-  void SetFirstSample(int64_t index) const { StepState(state_).SetFirstSample(index); }
-
-  // The gradient of the loss with respect to itself, times the loss scale where the state has one:
-  // a scalar of f32 or f64 on its device, for one Backward.
-  //   Backward(loss, training.Root());
-  // For other tensors there is ops::ScaleRoot (kernels/loss_scale).
-  Tensor Root(double gradient = 1, DType dtype = DType::kF32) const;
-
-  // Tells steps apart.
-  uint64_t id() const { return id_; }
-
- private:
-  friend class Optimizer;
-  explicit TrainingStep(const StepState& state) : state_(state), scope_(state) {}
-  static uint64_t NextId();
-
-  StepState state_;
-  TrainingScope scope_;
-  const uint64_t id_ = NextId();
-};
-
 // The loop of a user:
 //   const auto training = adamw.BeginStep(state, step, schedule(step));
 //   ... forward and Backward, once per micro-batch ...
@@ -112,15 +82,15 @@ class [[nodiscard]] TrainingStep {
 //   ClipGradNorm(adamw.parameters(), max_norm, state);   // finds infinite gradients
 //   adamw.Step(state);                                   // skips them, and adapts the scale
 // What is forgotten of it throws. A checkpoint holds state.Read().loss_scale, too.
-class Optimizer : public StepUpdater {
+class Optimizer {
  public:
-  ~Optimizer() override;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  const char* name() const override { return settings_.name; }
+  const char* name() const { return settings_.name; }
   // The parameters that were trainable when the optimizer was made, group by group.
-  const std::vector<std::shared_ptr<Parameter>>& parameters() const override { return parameters_; }
+  const std::vector<std::shared_ptr<Parameter>>& parameters() const { return parameters_; }
 
   // Begins a step on the state, before its first forward, on the current stream. Keep the result
   // until after Step. Throws ArgumentError

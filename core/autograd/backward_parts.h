@@ -1,4 +1,5 @@
-// Parts of the engine: in which order a backward runs, which ranges it is in, and what it claims.
+// Parts of the engine: in which order a backward runs, which ranges it is in, what it claims, and
+// where it collects gradients.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,42 @@ class LeafClaims {
   LeafClaims() = default;
 
   std::vector<std::shared_ptr<Leaf>> claimed_;
+};
+
+// Collects one gradient for the engine: that of a leaf, or of a node's output.
+class GradSink {
+ public:
+  GradSink() = default;
+  GradSink(Leaf* leaf) : leaf_(leaf) {}
+  GradSink(Tensor* buffer) : buffer_(buffer) {}
+
+  bool defined() const { return leaf_ != nullptr || buffer_ != nullptr; }
+  Leaf* leaf() const { return leaf_; }
+  // Until Finish, the target may be a scratch.
+  GradTarget Open(const TensorSpec& spec);
+  // Moves the gradient into an empty destination, if nobody else holds it, or adds it.
+  void Put(Tensor grad);
+  void Finish();
+  // Another sink that is open at the same time has the same destination: write to a scratch.
+  bool SameAs(const GradSink& other) const { return slot() == other.slot(); }
+  void ScratchOnly() { scratch_only_ = true; }
+
+ private:
+  void Deliver(Tensor grad);
+  Tensor* slot() const;
+  bool empty() const;
+
+  Leaf* leaf_ = nullptr;
+  Tensor* buffer_ = nullptr;
+  bool scratch_only_ = false, opened_ = false;
+  Tensor scratch_;  // if defined, Finish adds it to the destination
+};
+
+// What a run of a node's Backward knows of an input.
+struct Gradients::Input {
+  GradSink sink;
+  bool needed = false, given = false;
+  Node* receiver = nullptr;
 };
 
 }  // namespace lockstep

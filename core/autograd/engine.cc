@@ -112,20 +112,11 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
-    bool evaluated = false;
-    for (const Tensor& root : roots) evaluated |= root.autograd()->evaluated;
-    const bool in_step = StepUnderWay() != nullptr;
-    for (const auto& node : plan_.nodes) {
-      for (const Edge& edge : node->inputs()) {
-        // What needs no gradient may be evaluated ahead of a step: a teacher's targets.
-        evaluated |= edge.evaluated && (edge.defined() || !in_step);
-      }
-    }
-    CheckBackward({.evaluated = evaluated,
-                   .leaves = plan_.leaves,
-                   .evaluation = options_.evaluation || InBackward()});
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
+    const StepState* const step = StepUnderWay();
+    if (step != nullptr && step->observer() != nullptr) step->observer()->OnBegin(plan_);
+    if (!options_.evaluation && !InBackward() && GoesThroughEvaluated(roots)) ThrowEvaluated();
     const LeafClaims claims(plan_.leaves);
     observers_ = options_.observers;
     for (const auto& leaf : plan_.leaves) AddObservers(observers_, leaf->observers());
@@ -216,6 +207,19 @@ class BackwardRun {
     if (!item.retain) Release(*item.node);
     for (const auto& leaf : item.ready) Finish(*leaf, *item.hooked, item.given);
     for (BackwardObserver* o : item.end) o->OnEnd();
+  }
+
+  bool GoesThroughEvaluated(std::span<const Tensor> roots) const {
+    bool evaluated = false;
+    for (const Tensor& root : roots) evaluated |= root.autograd()->evaluated;
+    const bool in_step = StepUnderWay() != nullptr;
+    for (const auto& node : plan_.nodes) {
+      for (const Edge& edge : node->inputs()) {
+        // What needs no gradient may be evaluated ahead of a step: a teacher's targets.
+        evaluated |= edge.evaluated && (edge.defined() || !in_step);
+      }
+    }
+    return evaluated;
   }
 
   void CheckNotReleased() const {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/autograd/backward_parts.h"
 #include "core/autograd/node.h"
 #include "core/error.h"
 #include "core/slots.h"
@@ -94,6 +95,11 @@ void GradSink::Deliver(Tensor grad) {
 Gradients::Gradients(const Node& node, std::vector<Tensor> of_outputs)
     : node_(node), of_outputs_(std::move(of_outputs)), inputs_(node.inputs().size()) {}
 
+Gradients::~Gradients() = default;
+
+bool Gradients::needs(size_t i) const { return inputs_[i].needed; }
+size_t Gradients::inputs() const { return inputs_.size(); }
+Node* Gradients::receiver(size_t i) const { return inputs_[i].receiver; }
 const TensorSpec& Gradients::spec(size_t i) const { return node_.InputSpec(i); }
 
 void Gradients::CheckGiven(size_t i, const Shape& shape, DType dtype, Device device) {

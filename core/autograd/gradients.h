@@ -8,7 +8,6 @@
 
 namespace lockstep {
 
-class Leaf;
 class Node;
 
 struct TensorSpec {
@@ -24,35 +23,6 @@ struct GradTarget {
   void Write(const Tensor& grad) const;  // adds or copies a gradient of the same shape
 };
 
-// Collects one gradient for the engine: that of a leaf, or of a node's output.
-class GradSink {
- public:
-  GradSink() = default;
-  GradSink(Leaf* leaf) : leaf_(leaf) {}
-  GradSink(Tensor* buffer) : buffer_(buffer) {}
-
-  bool defined() const { return leaf_ != nullptr || buffer_ != nullptr; }
-  Leaf* leaf() const { return leaf_; }
-  // Until Finish, the target may be a scratch.
-  GradTarget Open(const TensorSpec& spec);
-  // Moves the gradient into an empty destination, if nobody else holds it, or adds it.
-  void Put(Tensor grad);
-  void Finish();
-  // Another sink that is open at the same time has the same destination: write to a scratch.
-  bool SameAs(const GradSink& other) const { return slot() == other.slot(); }
-  void ScratchOnly() { scratch_only_ = true; }
-
- private:
-  void Deliver(Tensor grad);
-  Tensor* slot() const;
-  bool empty() const;
-
-  Leaf* leaf_ = nullptr;
-  Tensor* buffer_ = nullptr;
-  bool scratch_only_ = false, opened_ = false;
-  Tensor scratch_;  // if defined, Finish adds it to the destination
-};
-
 // One run of a node's Backward: the gradients of its outputs, which it may only read, and the
 // places of those of its inputs. A needed gradient is given once, by Open or by Put. What is put
 // has the input's shape, dtype and device. A mistake throws ArgumentError naming the node and the
@@ -64,8 +34,8 @@ class Gradients {
   std::span<const Tensor> of_outputs() const { return of_outputs_; }
   // Whether the gradient of input i is needed, now: SplitsByInput and BackwardOptions::defer ask
   // for some at a time.
-  bool needs(size_t i) const { return inputs_[i].needed; }
-  size_t inputs() const { return inputs_.size(); }
+  bool needs(size_t i) const;
+  size_t inputs() const;
   const TensorSpec& spec(size_t i) const;  // of input i, if it is defined
 
   // The place of input i's gradient, all of which the node writes. Without a tensor if no gradient
@@ -88,17 +58,14 @@ class Gradients {
   // gradient and the graph is not retained; otherwise null. The giver may fuse the receiver's first
   // step (an activation's derivative, into a product's epilogue). In f32 and f64 the bits are the
   // same either way; in 16 bits fusing saves a rounding.
-  Node* receiver(size_t i) const { return inputs_[i].receiver; }
+  Node* receiver(size_t i) const;
 
  private:
   friend class BackwardRun;
-  struct Input {
-    GradSink sink;
-    bool needed = false, given = false;
-    Node* receiver = nullptr;
-  };
+  struct Input;  // core/autograd/backward_parts.h
 
   Gradients(const Node& node, std::vector<Tensor> of_outputs);
+  ~Gradients();
   // Throws unless such a gradient may be given now.
   void CheckGiven(size_t i, const Shape& shape, DType dtype, Device device);
   GradTarget Open(size_t i, DType dtype);

@@ -11,8 +11,6 @@
 namespace lockstep {
 namespace {
 
-thread_local RedoScope* redo_scope = nullptr;
-
 std::any PackNothing(const Tensor&, const char*) { return {}; }
 // For a scope whose tensors nobody unpacks.
 Tensor NeverUnpacked(const std::any&) {
@@ -26,32 +24,35 @@ thread_local RecomputeScope::Rerun* RecomputeScope::rerun = nullptr;
 
 bool Recomputing() { return RecomputeScope::rerun != nullptr; }
 
-// ---- Whole forwards. ----
+// ---- What runs again. ----
 
-// Something that a node saved.
+// Something that nodes saved.
 struct RecomputeScope::Slot {
-  bool kept = false;  // older than the forward, and so alive anyway
+  bool kept = false;  // older than the segment, and so alive anyway
   SavedTensor value;  // undefined until it has been recomputed
   Shape shape;
   DType dtype;
   const char* what;
 };
 
-// What a node has of it.
-struct RecomputeScope::Saved {
-  std::shared_ptr<State> state;
+// What a node has of it: `value`, viewed in a shape of its own.
+struct RecomputeScope::Place {
+  std::shared_ptr<Segment> segment;
   std::shared_ptr<Slot> slot;
+  Shape shape;
+
+  static Tensor Unpack(const std::any& packed);
 };
 
 // Thrown through a forward that has recomputed all that is needed.
 struct RecomputeScope::Finished {};
 
-// A forward runs again within its lifetime, with its decisions and outside of the scopes of others.
+// A segment runs again within its lifetime, with its decisions and outside of the scopes of others.
 struct RecomputeScope::Rerun {
-  explicit Rerun(const State* of);
+  explicit Rerun(const Segment* of);
   ~Rerun();
 
-  const State* of;
+  const Segment* of;
   size_t next_site = 0, next_choice = 0;
   // What this thread was in before.
   Rerun* outer;
@@ -59,16 +60,30 @@ struct RecomputeScope::Rerun {
   const StepState* step;
 };
 
-struct RecomputeScope::State {
+struct RecomputeScope::Segment : std::enable_shared_from_this<Segment> {
+  Segment(Again forward, bool early) : again(std::move(forward)), stops_early(early) {}
+
+  Again again;
+  bool stops_early;
   uint64_t first_serial = Storage::NextSerial();
   std::vector<SavedTensor> inputs;
   std::vector<bool> requires_grad;
   const void* of = nullptr;
-  bool has_start = false;  // a RecomputeStart
-  Again again;
-  bool stops_early = false;
+  bool has_start = false;
   Decisions decisions;
-  std::vector<std::weak_ptr<Slot>> slots;  // in the order in which the forward saved them
+  std::vector<std::weak_ptr<Slot>> slots;  // in the order in which it saves them
+  const uint64_t first_sequence = NextSequence();
+  std::shared_ptr<const BackwardRange> range;
+
+  void AddInput(const Tensor& input, const char* what) {
+    inputs.emplace_back(input, what);
+    requires_grad.push_back(input.requires_grad());
+  }
+  void SetInputs(std::span<const Tensor> given) {
+    inputs.clear();
+    requires_grad.clear();
+    for (const Tensor& t : given) AddInput(t, "an input of a module that is recomputed");
+  }
 
   std::shared_ptr<Slot> Save(const Tensor& t, const char* what) {
     auto slot = std::make_shared<Slot>(
@@ -78,7 +93,22 @@ struct RecomputeScope::State {
     return slot;
   }
 
-  // How many of the forward's first saves must run again.
+  // A backward that retains the graph drops what it recomputed, once all that was recorded since
+  // the segment began has run.
+  void AddOutput(const Tensor& output) {
+    const auto& edge = output.autograd();
+    if (!edge || !edge->node) return;
+    if (!range) {
+      const auto forget = [weak = weak_from_this()] {
+        const auto segment = weak.lock();
+        if (segment && GraphIsRetained()) segment->Forget();
+      };
+      range = std::make_shared<const BackwardRange>(BackwardRange{first_sequence, nullptr, forget});
+    }
+    edge->node->AddRange(range);
+  }
+
+  // How many of its first saves must run again.
   size_t Awaited() const {
     size_t end = 0;
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -107,15 +137,6 @@ struct RecomputeScope::State {
              " in forward, and the second time ", t.Describe(),
              ": it must compute the same each time");
     slot->value = SavedTensor(t, slot->what);
-  }
-
-  void SetInputs(std::span<const Tensor> given) {
-    inputs.clear();
-    requires_grad.clear();
-    for (const Tensor& input : given) {
-      inputs.emplace_back(input, "an input of a module that is recomputed");
-      requires_grad.push_back(input.requires_grad());
-    }
   }
 
   void Recompute() {
@@ -149,66 +170,140 @@ struct RecomputeScope::State {
   }
 };
 
-RecomputeScope::Rerun::Rerun(const State* state)
-    : of(state),
+Tensor RecomputeScope::Place::Unpack(const std::any& packed) {
+  const auto& [segment, slot, shape] = std::any_cast<const Place&>(packed);
+  if (!slot->value.defined()) segment->Recompute();
+  const Tensor value = slot->value.Unpack();
+  return value.shape() == shape ? value : value.View(shape);
+}
+
+RecomputeScope::Rerun::Rerun(const Segment* segment)
+    : of(segment),
       outer(std::exchange(rerun, this)),
       scope(std::exchange(innermost, nullptr)),
       step(std::exchange(StepState::OfThread(),
-                         state->decisions.step_ ? &*state->decisions.step_ : nullptr)) {}
+                         segment->decisions.step_ ? &*segment->decisions.step_ : nullptr)) {}
 RecomputeScope::Rerun::~Rerun() {
   rerun = outer;
   innermost = scope;
   StepState::OfThread() = step;
 }
 
-std::shared_ptr<RecomputeScope::State> RecomputeScope::Begin(const void* of,
-                                                             std::span<const Tensor> inputs,
-                                                             Again again, bool stops_early) {
-  auto state = std::make_shared<State>();
-  state->of = of;
-  state->SetInputs(inputs);
-  state->again = std::move(again);
-  state->stops_early = stops_early;
-  return state;
-}
+// ---- Whole forwards. ----
 
 RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
                                bool stops_early)
-    : state_(Begin(of, inputs, std::move(again), stops_early)),
+    : segment_(std::make_shared<Segment>(std::move(again), stops_early)),
       hooks_(
-          [state = state_](const Tensor& t, const char* what) {
-            return std::any(Saved{state, state->Save(t, what)});
+          [segment = segment_](const Tensor& t, const char* what) {
+            return std::any(Place{segment, segment->Save(t, what), t.shape()});
           },
-          [](const std::any& packed) {
-            const auto& [state, slot] = std::any_cast<const Saved&>(packed);
-            if (!slot->value.defined()) state->Recompute();
-            return slot->value.Unpack();
-          }),
-      range_(std::make_shared<const BackwardRange>(BackwardRange{NextSequence(), nullptr,
-                                                                 [weak = std::weak_ptr(state_)] {
-                                                                   const auto state = weak.lock();
-                                                                   if (state && GraphIsRetained())
-                                                                     state->Forget();
-                                                                 }})),
-      previous_(std::exchange(innermost, this)) {}
+          Place::Unpack),
+      previous_(std::exchange(innermost, this)) {
+  segment_->of = of;
+  const SavedTensorHooks::Pause pause(hooks_);
+  segment_->SetInputs(inputs);
+}
 
 RecomputeScope::~RecomputeScope() { innermost = previous_; }
+
+void RecomputeScope::AddOutput(const Tensor& output) {
+  if (segment_) segment_->AddOutput(output);
+}
+
+RecomputeScope::Start::Start(const void* of) {
+  if (const RecomputeScope* scope = innermost) {
+    if (!scope->segment_ || scope->segment_->of != of || !scope->hooks_.innermost()) return;
+    segment_ = scope->segment_;
+    segment_->has_start = true;
+    pause_.emplace(scope->hooks_);
+  } else if (rerun != nullptr && rerun->of->of == of && rerun->of->has_start) {
+    ignore_.emplace(PackNothing, NeverUnpacked);
+  }
+}
+RecomputeScope::Start::~Start() = default;
+
+void RecomputeScope::Start::Replace(std::span<const Tensor> by) {
+  if (!segment_) return;
+  LS_CHECK(by.size() == segment_->inputs.size(), "RecomputeScope::Start: ", by.size(),
+           " tensors for ", segment_->inputs.size(), " inputs");
+  segment_->SetInputs(by);
+}
+
+// ---- Single operations. ----
+
+struct RecomputeScope::Operations {
+  struct Offer {
+    std::shared_ptr<Segment> segment;
+    std::shared_ptr<Slot> slot;
+    uint64_t version;
+  };
+  std::vector<std::string> names;
+  std::unordered_map<uint64_t, Offer> offers;  // by the serial of the result's storage
+
+  // A place for the elements of a result that is as it was made.
+  std::any Pack(const Tensor& t, const char* what) const {
+    const auto it = offers.find(t.storage().serial());
+    const bool offered = it != offers.end() && it->second.version == t.storage().version() &&
+                         t.is_contiguous() && t.numel() == it->second.slot->shape.numel();
+    if (!offered) return SavedTensor(t, what);
+    return Place{it->second.segment, it->second.slot, t.shape()};
+  }
+};
+
+RecomputeScope::RecomputeScope(std::vector<std::string> ops)
+    : operations_(std::make_shared<Operations>(Operations{std::move(ops), {}})),
+      hooks_([operations = operations_.get()](
+                 const Tensor& t, const char* what) { return operations->Pack(t, what); },
+             [](const std::any& packed) {
+               const auto* const saved = std::any_cast<SavedTensor>(&packed);
+               return saved != nullptr ? saved->Unpack() : Place::Unpack(packed);
+             }),
+      previous_(std::exchange(innermost, this)) {}
+
+void OfferRecompute(std::string_view op, const Tensor& result, std::initializer_list<Kept> from,
+                    std::function<Tensor(std::span<const Tensor>)> again) {
+  RecomputeScope* const scope = RecomputeScope::innermost;
+  if (scope == nullptr || !scope->operations_ || !scope->hooks_.innermost()) return;
+  auto& [names, offers] = *scope->operations_;
+  if (std::ranges::find(names, op) == names.end()) return;
+  // It saves its result, as a forward does what its nodes need.
+  const auto segment = std::make_shared<RecomputeScope::Segment>(
+      [again = std::move(again)](const std::vector<Tensor>& inputs) {
+        const NoGrad no_grad;
+        SavedTensor(again(inputs), "the result of an operation");
+      },
+      false);
+  for (const auto& [tensor, what] : from) segment->AddInput(tensor, what);
+  const auto slot = std::make_shared<RecomputeScope::Slot>(RecomputeScope::Slot{
+      false, {}, result.shape(), result.dtype(), "the result of an operation"});
+  segment->slots = {slot};
+  segment->AddOutput(result);
+  offers[result.storage().serial()] = {segment, slot, result.storage().version()};
+}
+
+// ---- What is not decided again. ----
 
 Decisions::Decisions() {
   if (const StepState* state = CurrentStepState()) step_ = *state;
 }
 
-void Decisions::NoteDraw() {
+// Calls f with those of the forwards that this thread is in.
+template <class F>
+void Decisions::ForEach(const F& f) {
   for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
-    Decisions& d = scope->state_->decisions;
-    if (!std::exchange(d.copied_, true)) d.step_ = StepState::OfThread()->Copy();
+    if (scope->segment_) f(scope->segment_->decisions);
   }
 }
 
+void Decisions::NoteDraw() {
+  ForEach([](Decisions& d) {
+    if (!std::exchange(d.copied_, true)) d.step_ = StepState::OfThread()->Copy();
+  });
+}
+
 void Decisions::NoteSite(uint64_t site) {
-  for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
-    scope->state_->decisions.sites_.push_back(site);
-  }
+  ForEach([&](Decisions& d) { d.sites_.push_back(site); });
 }
 
 std::optional<uint64_t> Decisions::NextSite() {
@@ -232,94 +327,8 @@ Tensor KeepChoice(const std::function<Tensor()>& make) {
   } else {
     choice = make();
   }
-  for (auto* scope = RecomputeScope::innermost; scope != nullptr; scope = scope->previous_) {
-    scope->state_->decisions.choices_.push_back(choice);
-  }
+  Decisions::ForEach([&](Decisions& d) { d.choices_.push_back(choice); });
   return choice;
-}
-
-void RecomputeScope::AddOutput(const Tensor& output) {
-  const auto& meta = output.autograd();
-  if (meta && meta->node) meta->node->AddRange(range_);
-}
-
-RecomputeStart::RecomputeStart(const void* of) {
-  if (const RecomputeScope* scope = RecomputeScope::innermost) {
-    if (scope->state_->of != of || !scope->hooks_.innermost()) return;
-    state_ = scope->state_;
-    state_->has_start = true;
-    pause_.emplace(scope->hooks_);
-  } else if (const auto* rerun = RecomputeScope::rerun) {
-    if (rerun->of->of == of && rerun->of->has_start) ignore_.emplace(PackNothing, NeverUnpacked);
-  }
-}
-RecomputeStart::~RecomputeStart() = default;
-
-void RecomputeStart::Replace(std::span<const Tensor> by) {
-  if (!state_) return;
-  LS_CHECK(by.size() == state_->inputs.size(), "RecomputeStart: ", by.size(), " tensors for ",
-           state_->inputs.size(), " inputs");
-  state_->SetInputs(by);
-}
-
-// ---- Single results. ----
-
-struct RedoScope::State {
-  struct Offer {
-    uint64_t version;
-    Shape shape;
-    std::shared_ptr<const std::function<Tensor()>> redo;
-  };
-  std::vector<std::string> ops;
-  std::unordered_map<uint64_t, Offer> offers;  // by the serial of the result's storage
-
-  // The offer for these elements, or null.
-  const Offer* Find(const Tensor& t) const {
-    const auto it = offers.find(t.storage().serial());
-    if (it == offers.end() || it->second.version != t.storage().version()) return nullptr;
-    const bool all = t.is_contiguous() && t.numel() == it->second.shape.numel();
-    return all ? &it->second : nullptr;
-  }
-};
-
-namespace {
-
-struct Redone {
-  std::shared_ptr<const std::function<Tensor()>> redo;
-  Shape shape;
-};
-
-Tensor UnpackRedone(const std::any& packed) {
-  if (const auto* redone = std::any_cast<Redone>(&packed)) {
-    return (*redone->redo)().View(redone->shape);
-  }
-  return std::any_cast<const SavedTensor&>(packed).Unpack();
-}
-
-}  // namespace
-
-RedoScope::RedoScope(const std::vector<std::string>& ops)
-    : state_(std::make_shared<State>(State{ops, {}})),
-      hooks_(
-          [state = state_.get()](const Tensor& t, const char* what) {
-            const State::Offer* offer = state->Find(t);
-            return offer ? std::any(Redone{offer->redo, t.shape()})
-                         : std::any(SavedTensor(t, what));
-          },
-          UnpackRedone),
-      previous_(std::exchange(redo_scope, this)) {}
-RedoScope::~RedoScope() { redo_scope = previous_; }
-
-bool MayRedo(std::string_view op) {
-  if (redo_scope == nullptr || !redo_scope->hooks_.innermost()) return false;
-  const auto& ops = redo_scope->state_->ops;
-  return std::find(ops.begin(), ops.end(), op) != ops.end();
-}
-
-void OfferRedo(const Tensor& result, std::function<Tensor()> redo) {
-  redo_scope->state_->offers[result.storage().serial()] = {
-      result.storage().version(), result.shape(),
-      std::make_shared<const std::function<Tensor()>>(std::move(redo))};
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include "core/autograd/root_gradient.h"
 #include "core/step_state.h"
+#include "optim/optimizer.h"
 
 namespace lockstep::dist {
 namespace {
@@ -37,10 +38,10 @@ void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks, bool is_firs
 
 void ThrowHasGradient(const Parameter& parameter, const std::string& how) {
   const StepState* const step = StepUnderWay();
-  const StepUpdater* const updater = step ? step->updater() : nullptr;
+  const auto* const training = step ? optim::TrainingStep::On(*step) : nullptr;
   // BeginStep has found no gradients of the step's optimizer.
-  const bool in_step = updater && step->phase() != StepPhase::kUpdated &&
-                       std::ranges::any_of(updater->parameters(),
+  const bool in_step = training && training->phase() != optim::TrainingStep::Phase::kUpdated &&
+                       std::ranges::any_of(training->optimizer().parameters(),
                                            [&](const auto& p) { return p.get() == &parameter; });
   throw ArgumentError(
       in_step ? StrCat("a further Backward in this step, whose gradients ('", parameter.name(),

@@ -93,7 +93,8 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
 // `is_main`: among the ranks over which `any` tells whether something is true on one.
 void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
           const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
-  LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,
+  const auto* const training = optim::TrainingStep::On(state);
+  LS_CHECK(training == nullptr || training->phase() == optim::TrainingStep::Phase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
   const UserCall call("SaveTraining");
   std::vector<SafetensorsItem> items = Items(model, optimizer, is_main);

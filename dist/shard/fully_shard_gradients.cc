@@ -27,7 +27,8 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   for (const auto& p : parameters_) {
     const std::shared_ptr<Leaf> leaf(std::shared_ptr<void>(), &p->leaf());
     if (!p->trainable() || plan.nodes.empty()) continue;
-    CheckBackward({.leaves = std::span(&leaf, 1)});
+    const StepState* const step = StepUnderWay();
+    if (step && step->observer()) step->observer()->OnBegin({.leaves = {leaf}});
     break;
   }
   std::unordered_set<const Leaf*> in_plan;

@@ -18,9 +18,8 @@ Tensor Compute(GeluForm form, const Tensor& x) {
 }  // namespace
 
 void OfferGelu(GeluForm form, const Tensor& x, const Tensor& y) {
-  if (!MayRedo("gelu")) return;
-  OfferRedo(y,
-            [form, x = SavedTensor(x, "the input of gelu")] { return Compute(form, x.Unpack()); });
+  OfferRecompute("gelu", y, {{x, "the input of gelu"}},
+                 [form](std::span<const Tensor> in) { return Compute(form, in[0]); });
 }
 
 Tensor Gelu(const Tensor& x, GeluForm form) {

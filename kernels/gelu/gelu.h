@@ -16,7 +16,7 @@ namespace ops {
 // Elementwise. x: any shape and floating dtype; bf16 computes in f32. Saves x.
 Tensor Gelu(const Tensor& x, GeluForm form = GeluForm::kTanh);
 
-// Lets a RedoScope of "gelu" compute y = gelu(x) again. x: contiguous.
+// Lets a RecomputeScope of "gelu" compute y = gelu(x) again. x: contiguous.
 void OfferGelu(GeluForm form, const Tensor& x, const Tensor& y);
 
 }  // namespace ops

@@ -31,11 +31,11 @@ Result Compute(const Tensor& x, const Tensor& weight, const Tensor& bias, double
 
 void OfferLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                     const Tensor& y) {
-  if (!MayRedo("layer_norm")) return;
-  OfferRedo(y, [x = SavedTensor(x, "the input of layer_norm"),
-                weight = SavedTensor(weight, "the weight of layer_norm"),
-                bias = SavedTensor(bias, "the bias of layer_norm"),
-                eps] { return Compute(x.Unpack(), weight.Unpack(), bias.Unpack(), eps).y; });
+  OfferRecompute("layer_norm", y,
+                 {{x, "the input of layer_norm"},
+                  {weight, "the weight of layer_norm"},
+                  {bias, "the bias of layer_norm"}},
+                 [eps](std::span<const Tensor> in) { return Compute(in[0], in[1], in[2], eps).y; });
 }
 
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

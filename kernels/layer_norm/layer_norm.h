@@ -17,7 +17,7 @@ namespace ops {
 // The gradients of weight and bias are summed over blocks of rows that depend only on the shape.
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, double eps = 1e-5);
 
-// Lets a RedoScope of "layer_norm" compute y = LayerNorm(x, ...) again. All contiguous.
+// Lets a RecomputeScope of "layer_norm" compute y = LayerNorm(x, ...) again. All contiguous.
 void OfferLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                     const Tensor& y);
 

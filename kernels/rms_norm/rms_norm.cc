@@ -21,10 +21,8 @@ Result Compute(const Tensor& x, const Tensor& weight, double eps) {
 }  // namespace
 
 void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& y) {
-  if (!MayRedo("rms_norm")) return;
-  OfferRedo(y, [x = SavedTensor(x, "the input of rms_norm"),
-                weight = SavedTensor(weight, "the weight of rms_norm"),
-                eps] { return Compute(x.Unpack(), weight.Unpack(), eps).y; });
+  OfferRecompute("rms_norm", y, {{x, "the input of rms_norm"}, {weight, "the weight of rms_norm"}},
+                 [eps](std::span<const Tensor> in) { return Compute(in[0], in[1], eps).y; });
 }
 
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {

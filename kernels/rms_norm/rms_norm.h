@@ -16,7 +16,7 @@ namespace ops {
 // The gradient of weight is summed over blocks of rows that depend only on the shape.
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 
-// Lets a RedoScope of "rms_norm" compute y = RmsNorm(x, ...) again. All contiguous.
+// Lets a RecomputeScope of "rms_norm" compute y = RmsNorm(x, ...) again. All contiguous.
 void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& y);
 
 }  // namespace ops

@@ -32,11 +32,8 @@ Tensor Gated(GateForm form, const Tensor& gate_up) {
              swiglu_backward(CurrentStream(dx.device()), form, gate_up, grads[0].Contiguous(), dx,
                              accumulate);
            });
-  if (MayRedo(NameOf(form))) {
-    OfferRedo(y, [form, x = SavedTensor(input, "the input of a gated unit")] {
-      return Compute(form, x.Unpack());
-    });
-  }
+  OfferRecompute(NameOf(form), y, {{input, "the input of a gated unit"}},
+                 [form](std::span<const Tensor> in) { return Compute(form, in[0]); });
   return y;
 }
 

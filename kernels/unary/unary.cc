@@ -46,10 +46,9 @@ Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
              unary_backward(CurrentStream(dx.device()), op, a, b, kept, grads[0], dx, accumulate);
            });
   // Not of those that need their result themselves.
-  if (info.saves == UnarySaves::kInput && MayRedo(info.name)) {
-    OfferRedo(y, [=, x = SavedTensor(input, "the input of a unary function")] {
-      return Compute(op, a, b, x.Unpack());
-    });
+  if (info.saves == UnarySaves::kInput) {
+    OfferRecompute(info.name, y, {{input, "the input of a unary function"}},
+                   [=](std::span<const Tensor> in) { return Compute(op, a, b, in[0]); });
   }
   return y;
 }

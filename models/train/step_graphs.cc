@@ -5,6 +5,7 @@
 #include "core/allocator.h"
 #include "core/autograd/grad_hooks.h"
 #include "models/train/batch_tensor.h"
+#include "optim/training_step.h"
 
 namespace lockstep::models {
 
@@ -92,7 +93,9 @@ bool StepGraphs::Ready(bool eager) {
     Capture();
   } catch (const Error& error) {
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
-    state_.SetPhase(StepPhase::kGradients);
+    if (const auto* const training = optim::TrainingStep::On(state_)) {
+      training->SetPhase(optim::TrainingStep::Phase::kGradients);
+    }
     GiveUp(error.what());
     return false;
   }
