@@ -208,8 +208,8 @@ void Module::ThrowWithPlace(const ArgumentError& error) const {
   if (dynamic_cast<const PlacedError*>(&error) != nullptr) throw;
   const std::string place = path_.empty() ? "" : StrCat("the module '", path_, "', ");
   std::string text = StrCat(error.what(), " (in ", place, "a ", ClassOf(*this), ")");
-  const auto on_meta = [](const auto& p) { return p.second->part().device().is_meta(); };
-  if (!named_ && std::ranges::any_of(parameters_, on_meta)) {
+  const auto without_memory = [](const auto& p) { return !p.second->materialized(); };
+  if (std::ranges::any_of(parameters_, without_memory)) {
     text +=
         ". Its parameters have no memory yet: call Materialize(device, seed) on the model. That "
         "reaches the model's children; a member is one if it is declared as\n"

@@ -60,10 +60,10 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   const Tensor value = PartWithin(part_.Detach(), *added);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
-  const int takers = leaf().takers();
+  const int users = leaf().gradient_users();
   meta_ = Edge::To(std::make_shared<Leaf>(value));
   leaf().SetOfParameter();
-  leaf().CountTakers(takers);
+  leaf().CountGradientUsers(users);
   if (layout_.range) {
     leaf().RefuseHooks(
         "it is sharded by ranges of its elements, and no backward computes the gradient of one; "
@@ -88,6 +88,7 @@ Tensor Parameter::WholeOf(const Tensor& part) const {
 
 void Parameter::Materialize(Device device, DType dtype, std::optional<uint64_t> seed) {
   device_ = device;
+  materialized_ = true;
   leaf().SetDType(dtype);
   Rebind(on_host() ? HostTensor(part_.shape(), dtype, device)
                    : Tensor::Empty(part_.shape(), dtype, device));
@@ -118,6 +119,7 @@ void Parameter::Initialize(uint64_t seed) {
 void Parameter::SetValue(const Tensor& value) {
   LS_CHECK(value.shape() == part_.shape(), "parameter '", name_, "' has shape ", part_.shape(),
            ", got ", value.Describe());
+  materialized_ = true;
   leaf().SetDType(value.dtype());
   Keep(value, on_host() && value.device().is_cpu() ? device_ : value.device());
 }

@@ -88,6 +88,8 @@ class Parameter {
     Rebind(part_);
   }
   bool trainable() const { return trainable_; }
+  // Whether Materialize or SetValue was called, on the meta device, too.
+  bool materialized() const { return materialized_; }
   // Until Hide, value() is `whole`, of the logical shape, on device(), with its own leaf or this
   // one's: what forward reads while the parts are gathered, or copied from the host. leaf(), grad()
   // and everything else remain this rank's part's.
@@ -113,7 +115,7 @@ class Parameter {
   Initializer init_;
   bool decay_;
   bool trainable_ = true;
-  bool keeps_on_host_ = false, shown_ = false;
+  bool keeps_on_host_ = false, shown_ = false, materialized_ = false;
   Device device_ = kMeta;
   std::shared_ptr<Edge> meta_;
   std::shared_ptr<PartExchange> exchange_;

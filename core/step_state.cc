@@ -20,7 +20,7 @@ struct StepState::Block {
   StepValues host;
   std::vector<Betas> betas;
   Tensor values;
-  BackwardObserver* observer = nullptr;
+  const StepWatch* watch = nullptr;
   bool first_sample_given = false;  // for the step's first micro-batch
   bool drew_without_it = false;
   bool needs_first_sample = false;  // a micro-batch has ended
@@ -45,14 +45,14 @@ StepState StepState::Copy() const {
   StepState copy = *this;
   copy.block_ = std::make_shared<Block>(*block_);
   copy.block_->values = tensor().Clone();
-  copy.block_->observer = nullptr;  // which the step may outlive
+  copy.block_->watch = nullptr;  // which the step may outlive
   return copy;
 }
 
 const Tensor& StepState::tensor() const { return block_->values; }
 uint64_t StepState::seed() const { return block_->host.seed; }
-BackwardObserver* StepState::observer() const { return block_->observer; }
-void StepState::SetObserver(BackwardObserver* observer) const { block_->observer = observer; }
+const StepWatch* StepState::watch() const { return block_->watch; }
+void StepState::SetWatch(const StepWatch* watch) const { block_->watch = watch; }
 
 void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   LS_CHECK(betas.size() <= kMaxBetas, "a step has at most ", kMaxBetas,

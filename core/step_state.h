@@ -8,11 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "core/autograd/leaf.h"
 #include "core/host_read.h"
 #include "core/tensor.h"
 
 namespace lockstep {
+
+class Leaf;
 
 // The decay rates of an optimizer's moving averages of gradients and of their squares.
 struct Betas {
@@ -58,6 +59,15 @@ struct StepValues {
   LossScale loss_scale;  // lives on from step to step; the rest is written by Begin
 };
 static_assert(sizeof(StepValues) == 120);
+
+// Watches over a step's loop, as optim::TrainingStep does.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  // A Backward within the step is about to add to the gradients of these leaves: throws
+  // ArgumentError to refuse it.
+  virtual void CheckBackward(std::span<const std::shared_ptr<Leaf>> leaves) const = 0;
+};
 
 // StepValues on a device, and the host's side of them. Copies share everything.
 class StepState {
@@ -108,10 +118,9 @@ class StepState {
   // Whether either was called since Begin.
   bool was_read() const;
 
-  // What is told of each Backward within the step before all others are (optim::TrainingStep, which
-  // may refuse it), or null.
-  BackwardObserver* observer() const;
-  void SetObserver(BackwardObserver* observer) const;
+  // What watches over the step's loop; null: nothing does.
+  const StepWatch* watch() const;
+  void SetWatch(const StepWatch* watch) const;
 
  private:
   friend const StepState* RandomState();

@@ -15,7 +15,8 @@ void TiedWeight::KeepApart(const std::string& name) {
   gradient_holder_ = std::make_shared<Parameter>(part.shape(), Initializer(), weight_->decay());
   gradient_holder_->set_name(name);
   gradient_holder_->SetValue(part.Detach());
-  gradient_holder_->leaf().CountTakers(1);  // the weight, to whose gradient this one is added
+  gradient_holder_->leaf().CountGradientUsers(
+      1);  // the weight, to whose gradient this one is added
 }
 
 }  // namespace lockstep::nn

@@ -1,7 +1,6 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -81,7 +80,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     AddGroup(groups[g], groups.size() > 1 ? StrCat(" of group ", g) : "");
   }
   SeeVersions();
-  for (const auto& p : parameters_) p->leaf().CountTakers(1);
+  for (const auto& p : parameters_) p->leaf().CountGradientUsers(1);
 }
 
 void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_group) {
@@ -157,8 +156,8 @@ Tensor Optimizer::NewState(const Parameter& p, DType dtype) const {
 
 Optimizer::~Optimizer() {
   const TrainingStep* const training = begun_ ? TrainingStep::On(*begun_) : nullptr;
-  if (training != nullptr && &training->optimizer() == this) begun_->SetObserver(nullptr);
-  for (const auto& p : parameters_) p->leaf().CountTakers(-1);
+  if (training != nullptr && &training->optimizer() == this) begun_->SetWatch(nullptr);
+  for (const auto& p : parameters_) p->leaf().CountGradientUsers(-1);
 }
 
 void Optimizer::CheckNumber(int64_t step) const {
@@ -271,8 +270,8 @@ void Optimizer::Step(const StepState& state) {
   LS_CHECK(std::ranges::any_of(parameters_, has_gradient), name(), ": none of the ",
            parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
-  training->SetPhase(
-      TrainingStep::Phase::kUpdated);  // also if it fails halfway: not to be made twice
+  // Also if it fails halfway: it must not be made twice.
+  training->SetPhase(TrainingStep::Phase::kUpdated);
   next_ = number_ + 1;
   any_next_ = false;
   const auto on_host = std::stable_partition(

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/autograd/engine.h"
+#include "core/autograd/leaf.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "optim/optimizer.h"
 
@@ -19,24 +19,25 @@ uint64_t NextId() {
 
 TrainingStep::TrainingStep(const StepState& state, const Optimizer& optimizer)
     : state_(state), scope_(state), optimizer_(optimizer), id_(NextId()) {
-  state_.SetObserver(this);
+  state_.SetWatch(this);
 }
 
 TrainingStep::~TrainingStep() {
-  if (On(state_) == this) state_.SetObserver(nullptr);
+  if (On(state_) == this) state_.SetWatch(nullptr);
 }
 
 const TrainingStep* TrainingStep::On(const StepState& state) {
-  return static_cast<const TrainingStep*>(state.observer());  // nothing else is set as one
+  return dynamic_cast<const TrainingStep*>(state.watch());
 }
 
 Tensor TrainingStep::Root(double gradient, DType dtype) const {
   return ops::ScaleRoot(Tensor::Full({}, gradient, dtype, state_.device()), state_);
 }
 
-void TrainingStep::OnBegin(const BackwardPlan& plan) {
-  for (const auto& leaf : plan.leaves) {
-    LS_CHECK(!leaf->of_parameter() || leaf->takers() > 0, "Backward: the parameter '", leaf->name(),
+void TrainingStep::CheckBackward(std::span<const std::shared_ptr<Leaf>> leaves) const {
+  for (const auto& leaf : leaves) {
+    LS_CHECK(!leaf->of_parameter() || leaf->gradient_users() > 0, "Backward: the parameter '",
+             leaf->name(),
              "' gets a gradient, but no optimizer updates it, so it would not be trained. If its "
              "module is part of the model, make the optimizer after ReplaceChild, of the "
              "Parameters() of the whole model, whose tree has its members of the kind\n"
@@ -49,7 +50,7 @@ void TrainingStep::OnBegin(const BackwardPlan& plan) {
   if (!clipped && !unscaled) return;
   for (const auto& p : optimizer_.parameters()) {
     const auto is_p = [&](const auto& leaf) { return leaf.get() == &p->leaf(); };
-    if (std::ranges::none_of(plan.leaves, is_p)) continue;
+    if (std::ranges::none_of(leaves, is_p)) continue;
     LS_CHECK(!clipped, "Backward after ClipGradNorm: what it adds to the gradient of '", p->name(),
              "' would not be clipped. Call ClipGradNorm after the last Backward of the step");
     throw ArgumentError(

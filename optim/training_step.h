@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
-#include "core/autograd/leaf.h"
 #include "core/step_state.h"
 
 namespace lockstep::optim {
@@ -14,12 +15,11 @@ class Optimizer;
 // batch (but not where NoGrad is on, so a model may be evaluated within), and the optimizer may
 // update. On the thread that began it.
 //
-// It observes each Backward within the step. That throws ArgumentError, before its first node,
-// - if it would give a gradient to a parameter that no optimizer updates, and that would thus add
-//   up unseen;
-// - if it would add to a gradient of this step's optimizer that has been clipped already, or whose
-//   root is not multiplied by the loss scale.
-class [[nodiscard]] TrainingStep : private BackwardObserver {
+// It watches over each Backward within the step, which throws ArgumentError before its first node
+// - if a parameter that no optimizer updates would get a gradient, which would add up unseen;
+// - if a parameter of this step's optimizer would get one after ClipGradNorm, or where the root
+//   gradient was not multiplied by the loss scale.
+class [[nodiscard]] TrainingStep : public StepWatch {
  public:
   ~TrainingStep() override;
   TrainingStep(const TrainingStep&) = delete;
@@ -39,18 +39,19 @@ class [[nodiscard]] TrainingStep : private BackwardObserver {
 
   // Tells steps apart.
   uint64_t id() const { return id_; }
+  // Not after the optimizer's destruction.
   const Optimizer& optimizer() const { return optimizer_; }
 
   // How far the step has come.
   enum class Phase { kGradients, kClipped, kUpdated };
   Phase phase() const { return phase_; }
-  // Steps set it themselves, except that a capture of the update that failed sets it back.
+  // ClipGradNorm and Optimizer::Step set it; a capture of the update that fails sets it back.
   void SetPhase(Phase phase) const { phase_ = phase; }
 
  private:
   friend class Optimizer;
   TrainingStep(const StepState& state, const Optimizer& optimizer);
-  void OnBegin(const BackwardPlan& plan) override;
+  void CheckBackward(std::span<const std::shared_ptr<Leaf>> leaves) const override;
 
   StepState state_;
   TrainingScope scope_;

@@ -115,7 +115,7 @@ class BackwardRun {
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
     const StepState* const step = StepUnderWay();
-    if (step != nullptr && step->observer() != nullptr) step->observer()->OnBegin(plan_);
+    if (step != nullptr && step->watch() != nullptr) step->watch()->CheckBackward(plan_.leaves);
     if (!options_.evaluation && !InBackward() && GoesThroughEvaluated(roots)) ThrowEvaluated();
     const LeafClaims claims(plan_.leaves);
     observers_ = options_.observers;

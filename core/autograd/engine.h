@@ -51,8 +51,8 @@ bool InBackward();
 // root's shape, dtype and device. If undefined, it is 1, and the root must have one element. The
 // order of all additions is fixed by the graph. Throws Error if the graph was released or a saved
 // tensor was overwritten, and ArgumentError while another thread is in a backward of one of the
-// leaves, and what the step's observer throws (optim/training_step.h), and if it goes through what
-// is Evaluated (core/step_state.h), unless that is on purpose or it is within another Backward.
+// leaves, if the step's StepWatch refuses it, or if it goes through what is Evaluated
+// (core/step_state.h) without BackwardOptions::evaluation and is not within another Backward.
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options = {});
 

@@ -55,12 +55,12 @@ class Leaf {
   // which write to the memory they were captured with.
   void ShareGrad(const Tensor& grad);
 
-  // Whether it is a parameter's, and how many take its gradient, as an optimizer does. In a
-  // training step, that of a parameter without a taker would add up unseen (optim/training_step.h).
+  // Whether it is a parameter's, and how many use its gradient, as an optimizer does. In a training
+  // step, that of a parameter without users would add up unseen (optim/training_step.h).
   bool of_parameter() const { return of_parameter_; }
   void SetOfParameter() { of_parameter_ = true; }
-  int takers() const { return takers_; }
-  void CountTakers(int more) { takers_ = std::max(0, takers_ + more); }
+  int gradient_users() const { return gradient_users_; }
+  void CountGradientUsers(int more) { gradient_users_ = std::max(0, gradient_users_ + more); }
 
   void AddObserver(BackwardObserver* observer) { observers_.push_back(observer); }
   void RemoveObserver(BackwardObserver* observer) { std::erase(observers_, observer); }
@@ -89,7 +89,7 @@ class Leaf {
   Tensor grad_;
   bool asked_ = false;  // for dtype_
   bool of_parameter_ = false;
-  int takers_ = 0;
+  int gradient_users_ = 0;
   bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;

@@ -35,13 +35,10 @@ struct RecomputeScope::Slot {
   const char* what;
 };
 
-// What a node has of it: `value`, viewed in a shape of its own.
+// What a node has of it.
 struct RecomputeScope::Place {
   std::shared_ptr<Segment> segment;
   std::shared_ptr<Slot> slot;
-  Shape shape;
-
-  static Tensor Unpack(const std::any& packed);
 };
 
 // Thrown through a forward that has recomputed all that is needed.
@@ -75,14 +72,13 @@ struct RecomputeScope::Segment : std::enable_shared_from_this<Segment> {
   const uint64_t first_sequence = NextSequence();
   std::shared_ptr<const BackwardRange> range;
 
-  void AddInput(const Tensor& input, const char* what) {
-    inputs.emplace_back(input, what);
-    requires_grad.push_back(input.requires_grad());
-  }
   void SetInputs(std::span<const Tensor> given) {
     inputs.clear();
     requires_grad.clear();
-    for (const Tensor& t : given) AddInput(t, "an input of a module that is recomputed");
+    for (const Tensor& input : given) {
+      inputs.emplace_back(input, "an input of a module that is recomputed");
+      requires_grad.push_back(input.requires_grad());
+    }
   }
 
   std::shared_ptr<Slot> Save(const Tensor& t, const char* what) {
@@ -170,13 +166,6 @@ struct RecomputeScope::Segment : std::enable_shared_from_this<Segment> {
   }
 };
 
-Tensor RecomputeScope::Place::Unpack(const std::any& packed) {
-  const auto& [segment, slot, shape] = std::any_cast<const Place&>(packed);
-  if (!slot->value.defined()) segment->Recompute();
-  const Tensor value = slot->value.Unpack();
-  return value.shape() == shape ? value : value.View(shape);
-}
-
 RecomputeScope::Rerun::Rerun(const Segment* segment)
     : of(segment),
       outer(std::exchange(rerun, this)),
@@ -196,20 +185,25 @@ RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, A
     : segment_(std::make_shared<Segment>(std::move(again), stops_early)),
       hooks_(
           [segment = segment_](const Tensor& t, const char* what) {
-            return std::any(Place{segment, segment->Save(t, what), t.shape()});
+            return std::any(Place{segment, segment->Save(t, what)});
           },
-          Place::Unpack),
-      previous_(std::exchange(innermost, this)) {
+          [](const std::any& packed) {
+            const auto& [segment, slot] = std::any_cast<const Place&>(packed);
+            if (!slot->value.defined()) segment->Recompute();
+            return slot->value.Unpack();
+          }),
+      previous_(innermost) {
   segment_->of = of;
-  const SavedTensorHooks::Pause pause(hooks_);
-  segment_->SetInputs(inputs);
+  {
+    const SavedTensorHooks::Pause pause(hooks_);
+    segment_->SetInputs(inputs);
+  }
+  innermost = this;
 }
 
 RecomputeScope::~RecomputeScope() { innermost = previous_; }
 
-void RecomputeScope::AddOutput(const Tensor& output) {
-  if (segment_) segment_->AddOutput(output);
-}
+void RecomputeScope::AddOutput(const Tensor& output) { segment_->AddOutput(output); }
 
 RecomputeScope::Start::Start(const void* of) {
   if (const RecomputeScope* scope = innermost) {
@@ -232,22 +226,45 @@ void RecomputeScope::Start::Replace(std::span<const Tensor> by) {
 
 // ---- Single operations. ----
 
+// One whose result is computed anew for each node that needs it, and is not kept between.
+struct RecomputeScope::Operation {
+  std::vector<SavedTensor> from;
+  std::function<Tensor(std::span<const Tensor>)> again;
+
+  Tensor Run() const {
+    std::vector<Tensor> inputs;
+    for (const SavedTensor& saved : from) inputs.push_back(saved.Unpack());
+    return again(inputs);
+  }
+};
+
 struct RecomputeScope::Operations {
-  struct Offer {
-    std::shared_ptr<Segment> segment;
-    std::shared_ptr<Slot> slot;
+  struct Result {
+    std::shared_ptr<const Operation> of;
+    int64_t numel;
     uint64_t version;
   };
+  // What a node has of a result.
+  struct Saved {
+    std::shared_ptr<const Operation> of;
+    Shape shape;
+  };
   std::vector<std::string> names;
-  std::unordered_map<uint64_t, Offer> offers;  // by the serial of the result's storage
+  std::unordered_map<uint64_t, Result> results;  // by the serial of their storage
 
-  // A place for the elements of a result that is as it was made.
+  // Packs all elements of a result that is as it was made.
   std::any Pack(const Tensor& t, const char* what) const {
-    const auto it = offers.find(t.storage().serial());
-    const bool offered = it != offers.end() && it->second.version == t.storage().version() &&
-                         t.is_contiguous() && t.numel() == it->second.slot->shape.numel();
-    if (!offered) return SavedTensor(t, what);
-    return Place{it->second.segment, it->second.slot, t.shape()};
+    const auto it = results.find(t.storage().serial());
+    const bool is_result = it != results.end() && it->second.version == t.storage().version() &&
+                           t.is_contiguous() && t.numel() == it->second.numel;
+    if (!is_result) return SavedTensor(t, what);
+    return Saved{it->second.of, t.shape()};
+  }
+  static Tensor Unpack(const std::any& packed) {
+    if (const auto* const saved = std::any_cast<Saved>(&packed)) {
+      return saved->of->Run().View(saved->shape);
+    }
+    return std::any_cast<const SavedTensor&>(packed).Unpack();
   }
 };
 
@@ -255,31 +272,20 @@ RecomputeScope::RecomputeScope(std::vector<std::string> ops)
     : operations_(std::make_shared<Operations>(Operations{std::move(ops), {}})),
       hooks_([operations = operations_.get()](
                  const Tensor& t, const char* what) { return operations->Pack(t, what); },
-             [](const std::any& packed) {
-               const auto* const saved = std::any_cast<SavedTensor>(&packed);
-               return saved != nullptr ? saved->Unpack() : Place::Unpack(packed);
-             }),
+             Operations::Unpack),
       previous_(std::exchange(innermost, this)) {}
 
 void OfferRecompute(std::string_view op, const Tensor& result, std::initializer_list<Kept> from,
                     std::function<Tensor(std::span<const Tensor>)> again) {
-  RecomputeScope* const scope = RecomputeScope::innermost;
+  const RecomputeScope* const scope = RecomputeScope::innermost;
   if (scope == nullptr || !scope->operations_ || !scope->hooks_.innermost()) return;
-  auto& [names, offers] = *scope->operations_;
+  auto& [names, results] = *scope->operations_;
   if (std::ranges::find(names, op) == names.end()) return;
-  // It saves its result, as a forward does what its nodes need.
-  const auto segment = std::make_shared<RecomputeScope::Segment>(
-      [again = std::move(again)](const std::vector<Tensor>& inputs) {
-        const NoGrad no_grad;
-        SavedTensor(again(inputs), "the result of an operation");
-      },
-      false);
-  for (const auto& [tensor, what] : from) segment->AddInput(tensor, what);
-  const auto slot = std::make_shared<RecomputeScope::Slot>(RecomputeScope::Slot{
-      false, {}, result.shape(), result.dtype(), "the result of an operation"});
-  segment->slots = {slot};
-  segment->AddOutput(result);
-  offers[result.storage().serial()] = {segment, slot, result.storage().version()};
+  auto operation = std::make_shared<RecomputeScope::Operation>();
+  for (const auto& [tensor, what] : from) operation->from.emplace_back(tensor, what);
+  operation->again = std::move(again);
+  results[result.storage().serial()] = {std::move(operation), result.numel(),
+                                        result.storage().version()};
 }
 
 // ---- What is not decided again. ----

@@ -20,32 +20,34 @@ namespace lockstep {
 // Activation checkpointing: Chen et al., "Training deep nets with sublinear memory cost" (2016).
 // nn::Recompute does it for a module.
 //
-// What runs again is a segment: a whole forward, or a single operation. Within the scope's lifetime
-// nodes save a place in a segment instead of a tensor. The first node in need of it has the segment
-// run again, on the same inputs, weights, step, random numbers and choices (KeepChoice), until all
-// that nodes still await is there; each node then drops its own. So gradients have the same bits,
-// if the segment's results depend on nothing else. Backwards that retain the graph recompute once
-// each.
+// What is not kept is a whole forward's, or results of single operations. A node that needs it has
+// the forward or the operation run again, on the same inputs, weights, step, random numbers and
+// choices (KeepChoice). So gradients have the same bits, if what runs depends on nothing else. A
+// forward runs again once per backward, for all of its nodes, each of which then drops its own; an
+// operation runs again for each node that needs its result.
 //
 // Throws Error in backward if an input or anything else that was saved has been overwritten since,
 // or if a forward saves other tensors the second time.
 class RecomputeScope {
  public:
-  // Runs a segment on tensors equal to its inputs, some of which may be undefined, as leaves.
+  // Runs the forward on tensors equal to `inputs`, some of which may be undefined, as leaves. Its
+  // result is not used.
   using Again = std::function<void(std::vector<Tensor> inputs)>;
 
-  // A forward that runs within the scope: nothing that it makes itself is kept. `of`: whose forward
-  // it is, for Start. `stops_early`: `again` is left by an exception once all that is awaited is
-  // there, which spares the last operations. Nothing between may catch what it does not know.
+  // Of a forward that runs within the scope, nothing that it makes itself is kept. `of`: whose
+  // forward it is, for Start. `stops_early`: `again` is left by an exception once all that nodes
+  // await is there, which spares the last operations. Nothing between may catch what it does not
+  // know.
   RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
                  bool stops_early = false);
-  // Of a forward within the scope only the results of these operations, which say OfferRecompute.
+  // Of what runs within the scope, the results of these operations are not kept. They take part by
+  // OfferRecompute.
   explicit RecomputeScope(std::vector<std::string> ops);
   ~RecomputeScope();
   RecomputeScope(const RecomputeScope&) = delete;
   RecomputeScope& operator=(const RecomputeScope&) = delete;
 
-  // To be called with each tensor of the forward's result.
+  // To be called with each tensor of a whole forward's result.
   void AddOutput(const Tensor& output);
 
   class Start;
@@ -57,9 +59,10 @@ class RecomputeScope {
   friend void OfferRecompute(std::string_view op, const Tensor& result,
                              std::initializer_list<Kept> from,
                              std::function<Tensor(std::span<const Tensor>)> again);
-  struct Segment;
+  struct Segment;  // a whole forward
   struct Slot;
   struct Place;
+  struct Operation;
   struct Operations;
   struct Finished;
   struct Rerun;
@@ -93,10 +96,10 @@ class RecomputeScope::Start {
   std::optional<SavedTensorHooks> ignore_;  // where it runs again: nothing is missing
 };
 
-// For an operation that was just recorded: if the scope whose hooks apply on this thread names it,
-// others that save its result, a contiguous tensor that fills its storage, have again(from) compute
-// it anew. `from` should be what the operation's node saves anyway: it stays alive as long as
-// others need the result.
+// For an operation that has made its result: if the scope whose hooks apply on this thread names
+// it, nodes that save the result, a contiguous tensor that fills its storage, have again(from)
+// compute it anew, in any shape of as many elements. `from` should be what the operation's node
+// saves anyway: it stays alive as long as others need the result.
 void OfferRecompute(std::string_view op, const Tensor& result, std::initializer_list<Kept> from,
                     std::function<Tensor(std::span<const Tensor> from)> again);
 

@@ -6,6 +6,7 @@
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
 #include "core/slots.h"
+#include "core/step_state.h"
 #include "dist/data_parallel/loop_checks.h"
 #include "dist/shard/fully_shard.h"
 #include "dist/user_call.h"
@@ -28,7 +29,7 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
     const std::shared_ptr<Leaf> leaf(std::shared_ptr<void>(), &p->leaf());
     if (!p->trainable() || plan.nodes.empty()) continue;
     const StepState* const step = StepUnderWay();
-    if (step && step->observer()) step->observer()->OnBegin({.leaves = {leaf}});
+    if (step && step->watch()) step->watch()->CheckBackward(std::span(&leaf, 1));
     break;
   }
   std::unordered_set<const Leaf*> in_plan;

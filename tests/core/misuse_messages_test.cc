@@ -120,6 +120,14 @@ TEST(MisuseTest, AModelWithoutMemory) {
                     HasSubstr("Child<nn::Linear> fc{this, \"fc\", 2, 3};")));
 }
 
+TEST(MisuseTest, ANewChildWithoutMemory) {
+  Model model;
+  model.Materialize(kCpu, 1);
+  model.ReplaceChild("gain", std::make_shared<Gain>());
+  EXPECT_THAT(MessageOf([&] { model(Tensor::Zeros({2}, DType::kF32)); }),
+              HasSubstr("call Materialize(device, seed) on the model"));
+}
+
 TEST(MisuseTest, NullInPlaceOfAChild) {
   Model model;
   EXPECT_THAT(MessageOf([&] { model.ReplaceChild("gain", nullptr); }),

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <thread>
 
 #include "core/autograd/engine.h"
 #include "kernels/binary/binary.h"
@@ -30,6 +32,12 @@ using test::MessageOf;
 std::vector<std::shared_ptr<Parameter>> OneParameter(DType dtype = DType::kF32) {
   return {MakeParameter("w", Noise({8}, 1, 1, dtype), true)};
 }
+
+// A step that ends when one pleases.
+struct StepOf {
+  StepOf(Optimizer& optimizer, StepState& state) : step(optimizer.BeginStep(state, 0, 0.1)) {}
+  const TrainingStep step;
+};
 
 void SetGradient(const std::shared_ptr<Parameter>& p) {
   p->leaf().SetGrad(Noise(p->value().shape(), 2, 1, p->value().dtype()));
@@ -180,6 +188,41 @@ TEST(LoopMistakes, AnOptimizerThatIsReplacedWithinItsStep) {
   adamw = std::make_unique<AdamW>(parameters);
   SetGradient(parameters[0]);
   EXPECT_THAT(MessageOf([&] { adamw->Step(state); }), HasSubstr("no step is under way"));
+}
+
+// The step of an optimizer that is gone ends in the midst of another's.
+TEST(LoopMistakes, AStepThatOutlivesItsOptimizerEndsNoOther) {
+  // On a thread of its own, whose scopes end with it.
+  std::thread([] {
+    const auto parameters = OneParameter();
+    StepState state(kCpu, 1);
+    auto first = std::make_unique<AdamW>(parameters);
+    auto gone = std::make_unique<StepOf>(*first, state);
+    first = nullptr;
+    AdamW second(parameters);
+    const auto training = second.BeginStep(state, 0, 0.1);
+    gone = nullptr;
+    SetGradient(parameters[0]);
+    second.Step(state);
+  }).join();
+}
+
+// A Backward within another is refused, too.
+TEST(LoopMistakes, ABackwardWithinABackwardAfterClipping) {
+  AdamW adamw(OneParameter());
+  StepState state(kCpu, 1);
+  const Tensor& w = adamw.parameters()[0]->value();
+  const auto training = adamw.BeginStep(state, 0, 0.1);
+  Backward(ops::Sum(w));
+  ClipGradNorm(adamw.parameters(), 1, state);
+  Tensor x = Tensor::Full({1}, 2, DType::kF32);
+  x.SetRequiresGrad();
+  Tensor y = ops::Mul(x, x);
+  y.RegisterHook([&](const Tensor&) {
+    const GradMode record(true);
+    Backward(ops::Sum(w));
+  });
+  EXPECT_THAT(MessageOf([&] { Backward(y); }), HasSubstr("would not be clipped"));
 }
 
 TEST(LoopMistakes, AStepWithinAStep) {

@@ -263,8 +263,8 @@ void PlayRounds(int rounds, bool on_gpu) {
 }
 
 // By hand: PLAN_ROUNDS=2000 bazel-bin/tests/plans/any_plan_test --gtest_filter=*Cpu*, and with
-// PLAN_STEPS=50 as many steps in each round, of which the second plan makes half. CI draws others
-// for each commit, by PLAN_SEED.
+// PLAN_STEPS=50 as many steps in each round, of which the second plan makes half. CI draws 30
+// others for each commit, by PLAN_SEED.
 TEST(AnyPlan, SameBitsOnTheCpu) {
   PlayRounds(Number("PLAN_ROUNDS", test::kSanitized   ? 4
                                    : test::TakesAll() ? 60
