@@ -13,18 +13,18 @@ namespace lockstep::models {
 
 // Splits windows of pairs, whose first half is the chosen answer with its prompt and whose second
 // half is the rejected one (data/conversations/preference_dataset.h): rows [2 B, T], the chosen one
-// of a pair first, without columns that only fill rows up (but T is a multiple of 8, unless half a
-// window is none).
+// of a pair first, without columns that only fill rows up (except that T is a multiple of 8 if half
+// a window is one).
 data::Batch SplitPairs(const data::Batch& windows);
 
 // The loss of pairs of answers, DpoLoss, whose reference is the same model without its adapters.
 // Both see the same rows; the reference comes first, without gradients and without dropout. There
-// is one backward: the model's graph keeps, of its output head, gradients of rows that are weighted
+// is one backward: for its output head, the model's graph keeps gradients of rows that are weighted
 // once the losses are known (nn::RowLossScope), and never the logits of all rows.
 class PreferenceObjective {
  public:
-  // Throws ArgumentError if the model has no adapters (nn::AddLora), if anything else of it is
-  // trained, which the reference would have too, and for options that are out of range.
+  // Throws ArgumentError if the model has no adapters (nn::AddLora), if anything else in it is
+  // trained, which would change the reference as well, and for options that are out of range.
   PreferenceObjective(LanguageModel& model, const DpoOptions& options);
 
   struct Sums {
