@@ -74,12 +74,15 @@ std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
                 empty ? "" : StrCat(" (default ", ToToml(initial), ")"));
 }
 
-// A row of a Markdown table.
+// A row of a Markdown table, in which | and * are only text.
 std::string Row(std::initializer_list<std::string> cells) {
   std::string row = "|";
   for (const std::string& cell : cells) {
     row += ' ';
-    for (const char c : cell) row += StrCat(c == '|' ? "\\" : "", std::string(1, c));
+    for (const char c : cell) {
+      if (c == '|' || c == '*') row += '\\';
+      row += c;
+    }
     row += " |";
   }
   return row + "\n";
