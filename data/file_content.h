@@ -15,7 +15,7 @@ namespace lockstep::data {
 struct FileContent {
   std::string path;    // as it was opened
   std::string sha256;  // of the SHA-256 of each 8 MiB
-  // Of a token file its largest token, else 0.
+  // The largest token of a token file; 0 for other files.
   int64_t largest = 0;
   // Size, times and inode, and how the bytes were read; it is different if they may have changed.
   std::string stamp;

@@ -22,7 +22,7 @@ void OffloadWeights(const std::vector<Module*>& blocks);
 // - Between forwards Parameter::value() is the tensor on the host: to be loaded, saved and changed
 //   as ever. A parameter is read only within its own block's forward and backward, and in no other
 //   block. Parameters that a module outside has, too (tied weights), must stay on the device: they
-//   are no block's.
+//   belong to no block.
 // - Gradients are on the device, where observers, clipping and norms read them, from backward until
 //   ZeroGrad.
 // - Optimizers bring each weight to the device for its update, and back (optim/optimizer.h,
