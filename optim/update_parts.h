@@ -1,4 +1,4 @@
-// What an update needs from the ranks across which parameters are sharded; dist implements it.
+// What an update needs of the ranks across which parameters are sharded; dist implements it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class UpdateParts : public PartExchange {
   // exactly one. Collective. `grad` is shaped like this rank's part.
   virtual void ForEachRun(const Parameter& parameter, const Tensor& grad,
                           const std::function<void(int64_t first, const Tensor& values)>& add) = 0;
-  // Like Gather, but only among the ranks that have a part and update it, not those that have other
+  // As Gather, but only of the ranks that have a part, and update it: not of those that have other
   // stages of a pipeline.
   virtual Tensor GatherHere(const Parameter& parameter, const Tensor& part) = 0;
 };

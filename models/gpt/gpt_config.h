@@ -55,7 +55,7 @@ struct GptConfig {
   int64_t loss_chunk = 4096;
   // What the backward of a training step computes again; the bits stay the same.
   RecomputeChoice recompute = {};
-  // Whether what the blocks keep for backward is moved from the GPU to the host (nn::Offload).
+  // Whether what it keeps of the blocks is moved from the GPU to the host (nn::Offload).
   bool offload_activations = false;
   // Whether the blocks' weights are kept on the host (nn::OffloadWeights).
   bool offload_weights = false;

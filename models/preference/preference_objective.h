@@ -13,8 +13,8 @@ namespace lockstep::models {
 
 // Splits windows of pairs, whose first half is the chosen answer with its prompt and whose second
 // half is the rejected one (data/conversations/preference_dataset.h): rows [2 B, T], the chosen one
-// of a pair first, without columns that only fill rows up (except that T is a multiple of 8 if half
-// a window is one).
+// of a pair first, without columns that only fill rows up (but T is a multiple of 8, unless half a
+// window is none).
 data::Batch SplitPairs(const data::Batch& windows);
 
 // The loss of pairs of answers, DpoLoss, whose reference is the same model without its adapters.
