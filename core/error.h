@@ -41,13 +41,13 @@ class OutOfMemoryError : public Error {
   using Error::Error;
 };
 
-// What a program returns that ends with the error: 2 for an InputError, which the user can mend by
-// another command line or another file, else 1.
+// The exit code of a program that ends with this error: 2 for an InputError, which the user can
+// mend by another command line or another file, otherwise 1.
 int ExitCodeOf(const std::exception& error);
 
 namespace internal {
 
-// A value that has operator<<, without its type: so a StrCat is one call, whatever it is given.
+// A value that has operator<<, with its type erased, so that every StrCat calls the same function.
 struct Printable {
   const void* value;
   void (*print)(std::ostream& out, const void* value);
@@ -57,8 +57,8 @@ template <class T>
 void Print(std::ostream& out, const void* value) {
   out << *static_cast<const T*>(value);
 }
-// Those that std::ostream itself prints; error.cc has them, and <sstream>, which takes longer to
-// compile than all that is here.
+// For the types that std::ostream prints itself. They are in error.cc, as is <sstream>, which takes
+// longer to compile than this whole header.
 void PrintText(std::ostream& out, const void* characters);  // zero-terminated
 void PrintAddress(std::ostream& out, const void* address);
 extern template void Print<std::string>(std::ostream&, const void*);

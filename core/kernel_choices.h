@@ -1,5 +1,5 @@
-// Which kernel each problem got, of an op that has several, and why not a faster one: nothing is
-// silently slow.
+// Which of an op's kernels each problem got, and why not a faster one, so that nothing is silently
+// slow.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ namespace internal {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kRound = 0x1.8p52;  // the sum of it and x ends in the integer nearest to x
+constexpr double kRound = 0x1.8p52;  // x plus this ends in the integer nearest to x
 
 // 2^n for an integer n in [-1022, 1023].
 inline double PowerOf2(double n) {
@@ -43,7 +43,7 @@ inline Reduced ByLn2(double x) {
   return {n, r, (high - r) - low};
 }
 
-// e^(r + rest) - 1 - r for |r| <= 0.35 and a little rest, by Taylor's series.
+// e^(r + rest) - 1 - r for |r| <= 0.35 and a small rest, by Taylor's series.
 inline double ExpTail(double r, double rest) {
   const double q =
       Horner(r, 1. / 6227020800, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880,
@@ -69,7 +69,7 @@ inline Reduced ByPowerOf2(double x) {
           std::bit_cast<double>((bits & 0x000fffffffffffff) + kLeast) - 1};
 }
 
-// log(x) + rest, where rest is little: fdlibm's (e_log.c).
+// log(x) + rest for a small rest, as fdlibm computes it (e_log.c).
 inline double LogPlus(double x, double rest) {
   const auto [n, f, none] = ByPowerOf2(x);
   const double s = f / (2 + f), z = s * s, half = 0.5 * f * f;
@@ -82,7 +82,8 @@ inline double LogPlus(double x, double rest) {
   return x == kInfinity ? x : x > 0 ? y : x == 0 ? -kInfinity : kNaN;
 }
 
-// log(x) as r + rest, to 2^-65 of it: 2 atanh(s), of which the first two terms are sums of two.
+// log(x) as r + rest, with a relative error of 2^-65: 2 atanh(s), whose first two terms are sums of
+// two numbers each.
 inline Reduced LogAsSum(double x) {
   const auto [n, f, none] = ByPowerOf2(x);
   const double d = 2 + f, s = f / d;
@@ -101,7 +102,7 @@ inline Reduced LogAsSum(double x) {
   return {0, r, (whole - r) + 2 * a + std::fma(n, 0x1.a39ef35793c76p-33, 2 * a_low)};
 }
 
-// By pi/2; n modulo 4.
+// Reduction by pi/2, with n modulo 4.
 Reduced LargeByHalfPi(double x);
 
 inline Reduced ByHalfPi(double x) {

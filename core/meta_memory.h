@@ -30,7 +30,7 @@ class MetaMemoryListener {
   const Device device_;
 };
 
-// The device, or of the meta device what it stands for on this thread.
+// The device itself or, for the meta device, the one that it stands for on this thread.
 Device PlannedDevice(Device device);
 
 // While one exists, what its thread allocates has this name. If labels are nested, the innermost

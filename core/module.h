@@ -210,7 +210,7 @@ inline constexpr bool kIsModulePointer<Arg> = std::convertible_to<Arg, std::shar
 //   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(784, 128)};
 // ReplaceChild puts any module into its place that takes and returns the same types (LoRA, tensor
 // parallel, nn::Recompute), or has an adapter to M; others throw ArgumentError. Calls go to the new
-// one; what else M has, `fc->weight()`, throws Error if the new one is no M.
+// one; other members of M, such as `fc->weight()`, throw Error if the new one is not an M.
 template <class M>
 class Child : public internal::ChildSlot {
   template <class T>
@@ -274,7 +274,7 @@ class Child : public internal::ChildSlot {
  private:
   std::shared_ptr<Module> module_;
   std::shared_ptr<Callee> callee_;  // the module, or its adapter
-  M* exact_ = nullptr;              // the same, or null where that is no M
+  M* exact_ = nullptr;              // the same, or null if that is not an M
 };
 
 // Children named "<name>.0", "<name>.1", ...

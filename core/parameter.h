@@ -1,4 +1,4 @@
-// A trainable tensor with what optimizers and parallel modes must know of it.
+// A trainable tensor with what optimizers and parallel modes must know about it.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,8 @@ class Parameter {
   // Starts on the meta device; Module::Materialize gives it memory.
   Parameter(const Shape& shape, Initializer init, bool decay);
 
-  // The full path once the module tree was named ("h.0.attn.c_attn.weight"), before that its slot.
+  // The full path once the module tree has been named ("h.0.attn.c_attn.weight"); before that, the
+  // name of its slot.
   const std::string& name() const { return name_; }
   void set_name(const std::string& name);
   // For a parameter kept on the host, waits for updates submitted to its device's current stream,
@@ -77,11 +78,10 @@ class Parameter {
   // Keeps the value of a parameter on a GPU in page-locked memory of the host, now and after each
   // Materialize and SetValue: value() is a tensor on the CPU, to read and to write, and gradients
   // and optimizers stay on device(). Forward needs copies there: nn::OffloadWeights and
-  // dist::FullyShard Show them. Without effect on the CPU. To be called before an optimizer is
-  // made.
+  // dist::FullyShard Show them. It has no effect on the CPU. Call it before an optimizer is made.
   void KeepOnHost();
   bool on_host() const { return keeps_on_host_ && !device_.is_cpu(); }
-  // Where forward, backward and the update compute with it: that of value(), unless on_host().
+  // The device on which forward, backward and the update use it: that of value(), unless on_host().
   Device device() const { return device_; }
   void SetTrainable(bool trainable) {
     trainable_ = trainable;
@@ -92,7 +92,7 @@ class Parameter {
   bool materialized() const { return materialized_; }
   // Until Hide, value() is `whole`, of the logical shape, on device(), with its own leaf or this
   // one's: what forward reads while the parts are gathered, or copied from the host. leaf(), grad()
-  // and everything else remain this rank's part's.
+  // and everything else still belong to this rank's part.
   void Show(const Tensor& whole) {
     value_ = whole;
     shown_ = true;

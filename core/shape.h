@@ -57,8 +57,8 @@ class Shape {
 // "[2, 3]"
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-// Which dimension of `shape` `dim` means: negative ones count from the end. Throws ArgumentError,
-// which names `op`, if there is none.
+// The dimension of `shape` that `dim` means, where negative ones count from the end. Throws
+// ArgumentError, which names `op`, if there is none.
 inline int DimOf(const char* op, const Shape& shape, int dim) {
   const int at = dim < 0 ? dim + shape.ndim() : dim;
   LS_CHECK(at >= 0 && at < shape.ndim(), op, ": there is no dimension ", dim,
@@ -67,7 +67,7 @@ inline int DimOf(const char* op, const Shape& shape, int dim) {
 }
 
 // [outer, size, inner]: how many elements lie before, in and after dimension `dim`, which is not
-// negative. A contiguous tensor can be viewed so.
+// negative. A contiguous tensor can be viewed in this shape.
 inline Shape BlocksAround(const Shape& shape, int dim) {
   Shape blocks{1, shape[dim], 1};
   for (int i = 0; i < dim; ++i) blocks[0] *= shape[i];

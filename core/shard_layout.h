@@ -44,8 +44,8 @@ struct ShardLayout {
   // to their dimension or do not divide into parts, or are those of a second cut, parts of a size
   // that leaves none or too much for the last, a range that is too long.
   void Check(const Shape& whole) const;
-  // The shape of the part: [end - begin] if there is a range, else of as many dimensions as
-  // `whole`.
+  // The shape of the part: [end - begin] if there is a range; otherwise it has as many dimensions
+  // as `whole`.
   Shape PartShape(const Shape& whole) const;
 
   // Elements [i, i + count) of the part, in row-major order, are elements [first, first + count) of

@@ -39,10 +39,10 @@ class Storage {
   bool unique() const;
   bool SameBlock(const Storage& other) const { return block_ == other.block_; }
 
-  // Grows with every storage that the process makes: tells what is older. A slice has the serial of
-  // the whole.
+  // Increases with every storage that the process makes, so it tells which of two is older. A slice
+  // has the serial of the whole.
   uint64_t serial() const;
-  static uint64_t NextSerial();  // a lower bound of the next one's, of any thread
+  static uint64_t NextSerial();  // a lower bound for the next storage's, on any thread
 
   // Counts writes, so that a saved tensor can tell whether it was overwritten.
   uint64_t version() const;

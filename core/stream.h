@@ -54,7 +54,8 @@ class StreamBackend {
   // Copies device memory to `to`, which is from AllocateHost, after the work already submitted to
   // the stream. The bytes are there once an event recorded after the copy has completed.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream);
-  // The other way, from such memory, which must not be written to before the copy has completed.
+  // The same in the other direction, from such memory, which must not be written to before the copy
+  // has completed.
   virtual void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream);
 };
 

@@ -95,9 +95,9 @@ class Tensor {
   // The only element, of any dtype; synchronises with the device.
   double Item() const;
 
-  // ---- Views: the same bytes, of any dtype, in another shape or order. They
-  // differentiate and save nothing; the gradient goes to where the elements came from. Dimensions,
-  // and the ends of a slice, count from the end where they are negative. ----
+  // ---- Views: the same bytes, of any dtype, in another shape or order. They are differentiable
+  // and save nothing; the gradient goes to where the elements came from. Dimensions, and the ends
+  // of a slice, count from the end where they are negative. ----
   Tensor View(const Shape& shape) const;     // of a contiguous tensor; one size may be -1
   Tensor Reshape(const Shape& shape) const;  // of any tensor: copies if it is not contiguous
   Tensor Transpose(int a, int b) const;
@@ -114,8 +114,8 @@ class Tensor {
   Tensor Unsqueeze(int dim) const;  // with a new dimension of size 1, which becomes `dim`
   Tensor Detach() const;            // without autograd
 
-  // ---- Copies. They differentiate, whether or not something had to be copied: the gradient is
-  // copied back, to the dtype and device it came from. Integers get none. ----
+  // ---- Copies. They are differentiable, whether or not something had to be copied: the gradient
+  // is copied back, to the dtype and device it came from. Integers get none. ----
   Tensor Contiguous() const;  // itself if it already is
   Tensor Clone() const;
   Tensor To(Device device) const;  // itself if already there
@@ -123,8 +123,8 @@ class Tensor {
 
   // ---- Writes; no gradient. ----
   // Overwrites the elements with those of `source` (same shape; any dtype and device). The two may
-  // overlap: the source is read first. Throws ArgumentError if this was expanded, and has several
-  // elements at one place.
+  // overlap: the source is read first. Throws ArgumentError if this tensor was expanded, so that
+  // several of its elements share a place.
   void CopyFrom(const Tensor& source) const;
   void Fill(double value) const;
 
@@ -132,21 +132,23 @@ class Tensor {
   bool requires_grad() const;
   // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
   Tensor& SetRequiresGrad(bool value = true);
-  // The gradient of a leaf, undefined before the first backward. Else throws ArgumentError.
+  // The gradient of a leaf, undefined before the first backward. Throws ArgumentError for any other
+  // tensor.
   Tensor grad() const;
   // Empties the gradient of a leaf; does nothing to a tensor that does not require one. Throws
-  // ArgumentError of a result of operations.
+  // ArgumentError for a result of operations.
   void ZeroGrad() const;
   // From now on each Backward calls `hook` with this tensor's gradient, once, when all that this
   // backward adds to it is there: of a leaf, before it is added to what earlier backwards left; of
   // a result, before its node's backward. A hook returns nothing, or a tensor of the same shape,
-  // dtype and device that takes the gradient's place, or an undefined one to leave it. It must not
-  // write to the gradient, whose memory others may have, nor hold this tensor, which holds it.
-  // Hooks run in the order in which they were registered, without recording, and not where no
-  // gradient comes; under data parallelism on each rank, before the ranks' gradients are summed.
-  // They see what backward computes: a micro-batch's gradient, times the loss scale of fp16.
-  // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of whose
-  // elements this rank has a range; Backward throws it for a gradient that does not fit.
+  // dtype and device that takes the gradient's place, or an undefined one to leave it as it is. It
+  // must not write to the gradient, whose memory may be shared, nor hold this tensor, which holds
+  // the hook. Hooks run in the order in which they were registered, without recording, and are not
+  // called where no gradient arrives; under data parallelism on each rank, before the ranks'
+  // gradients are summed. They see what backward computes: a micro-batch's gradient, times the loss
+  // scale of fp16. Throws ArgumentError if the tensor does not require a gradient, or is a
+  // parameter of which this rank holds only a range of elements; Backward throws it for a gradient
+  // that does not fit.
   //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
   template <std::invocable<const Tensor&> F>
   HookHandle RegisterHook(F hook) const;
@@ -182,8 +184,8 @@ HookHandle Tensor::RegisterHook(F hook) const {
 // The elements as NumPy lays them out, 4 digits of each, then what the tensor is:
 //   [[ 1.  ,  2.5 ],
 //    [-3.25, 10.  ]] f32[2, 2] on cpu
-// Of a tensor of more than 1,000 elements the first and last three along each dimension. On the
-// meta device, "f32[2, 2] on meta". Waits for the device.
+// For a tensor of more than 1,000 elements, only the first and last three along each dimension. On
+// the meta device, "f32[2, 2] on meta". Waits for the device.
 std::string ToString(const Tensor& x);
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
 

@@ -28,11 +28,11 @@ struct Batch {
 
 // Fills `batch` with the windows of block_size tokens that begin at `starts`. Windows that reach
 // the end of the stream, where targets are missing, are padded with input 0 and target
-// kIgnoreIndex, even those that start at or beyond the last token. So are targets that the source
-// does not have the model learn. Leaves step and what follows from it to the caller. With
-// `document_mask` also first_key, for which the source must know its documents; targets stay the
-// same: the last token of a document has the first of the next one. Allocates only if the batch
-// grows.
+// kIgnoreIndex, even those that start at or beyond the last token. Targets that the model is not to
+// learn become kIgnoreIndex as well. The caller sets step and what follows from it. With
+// `document_mask` it also fills first_key, for which the source must know its documents; targets
+// stay the same: the target of a document's last token is the first of the next one. Allocates only
+// if the batch grows.
 void ReadBatch(const TokenSource& source, std::span<const int64_t> starts, int64_t block_size,
                Batch* batch, bool document_mask = false);
 

@@ -24,18 +24,17 @@ struct DatasetOptions {
   std::string mix = {};
   // JSONL: the field with the text.
   std::string field = "text";
-  // As for MakeTokenizer. If empty, for token files none but that of the `prepare` that made them;
-  // for text char, or in a mixture with such files theirs.
+  // As for MakeTokenizer. If empty: for token files that of the `prepare` that made them, else
+  // none; for text char or, in a mixture with such files, their tokenizer.
   std::string tokenizer;
-  // Replaces `tokenizer`, if set: that of a checkpoint, or of token files that are mixed with
-  // texts.
+  // Replaces `tokenizer`, if set: the tokenizer of a checkpoint, or of token files that are mixed
+  // with texts.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
-  // Where neither is set, for a model that is trained already: why its tokenizer is not there. Text
-  // makes no new vocabulary then, but an InputError that begins so.
+  // If neither is set, for a model that is trained already: why its tokenizer is missing. Text then
+  // makes no new vocabulary, but causes an InputError that begins with this.
   std::string no_tokenizer = {};
   // In [0, 1): the fraction of the data, in characters (bytes for the byte tokenizer, tokens for
-  // token files), held out at its end for validation. Ignored for files whose names tell their
-  // split.
+  // token files), held out at its end for validation. Ignored for files whose names tell the split.
   double val_fraction = 0.1;
   // Whether windows will say where documents begin (Batch::first_key): then both streams must know.
   bool document_mask = false;
@@ -43,11 +42,11 @@ struct DatasetOptions {
   int64_t block_size = 1;
   // The size of the model's vocabulary, or 0 if unknown. All tokens must be below it.
   int64_t vocab_size = 0;
-  // Whether it is that of a model that is trained already, which no option changes.
+  // Whether it belongs to a model that is trained already, so that no option changes it.
   bool trained = false;
-  // What is known of token files and their indexes: those that have these stamps are not read.
+  // What is known about token files and their indexes: those that have these stamps are not read.
   std::vector<FileContent> known_files = {};
-  // Where processes share what one of them encodes (shared_datasets.h); null: they do not.
+  // How processes share what one of them encodes (shared_datasets.h); null: they do not.
   std::shared_ptr<SharedDatasets> shared = {};
 };
 
@@ -55,14 +54,14 @@ struct Dataset {
   // Null for token files without data.tokenizer that `prepare` has not made, or if the vocabulary
   // of the one it names is missing: training needs only the ids.
   std::shared_ptr<const Tokenizer> tokenizer;
-  // With document_mask both has_documents().
+  // With document_mask, both streams has_documents().
   std::shared_ptr<const TokenSource> train;
   // data.mix: what `train` consists of, and the paths. Empty otherwise.
   std::vector<MixtureStream> mixture = {};
   std::vector<std::string> mixture_paths = {};
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
-  // Whether there are files for validation, so that val_fraction says nothing; of a mixture, in all
-  // of its sources.
+  // Whether there are files for validation, so that val_fraction has no effect; for a mixture,
+  // whether all of its sources have some.
   bool val_has_files = false;
   // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
@@ -73,18 +72,19 @@ struct Dataset {
   std::string name;
   // The SHA-256 of the text, or of token files and their indexes. It does not depend on paths.
   std::string fingerprint;
-  // What earlier versions took for it where there are token files: the SHA-256 of each one's token
-  // count and its first and last 64 KiB.
+  // What earlier versions used instead for token files: the SHA-256 of each one's token count and
+  // its first and last 64 KiB.
   std::string older_fingerprint = {};
   // Token files and their indexes, in the order of the fingerprint.
   std::vector<FileContent> files = {};
 };
 
-// Whether a path names token files or a folder of them, and whether `prepare` made any of these,
-// whose tokenizer is then next to them. InputError for a malformed manifest.
+// Whether a path names token files or a folder of them; and whether `prepare` made any of these, so
+// that their tokenizer is next to them. InputError for a malformed manifest.
 bool HoldsTokenFiles(const std::string& path);
 bool HoldsPreparedFiles(const std::string& path);
-// Whether any of the files that OpenDataset reads for a path is JSONL. Errors as there.
+// Whether any of the files that OpenDataset reads for a path is JSONL. Throws what OpenDataset
+// does.
 bool HoldsJsonLines(const std::string& path);
 
 // Samples of the training stream, in the mixture's proportions if it is one.

@@ -13,8 +13,9 @@ DocumentIndex::DocumentIndex(std::string path, int64_t tokens, std::span<const F
     : file_(std::move(path)), content_(StampOf(file_.path(), StrCat("of ", tokens))) {
   const std::span<const std::byte> bytes = file_.bytes();
   if (bytes.size() % sizeof(uint64_t) != 0) {
-    throw InputError(StrCat(file_.path(), ": ", bytes.size(), " bytes are not a whole number of ",
-                            "uint64 positions: the file is truncated, or no index of documents"));
+    throw InputError(
+        StrCat(file_.path(), ": ", bytes.size(), " bytes are not a whole number of ",
+               "uint64 positions: the file is truncated, or not an index of documents"));
   }
   starts_ = {reinterpret_cast<const uint64_t*>(bytes.data()), bytes.size() / sizeof(uint64_t)};
   if (FindContent(known, bytes, nullptr, &content_)) return;

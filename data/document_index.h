@@ -14,8 +14,8 @@ namespace lockstep::data {
 std::string IndexPathOf(const std::string& token_file);
 
 // A file of uint64, little-endian, in ascending order: the positions in the token file of each
-// document's first token (of the end-of-text token before it, where the format has one there). A
-// document that began in the file before has none here.
+// document's first token (or of the end-of-text token before it, if the format has one there). A
+// document that began in the previous file has no entry.
 class DocumentIndex {
  public:
   // Maps the file and checks it, unless its content is among the `known`: InputError unless the

@@ -11,8 +11,8 @@ namespace lockstep::data {
 
 // Consecutive windows of block_size tokens over a whole stream. A shorter last window and an
 // incomplete last batch are padded with ignored targets, so that every batch has the same shape and
-// every token but the first is a target exactly once, unless the source does not have the model
-// learn it: the mean over all targets is the exact loss.
+// every token but the first is a target exactly once, unless the model is not to learn it: the mean
+// over all targets is the exact loss.
 class EvalBatches {
  public:
   // max_batches > 0 keeps that many batches, spread evenly over the stream; 0 keeps all.
@@ -22,7 +22,7 @@ class EvalBatches {
               int64_t max_batches = 0, bool document_mask = false);
 
   int64_t size() const { return size_; }
-  // Whether these are all that the stream has.
+  // Whether these are all batches of the stream.
   bool has_all() const { return size_ == all_batches_; }
   // The number of targets in all batches together.
   int64_t num_targets() const { return num_targets_; }

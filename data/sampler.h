@@ -14,7 +14,7 @@ namespace lockstep::data {
 
 enum class Order {
   kShuffled,    // every window once per epoch, in a new random order each time
-  kRandom,      // as nanoGPT: independent, uniformly distributed offsets
+  kRandom,      // as in nanoGPT: independent, uniformly distributed offsets
   kSequential,  // every window once per epoch, in the stream's order
 };
 
@@ -32,7 +32,7 @@ struct BatchLayout {
   // affects when a sample is read, never which samples a micro-batch has.
   std::vector<int64_t> micro_order = {};
   bool document_mask = false;  // whether batches say where documents begin: Batch::first_key
-  // Of a run whose first steps had another size: by how many samples these were more.
+  // For a run whose first steps had another size: how many more samples these had in all.
   int64_t samples_more = 0;
 
   // Throws ArgumentError unless the sizes are >= 1 and micro_order names existing micro-batches
@@ -72,7 +72,7 @@ class Sampler {
   // The number of samples after which every token has been seen once (on average, for kRandom); of
   // a mixture, the windows of all sources together.
   int64_t windows_per_epoch() const { return windows_; }
-  // How many epochs of each source the samples 0 to count - 1 are.
+  // How many epochs of each source the samples 0 to count - 1 make.
   std::vector<double> EpochsOf(int64_t count) const;
   int64_t block_size() const { return block_size_; }
   int64_t num_tokens() const { return num_tokens_; }

@@ -20,7 +20,7 @@ namespace lockstep::data {
 // zeros.
 enum class TokenFormat {
   kNanoGpt,      // only uint16 tokens
-  kNanoGptWide,  // only uint32 tokens, which such scripts write for larger vocabularies
+  kNanoGptWide,  // only uint32 tokens, as such scripts write them for larger vocabularies
   kLlmcGpt2,     // magic 20240520, version 1, uint16 tokens
   kLlmcLlama3,   // magic 20240801, version 7, uint32 tokens
 };

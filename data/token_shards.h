@@ -22,13 +22,13 @@ std::vector<std::string> ExpandPattern(const std::string& pattern);
 
 enum class Split { kNone, kTrain, kVal };
 
-// By the last word of the name that tells: train or training, and val, valid, validation, dev or
-// eval. So do llm.c's names, `name_train_000001.bin` and `name_val_000000.bin`, and nanoGPT's,
-// `train.bin` and `val.bin`.
+// By the last word of the name that tells the split: train or training, and val, valid, validation,
+// dev or eval. So do llm.c's names, `name_train_000001.bin` and `name_val_000000.bin`, and
+// nanoGPT's, `train.bin` and `val.bin`.
 Split SplitOfFileName(std::string_view path);
 
-// Of each file: by its name; or if no name tells, and a folder of each file below the one that
-// holds them all does, by the nearest such folder: train/000.bin and val/000.bin.
+// The split of each file: by its name; or if no name tells, by the nearest folder that does, below
+// the one that holds them all: train/000.bin and val/000.bin.
 std::vector<Split> SplitsOf(const std::vector<std::string>& paths);
 
 // The open token files of a data set, all of one format.

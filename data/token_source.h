@@ -50,7 +50,7 @@ class TokenSource {
   void CheckRange(int64_t offset, int64_t count) const;
   // `offset` and `out` have been checked.
   virtual void DoRead(int64_t offset, std::span<int32_t> out) const = 0;
-  // Finds them in document_starts(), unless a source knows another way.
+  // Finds them in document_starts(), unless a source has another way.
   virtual void DoReadDocumentStarts(int64_t offset, std::span<int32_t> out) const;
   // If has_loss_mask().
   virtual void DoReadLossMask(int64_t offset, std::span<int32_t> out) const;

@@ -16,18 +16,18 @@ struct Documents {
   bool defined() const { return first_key.defined(); }
 };
 
-// From the first keys of b rows of t tokens, on the device. Throws ArgumentError for another number
-// of them, and unless those of a row begin with 0 and each is the token's own column or the first
-// key of the token before it.
+// Makes them on the device from the first keys of b rows of t tokens. Throws ArgumentError unless
+// there are b * t of them, those of each row begin with 0, and each is the token's own column or
+// the first key of the token before it.
 Documents MakeDocuments(std::span<const int32_t> first_key, int64_t b, int64_t t, Device device);
 
 // While it lives, the forward passes of this thread keep documents apart: attention sees keys of a
 // token's own document only, and positions start anew in each.
 //   const nn::DocumentScope scope(nn::MakeDocuments(first_key, rows, cols, device));
 //   const Tensor loss = model.Loss(ids, targets);
-// What backward needs of it is saved with the graph, and a recomputed forward has the documents of
-// the first. Undefined documents hide those of a scope around it. Every rank that computes a part
-// of the batch has the documents of all of it.
+// What backward needs of the documents is saved with the graph, and a recomputed forward has those
+// of the first. Undefined documents hide those of an outer scope. Every rank that computes a part
+// of the batch is given the documents of the whole batch.
 class DocumentScope {
  public:
   explicit DocumentScope(Documents documents);
@@ -42,7 +42,7 @@ class DocumentScope {
 };
 
 // The documents of this thread's innermost scope; undefined outside of any. For layers that depend
-// on them. Throws ArgumentError where a KvCacheScope continues texts, of which each row has one.
+// on them. Throws ArgumentError within a KvCacheScope, in which each row continues one text.
 const Documents& CurrentDocuments();
 
 }  // namespace lockstep::nn

@@ -24,8 +24,8 @@ class Dropout : public Layer {
   double p_;
 };
 
-// The same for whole channels: all that x [N, C, ...] has of a channel of a sample becomes zero, or
-// none of it, as in torch.nn.Dropout2d. Tompson et al., "Efficient object localization using
+// The same for whole channels: either all elements of a channel of a sample in x [N, C, ...] become
+// zero or none, as in torch.nn.Dropout2d. Tompson et al., "Efficient object localization using
 // convolutional networks" (CVPR 2015). Throws ArgumentError for an x of fewer than 2 dimensions.
 class Dropout2d : public Layer {
  public:
@@ -41,7 +41,7 @@ class Dropout2d : public Layer {
 };
 
 // The dropout of a branch, with the mask that Dropout has at this path. It is left to the module
-// that adds the branch to the stream. Where the branch has one already, that one is completed.
+// that adds the branch to the stream. If the branch has a dropout already, that one is completed.
 class BranchDropout : public BranchLayer {
  public:
   explicit BranchDropout(double p);
@@ -53,8 +53,9 @@ class BranchDropout : public BranchLayer {
   double p_;
 };
 
-// The number by which random operations tell their places apart, of a path as Module::path() has
-// it: another each time that a micro-batch's forward comes by (DistinctSite).
+// The number by which random operations tell their places apart, made from a path as Module::path()
+// returns it. It is a different one each time that a micro-batch's forward passes here
+// (DistinctSite).
 uint64_t RandomSite(const std::string& path);
 
 }  // namespace lockstep::nn

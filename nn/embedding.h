@@ -22,7 +22,7 @@ class Embedding : public Layer {
                               const Tensor& at = {});
 
  protected:
-  // With the weight of another module, in whose place this one is.
+  // With the weight of the module that this one replaces.
   explicit Embedding(std::shared_ptr<Parameter> weight);
   Tensor Forward(const Tensor& ids) override;
 

@@ -1,4 +1,4 @@
-// The keys and values that attention layers keep of a text, so that its next token costs the work
+// The keys and values of a text that attention layers keep, so that its next token costs the work
 // of one token.
 #pragma once
 
@@ -17,18 +17,18 @@ namespace lockstep::nn {
 // position and element of a key, is allocated once, by the first forward pass.
 class KvCache {
  public:
-  // `capacity`: the most tokens of a sequence. ArgumentError unless both are positive.
+  // `capacity`: how many tokens a sequence may have. Throws ArgumentError unless both are positive.
   KvCache(int64_t sequences, int64_t capacity);
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
   int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t capacity() const { return capacity_; }
-  // Tokens that a sequence has in the cache.
+  // How many tokens of a sequence are in the cache.
   int64_t length(int64_t sequence) const;
   // Forgets a sequence: its next token is its first.
   void Clear(int64_t sequence) { Truncate(sequence, 0); }
-  // Forgets what a sequence has beyond its first `length` tokens. ArgumentError if it has fewer.
+  // Forgets all but the first `length` tokens of a sequence. Throws ArgumentError if it has fewer.
   void Truncate(int64_t sequence, int64_t length);
   int64_t bytes() const;
 
@@ -45,14 +45,14 @@ class KvCache {
 };
 
 // While it lives, the forward passes of this thread continue sequences of a cache: row b of the
-// batch [B, T] holds the T tokens that follow what sequence `sequences[b]` has. Layers see it by
+// batch [B, T] holds the T tokens that follow what sequence `sequences[b]` has. Layers find it by
 // Current(), and no gradient is recorded. One scope per pass:
 //   const KvCacheScope scope(cache, sequences, ids.dim(1), device);
 //   const Tensor logits = model(ids);
 //   scope.Commit();
 // Throws ArgumentError for sequences that the cache lacks or that are named twice, where a sequence
 // would exceed the capacity, and where a batch of several tokens mixes new sequences and ones that
-// continue. Within a training step, text is generated as outside of it: nothing is recorded.
+// continue. Text can also be generated within a training step: nothing is recorded.
 class KvCacheScope {
  public:
   KvCacheScope(KvCache& cache, std::vector<int64_t> sequences, int64_t tokens, Device device);
@@ -75,7 +75,7 @@ class KvCacheScope {
   void Commit() const;
 
  private:
-  // Whether the sequences still have what they had at the beginning.
+  // Whether the sequences are still as they were at the beginning.
   bool IsOpen() const;
 
   NoGrad no_grad_;
@@ -89,8 +89,8 @@ class KvCacheScope {
 
 // What depends on where tokens are in their text (position embeddings, rotations): f(part of x,
 // position of its first token) for x [B, T, ...]. Outside of a KvCacheScope f(x, 0); within, once
-// for each run of sequences that are equally long, the results joined. x is handed on: f may be its
-// last holder.
+// for each run of sequences that are equally long, the results joined. x is moved into f, which may
+// then be its last holder.
 Tensor AtPositions(Tensor x, const std::function<Tensor(Tensor x, int64_t first_position)>& f);
 
 }  // namespace lockstep::nn

@@ -64,8 +64,8 @@ class BranchLinear : public LinearParameters<BranchLayer> {
   ops::Branch Forward(ops::Branch x) override;
 };
 
-// A copy of a bias, f32 at least, to be left open in a branch: so that the gradient of a 16-bit one
-// comes to the parameter unrounded.
+// A copy of a bias, in f32 at least, to be left open in a branch, so that the gradient of a 16-bit
+// bias reaches the parameter unrounded.
 Tensor OpenBias(const Parameter& bias);
 
 }  // namespace lockstep::nn

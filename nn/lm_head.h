@@ -10,10 +10,10 @@ namespace lockstep::nn {
 
 using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 
-// While it lives, a loss that heads compute in this thread's forwards is not one sum but one of
-// each row of the batch: [B] for targets [B, T], each the negative log-likelihood of its targets,
-// for objectives that weigh or compare whole sequences. The bits of a row's loss do not depend on
-// the other rows' values. A model whose head is split across ranks still returns one sum.
+// While it lives, heads in this thread's forwards return one loss for each row of the batch instead
+// of one sum: [B] for targets [B, T], each the negative log-likelihood of the row's targets, for
+// objectives that weigh or compare whole sequences. The bits of a row's loss do not depend on the
+// other rows' values. A model whose head is split across ranks still returns one sum.
 class RowLossScope {
  public:
   RowLossScope();
@@ -25,12 +25,12 @@ class RowLossScope {
   const bool previous_;
 };
 
-// x [..., n_embd]. Where `targets` is undefined the logits, x weight^T [..., vocab_size]; else the
-// sum of the cross entropies with the targets, i32 or i64 [...] and -1 for none: a scalar, f64 for
-// f64, else f32. The logits of at most `loss_chunk` rows stand in memory for it (0: no limit):
-// ops::LinearCrossEntropy. With a `softcap` > 0 logits
-// are within (-softcap, softcap): ops::Softcap. In a RowLossScope the loss is one for each row.
-// Parameter: weight [vocab_size, n_embd] (decays).
+// x [..., n_embd]. If `targets` is undefined, the result is the logits, x weight^T [...,
+// vocab_size]; otherwise the sum of the cross entropies with the targets, i32 or i64 [...] and -1
+// for none: a scalar, f64 for f64, else f32. For it, the logits of at most `loss_chunk` rows are in
+// memory at once (0: no limit): ops::LinearCrossEntropy. With a `softcap` > 0 logits are within
+// (-softcap, softcap): ops::Softcap. In a RowLossScope the loss is one for each row. Parameter:
+// weight [vocab_size, n_embd] (decays).
 class LmHead : public LmHeadLayer, public ReadsTiedWeight {
  public:
   LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk,

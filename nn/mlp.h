@@ -24,7 +24,8 @@ class Mlp : public BranchLayer {
   Child<BranchLayer> c_proj_, dropout_;
 };
 
-// The activation of what c_fc gives, which has a kGelu already; gated ones halve its width.
+// Applies the activation to the output of c_fc, where kGelu has been applied already; gated ones
+// halve the width.
 Tensor ActivateMlp(MlpActivation activation, const Tensor& x);
 
 }  // namespace lockstep::nn

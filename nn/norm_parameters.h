@@ -14,8 +14,8 @@ struct NormOptions {
   NormKind kind = NormKind::kLayerNorm;
   bool bias = true;  // of a layer norm; an RMS norm has none
   double eps = 1e-5;
-  // A norm multiplies by offset + weight. With 1, as in Gemma, the weight begins at 0, and what
-  // 16 bits round is its distance from 1.
+  // A norm multiplies by offset + weight. With 1, as in Gemma, the weight begins at 0, so that 16
+  // bits round its distance from 1.
   double offset = 0;
 };
 
@@ -24,8 +24,8 @@ Tensor WithOffset(const Tensor& weight, double offset);
 // The norm of x [..., C]; bias may be undefined.
 Tensor Norm(const NormOptions& options, const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// What modules that norm have in common. Parameters: weight [dim] = 1 - offset and, if it has one,
-// bias [dim] = 0; neither decays. Throws ArgumentError unless dim and eps are positive.
+// What norms have in common. Parameters: weight [dim] = 1 - offset and, if it has one, bias [dim] =
+// 0; neither decays. Throws ArgumentError unless dim and eps are positive.
 template <class Interface>
 class NormParameters : public Interface {
  public:
@@ -42,7 +42,7 @@ class NormParameters : public Interface {
       bias_ = this->AddParameter("bias", {dim}, Constant(0), /*decay=*/false);
     }
   }
-  // With the parameters of another norm, in whose place this one is.
+  // With the parameters of the norm that this one replaces.
   explicit NormParameters(const NormParameters* other)
       : options_(other->options_), weight_(other->weight_), bias_(other->bias_) {
     this->ShareParameter("weight", weight_);

@@ -12,17 +12,17 @@ namespace internal {
 void OffloadWeights(const std::vector<Module*>& blocks);
 }
 
-// Keeps the weights of the blocks in page-locked memory of the host. `blocks`: in the order in
-// which they run. Ahead of its forward, and of its backward, a block's weights are copied to the
-// device on a stream of their own, while the block before it computes; then they are released. So a
-// device has the weights of two blocks, and the bits are those without it.
+// Keeps the weights of the blocks in page-locked memory of the host. `blocks` are in the order in
+// which they run. Before a block's forward, and before its backward, its weights are copied to the
+// device on a separate stream, while the block before it computes; afterwards they are released. So
+// a device has the weights of two blocks at a time, and the bits are those without offload.
 //   nn::OffloadWeights(blocks);           // before or after Materialize
 //   optim::AdamW adamw(...);              // after it
 //
 // - Between forwards Parameter::value() is the tensor on the host: to be loaded, saved and changed
 //   as ever. A parameter is read only within its own block's forward and backward, and in no other
 //   block. Parameters that a module outside has, too (tied weights), must stay on the device: they
-//   are no block's.
+//   belong to no block.
 // - Gradients are on the device, where observers, clipping and norms read them, from backward until
 //   ZeroGrad.
 // - Optimizers bring each weight to the device for its update, and back (optim/optimizer.h,

@@ -8,7 +8,7 @@
 
 namespace lockstep::nn {
 
-// The optimizer has its own: f32 originals of 16-bit weights, and the dtype of its state
+// The optimizer has dtypes of its own, for the originals of 16-bit weights (f32) and for its state
 // (optim/adamw.h).
 struct Precision {
   DType compute = DType::kF32;  // weights and activations
@@ -19,7 +19,7 @@ struct Precision {
 };
 
 // A part of a model that computes in another precision than what surrounds it: casts what it is
-// given, and its result. Integers stay. Names and parameters are those of the layer.
+// given and what it returns, but no integers. Names and parameters are those of the layer.
 //   model.ReplaceChild("norm", std::make_shared<nn::InPrecision>(norm, nn::Precision{}));
 //   nn::Materialize(model, device, seed, {.compute = DType::kBF16});
 class InPrecision : public Layer {
@@ -37,8 +37,8 @@ class InPrecision : public Layer {
   Child<Layer> base_;
 };
 
-// Module::Materialize in this precision, and in their own for the parameters of parts that are
-// InPrecision. The gradients of all are in `reduction`.
+// Module::Materialize in this precision, except for the parameters of parts that are InPrecision,
+// which have their own. All gradients are in `reduction`.
 void Materialize(Module& model, Device device, std::optional<uint64_t> seed,
                  const Precision& precision);
 

@@ -9,7 +9,7 @@
 namespace lockstep::nn {
 
 // stream -> {Complete(stream), norm(Complete(stream))}, both [..., dim], in one pass, with the bias
-// and the dropout that the branch left open; where nothing is to be added {x, norm(x)}.
+// and the dropout that the branch left open; if nothing is to be added, {x, norm(x)}.
 using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const ResidualStream&)>;
 
 // Parameters are those of the norm (NormParameters).
@@ -17,8 +17,9 @@ class ResidualNorm : public NormParameters<ResidualNormLayer> {
  public:
   ResidualNorm(int64_t dim, const NormOptions& options) : NormParameters(dim, options) {}
 
-  // What forward does, with values in the place of the parameters, such as their copies for a part
-  // of the sequence; the bias may be undefined. `part` is that of each sample which the stream has.
+  // What forward does, with these values in place of the parameters, such as their copies for a
+  // part of the sequence; the bias may be undefined. `part` is the part of each sample that the
+  // stream holds.
   std::pair<Tensor, Tensor> Apply(const ResidualStream& stream, const Tensor& weight,
                                   const Tensor& bias, SamplePart part = {}) const;
 

@@ -43,8 +43,8 @@ using Block = ModuleOf<ResidualStream(ResidualStream)>;
 
 namespace lockstep {
 
-// A plain Layer in the place of a block or of a part of a branch: what it takes is completed first,
-// and what it gives is complete.
+// A plain Layer in place of a block or of a part of a branch: its input is completed first, and its
+// output is complete.
 template <class T>
 requires requires(const T& x) { Complete(x); }
 class SlotAdapter<ModuleOf<T(T)>> final : public ModuleOf<T(T)> {

@@ -7,8 +7,9 @@
 
 namespace lockstep::nn {
 
-// One for all layers of a model: ops::RotaryTable, built when first needed, and kept. A row does
-// not depend on how many there are. Throws ArgumentError for options out of range or an odd head.
+// One object for all layers of a model: ops::RotaryTable, built when first needed, and kept. A row
+// of it does not depend on how many there are. Throws ArgumentError for options out of range or an
+// odd head.
 class Rotary {
  public:
   Rotary(int64_t head_size, const RotaryOptions& options);

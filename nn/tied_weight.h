@@ -1,4 +1,4 @@
-// A module's use of a weight that another module has, too.
+// A module's use of a weight that belongs to another module as well.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ class TiedWeight {
   Tensor value() const;
 
   // From now on the gradients of this use are those of gradient_holder(): a parameter of this name,
-  // shaped as this rank's part of the weight, that is none of the module's; dist::FullyShard cuts
-  // it as the weight. The caller adds them to the weight's gradient before the update
+  // shaped as this rank's part of the weight, which does not belong to the module; dist::FullyShard
+  // cuts it like the weight. The caller adds them to the weight's gradient before the update
   // (dist/data_parallel/tied_gradients.h).
   void KeepApart(const std::string& name);
   void Join() { gradient_holder_ = nullptr; }

@@ -10,9 +10,9 @@ namespace lockstep::nn {
 
 // Pre-norm block, Radford et al., "Language models are unsupervised multitask learners" (2019):
 //   x = x + attn(ln_1(x)); y = x + mlp(ln_2(x))
-// x [B, T, n_embd] -> the same, as streams: ln_1 adds what the block before left open, and what mlp
-// gives is left to the norm after this block. Children, replaceable: ln_1 and ln_2, which are
-// ResidualNormLayers since a sum and its norm are one pass, attn (CausalSelfAttention) and mlp
+// x [B, T, n_embd] -> the same, as streams: ln_1 adds what the block before left open, and the
+// output of mlp is left to the norm after this block. Children, replaceable: ln_1 and ln_2, which
+// are ResidualNormLayers since a sum and its norm are one pass, attn (CausalSelfAttention) and mlp
 // (Mlp, or MixtureOfExperts), which are BranchLayers. With other places of the norms:
 //   kPost      x = x + ln_1_out(attn(x)); y = x + ln_2_out(mlp(x))
 //   kSandwich  x = x + ln_1_out(attn(ln_1(x))); y = x + ln_2_out(mlp(ln_2(x)))

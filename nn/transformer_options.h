@@ -24,7 +24,7 @@ inline bool IsGated(MlpActivation a) {
   return a == MlpActivation::kSwiGlu || a == MlpActivation::kGegluTanh;
 }
 
-// RMS norms of queries and keys, before they are turned.
+// RMS norms of queries and keys, before the rotary embedding.
 enum class QkNorm {
   kNone,
   kHead,  // of each head by itself, with the same weight [head_dim], as in Qwen3 and Gemma 3
@@ -48,7 +48,7 @@ struct MixtureOptions {
   RouterOptions router = {};
   double balance_loss = 0;  // coefficients of RouterLossOptions
   double z_loss = 0;
-  double bias_rate = 0;  // with sigmoid scores: what a step adds to an expert's bias, or takes away
+  double bias_rate = 0;  // with sigmoid scores: how far a step moves an expert's bias
   bool operator==(const MixtureOptions&) const = default;
 };
 
@@ -65,15 +65,15 @@ struct TransformerOptions {
   QkNorm qk_norm = QkNorm::kNone;
   double attn_scale = 0;    // of the scores; 0: head_dim^-1/2
   double attn_softcap = 0;  // of the scores; 0: none
-  int64_t window = 0;       // how many keys a query sees, with its own; 0: all
+  int64_t window = 0;       // how many keys a query sees, including its own; 0: all
   int64_t n_inner = 0;      // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
   double norm_offset = 0;  // what is added to the weight of norms, also of queries and keys
   NormPlace norm_place = NormPlace::kPre;
   MlpActivation activation = MlpActivation::kGelu;
-  // Turns queries and keys by their positions, shared by the model's layers; null: positions are
-  // the embedding's business.
+  // Turns queries and keys by their positions, shared by the model's layers; null: positions are up
+  // to the embedding.
   std::shared_ptr<Rotary> rotary;
   MixtureOptions mixture = {};
 };

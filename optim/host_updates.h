@@ -37,7 +37,7 @@ class HostUpdates {
   // than 1 MiB, but always enough for the largest tensors that an update needs whole.
   HostUpdates(Device device, int64_t buffer_bytes) : buffer_bytes_(buffer_bytes), copies_(device) {}
 
-  // The current stream's work from then on comes after the updates and the copies back.
+  // Work that the current stream gets from then on runs after the updates and the copies back.
   void Run(std::span<const UpdateCall> calls);
 
  private:

@@ -56,7 +56,7 @@ struct StateOffload {
 struct StepOptions {
   // The index, within the step, of the first sample of this rank's first micro-batch: dropout draws
   // by it, so that no two samples of a step share a mask. Where several ranks share the step's
-  // samples it must be said.
+  // samples it must be given.
   std::optional<int64_t> first_sample;
 };
 
@@ -120,8 +120,8 @@ class Optimizer {
 
   // What a checkpoint must hold in addition to the weights and the step's number: tensors that
   // share the optimizer's memory, named "<parameter>.<what>", in the order of the rules and
-  // parameters. Groups are no part of it. With StateOffload they are tensors on the CPU, and asking
-  // waits for the updates that the current stream got: ask again after a Step.
+  // parameters. Groups are not part of it. With StateOffload they are tensors on the CPU, and this
+  // call waits for the updates submitted to the current stream: call it again after each Step.
   NamedTensors NamedState() const;
   // The same, with the parameter that each tensor belongs to. A tensor has the shape of this rank's
   // part of its parameter.

@@ -39,8 +39,8 @@ struct BlasLtMatmul {
 };
 
 // Whether the tensor cores may round the elements of f32 matrices to TF32 (10 bits of mantissa)
-// before multiplying, which is several times as fast. Process-wide; off by default. Experts'
-// products, which are not cuBLASLt's, follow it, too.
+// before multiplying, which is several times as fast. Process-wide; off by default. The products of
+// experts, which are not cuBLASLt's, follow it as well.
 void AllowTf32(bool allow);
 bool Tf32Allowed();
 
@@ -51,7 +51,7 @@ bool Tf32Allowed();
 // bits.
 bool RunBlasLt(Stream stream, const BlasLtMatmul& args);
 
-// The most plans that a device keeps, which are those that were used last, and how many it has.
+// How many plans a device keeps at most (those used last), and how many it has now.
 inline constexpr size_t kMostBlasLtPlans = 1024;
 size_t NumBlasLtPlans(Device device);
 

@@ -31,12 +31,12 @@ class BlockPool {
   explicit BlockPool(bool small) : small_(small) {}
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
-  // What was taken and not given back is forgotten.
+  // Blocks that were taken and not given back are forgotten.
   ~BlockPool();
 
   // A free block of this size: the smallest that is large enough, at the lowest address among
-  // equals, so that repeated steps get the same memory; what is left of it stays free. Null: there
-  // is none, and AddSegment comes first.
+  // equals, so that repeated steps get the same memory; what is left of it stays free. Returns null
+  // if there is none: AddSegment must come first.
   Block* Take(int64_t size);
   // Adds free memory.
   void AddSegment(char* data, int64_t bytes);

@@ -9,8 +9,8 @@ namespace lockstep::cuda {
 
 extern const bool kSimulated;
 
-// The number of GPUs that this process sees; 0 if there is no driver. CudaError, with the remedy,
-// if there is one and CUDA does not start: a run must not go to the CPU for that.
+// The number of GPUs that this process sees; 0 if there is no driver. Throws CudaError, with the
+// remedy, if there is a driver but CUDA does not start: a run must not fall back to the CPU then.
 int DeviceCount();
 
 // The device for "auto" (a real GPU, else the CPU), "cpu", "cuda", "cuda:1", "sim" or "sim:1". If

@@ -99,11 +99,11 @@ void ReadFileInPieces(const std::string& path,
 
 // Replaces the file by what `write` writes, so that readers and crashes see the old or the new
 // file, never a mixture: temporary file, fsync, rename, fsync of the folder. The temporary file is
-// removed after an exception, of `write` too.
+// removed if anything throws, `write` included.
 void ReplaceFile(const std::string& path, const std::function<void(FileWriter&)>& write);
 // The same for contents in memory.
 void WriteFileAtomically(const std::string& path, std::string_view contents);
-// Which file or folder a path leads to, whatever it is called. IoError.
+// The identity of the file or folder that a path leads to, whatever it is called. Throws IoError.
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
   bool operator==(const FileIdentity&) const = default;

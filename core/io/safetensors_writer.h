@@ -22,9 +22,9 @@ struct SafetensorsItem {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
-  // If set, it is called for the tensor when that is about to be written (`bytes` is unused), so
-  // that tensors that are on a device, or sharded across ranks, need not all be on the host at
-  // once. Contiguous, on the host.
+  // If set, it is called just before the tensor is written (`bytes` is then unused), so that
+  // tensors on a device, or sharded across ranks, need not all be on the host at once. What it
+  // returns is contiguous and on the host.
   std::function<Tensor()> produce = {};
 
   // Takes a tensor of any device and layout, which is copied to the host, if need be, when it is

@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // A callback for Json::parse, where Json is nlohmann::json or ordered_json. Calls fail(what), which
-// throws, for a key that one object has twice, of which nlohmann would silently drop the first, and
+// throws, for a key that occurs twice in an object, of which nlohmann would silently drop one, and
 // for nesting deeper than max_depth.
 template <class Json, class Fail>
 typename Json::parser_callback_t StrictJson(int max_depth, const Fail& fail) {

@@ -14,9 +14,9 @@
 namespace lockstep {
 
 // A contiguous tensor in page-locked memory of the host, uninitialised, from which copies to
-// `device` and back need not wait. It is a tensor on the CPU like any other. For the meta device it
-// is one there that counts as memory of the host (PlannedHostMemory); for the CPU it is an ordinary
-// one.
+// `device` and back need not wait. It is a tensor on the CPU like any other. If `device` is the
+// meta device, the tensor is there and counts as memory of the host (PlannedHostMemory); if it is
+// the CPU, the tensor is an ordinary one.
 Tensor HostTensor(const Shape& shape, DType dtype, Device device);
 
 // For the meta device: stands for that much page-locked host memory, which a MetaMemoryListener is
@@ -32,7 +32,7 @@ class CopyListener {
     Track track;
     std::string name;
     int64_t bytes;                      // 0 for kCompute
-    std::shared_ptr<Event> begin, end;  // recorded ahead of the work, and behind it
+    std::shared_ptr<Event> begin, end;  // recorded before and after the work
   };
 
   CopyListener();
@@ -87,8 +87,8 @@ class HostCopies {
   std::optional<Stream> to_device_, to_host_;
 };
 
-// Names what the current stream of a device gets within its scope, for listeners; without one it
-// costs a comparison.
+// Names the work that the current stream of a device gets within its scope, for listeners; without
+// a listener it costs a comparison.
 class ComputeSpan {
  public:
   ComputeSpan(Device device, std::string_view name);

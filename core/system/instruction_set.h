@@ -20,8 +20,8 @@ std::string ToString(InstructionSet set);
 InstructionSet CpuInstructionSet();
 
 // What kernels use, our own loops and oneDNN's products alike: the CPU's best, or less if the
-// environment variable LOCKSTEP_MAX_CPU_ISA names less, by one of the names above. The same for the
-// life of the process. InputError for another name.
+// environment variable LOCKSTEP_MAX_CPU_ISA names less, by one of the names above. It stays the
+// same for the life of the process. Throws InputError for another name.
 InstructionSet UsedInstructionSet();
 
 }  // namespace lockstep

@@ -29,10 +29,10 @@ struct Limits {
   int depth = 400;             // nodes within nodes, through calls of macros
 };
 
-// Lists, dicts and tuples within each other.
+// How deep lists, dicts and tuples may be nested.
 inline constexpr int kMaxNesting = 100;
 
-// The account of the rendering that runs on this thread.
+// What the rendering on this thread has used so far.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits), outer_(std::exchange(current_, this)) {}
@@ -73,7 +73,7 @@ inline void Work(size_t elements) {
 }
 inline void TextWork(size_t bytes) { Work(1 + bytes / 64); }
 
-// Call it before a string of this many bytes is made: throws if that is too much.
+// Call it before a string of this many bytes is made; it throws if that is too much.
 inline void RequireTextFits(size_t bytes) {
   const Budget* budget = Budget::Current();
   const size_t most = budget != nullptr ? budget->limits().output_bytes : Limits().output_bytes;

@@ -27,8 +27,8 @@ struct RenderedChat {
 
 // A template in the language of Jinja, as Hugging Face's tokenizers carry it: the subset that chat
 // templates use, in the environment of transformers (trim_blocks, lstrip_blocks, break and
-// continue, tojson without HTML escapes, raise_exception, strftime_now, generation blocks). See
-// README.md for what there is. Immutable after construction, so threads can share it.
+// continue, tojson without HTML escapes, raise_exception, strftime_now, generation blocks).
+// README.md lists what there is. Immutable after construction, so threads can share it.
 class ChatTemplate {
  public:
   // Parses `source`. Throws InputError with `origin` (a file), line and column if it is not a
@@ -44,7 +44,7 @@ class ChatTemplate {
   // What FindTemplates finds; special tokens (bos_token and so on) become variables if there is a
   // tokenizer_config.json next to it. InputError if there is no template.
   static ChatTemplate Load(const std::string& path);
-  // Those of a tokenizer_config.json, with its special tokens. `origin` names the text in
+  // The templates of a tokenizer_config.json, with its special tokens. `origin` names the text in
   // messages. InputError if there is none.
   static ChatTemplate FromConfig(const std::string& json, const std::string& origin);
 
@@ -58,7 +58,7 @@ class ChatTemplate {
   RenderedChat Render(const nlohmann::ordered_json& messages,
                       const nlohmann::ordered_json& variables, bool add_generation_prompt) const;
 
-  // Whether Render gives generation spans with such variables, and whence the template is.
+  // Whether Render returns generation spans with such variables, and where the template comes from.
   bool has_generation(const nlohmann::ordered_json& variables) const {
     return For(variables).syntax->has_generation;
   }
@@ -72,8 +72,8 @@ class ChatTemplate {
     special_tokens_ = std::move(tokens);
   }
   void set_limits(const chat::Limits& limits) { limits_ = limits; }
-  // The time that strftime_now gives, in seconds since 1970; the current time unless it is set. Set
-  // it to prepare data that can be reproduced.
+  // The time that strftime_now returns, in seconds since 1970; the current time unless it is set.
+  // Set it to prepare data that can be reproduced.
   void set_now(std::optional<int64_t> now) { now_ = now; }
 
  private:

@@ -58,7 +58,7 @@ class Loop : public Object {
   const char* type_name() const override { return "loop"; }
   std::optional<Value> Attribute(const std::string& name) override;
 
-  // Goes to the next element; false behind the last.
+  // Goes to the next element; false after the last.
   bool Next() {
     if (IsLast()) return false;
     previous_ = std::exchange(current_, ahead_.front());
@@ -67,7 +67,7 @@ class Loop : public Object {
     return true;
   }
   const Value& current() const { return current_; }
-  // Behind the loop: lets go of the elements.
+  // After the loop: releases the elements.
   void Finish() {
     items_ = List();
     ahead_.clear();

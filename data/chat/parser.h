@@ -1,4 +1,4 @@
-// The parser of expressions, on which that of statements (statement_parser.cc) stands.
+// The parser of expressions, on which the parser of statements (statement_parser.cc) is built.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class ExpressionParser {
     if (Peek().type == TokenType::kName) return Next().text;
     FailAt(Peek().position, "expected ", what, ", not ", Describe(Peek()));
   }
-  // A name that is no constant.
+  // A name that is not a constant.
   std::string RequireVariable(std::string_view what) {
     const Position position = Peek().position;
     const std::string name = RequireName(what);

@@ -44,11 +44,11 @@ struct Token {
 };
 
 // With trim_blocks and lstrip_blocks of Jinja: white space before a tag on its line, and the
-// newline after it, are dropped, as `-` drops more and `+` none. Comments are dropped; raw blocks
+// newline after it, are dropped; `-` drops more and `+` nothing. Comments are dropped; raw blocks
 // are text. The last token is kEnd. Throws LocatedFailure.
 std::vector<Token> Tokenize(std::string_view source);
 
-// Parts within parts: the parser and the evaluator recurse no deeper.
+// How deep parts may be nested: the parser and the evaluator recurse no deeper.
 inline constexpr int kMaxSyntaxDepth = 150;
 
 struct Expression;
@@ -73,13 +73,13 @@ enum class ExpressionKind {
   kCompare,      // operands, with one of `names` between two
   kArithmetic,   // operand name operand
   kConcatenate,  // operand ~ operand ~ ...
-  kConditional   // operands: value, condition, and what else unless absent
+  kConditional   // operands: value, condition, and the value otherwise, unless absent
 };
 
 struct Expression {
   ExpressionKind kind;
   Position position;
-  int depth = 1;  // of parts within parts
+  int depth = 1;  // how deep its parts are nested
   std::string name;
   Value constant;
   const Builtin* builtin = nullptr;     // of a filter or test

@@ -18,9 +18,9 @@ using NamedTemplates = std::map<std::string, TemplateText>;
 // has none. InputError for JSON of another kind.
 NamedTemplates TemplatesIn(const std::string& json, const std::string& origin);
 
-// The templates of a file, of which a .json has them as TemplatesIn says and any other is the
-// default one; or those of a folder, as transformers finds them: chat_template.jinja and
-// additional_chat_templates/NAME.jinja, in place of those of tokenizer_config.json. Where there is
+// The templates of a file (a .json has them as TemplatesIn says, any other file is the default
+// one), or those of a folder, as transformers finds them: chat_template.jinja and
+// additional_chat_templates/NAME.jinja, in place of those of tokenizer_config.json. If there is
 // none of these, that of chat_template.json. Empty if there is none.
 NamedTemplates FindTemplates(const std::string& path);
 

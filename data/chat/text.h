@@ -13,7 +13,8 @@ bool IsSpace(uint32_t code);    // str.isspace
 bool IsLetter(uint32_t code);   // str.isalpha
 bool IsDecimal(uint32_t code);  // str.isdecimal
 bool IsDigit(uint32_t code);    // str.isdigit
-// str.islower and, with `upper`, str.isupper: one character at least has a case, and none another.
+// str.islower and, with `upper`, str.isupper: at least one character has this case, and none has
+// another.
 bool IsCased(std::string_view text, bool upper);
 
 std::vector<uint32_t> CodePoints(std::string_view text);
@@ -24,7 +25,7 @@ std::vector<std::string> Characters(std::string_view text);
 enum class Case { kLower, kUpper, kCapitalize, kTitle, kTitleWords };
 std::string Recase(std::string_view text, Case to);
 
-// Removes characters of `set` (white space if absent) from the ends.
+// Removes the characters of `set` (white space if absent) from both ends.
 std::string_view Strip(std::string_view text, const std::optional<std::string>& set,
                        bool left = true, bool right = true);
 

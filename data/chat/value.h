@@ -35,8 +35,9 @@ class Object {
   virtual std::optional<Value> Attribute(const std::string& name);
 };
 
-// kView is what dict.items() gives, and kGenerator what filters like map give: it has no length and
-// no elements by index, and can be used once. kFunction is a global function or a bound method.
+// kView is what dict.items() returns, and kGenerator what filters like map return: a generator has
+// no length and no elements by index, and can be used once. kFunction is a global function or a
+// bound method.
 enum class Kind {
   kUndefined,
   kNone,
@@ -81,7 +82,7 @@ class Value {
   // Whether it has elements by index, and slices.
   bool IsIndexed() const;
 
-  // Each for its kind only. References live as long as the value, so temporaries give none.
+  // Each is for its kind only. References live as long as the value, so a temporary returns none.
   int64_t integer() const;  // also of a bool
   double number() const;    // of any number
   const std::string& text() const&;
@@ -154,7 +155,7 @@ bool Less(const Value& a, const Value& b, const char* symbol = "<");
 // a `symbol` b: one of == != < <= > >= in, not in.
 bool Holds(std::string_view symbol, const Value& a, const Value& b);
 
-// The elements that a for loop sees: of a string its characters, of a dict its keys.
+// The elements that a for loop sees: the characters of a string, the keys of a dict.
 List Iterate(const Value& value);
 int64_t Length(const Value& value);
 // The (key, value) tuples of a dict.
@@ -176,7 +177,7 @@ Value GetItem(const Value& object, const Value& key);
 // object[begin:end:step]; None for what is absent.
 Value GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step);
 
-// In printing.cc: str() of Python, and how its json.dumps writes.
+// In printing.cc: str() of Python, and what its json.dumps writes.
 std::string Str(const Value& value);
 struct JsonFormat {
   bool ensure_ascii = false, sort_keys = false;

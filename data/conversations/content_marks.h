@@ -16,21 +16,21 @@ namespace lockstep::data {
 // The white space that a message's last text ends with.
 std::string SpaceAtEnd(const nlohmann::ordered_json& message);
 
-// Bytes of the text, of what remains of a content after white space around it is left out; none
-// where marking it would have changed the text, or where the template shows it never or twice.
+// The bytes of the text that hold a content without the white space around it; none if marking it
+// would have changed the text, or if the template shows it never or twice.
 struct ContentPlace {
   std::optional<int64_t> begin;
-  // For a message that calls tools: a place within its last call.
+  // For a message that calls tools: a position within its last call.
   std::optional<int64_t> end;
 };
 
-// One for each message. `text` is what the template makes of them.
+// One place for each message. `text` is what the template makes of the messages.
 std::vector<ContentPlace> FindContents(const ChatTemplate& chat_template,
                                        const Conversation& conversation, const std::string& text,
                                        bool generation_prompt);
 
 // Where in `text` the template writes special tokens that these messages, or the tools, spell,
-// however it has cut them; none where marking them would have changed the text.
+// however it has cut them; none if marking them would have changed the text.
 std::optional<std::vector<chat::ByteSpan>> FindTokens(const ChatTemplate& chat_template,
                                                       const ControlTokens& control,
                                                       const Conversation& conversation,
@@ -38,11 +38,11 @@ std::optional<std::vector<chat::ByteSpan>> FindTokens(const ChatTemplate& chat_t
                                                       const std::string& text,
                                                       bool generation_prompt);
 
-// What the template makes of messages with a generation prompt; none where it refuses them.
+// What the template makes of messages with a generation prompt; none if it refuses them.
 std::optional<std::string> PromptOf(const ChatTemplate& chat_template,
                                     const nlohmann::ordered_json& messages,
                                     const nlohmann::ordered_json& variables);
-// What of that stands after the content of the last message; none where it can't be told.
+// The part of that after the content of the last message; none if it can't be told.
 std::optional<std::string> TextAfter(const ChatTemplate& chat_template,
                                      const nlohmann::ordered_json& messages,
                                      const nlohmann::ordered_json& variables);

@@ -9,10 +9,11 @@
 
 namespace lockstep::data {
 
-// The texts of a list of parts, one after the other; a text is a list of one.
+// The texts of a list of parts, one after the other; a plain text counts as a list of one.
 std::string JoinParts(const nlohmann::ordered_json& content);
 
-// With its lists of parts joined, unless the template writes a part as it writes a text.
+// Returns the conversation with its lists of parts joined, unless the template writes a part as it
+// writes a text.
 Conversation WithPartsFor(const ChatTemplate& chat_template, Conversation conversation);
 
 }  // namespace lockstep::data

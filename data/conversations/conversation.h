@@ -16,28 +16,28 @@ struct Conversation {
   // Objects with "role" (system, developer, user, assistant or tool) and "content", a text or a
   // list of parts {"type": "text", "text": "..."}; of an assistant that calls tools also, or only,
   // "tool_calls". Keys whose value is null, the marks for training, and empty messages of the
-  // system are left out. What "reasoning_content", "thinking" or "reasoning" has is in the first
+  // system are left out. The text of "reasoning_content", "thinking" or "reasoning" is in the first
   // two.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  // Variables of the template: "tools", and what the row has in "chat_template_kwargs".
+  // Variables of the template: "tools", and those in the row's "chat_template_kwargs".
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   // For each message: whether it is an answer of the assistant to be learnt.
   std::vector<bool> learnt;
-  // Whether a message that is no system's, or what should be one, has no text, or an answer only
-  // white space: such a row is to be left out.
+  // Whether a message other than the system's, or what should be a message, has no text, or an
+  // answer only white space: such a row is left out.
   bool empty = false;
   std::string place;  // "chat.jsonl:17", for messages
 };
 
-// Whether a message has calls of tools, which may be all that it says.
+// Whether a message calls tools, which may be all that it says.
 bool CallsTools(const nlohmann::ordered_json& message);
 
-// The object that a line of JSONL, well-formed UTF-8, consists of, with its keys in their order.
-// Throws InputError that begins with `place` for what is no object, nested deeper than 100 levels,
-// or has a key twice.
+// Parses the object in a line of JSONL, which is well-formed UTF-8, and keeps the order of its
+// keys. Throws InputError that begins with `place` if the line is not an object, is nested deeper
+// than 100 levels, or has a key twice.
 nlohmann::ordered_json ParseRow(std::string_view line, const std::string& place);
 
-// The fields that a row has, and what to do if they are those of a pair of answers, for messages.
+// For messages: the fields of a row, and what to do if they are those of a pair of answers.
 std::string FieldsOf(const nlohmann::ordered_json& row);
 
 // Whether a row has the keys of one of the formats that ToConversation knows.
@@ -51,12 +51,12 @@ bool LooksLikeConversation(const nlohmann::ordered_json& row);
 //   "history": [["...", "..."], ...];
 // - {"prompt": "...", "completion": "..."}; both may be lists of messages.
 // All but the first may have "system". Throws InputError that begins with `place` for other rows,
-// for roles that are missing or unknown, for messages without content or with other parts than
+// for roles that are missing or unknown, for messages without content or with parts other than
 // text, and if there is no message of the assistant.
 Conversation ToConversation(const nlohmann::ordered_json& row, const std::string& place);
 
-// The same of a "prompt", which may be missing, and of what completes it: a text or a list of
-// messages in row[field].
+// The same for a "prompt", which may be missing, and its completion: a text or a list of messages
+// in row[field].
 Conversation ToCompletion(const nlohmann::ordered_json& row, const std::string& field,
                           const std::string& place);
 

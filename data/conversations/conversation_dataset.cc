@@ -159,7 +159,7 @@ bool HoldsConversations(const std::string& path, const std::string& field) {
   if (!first || !LooksLikeConversation(first->row)) return false;
   if (!first->row.contains(field) || !first->row[field].is_string()) return true;
   throw InputError(StrCat(first->place, ": this row has the text field ", Quoted(field),
-                          " and is a conversation, too: choose with --data.format=chat or ",
+                          " and is also a conversation: choose with --data.format=chat or ",
                           "--data.format=text"));
 }
 

@@ -15,7 +15,7 @@ struct ConversationOptions {
   // `folders` that has one.
   std::string chat_template;
   std::vector<std::string> folders;
-  // What becomes of a conversation of more than block_size tokens: "drop" leaves it out, "cut"
+  // What happens to a conversation of more than block_size tokens: "drop" leaves it out, "cut"
   // keeps its beginning, "error" is an InputError that names it.
   std::string if_long = "drop";
   // As for ConversationEncoder.
@@ -29,15 +29,15 @@ struct ConversationCounts {
   int64_t not_learnt = 0;     // dropped, because nothing of them is learnt
   int64_t empty = 0;          // dropped, because a message has no text
   int64_t rows = 0;
-  int64_t tokens = 0;  // without what fills rows up
+  int64_t tokens = 0;  // without those that fill rows up
   int64_t learnt = 0;
-  int64_t most_tokens = 0;  // of a conversation, also of one that is too long
+  int64_t most_tokens = 0;  // of a conversation, even of one that is too long
 };
 
 struct ConversationDataset {
   // Sources of rows x block_size + 1 tokens, whose window r is row r: a Sampler with that
   // block_size takes rows, for every order but kRandom. Each conversation is a document, and only
-  // what it has the model learn is a target (TokenSource::has_loss_mask). `note` says what was
+  // what the model is to learn is a target (TokenSource::has_loss_mask). `note` says what was
   // packed and left out. The tokenizer carries the chat template (ConfigJson).
   Dataset dataset;
   ConversationCounts counts;
@@ -54,8 +54,8 @@ bool HoldsConversations(const std::string& path, const std::string& field);
 ConversationDataset OpenConversations(const DatasetOptions& options,
                                       const ConversationOptions& conversation_options);
 
-// A row of such a source as text: what is learnt stands between the marks that `begin` and `end`
-// are, and each conversation begins on a line of its own.
+// A row of such a source as text: what is learnt is enclosed in the marks `begin` and `end`, and
+// each conversation begins on a new line.
 std::string ShowRow(const TokenSource& source, const Tokenizer& tokenizer, int64_t row,
                     int64_t block_size, const std::string& begin, const std::string& end);
 

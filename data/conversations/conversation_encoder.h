@@ -29,8 +29,8 @@ class ConversationEncoder {
                       bool special_tokens_of_users = false);
 
   // The rendered text is encoded as a whole. A token is learnt if all of its text lies in an answer
-  // (RenderedConversation::answers), so that the last one of an answer is its end token. What the
-  // tokenizer puts before a text (bos) is there exactly once, whether the template writes it or
+  // (RenderedConversation::answers), so that the last one of an answer is its end token. The
+  // tokenizer's prefix of a text (bos) is there exactly once, whether the template writes it or
   // not. Throws InputError as RenderConversation does.
   EncodedConversation Encode(const Conversation& conversation) const;
 
@@ -44,7 +44,7 @@ class ConversationEncoder {
   // and end of text. Throws InputError as RenderConversation does.
   std::vector<int32_t> EndsOfAnswers() const;
 
-  // With parts of text joined where the template does not know them.
+  // Joins parts of text if the template does not know them.
   RenderedConversation Render(const Conversation& conversation) const;
 
  private:

@@ -14,7 +14,7 @@ namespace lockstep::data {
 // OpenConversations does. Their windows are rows of conversations, of which only answers are
 // learnt; windows of other sources are learnt whole. A source whose documents cannot be told apart
 // is one document, unless options.document_mask is set. The counts are those of all conversations.
-// For every order but kRandom. Throws InputError as these two do.
+// For every order but kRandom. Throws InputError as both of them do.
 ConversationDataset OpenConversationMixture(
     const DatasetOptions& options, const ConversationOptions& conversation_options,
     const std::function<bool(const std::string& path)>& is_conversations);

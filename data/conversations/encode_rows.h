@@ -24,7 +24,7 @@ int64_t EncodeRows(
     const std::function<EncodedRow(const nlohmann::ordered_json&, const std::string&)>& encode,
     const std::function<void(EncodedRow, const std::string&)>& append);
 
-// The tokenizer of data that are rendered by a chat template. Throws InputError if there is none.
+// The tokenizer for data that a chat template renders. Throws InputError if there is none.
 std::shared_ptr<const Tokenizer> TokenizerForChat(const DatasetOptions& options);
 
 }  // namespace lockstep::data

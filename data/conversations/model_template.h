@@ -15,7 +15,7 @@ bool HasChatTemplate(const std::string& folder);
 
 struct ModelTemplate {
   std::shared_ptr<const ChatTemplate> chat_template;
-  // The given one, with the template in its ConfigJson, so that checkpoints keep it.
+  // The given tokenizer, with the template in its ConfigJson, so that checkpoints keep it.
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 
@@ -26,8 +26,8 @@ struct ModelTemplate {
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
                                 std::shared_ptr<const Tokenizer> tokenizer);
 
-// The tokenizer with the templates of the first of `folders` that has some in its ConfigJson, for
-// runs that render none; as it is where none has.
+// The tokenizer with the templates of the first of `folders` that has any in its ConfigJson, for
+// runs that do not render; unchanged if none has.
 std::shared_ptr<const Tokenizer> KeepTemplates(const std::vector<std::string>& folders,
                                                std::shared_ptr<const Tokenizer> tokenizer);
 

@@ -17,7 +17,7 @@ struct PreferenceCounts {
   int64_t equal = 0;       // dropped, because both answers are the same
   int64_t empty = 0;       // dropped, because a message has no text
   int64_t tokens = 0, learnt = 0;
-  int64_t most_tokens = 0;  // of an answer with its prompt, also of one that is too long
+  int64_t most_tokens = 0;  // of an answer with its prompt, even of one that is too long
 };
 
 struct PreferenceDataset {
@@ -31,14 +31,14 @@ struct PreferenceDataset {
 };
 
 // Reads, renders and encodes all pairs (ToPreferencePair) of the JSONL files that options.path
-// names. SplitRows says which are for validation. conversation_options.if_long is for
+// names. SplitRows says which are for validation. conversation_options.if_long says what happens to
 // pairs with a row of more than block_size tokens. Throws InputError for bad rows, with file and
 // line; without a tokenizer or a chat template; and if nothing is left for training or validation.
 PreferenceDataset OpenPreferences(const DatasetOptions& options,
                                   const ConversationOptions& conversation_options);
 
-// The answers of pair p, with their prompts, as texts of two paragraphs: what is learnt stands
-// between the marks that `begin` and `end` are. `source` is one of the data set's.
+// The answers of pair p, with their prompts, as texts of two paragraphs: what is learnt is enclosed
+// in the marks `begin` and `end`. `source` is one of the data set's.
 std::string ShowPair(const TokenSource& source, const Tokenizer& tokenizer, int64_t pair,
                      int64_t block_size, const std::string& begin, const std::string& end);
 

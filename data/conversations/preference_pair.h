@@ -22,7 +22,7 @@ bool LooksLikePreferencePair(const nlohmann::ordered_json& row);
 // - {"chosen": [...], "rejected": [...]}: lists that begin with the same messages, the prompt, and
 //   end with an answer each. A "prompt" next to lists that do not begin with an answer only repeats
 //   what they contain.
-// Both may have "system", "tools" and "chat_template_kwargs" as ToConversation's rows. Throws
+// Both may have "system", "tools" and "chat_template_kwargs" like ToConversation's rows. Throws
 // InputError that begins with `place` for other rows, for what ToConversation refuses in a message,
 // and where an answer is missing.
 PreferencePair ToPreferencePair(const nlohmann::ordered_json& row, const std::string& place);

@@ -20,17 +20,17 @@ struct RenderedConversation {
 };
 
 // The contents in `text` of messages that are not the assistant's, in order, if any of them spells
-// a special token, and such tokens of theirs elsewhere (in tools, or where the template has cut a
-// content); `text` is what the template makes of the messages, with a generation prompt or not.
-// Throws InputError where they cannot be found.
+// a special token, and the special tokens that they spell elsewhere (in tools, or where the
+// template has cut a content); `text` is what the template makes of the messages, with a generation
+// prompt or not. Throws InputError if they cannot be found.
 std::vector<chat::ByteSpan> FindGiven(const ChatTemplate& chat_template,
                                       const ControlTokens& control,
                                       const Conversation& conversation, const std::string& text,
                                       bool generation_prompt);
 
 // Renders the conversation once. Answers are what {% generation %} blocks wrote. A template without
-// them is run a second time on messages with marks around their contents: without its marks that
-// text must be the first one, so that the marks say where contents lie in it. Prefixes of the
+// them is run a second time on messages with marks around their contents: without the marks, that
+// text must equal the first one, so that the marks say where contents lie in it. Prefixes of the
 // conversation are only used for the text after their last message, the generation prompt: they
 // need not be prefixes of the text (Qwen3's template drops what was thought in earlier turns).
 //

@@ -1,4 +1,4 @@
-// Where places in a text lie among its tokens.
+// Which tokens positions in a text fall on.
 #pragma once
 
 #include <cstdint>

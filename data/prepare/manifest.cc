@@ -88,7 +88,7 @@ ShardInfo ShardFrom(const Json& json) {
   if (shard.file.empty() || shard.file.starts_with('.') ||
       shard.file.find('/') != std::string::npos) {
     throw InputError(
-        StrCat("\"file\": ", Quoted(shard.file), " is no name of a file in its folder"));
+        StrCat("\"file\": ", Quoted(shard.file), " is not the name of a file in its folder"));
   }
   const std::string split = Text(json, "split");
   if (split != "train" && split != "val") {

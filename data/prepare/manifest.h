@@ -34,8 +34,8 @@ struct ShardInfo {
   std::string sha256, index_sha256;
 };
 
-// Where a stream of shards goes on after its last finished one: with token `token` of the document
-// (or piece) that lies at `at`, in document number `document` of all.
+// Where a stream of shards goes on after its last finished one: at token `token` of the document
+// (or piece) that lies at `at`, which is document number `document` of all.
 struct ShardStart {
   TextPosition at;
   int64_t document = 0, token = 0;
@@ -63,7 +63,7 @@ struct Manifest {
   static Manifest FromJson(std::string_view json, const std::string& origin);
 };
 
-// Whether a folder has a manifest of `prepare`; others have files of that name, too.
+// Whether a folder has a manifest of `prepare`; other programs also write files of that name.
 bool HasManifest(const std::string& folder);
 // The manifest of a folder, or nothing if it has none. InputError as FromJson.
 std::optional<Manifest> ReadManifest(const std::string& folder);

@@ -27,7 +27,7 @@ class OrderedWorkers {
       if (threads_.empty()) throw;
     }
   }
-  // Drops what no thread has begun.
+  // Drops the items that no thread has begun.
   ~OrderedWorkers() {
     {
       const std::lock_guard lock(mutex_);

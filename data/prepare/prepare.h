@@ -37,7 +37,7 @@ struct PrepareOptions {
   // In [0, 1). Document i, counted from 0, is for validation where floor((i + 1) f) > floor(i f):
   // every 100th one for 0.01.
   double val_fraction = 0.01;
-  // Instead: the first shard is for validation, as llm.c has it.
+  // Instead of val_fraction: the first shard is for validation, as in llm.c.
   bool val_shard = false;
   int threads = 0;  // 0: NumThreads()
   // Called from one other thread, until Prepare returns.
@@ -56,14 +56,14 @@ struct PrepareResult {
 // times the largest document; text files that are one document are encoded in pieces, unless the
 // tokenizer needs the whole (EncodesInParts).
 //
-// After a crash at any time the same call goes on behind the last finished shards, and gives the
+// After a crash at any time the same call continues after the last finished shards, and writes the
 // same bytes in the end; the sources must not have changed: their sizes and modification times are
-// compared, and where only a time differs, the hash of what had been read of the source. From
-// standard input it does not go on, and a finished folder is compared with the hash of what comes
-// now. A folder with shards that were made with other options, sources or another tokenizer, or
+// compared, and where only a time differs, the hash of what had been read of the source. It does
+// not continue from standard input; a finished folder is then compared with the hash of the new
+// input. A folder with shards that were made with other options, sources or another tokenizer, or
 // that no manifest lists, is an InputError, and so is one in which another process works. Also
-// throws InputError for unusable options and text (TextOf), and IoError. Where it throws before
-// the folder has a shard, it removes what it has made (OutFolder::TakeBack).
+// throws InputError for unusable options and text (TextOf), and IoError. Where it throws before the
+// folder has a shard, it removes what it has made (OutFolder::TakeBack).
 PrepareResult Prepare(const PrepareOptions& options);
 
 }  // namespace lockstep::data

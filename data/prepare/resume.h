@@ -11,12 +11,12 @@ namespace lockstep::data {
 // The folder that a call works in.
 class OutFolder {
  public:
-  // Makes it, and its parents, where they are missing.
+  // Makes it and its parents if they are missing.
   explicit OutFolder(std::string path);
 
-  // Removes the files that `prepare` made, of token files those in the manifest and the unfinished
-  // ones, and, if they are empty then, the folders that the constructor made. The lock's file goes
-  // only with its folder. For a refused call, which holds the lock.
+  // Removes the files that `prepare` made (token files only if they are unfinished or in the
+  // manifest) and then the folders that the constructor made, if they are empty. The lock's file is
+  // removed only with its folder. For a refused call, which holds the lock.
   void TakeBack(const Manifest& manifest) const;
 
  private:

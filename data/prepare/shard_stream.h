@@ -40,13 +40,13 @@ class ShardStream {
   ShardStream(Options options, int64_t finished, ShardStart next);
 
   // Appends a document of the stream, or a piece of one, in their order. What lies before next() is
-  // passed over.
+  // skipped.
   void Add(const EncodedDocument& document, std::span<const int32_t> tokens);
   // Finishes the last shard, if one has been begun.
   void Finish(const ShardStart& end);
 
   const ShardStart& next() const { return next_; }
-  // What the shard that is not finished has so far; of empty documents, those since the last one.
+  // The counts of the unfinished shard so far; of empty documents, those since the last shard.
   const DocumentCounts& open_counts() const { return counts_; }
   int64_t open_tokens() const { return tokens_ ? tokens_->size() : 0; }
 

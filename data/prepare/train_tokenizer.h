@@ -20,9 +20,9 @@ struct TokenizerTraining {
 };
 
 // Byte-level BPE (data/tokenizer/training/bpe_trainer.h) over all documents of the files. Depends
-// on the text and the options only. Memory: the distinct words, and a document or piece of one per
-// thread. InputError as TextOf, for an empty or repeated special token, and where the text has too
-// few words for vocab_size.
+// on the text and the options only. Its memory is the distinct words, and a document or piece of
+// one per thread. Throws InputError as TextOf does, for an empty or repeated special token, and if
+// the text has too few words for vocab_size.
 std::unique_ptr<Tokenizer> TrainTokenizer(const std::vector<std::string>& files,
                                           const TextOptions& options,
                                           const TokenizerTraining& training);

@@ -1,4 +1,4 @@
-// The text of a file, whether it is compressed or not, in memory that does not grow with it.
+// The text of a file, compressed or not, in memory that does not grow with the file.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ class Decompressor {
  public:
   virtual ~Decompressor() = default;
 
-  // Fills `out`, which is not empty, as far as bytes are at hand, and returns their number: 0 only
-  // at the end. Throws InputError for damaged or truncated data, and IoError.
+  // Fills `out`, which is not empty, with as many bytes as are at hand, and returns their number,
+  // which is 0 only at the end. Throws InputError for damaged or truncated data, and IoError.
   virtual size_t Read(std::span<char> out) = 0;
 };
 

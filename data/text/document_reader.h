@@ -26,9 +26,9 @@ enum class DocumentUnit {
 DocumentUnit ParseDocumentUnit(const std::string& name);
 
 struct TextOptions {
-  // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName); all else is text, but what
-  // begins as JSONL without the name of a text (IsTextName), as of standard input, is an
-  // InputError, and so is what has the name of a table (RequireNoTable).
+  // "text", "jsonl", or "auto": by the file's name (IsJsonLinesName). Everything else is text,
+  // except that an input which begins as JSONL without the name of a text (IsTextName), such as
+  // standard input, is an InputError, and so is a file with the name of a table (RequireNoTable).
   std::string type = "auto";
   TypeAdvice type_advice = {};  // for these errors
   DocumentUnit unit = DocumentUnit::kFile;
@@ -39,14 +39,14 @@ struct TextOptions {
   bool any_bytes = false;
   // A document, or a line of JSONL, of more bytes is an InputError.
   int64_t max_document_bytes = int64_t{128} << 20;
-  // A file that is one document comes in pieces of about so many bytes, cut at FindTextCut
-  // (data/text/text_parts.h). It may have any size; one that can't be cut within
-  // max_document_bytes, or, if these are fewer, within so many behind piece_bytes, is an
-  // InputError. 0: it comes as a whole.
+  // A file that is one document is returned in pieces of about this many bytes, cut at FindTextCut
+  // (data/text/text_parts.h). It may have any size; if there is no place to cut within
+  // max_document_bytes, or a smaller number of bytes after piece_bytes, that is an InputError. 0:
+  // it is returned as a whole.
   int64_t piece_bytes = 0;
   // The end of that error: what the program's user can do. If empty, options of `prepare`.
   std::string large_document_advice = {};
-  // Receives what is unusual but no error.
+  // Receives messages about what is unusual but not an error.
   std::function<void(const std::string&)> warn = {};
 };
 
@@ -76,10 +76,10 @@ struct SourceFile {
   std::string sha256;  // of those bytes
   // When it was last changed, in nanoseconds since 1970; 0: not known, as of standard input.
   int64_t modified_ns = 0;
-  // Of a file that has been read in part: how many bytes, and their hash.
+  // If the file has been read in part: how many bytes, and their hash.
   int64_t read_bytes = 0;
   std::string read_sha256 = {};
-  // Whether it is text that would be one document, and there is none in it.
+  // Whether it is a text that would be one document, but contains none.
   bool empty = false;
 };
 
@@ -92,16 +92,17 @@ class DocumentReader {
   ~DocumentReader();
 
   // Reads the next document, or piece of one; false at the end. Blank lines of JSONL and empty
-  // documents of text are passed over, but lines count, and finished() tells of empty files; a
+  // documents of text are skipped, but lines count, and finished() tells which files are empty; a
   // byte-order mark at a file's start is dropped. Throws InputError that names file and line for a
   // document above the limit and for damaged compressed data, for a JSON array in place of JSONL,
-  // for a file whose beginning is no UTF-8 text (RequireText; malformed parts of what follows are
+  // for a file whose beginning is not UTF-8 text (RequireText; malformed parts of what follows are
   // only counted), and IoError.
   bool Next(RawDocument* document);
 
-  // Where the document after the last one begins, or somewhere before.
+  // Where the document after the last one begins, or a position before it.
   TextPosition position() const { return next_; }
-  // Bytes read of the open file, as they lie there, and their hash; 0 and "" between files.
+  // How many bytes of the open file have been read, as they lie there, and their hash; 0 and ""
+  // between files.
   int64_t bytes_of_open_file() const;
   std::string sha256_of_open_file() const;
   // The files from start.file on that have been read to their ends.
@@ -139,7 +140,7 @@ struct DocumentText {
   int64_t bad_utf8 = 0;  // malformed parts that became U+FFFD
 };
 
-// The text of a document, well-formed UTF-8 unless it may be any_bytes. Throws InputError with file
+// The text of a document, in well-formed UTF-8 unless any_bytes is set. Throws InputError with file
 // and line as JsonField does, and for a NUL byte in text. Thread-safe.
 DocumentText TextOf(RawDocument document, const std::vector<std::string>& files,
                     const TextOptions& options);

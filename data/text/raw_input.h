@@ -22,13 +22,13 @@ class RawInput {
   // The bytes that come next: at least `least` of them (at most 64 can be asked for), fewer only at
   // the end of the input. Valid until the next call. IoError if reading fails.
   std::span<const char> Peek(size_t least = 1);
-  // Goes on by n <= Peek().size() bytes.
+  // Advances by n <= Peek().size() bytes.
   void Skip(size_t n) { begin_ += n; }
 
   const std::string& path() const { return path_; }
   // Bytes read so far, including those that are only buffered.
   int64_t bytes_read() const { return bytes_read_; }
-  // Of the bytes read so far; of the whole input once Peek returns nothing.
+  // The hash of the bytes read so far; of the whole input once Peek returns nothing.
   std::string Sha256Hex() const { return hash_.HexDigest(); }
 
  private:

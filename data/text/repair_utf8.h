@@ -10,8 +10,8 @@ namespace lockstep::data {
 // errors="replace" does, and returns their number.
 int64_t RepairUtf8(std::string* text);
 
-// The same of JSON, in which also escapes of lone surrogates (\ud800 without its other half), which
-// are not text and which parsers refuse, become those of U+FFFD.
+// The same for JSON, in which escapes of lone surrogates (\ud800 without its other half), which are
+// not text and which parsers refuse, also become those of U+FFFD.
 int64_t RepairJson(std::string* line);
 
 }  // namespace lockstep::data

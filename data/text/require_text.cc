@@ -66,7 +66,7 @@ void RequireNoTable(const std::string& path, const TypeAdvice& advice) {
   for (const auto& [suffix, kind] : kTables) {
     if (!WithoutCompressedSuffix(path).ends_with(suffix)) continue;
     const bool is_text = kind == "CSV" || kind == "TSV";
-    throw InputError(StrCat(path, ": this is a table (", kind, ") by its name. Write its rows as ",
+    throw InputError(StrCat(path, ": this has the name of a table (", kind, "). Write its rows as ",
                             "JSONL (", RowsCommand(kind, path), "), name rows.jsonl by ",
                             "--data.path and the column of its text by --data.field",
                             is_text ? StrCat(", or ", advice.text) : ""));
@@ -108,7 +108,7 @@ void RequireNoNul(std::string_view text, const std::string& place, int64_t offse
 void RequireNoBinary(std::string_view beginning, const std::string& name) {
   for (const Magic& magic : kMagics) {
     if (!beginning.starts_with(magic.bytes)) continue;
-    throw InputError(StrCat(name, ": this is ", magic.what, ", but text is wanted here: ",
+    throw InputError(StrCat(name, ": this is ", magic.what, ", but text is expected here: ",
                             magic.bytes == kParquet ? StrCat("write its rows as JSONL (",
                                                              RowsCommand("Parquet", "FILE"), ")")
                                                     : std::string(magic.advice),

@@ -15,9 +15,9 @@ inline constexpr size_t kTextSampleBytes = size_t{1} << 16;
 // Parquet, zip and PDF, and for a NUL byte.
 void RequireNoBinary(std::string_view beginning, const std::string& name);
 
-// Also where more than three parts and more than 1% of the bytes are malformed UTF-8. That is told
-// by the beginning only: what is malformed after it is repaired and counted (TextOf), however much
-// it is. `lines`: the error names the line, too.
+// The same, and also throws if more than three parts and more than 1% of the bytes are malformed
+// UTF-8. Only the beginning decides: what is malformed after it is repaired and counted (TextOf),
+// however much it is. With `lines` the error names the line as well.
 void RequireText(std::string_view beginning, const std::string& name, bool lines);
 
 // What the program's user can do about a file whose name does not tell what it holds.
@@ -26,13 +26,13 @@ struct TypeAdvice {
   std::string_view text = "pass --data.type=text to take it as it is";
 };
 
-// Throws InputError, which says how to make JSONL of it, if the name ends as that of a table: .csv,
-// .tsv, .parquet or .arrow, also with .gz or .zst after it.
+// Throws InputError, which says how to make JSONL of it, if the name ends like that of a table:
+// .csv, .tsv, .parquet or .arrow, also with .gz or .zst after it.
 void RequireNoTable(const std::string& path, const TypeAdvice& advice = {});
 
 // Throws InputError that ends with `advice` if the first line that is not blank begins and ends as
-// a JSON object with a key, or goes on behind `beginning`, or if an array of such objects begins
-// there: so JSON is not taken as text by mistake.
+// a JSON object with a key, or continues beyond `beginning`, or if an array of such objects begins
+// there, so that JSON is not taken for text by mistake.
 void RequireNoJsonLines(std::string_view beginning, const std::string& name,
                         const TypeAdvice& advice);
 

@@ -25,8 +25,8 @@ bool IsConversation(const std::function<bool(const char*)>& has) {
 std::string AdviceOnConversations(std::span<const std::string> names) {
   const auto has = [&](const char* key) { return std::ranges::find(names, key) != names.end(); };
   if (!IsConversation(has)) return "";
-  return "this is a conversation, on whose answers train_gpt --init_from=MODEL_FOLDER "
-         "--data.path=FILE --data.format=chat trains, without prepare; or name a field that holds "
+  return "this is a conversation; train on its answers, without prepare, by train_gpt "
+         "--init_from=MODEL_FOLDER --data.path=FILE --data.format=chat, or name a field that holds "
          "plain text with --data.field=";
 }
 

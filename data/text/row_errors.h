@@ -15,10 +15,10 @@ std::string ListNames(std::span<const std::string> names);
 // of data/conversations/conversation.h.
 bool IsConversation(const std::function<bool(const char*)>& has);
 
-// What to write if a row with these keys is a conversation; "" if it is none.
+// What to write if a row with these keys is a conversation; "" if it is not.
 std::string AdviceOnConversations(std::span<const std::string> names);
 
-// What to write if a row with these keys is a pair of answers; "" if it is none.
+// What to write if a row with these keys is a pair of answers; "" if it is not.
 std::string AdviceOnPairs(std::span<const std::string> names);
 
 // "at byte 92: syntax error while parsing ...": the message of nlohmann's parser about one line,

@@ -138,13 +138,13 @@ std::vector<std::string> ListTextFiles(std::span<const std::string> paths) {
   for (const std::string& file : files) {
     if (file.ends_with(".bin")) {
       throw InputError(StrCat(
-          file, ": this is a token file by its name, and text is wanted here; to ",
+          file, ": this has the name of a token file, but text is expected here; to ",
           "train on it, name no other kinds of files: train_gpt --data.path=", ShellWord(file)));
     }
     if (const std::string folder = ParentPath(file);
         BaseName(file) == kManifestName && HasManifest(folder)) {
       throw InputError(
-          StrCat(file, ": this is the manifest of a folder that prepare made, and no ",
+          StrCat(file, ": this is the manifest of a folder that prepare made, not ",
                  "text; to train on the folder: train_gpt --data.path=", ShellWord(folder)));
     }
   }

@@ -17,15 +17,15 @@ struct AddedToken {
   int32_t id = 0;
   std::string content;
   bool single_word = false;  // does not match next to a character of a word
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // takes the white space after it along
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
   bool normalized = true;    // is found in normalized text
   bool special = false;      // a control token, which ordinary text cannot spell
 };
 
-// Finds added tokens in a text, as the tokenizers library does: matches go from left to right, at
-// each place the longest; a special token that is not wanted takes its place without being one.
-// Immutable and thread-safe.
+// Finds added tokens in a text, as the tokenizers library does: it matches from left to right, the
+// longest token at each place; a special token that is not wanted still occupies its place, but is
+// text. Immutable and thread-safe.
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;

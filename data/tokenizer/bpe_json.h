@@ -23,7 +23,7 @@ Json SpecialTokenJson(Json id, const std::string& content) {
           {"rstrip", false},     {"normalized", false}, {"special", true}};
 }
 
-// Everything, where no token is put around a text.
+// The whole file, for tokenizers that put no token around a text.
 template <class Json>
 Json TokenizerFileJson(Json model, Json added_tokens, Json normalizer, Json pre_tokenizer,
                        Json decoder) {
@@ -38,7 +38,7 @@ Json TokenizerFileJson(Json model, Json added_tokens, Json normalizer, Json pre_
           {"model", std::move(model)}};
 }
 
-// The same of byte-level BPE.
+// The same for byte-level BPE.
 template <class Json>
 Json ByteLevelBpeJson(Json vocab, Json merges, Json added_tokens, Json normalizer,
                       Json pre_tokenizer, Json decoder) {

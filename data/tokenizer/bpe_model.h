@@ -22,9 +22,9 @@ namespace lockstep::data {
 // (byte-level), or characters. Immutable and thread-safe.
 class BpeModel {
  public:
-  // Throws InputError for a vocabulary or merges that make no sense, and for what other BPE models
-  // have (dropout, prefixes and suffixes of words). If `byte_level`, tokens are written in GPT-2's
-  // byte alphabet, and all 256 bytes must be there.
+  // Throws InputError for a vocabulary or merges that make no sense, and for what only other BPE
+  // models have (dropout, prefixes and suffixes of words). If `byte_level`, tokens are written in
+  // GPT-2's byte alphabet, and all 256 bytes must be there.
   BpeModel(const JsonObject& json, bool byte_level);
   BpeModel(BpeModel&&) = delete;
 

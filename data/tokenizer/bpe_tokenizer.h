@@ -18,8 +18,8 @@ namespace lockstep::data {
 
 class Decoder;
 
-// The byte-level kinds (GPT-2, Llama 3, Qwen, SmolLM, GPT-4o, Tekken) and those after SentencePiece
-// (Llama 2, Mistral, Gemma). Gives the ids of Hugging Face's `tokenizers`:
+// The byte-level kinds (GPT-2, Llama 3, Qwen, SmolLM, GPT-4o, Tekken) and those in the style of
+// SentencePiece (Llama 2, Mistral, Gemma). The ids are those of Hugging Face's `tokenizers`:
 //
 //   Encode                encode(text, add_special_tokens=False) with encode_special_tokens=True
 //   EncodeWithSpecials    encode(text, add_special_tokens=False)

@@ -24,7 +24,7 @@ class Decoder {
   std::string Text(std::string_view token) const;
 
   // The text of a sequence, from the texts of its tokens joined; `first` is the size of the first
-  // one's. Models that put a space in front of each text drop it here.
+  // one. Models that put a space in front of each text drop it here.
   void FinishText(size_t first, std::string* text) const;
 
   bool byte_level() const { return byte_level_; }

@@ -16,8 +16,8 @@ struct DocumentMarks {
 };
 
 // Where the tokenizer puts a bos before each text, as those of Llama, Mistral and Gemma do, the
-// documents are as these models were trained: bos, the text, end of text. Else the end-of-text
-// token tells documents apart: before each, as llm.c has it, or for `nanogpt` after each.
+// documents are as these models were trained: bos, the text, end of text. Otherwise the end-of-text
+// token tells documents apart: before each one, as in llm.c, or with `nanogpt` after each.
 DocumentMarks MarksOf(const Tokenizer& tokenizer, bool nanogpt);
 
 }  // namespace lockstep::data

@@ -21,7 +21,8 @@ struct VocabularyKind {
   bool add_prefix_space = false;
 };
 
-// A tokenizer.json, without added tokens, of the object of a vocab.json and the merges, "l o".
+// A tokenizer.json, without added tokens, made of the object in a vocab.json and the merges, such
+// as "l o".
 nlohmann::json VocabularyJson(nlohmann::json vocabulary, nlohmann::json merges,
                               const VocabularyKind& kind);
 // The merges of a merges.txt, one a line. Throws InputError.

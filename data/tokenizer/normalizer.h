@@ -20,9 +20,9 @@ class Normalizer {
   // Throws InputError for other types.
   explicit Normalizer(const JsonObject& json) { Add(json); }
 
-  // The normalized text: `text` itself if nothing changes, else `*buffer`. `text` must be
-  // well-formed UTF-8 and not inside of `buffer`. With `prepend` false it continues another one,
-  // and nothing is put before it.
+  // The normalized text: `text` itself if nothing changes, otherwise `*buffer`. `text` must be
+  // well-formed UTF-8 and not inside of `buffer`. With `prepend` false the text continues another
+  // one, and nothing is put before it.
   std::string_view Apply(std::string_view text, std::string* buffer, bool prepend = true) const;
 
  private:

@@ -23,7 +23,7 @@ class PreTokenizer {
 
   using Sink = std::function<void(std::string_view word)>;
 
-  // Where a text stands: at the start of all text, behind an added token, or right behind text that
+  // Where a text stands: at the start of all text, after an added token, or right after text that
   // has been cut already.
   enum class Place { kStart, kBehindToken, kBehindText };
 

@@ -24,7 +24,7 @@ class SplitPattern {
   // Llama 3, Qwen 2, GPT-4o, Tekken and their variants have hand-written matchers; PCRE2 compiles
   // all others, with Unicode 16's letters, marks, numbers, punctuation
   // and symbols. Throws InputError, which begins with
-  // `where`, for what PCRE2 does not know or understands in another way.
+  // `where`, for what PCRE2 does not know or understands differently.
   static std::unique_ptr<SplitPattern> Compile(std::string_view regex, const std::string& where);
 
   // A pattern that matches exactly `text`, which is not empty.

@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// Ids with a special role, those that the tokenizer has.
+// The ids with a special role, as far as the tokenizer has them.
 struct SpecialIds {
   std::optional<int32_t> bos, eos, pad, unk;
   // What Hugging Face's post-processor puts before and after a text (add_special_tokens=True), such
@@ -31,7 +31,7 @@ class Tokenizer {
   // Appends what Encode returns to `ids`. After an exception, `ids` may have some of it.
   virtual void EncodeTo(std::string_view text, std::vector<int32_t>* ids) const;
 
-  // As EncodeTo, where `text` continues one that has been encoded already: the tokenizer's usual
+  // Like EncodeTo, but `text` continues one that has been encoded already: the tokenizer's usual
   // prefix of a text, such as Llama 2's space, is left out. The ids are those of both texts at once
   // if they meet where data/text/text_parts.h says so.
   virtual void EncodeRestTo(std::string_view text, std::vector<int32_t>* ids) const {
@@ -94,7 +94,7 @@ class Tokenizer {
 //   special_tokens_map.json,     the same, where that has no added_tokens_decoder
 //   added_tokens.json
 //
-// Throws InputError, by name for other kinds (tokenizer.model).
+// Throws InputError, which names the file for other kinds (tokenizer.model).
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path);
 // Whether a folder has the files of a tokenizer, supported or not.
 bool HasTokenizer(const std::string& folder);

@@ -9,9 +9,9 @@ namespace lockstep::data {
 
 // Empty if tokens of `a` can be used as tokens of `b`: their files are equal, or, where the same
 // vocabulary is written differently, each id has the same text in both, which encodes to the same
-// ids, and so does a text with what tokenizers split in ways of their own. Else what differs, as
-// the end of a message that names `a` and then `b`: "token 7 is \"ab\" in the former and \"ba\" in
-// the latter".
+// ids, as does a text of what tokenizers tend to split differently. Otherwise what differs, as the
+// end of a message that names `a` and then `b`: "token 7 is \"ab\" in the former and \"ba\" in the
+// latter".
 std::string DifferenceOf(const Tokenizer& a, const Tokenizer& b);
 
 }  // namespace lockstep::data

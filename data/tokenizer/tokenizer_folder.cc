@@ -137,7 +137,7 @@ class AddedTokens {
     const JsonObject decoder = config.Object(kDecoder);
     for (const auto& [id, token] : config_[kDecoder].items()) {
       const bool number = id.size() < 10 && id.find_first_not_of("0123456789") == id.npos;
-      if (id.empty() || !number) decoder.Refuse(id.c_str(), "its key is no id");
+      if (id.empty() || !number) decoder.Refuse(id.c_str(), "its key is not an id");
       decoder.Object(id.c_str()).String("content");
       tokens.emplace_back(std::stoll(id), token);
     }

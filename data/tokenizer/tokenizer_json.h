@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-// Of files that earlier versions of Lockstep wrote.
+// The format of files that earlier versions of Lockstep wrote.
 inline constexpr std::string_view kTokenizerFormat = "lockstep-tokenizer";
 inline constexpr int kTokenizerVersion = 1;
 

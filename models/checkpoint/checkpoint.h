@@ -34,7 +34,7 @@ struct TrainerState {
   std::string config_toml{};       // the resolved configuration
   std::string arithmetic{};        // what else decided the bits; none in older ones
   std::string data_fingerprint{};  // of the training and validation tokens
-  // The token files among them; none in older ones.
+  // The token files among them; none in older checkpoints.
   std::vector<data::FileContent> data_files{};
   bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
@@ -63,22 +63,21 @@ struct CheckpointShare {
   // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes
   // all, in Hugging Face's format, after the ranks have brought a sharded model together.
   bool parts = false;
-  // With parts: which copy of the model this rank has parts of. Where these parts are on several
-  // ranks of a copy, as norms are on tensor-parallel ones, each of these also writes its share.
+  // With parts: which copy of the model this rank has parts of. If several ranks of a copy have the
+  // same part, as tensor-parallel ranks have norms, each of them writes its share of it.
   PartCopy copy{};
 };
 
-// The name of the file with a model's buffers, such as the biases of routers, where it has any:
-// state that every rank has whole, and that is no parameter.
+// The name of the file with a model's buffers, such as the biases of routers, if it has any: state
+// that every rank has whole, and that is not a parameter.
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 
-// Rank 0's are the weights (model.safetensors, or its parts; of a model with adapters only these,
-// as PEFT's files), the buffers, config.json,
-// tokenizer.json and tokenizer_config.json (unless null), the optimizer's state
-// (optimizer.safetensors, or its parts) and trainer_state.json; others have their parts. Tensors
-// are copied to the snapshot, between Begin and End; where that is null they are read when they are
-// written, so the model must not change before. Collective, unless `share.parts`, if the model is
-// sharded.
+// Rank 0's are the weights (model.safetensors, or its parts; for a model with adapters only these,
+// as PEFT's files), the buffers, config.json, tokenizer.json and tokenizer_config.json (unless
+// null), the optimizer's state (optimizer.safetensors, or its parts) and trainer_state.json; others
+// have their parts. Tensors are copied to the snapshot, between Begin and End; if that is null,
+// they are read when they are written, so the model must not change before. Collective, unless
+// `share.parts`, if the model is sharded.
 CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const optim::Optimizer& optimizer,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
@@ -90,28 +89,29 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
 std::string CheckpointOf(const std::string& path);
 // The same, for a process that reads it beside a running trainer.
 HeldCheckpoint HoldCheckpoint(const std::string& path);
-// The folder that has the weights of a checkpoint, or of a folder of PEFT's adapters: itself, or
-// the one to whose weights the adapters belong. InputError if that is not there.
+// The folder with the weights of a checkpoint or of a folder of PEFT's adapters: the folder itself,
+// or the one to whose weights the adapters belong. InputError if that does not exist.
 std::string WeightsOf(const std::string& path);
-// Verifies the weights of a checkpoint, a model's or adapters': InputError naming a file of tensors
-// that is not as it was written. The texts beside them (config.json, tokenizer, chat template) may
-// have been edited since. Of a folder without DONE nothing is known, and nothing is read.
+// Verifies the weights of a checkpoint, whether a model's or adapters': InputError naming a file of
+// tensors that has changed since it was written. The texts beside them (config.json, tokenizer,
+// chat template) may have been edited. In a folder without DONE nothing can be verified, and
+// nothing is read.
 void VerifyModel(const std::string& path);
-// And the weights that its adapters belong to.
+// Also verifies the weights that its adapters belong to.
 void VerifyModelAndBase(const std::string& path);
-// Gives the model the adapters that the folder has, if any, without their values. Comes before the
-// model is parallelised and has memory.
+// Gives the model the adapters that the folder has, if any, without their values. Call it before
+// the model is parallelised or has memory.
 void AddAdapters(const std::string& path, Gpt& model);
 // Restores the weights from a checkpoint's folder, whichever ranks wrote it, or as LoadHfWeights
-// does, and the buffers and adapters. A rank reads only its part of what is in parts. InputError if
-// they do not fit: also for adapters of a model that has none, and for those of other weights.
+// does, and the buffers and adapters. Of files in parts, a rank reads only its own part. InputError
+// if they do not fit, also if adapters are for a model that has none or belong to other weights.
 void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
 TrainerState ReadTrainerState(const std::string& path);
-// Of adapters without one that of their base. Null if the model was trained on token files without
-// a tokenizer.
+// For adapters without a tokenizer, that of their base. Null if the model was trained on token
+// files without a tokenizer.
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path);
 
 }  // namespace lockstep::models

@@ -40,8 +40,8 @@ void CheckFiles(const std::string& folder, const CheckpointManifest& manifest, b
 // Identifies the weights of a folder. For a checkpoint it is the hash of the manifest, which has
 // the hashes of all files; in a folder without one it is that of all *.safetensors, except an
 // adapter's, and of the model's shape in config.json: tokenizers, templates and pages may change. A
-// process reads a folder once, as long as its files stay. IoError, InputError for a config.json
-// that is not JSON.
+// process reads a folder only once, as long as its files stay as they are. Throws IoError, and
+// InputError for a config.json that is not JSON.
 uint64_t HashOfWeights(const std::string& folder);
 // HashOfWeights, extended to every *.json and an adapter's tensors. Ranks compare it to check that
 // they start from the same folder.

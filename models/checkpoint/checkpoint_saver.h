@@ -17,12 +17,12 @@
 namespace lockstep::models {
 
 struct CheckpointSaverOptions {
-  // Whether a thread writes a snapshot in host memory, and Save returns as soon as that is made;
-  // otherwise Save returns when all is written.
+  // Whether a thread writes a snapshot in host memory, so that Save returns as soon as that is
+  // made; otherwise Save returns when everything is written.
   bool async = true;
   Device device = kCpu;  // of the model
   // All ranks, only for the saver; null: one rank. A rank that writes for longer than the group's
-  // timeout is not given up, but named (dist/groups/pause.h).
+  // timeout is named, not given up (dist/groups/pause.h).
   dist::ProcessGroup* group = nullptr;
   // How long the destructor waits for a save under way with a group.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
@@ -37,10 +37,10 @@ struct SaveContext;
 // The ranks of a run save each checkpoint together: rank 0 makes a temporary folder (Store::Save)
 // and says which; each rank writes and syncs its files, and reports their hashes or its error; rank
 // 0 commits what all of them wrote, and tells the outcome. So there is a checkpoint on all ranks or
-// on none, and whatever dies meanwhile, those before it are untouched.
+// on none, and earlier ones are untouched, whatever dies meanwhile.
 //
-// There is at most one snapshot: Wait comes before the next Save. A rank that has no memory for one
-// says so, once, and from then on writes within Save, where the others wait for it. For use by one
+// There is at most one snapshot: Wait comes before the next Save. A rank without memory for one
+// says so once, and from then on writes within Save, while the others wait for it. For use by one
 // thread.
 class CheckpointSaver {
  public:
@@ -62,8 +62,8 @@ class CheckpointSaver {
   bool Ended() const;
   // Returns once nothing is being written. If the save since the last Wait has failed, throws on
   // all ranks: an IoError that names path and remedy if the disk is the reason, else what the rank
-  // threw (InputError, ArgumentError, OutOfMemoryError or Error); "rank 2: ..." where it was
-  // another rank's.
+  // threw (InputError, ArgumentError, OutOfMemoryError or Error); "rank 2: ..." if it was another
+  // rank's.
   void Wait();
 
  private:

@@ -129,10 +129,10 @@ class CheckpointStore {
   // Removes what a crash left behind. Save also does that.
   void CleanUp();
 
-  // Makes `latest` and `best` links again, with a warning, where a copy of the folder made folders
-  // of them: such a folder takes its place among the checkpoints, or is removed if that has an
-  // equal one. InputError, with nothing touched, if it is no whole checkpoint, or differs from that
-  // one.
+  // If copying the run folder has turned the links `latest` and `best` into folders, makes them
+  // links again, with a warning: such a folder takes its place among the checkpoints, or is removed
+  // if an equal one is there. InputError, with nothing touched, if it is not a whole checkpoint, or
+  // differs from the one that is there.
   void RestoreLinks();
 
  private:

@@ -1,4 +1,4 @@
-// A Hugging Face folder from a checkpoint whose ranks wrote their parts.
+// Makes a Hugging Face folder from a checkpoint whose ranks wrote their parts.
 #pragma once
 
 #include <cstdint>

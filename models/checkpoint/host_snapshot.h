@@ -16,23 +16,23 @@ namespace lockstep::models {
 // for one thread.
 class HostSnapshot {
  public:
-  // `device`: where the tensors are. Takes at most so much memory.
+  // `device` is where the tensors are. Takes at most `max_bytes` of memory.
   explicit HostSnapshot(Device device, int64_t max_bytes = std::numeric_limits<int64_t>::max())
       : device_(device), max_bytes_(max_bytes), copied_(device) {}
 
   // Forgets the previous copies, which must not be used any more.
   void Begin();
   // A copy, on the CPU, of a contiguous tensor as it is once the work submitted so far to the
-  // current stream is done. Its elements are there after Wait. The tensor itself, where the host
-  // has no memory for a copy.
+  // current stream is done. Its elements are there after Wait. If the host has no memory for a
+  // copy, returns the tensor itself.
   Tensor Add(const Tensor& x);
   void End();
-  // Whether all of them are copies.
+  // Whether all results of Add are copies.
   bool complete() const { return complete_; }
-  // By any thread, after End: until all copies are complete. Throws the device's error.
+  // After End, on any thread: waits until all copies are complete. Throws the device's error.
   void Wait() { copied_.Synchronize(); }
 
-  // Host memory that this holds; Release gives it back once the copies are not used any more.
+  // How much host memory this holds; Release gives it back once the copies are no longer used.
   int64_t reserved_bytes() const;
   void Release() { blocks_.clear(); }
 

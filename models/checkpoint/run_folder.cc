@@ -162,7 +162,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                ". To train it further: --checkpoint.resume=", ShellWord(config.out_dir),
                " --train.steps=N"));
   }
-  const char* const last = ", the last one): what was to follow it is made up for";
+  const char* const last = ", the last one): what should have followed it is done now";
   RunStart start{.checkpoint = newest->path,
                  .step = state.step,
                  .note = StrCat("resuming from ", newest->path, " (step ", state.step,
@@ -189,8 +189,8 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
   for (const char* file : {"config.json", "model.safetensors", "adapter_config.json"}) {
     if (!PathExists(JoinPath(out_dir, file))) continue;
     throw InputError(StrCat("out_dir=", out_dir, " is the folder of a model (it has ", file,
-                            "), beside whose files those of a run would be read by nobody: choose "
-                            "another folder with --out_dir="));
+                            "), in which nobody would look for the files of a run: choose another "
+                            "folder with --out_dir="));
   }
   MakeDirectories(out_dir);
   const std::string path = JoinPath(out_dir, "run.lock");

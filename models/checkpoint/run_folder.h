@@ -23,14 +23,14 @@ struct RunStart {
   std::string note{};                       // for the user; may be empty
   bool accepts_differences = false;         // checkpoint.resume names the checkpoint
   bool is_own = true;                       // the checkpoint lies in the run's folder
-  // Where there is no checkpoint: the main rank's init_from, and the folder behind it; may be
+  // If there is no checkpoint: the main rank's init_from, and the folder that it leads to; may be
   // empty.
   std::string init_from{}, weights{};
-  // What is known of the files of data (DatasetOptions::known_files).
+  // What is known about the files of data (DatasetOptions::known_files).
   std::vector<data::FileContent> known_files{};
-  // Where the ranks of a machine share texts that one of them encodes; null: they do not.
+  // How the ranks of a machine share texts that one of them encodes; null: they do not.
   std::shared_ptr<data::SharedDatasets> shared{};
-  std::optional<HeldCheckpoint> held{};  // the checkpoint, where another run may remove it
+  std::optional<HeldCheckpoint> held{};  // the checkpoint, if another run may remove it
 };
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
@@ -52,12 +52,12 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn);
 
-// Writes config.toml into the folder of a run that begins, or goes on, with comments that tell what
-// was `settled` otherwise. IoError.
+// Writes config.toml into the folder of a run that begins or continues, with comments that say what
+// was `settled` differently. Throws IoError.
 void BeginRun(const RunConfig& config, const RunConfig& settled);
 
-// Marks the run as finished, with the file DONE: its last checkpoint and all that follows it is
-// there. Without the mark, the same command goes on from the last checkpoint. IoError.
+// Marks the run as finished, with the file DONE: its last checkpoint and all that follows from it
+// are there. Without the mark, the same command continues from the last checkpoint. Throws IoError.
 void MarkEnd(const std::string& out_dir, int64_t step);
 
 }  // namespace lockstep::models

@@ -10,7 +10,7 @@
 //   optimizer.part-00000-of-00004.safetensors  "wte.weight.exp_avg[0:9649344]", ...
 //
 // An entry "name[begin:end]" is one-dimensional: these elements, in row-major order, of the tensor
-// that the index describes. Of a matrix whose columns are cut it is "name[begin:end:run:stride]":
+// that the index describes. For a matrix whose columns are cut it is "name[begin:end:run:stride]":
 // from begin on, `run` elements every `stride`, up to end. Names are those of Gpt's parameters,
 // whatever the ranks were, so any other ranks read the ranges that they need.
 #pragma once
@@ -39,7 +39,7 @@ struct PartCopy {
   int64_t index = 0, count = 1;
 };
 
-// What the index says of a tensor.
+// What the index says about a tensor.
 struct PartTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -49,8 +49,8 @@ struct PartTensor {
 std::string PartsIndex(int64_t parts,
                        const std::map<std::string, std::vector<PartTensor>>& tensors);
 
-// Adds this rank's share of a tensor that is cut as the parameter is; `part` is what the rank holds
-// of it. `keep` makes what will be written of it.
+// Adds this rank's share of a tensor that is cut like the parameter; `part` is what the rank holds
+// of it. `keep` makes the tensor that will be written.
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
 
@@ -70,9 +70,9 @@ class TensorParts {
   DType dtype(const std::string& name) const { return Get(name).dtype; }
   // All of it, on the CPU.
   Tensor Read(const std::string& name) const;
-  // What this rank holds of a tensor that is shaped and cut as the parameter is, on the CPU, and
-  // not to be written: where it lies in one piece in a file, it is the mapped file's memory.
-  // InputError if it is shaped differently.
+  // This rank's part of a tensor that is shaped and cut like the parameter, on the CPU. Do not
+  // write to it: if it lies in one piece in a file, it is the mapped file's memory. InputError if
+  // it is shaped differently.
   Tensor ReadPart(const std::string& name, const Parameter& parameter) const;
 
  private:
@@ -97,7 +97,7 @@ class TensorParts {
   void AddEntry(const SafetensorsEntry& entry);
   void CheckRanges();
   const Whole& Get(const std::string& name) const;
-  // Where `first` of the elements is, and how many of the `most` from it on follow it there.
+  // Where element `first` is, and how many of the `most` elements from it on follow there.
   static std::span<const std::byte> PieceAt(const Whole& from, int64_t first, int64_t most);
   static void Copy(const Whole& from, int64_t first, int64_t count, std::byte* to);
 

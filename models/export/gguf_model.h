@@ -1,5 +1,5 @@
-// Models in GGUF: which architecture of llama.cpp has the parts of a model, its keys, and what its
-// tensors are called there.
+// Models in GGUF: which architecture of llama.cpp fits a model, its keys, and the names of its
+// tensors there.
 #pragma once
 
 #include <span>
@@ -18,11 +18,12 @@ struct GgufModel {
 };
 
 // `weights`: ToHfTensors of the model. `name`: general.name. Matrices are of `type`; vectors,
-// routers and learned positions are f32, and matrices whose rows are no whole blocks are f16 where
-// Q8_0 is wanted, as llama.cpp's own converter has it. Llama's queries and keys are reordered from
+// routers and learned positions are f32, and matrices whose rows are not whole blocks are f16 if
+// Q8_0 is wanted, as in llama.cpp's own converter. Llama's queries and keys are reordered from
 // split halves to neighbouring pairs, Gemma's norms become w + 1, GPT-2's matrices are [out, in].
 //
-// InputError that names the field of config.json for what llama.cpp would compute otherwise.
+// Throws InputError that names the field of config.json for what llama.cpp would compute
+// differently.
 GgufModel ToGguf(const GptConfig& config, std::span<const SafetensorsItem> weights, GgufType type,
                  const std::string& name);
 

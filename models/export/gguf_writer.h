@@ -31,19 +31,19 @@ using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::kF32;
-  // As in Lockstep, the outermost dimension first; the file has them in reverse.
+  // The outermost dimension comes first, as everywhere in Lockstep; the file has them in reverse.
   Shape shape;
   // Called one after the other when the tensor is written: its elements in row-major order, in one
   // or several tensors of a floating dtype.
   std::vector<std::function<Tensor()>> parts;
 };
 
-// Bytes of `elements` numbers, whole rows.
+// The bytes of `elements` numbers in whole rows.
 int64_t GgufBytes(GgufType type, int64_t elements);
 
 // Writes a complete file: under another name, which is renamed at the end, so that no reader finds
-// half of one; nothing is left of a file that could not be finished. In memory is one part of a
-// tensor at a time. Numbers are rounded once, to the nearest (Q8_0 as ggml's
+// half of it; nothing is left of a file that could not be finished. One part of a tensor is in
+// memory at a time. Numbers are rounded once, to the nearest (Q8_0 as ggml's
 // quantize_row_q8_0_ref).
 //
 // InputError for a number that is not finite, or that an f16 cannot hold. ArgumentError for names

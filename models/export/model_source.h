@@ -14,7 +14,7 @@ namespace lockstep::models {
 struct ModelSource {
   std::vector<HeldCheckpoint> held;
   std::string folder;          // what was opened: a checkpoint or a model's folder
-  std::string weights_folder;  // with the weights: the same, or that of the adapters' base
+  std::string weights_folder;  // with the weights: the same, or the folder of the adapters' base
   std::string adapter_folder;  // with adapters of these weights; "": there are none
   DType dtype = DType::kF32;   // of the weights, as stored
   std::unique_ptr<Gpt> model;  // without adapters, f32, on the meta device: names and shapes only
@@ -23,8 +23,8 @@ struct ModelSource {
 };
 
 // Opens a Hugging Face folder, a checkpoint (verified), or a run's folder (CheckpointOf).
-// `adapter`: a folder of adapters of these weights, as PEFT or a run has it; "": those that the
-// checkpoint has itself, if any. InputError, IoError.
+// `adapter` is a folder of adapters of these weights, from PEFT or a run; "": those of the
+// checkpoint itself, if any. InputError, IoError.
 ModelSource OpenModel(const std::string& path, const std::string& adapter = "");
 
 }  // namespace lockstep::models

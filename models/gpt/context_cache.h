@@ -10,9 +10,9 @@
 
 namespace lockstep::models {
 
-// Keeps the context of the text that was generated last, for the next one: of a context that begins
-// with the same tokens, as that of a conversation's next turn does, only the others are computed.
-// Belongs to one model, whose weights must not change.
+// Keeps the context of the text that was generated last. If the next context begins with the same
+// tokens, as in the next turn of a conversation, only the others are computed. Belongs to one
+// model, whose weights must not change.
 class ContextCache {
  public:
   // Makes room for `capacity` tokens. It grows by doubling, up to `most`, and then forgets what it
@@ -20,17 +20,17 @@ class ContextCache {
   // unless 0 < capacity <= most.
   nn::KvCache& Reserve(int64_t capacity, int64_t most);
 
-  // Forgets all but the tokens with which `context`, which is not empty, begins, too, and returns
+  // Forgets all but the tokens with which `context`, which is not empty, also begins, and returns
   // how many these are: less than all of `context`, since its last token must be computed for its
   // logits.
   int64_t KeepPrefixOf(std::span<const int32_t> context);
 
-  // Says which tokens a forward pass has added to the cache.
+  // Tells it which tokens a forward pass has added to the cache.
   void Append(std::span<const int32_t> tokens);
 
  private:
   std::optional<nn::KvCache> cache_;  // of one sequence
-  std::vector<int32_t> tokens_;       // that it has
+  std::vector<int32_t> tokens_;       // that it holds
 };
 
 }  // namespace lockstep::models

@@ -34,7 +34,7 @@ struct GenerateOptions {
 // position. slide = 1 always gives the last block_size tokens, but makes the cache useless.
 int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide);
 
-// How many tokens that is: options.slide, or half of the context. ArgumentError if it is out of
+// The slide in tokens: options.slide, or half of the context. Throws ArgumentError if it is out of
 // range.
 int64_t SlideOf(const GenerateOptions& options, int64_t block_size);
 
@@ -66,10 +66,10 @@ std::vector<std::vector<int32_t>> GenerateBatch(
     const std::function<bool(int64_t sequence, int32_t id)>& on_token = {},
     GenerateStats* stats = nullptr);
 
-// For one sequence. `kept` keeps its context for the next call: of a prompt, only what follows the
-// tokens that it has is computed, and counted in prompt_tokens. The tokens are the same, except for
-// ties within the rounding of f32. Without options.kv_cache it is left alone. The time and tokens
-// of this text are added to `stats`.
+// For one sequence. `kept` keeps its context for the next call: only the part of a prompt after the
+// tokens that are kept is computed, and counted in prompt_tokens. The tokens are the same, except
+// for ties within the rounding of f32. Without options.kv_cache it stays unused. The time and
+// tokens of this text are added to `stats`.
 std::vector<int32_t> Generate(Gpt& model, std::span<const int32_t> prompt, int64_t vocab_limit,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t)>& on_token = {},

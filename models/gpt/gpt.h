@@ -25,11 +25,11 @@ class Gpt : public LanguageModel {
   // The number of weights: all parameters, plus the weights of quantised layers, which are not
   // parameters.
   int64_t NumWeights() const;
-  // The parameters that a token uses: of a mixture, without the experts that it is not routed to.
+  // The parameters that a token uses: in a mixture, without the experts that it is not routed to.
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer
-  // with a window w < t counts w (2 - w / t) for its t, a frozen parameter 4 for its 6.
+  // with a window w < t counts w (2 - w / t) instead of t, a frozen parameter 4 instead of 6.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:

@@ -33,7 +33,7 @@ struct GptConfig {
   nn::QkNorm qk_norm = nn::QkNorm::kNone;
   double attn_scale = 0;       // of attention's scores; 0: head_dim^-1/2
   double attn_softcap = 0;     // scores s become cap tanh(s / cap); 0: no cap
-  int64_t window = 0;          // how many tokens a query sees, with its own; 0: all before it
+  int64_t window = 0;          // how many tokens a query sees, including its own; 0: all before it
   int64_t window_pattern = 0;  // every window_pattern-th layer attends to all tokens; 0: none
   int64_t n_inner = 0;         // hidden width of the MLP; 0: DefaultInner
   NormKind norm = NormKind::kLayerNorm;
@@ -71,15 +71,15 @@ struct GptConfig {
 
 // Whether the layer's attention is limited to the window.
 bool HasWindow(const GptConfig& config, int64_t layer);
-// Whether the layer turns queries and keys.
+// Whether the layer has a rotary embedding.
 bool HasRope(const GptConfig& config, int64_t layer);
 
 // 4 n_embd; for gated activations, which have three matrices instead of two, 8/3 n_embd rounded up
 // to a multiple of 64.
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
 
-// With n_kv_head, head_dim, n_inner and mixture.n_inner written out, and qkv_bias only where it
-// says something.
+// Returns the configuration with n_kv_head, head_dim, n_inner and mixture.n_inner filled in, and
+// with qkv_bias only if it has an effect.
 GptConfig Resolved(GptConfig config);
 
 // Throws an ArgumentError naming the first field that is out of range or does not fit the others.
@@ -94,7 +94,7 @@ std::string_view Name(RotaryScaling scaling);  // none, linear, llama3
 std::string_view Name(nn::QkNorm norm);        // none, head, full
 std::string_view Name(nn::NormPlace place);    // pre, post, sandwich
 // softmax (over the chosen experts, as in Mixtral), softmax_all (shares of all experts, as in
-// OLMoE), sigmoid (DeepSeek-V3). But for the scale.
+// OLMoE), sigmoid (DeepSeek-V3). Does not tell the scale.
 std::string_view RouterName(const RouterOptions& router);
 RouterOptions ParseRouter(std::string_view name);
 NormKind ParseNorm(std::string_view name);

@@ -7,10 +7,9 @@
 namespace lockstep::models {
 
 // Quantises the matrices of attention and MLPs (nn::QuantizeLinear), also where they have adapters,
-// each as the matrices that it is in a Hugging Face folder: queries, keys and values apart, gate
-// and up apart. Embedding, head, norms, routers and experts stay as they are. LoadHfWeights then
-// quantises each matrix as it is read, so that a model without memory never has the unquantised
-// ones.
+// each divided as in a Hugging Face folder: queries, keys and values apart, gate and up apart.
+// Embedding, head, norms, routers and experts stay as they are. LoadHfWeights then quantises each
+// matrix as it is read, so that a model without memory never has the unquantised ones.
 void QuantizeBase(Gpt& model, bool double_quantized = true);
 
 }  // namespace lockstep::models

@@ -41,7 +41,7 @@ std::string_view Name(OptionSource source) {
 }
 
 Options::Options(ProgramInfo program) : program_(std::move(program)) {
-  AddFlag("help", &help_, "show this text");
+  AddFlag("help", &help_, "show this text; --help=markdown: the same as a page");
   AddFlag("version", &version_, "show the version");
   AddFlag("print_config", &print_config_,
           "show the resolved configuration as a TOML file, with the source of each value");
@@ -193,7 +193,8 @@ void Options::Parse(const std::vector<std::string>& arguments, const Environment
   Reset();
   // These are answered even if the rest of the command line is wrong.
   for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") help_ = true;
+    if (argument == "--help=markdown") page_ = true;
+    if (argument == "--help" || argument == "-h" || page_) help_ = true;
     if (argument == "--version") version_ = true;
   }
   if (help_ || version_) return;
@@ -310,7 +311,7 @@ std::optional<int> Options::Start(const std::vector<std::string>& arguments) {
   for (const std::string& warning : warnings_)
     std::cerr << program_.name << ": warning: " << warning << '\n';
   if (help_) {
-    std::cout << Help(TerminalColumns());
+    std::cout << (page_ ? Page() : Help(TerminalColumns()));
   } else if (version_) {
     std::cout << program_.name << " of Lockstep " LOCKSTEP_VERSION "\n";
   } else if (print_config_) {

@@ -121,6 +121,8 @@ class Options {
 
   // --help, wrapped to `columns`.
   std::string Help(int columns) const;
+  // --help=markdown: a page with a table for each section.
+  std::string Page() const;
   // A TOML file that gives the same configuration when read back, optionally with the source of
   // each value as a comment. What the user wrote stands first; all else stands below [default], and
   // when it is read back, only what has another value there than by default or by the preset counts
@@ -202,7 +204,7 @@ class Options {
   std::vector<std::function<void(Options&)>> hooks_;
   std::vector<std::string> warnings_;
   std::string file_;
-  bool help_ = false, version_ = false, print_config_ = false;
+  bool help_ = false, page_ = false, version_ = false, print_config_ = false;
 };
 
 // An option's values in two registries, as TOML; "(absent)" where one of them lacks it.

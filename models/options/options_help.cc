@@ -56,15 +56,36 @@ std::string Placeholder(const OptionValue& value) {
   return std::holds_alternative<double>(value) ? "=X" : "=TEXT";
 }
 
-std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
+// "cosine, linear"
+std::string ChoicesOf(const OptionSpec& spec) {
   std::string choices;
   for (const std::string& choice : spec.choices)
-    if (!choice.empty()) choices += StrCat(choices.empty() ? ": " : ", ", choice);
+    if (!choice.empty()) choices += StrCat(choices.empty() ? "" : ", ", choice);
+  return choices;
+}
+
+std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
+  const std::string choices = ChoicesOf(spec);
   const auto* text = std::get_if<std::string>(&initial);
   const auto* list = std::get_if<TextList>(&initial);
   const bool empty = (text && text->empty()) || (list && list->empty());
-  return StrCat(spec.doc, choices, list ? "; may be given several times" : "",
+  return StrCat(spec.doc, choices.empty() ? "" : ": ", choices,
+                list ? "; may be given several times" : "",
                 empty ? "" : StrCat(" (default ", ToToml(initial), ")"));
+}
+
+// A row of a Markdown table, in which | and * are only text.
+std::string Row(std::initializer_list<std::string> cells) {
+  std::string row = "|";
+  for (const std::string& cell : cells) {
+    row += ' ';
+    for (const char c : cell) {
+      if (c == '|' || c == '*') row += '\\';
+      row += c;
+    }
+    row += " |";
+  }
+  return row + "\n";
 }
 
 }  // namespace
@@ -107,6 +128,36 @@ std::string Options::Help(int columns) const {
   }
   if (!presets_.empty()) out += StrCat("\nValues of --", preset_key_, "\n");
   for (const Preset& preset : presets_) Entry(out, preset.name, preset.doc, columns);
+  return out;
+}
+
+std::string Options::Page() const {
+  std::string out = StrCat("# Options of ", program_.name, "\n\nWritten by `", program_.name,
+                           " --help=markdown`. On the command line an option is "
+                           "`--section.key=value`, in the environment ",
+                           program_.environment_prefix, "_SECTION_KEY, in a file `key = value` ",
+                           "below `[section]`.\n");
+  for (const std::string& section : Sections()) {
+    out +=
+        StrCat("\n## ", section.empty() ? "Without a section" : section, "\n\n",
+               Row({"Option", "Type", "Default", "Range", "Meaning"}), "|---|---|---|---|---|\n");
+    for (const Option& option : options_) {
+      if (!option.listed() || Section(option.key) != section) continue;
+      const std::string range = option.key == preset_key_
+                                    ? "a preset, below"
+                                    : ChoicesOf(option.spec) + RangeInWords(option.spec);
+      out += Row({StrCat("`", option.key, "`"), TypeWithArticle(option.initial),
+                  StrCat("`", ToToml(option.initial), "`"), range, option.spec.doc});
+    }
+  }
+  out += StrCat("\n## Switches\n\nOnly on the command line.\n\n", Row({"Switch", "Meaning"}),
+                "|---|---|\n");
+  for (const Option& option : options_)
+    if (option.flag) out += Row({StrCat("`--", option.key, "`"), option.spec.doc});
+  if (presets_.empty()) return out;
+  out +=
+      StrCat("\n## Values of ", preset_key_, "\n\n", Row({"Preset", "What it is"}), "|---|---|\n");
+  for (const Preset& preset : presets_) out += Row({StrCat("`", preset.name, "`"), preset.doc});
   return out;
 }
 

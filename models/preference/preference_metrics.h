@@ -1,4 +1,4 @@
-// What is measured of pairs of answers.
+// What is measured on pairs of answers.
 #pragma once
 
 namespace lockstep::models {

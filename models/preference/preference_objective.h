@@ -19,12 +19,12 @@ data::Batch SplitPairs(const data::Batch& windows);
 
 // The loss of pairs of answers, DpoLoss, whose reference is the same model without its adapters.
 // Both see the same rows; the reference comes first, without gradients and without dropout. There
-// is one backward: the model's graph keeps, of its output head, gradients of rows that are weighted
+// is one backward: for its output head, the model's graph keeps gradients of rows that are weighted
 // once the losses are known (nn::RowLossScope), and never the logits of all rows.
 class PreferenceObjective {
  public:
-  // Throws ArgumentError if the model has no adapters (nn::AddLora), if anything else of it is
-  // trained, which the reference would have too, and for options that are out of range.
+  // Throws ArgumentError if the model has no adapters (nn::AddLora), if anything else in it is
+  // trained, which would change the reference as well, and for options that are out of range.
   PreferenceObjective(LanguageModel& model, const DpoOptions& options);
 
   struct Sums {

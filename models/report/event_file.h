@@ -24,7 +24,7 @@ std::string SummaryEvent(double unix_time, int64_t step, const std::vector<Summa
 // A TFRecord: length, its masked CRC-32C, the data, its masked CRC-32C; little-endian.
 std::string Record(std::string_view data);
 
-// An event of a file, as far as we write it.
+// An event in a file, with the fields that we write.
 struct Event {
   double unix_time = 0;
   int64_t step = 0;

@@ -16,7 +16,7 @@ namespace lockstep::models {
 // time. Does nothing if there is no such file. IoError.
 void ForEachLine(const std::string& path, const std::function<void(const std::string&)>& use);
 
-// The "step" of a line, an integer from 0 on; nothing if the line is no object with one.
+// The "step" of a line, an integer from 0 on; nothing if the line is not an object with one.
 std::optional<int64_t> StepOf(const nlohmann::json& line);
 
 // Every object has a "step"; steps ascend.

@@ -58,7 +58,7 @@ struct StepMetrics {
 // The line without its newline. Numbers that are not finite become null.
 std::string ToJson(const StepMetrics& metrics);
 // Parses what ToJson wrote in this version, or in an earlier one with fewer fields; null is NaN.
-// None for anything else.
+// Nothing for anything else.
 std::optional<StepMetrics> ParseMetrics(std::string_view line);
 
 // As JsonLinesWriter.

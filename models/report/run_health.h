@@ -19,7 +19,7 @@ struct RunPlan {
   int64_t tokens_per_step = 0;
   int64_t vocab_size = 0;                  // 0: not known
   int64_t planned_memory = 0;              // bytes at the peak of a step; 0: not planned
-  std::optional<double> indifferent_loss;  // preference tuning: a pair's, without a preference
+  std::optional<double> indifferent_loss;  // preference tuning: a pair's loss without preference
   int64_t best_checkpoint = -1;  // step of the kept one with the lowest validation loss; -1: none
   Utilization utilization;
   bool finished = false;  // no step will follow

@@ -38,12 +38,12 @@ class RunLog {
   }
   // Writes what is buffered, so that TensorBoard sees it.
   void Flush() { tensorboard_.Flush(); }
-  // Flush, and replaces report.html atomically. A failure is a warning, the first time. Returns
-  // whether there was none.
+  // Flushes, and replaces report.html atomically. The first failure is a warning. Returns whether
+  // it succeeded.
   bool WriteReport();
   // The same for the last report: no step will follow.
   bool Finish(bool interrupted);
-  // And where an error ends the run.
+  // The same if an error ends the run.
   void Fail(std::string error);
 
   const std::string& report_path() const { return report_path_; }

@@ -32,12 +32,12 @@ class RunProgress {
 
   // Counts a step; call it before PrintStep.
   void Add(const StepMetrics& m);
-  // The line of a step. Its times are those of all steps since the last line, so that one slow step
-  // is not the whole estimate.
+  // The line of a step. Its times cover all steps since the last line, so that the estimate does
+  // not rest on one slow step.
   void PrintStep(const StepMetrics& m);
 
-  // An evaluation after `step` over `tokens`, of pairs if there are metrics of them; `best` of all
-  // so far.
+  // An evaluation after `step` over `tokens`, of pairs if there are metrics of them; `best`: it is
+  // the best so far.
   void PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens, double seconds,
                        const std::optional<PreferenceMetrics>& preference = {});
 

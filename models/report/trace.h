@@ -37,7 +37,7 @@ class TraceRecorder {
   bool complete() const { return step_ > range_.last; }
   // Names the calling thread in the trace.
   void NameThread(std::string name);
-  // Records a span that has ended. Spans of a thread nest. `track`, a literal: what it is listed
+  // Records a span that has ended. Spans of a thread nest. `track`, a literal, is what it is listed
   // under instead of the calling thread.
   void Record(std::string_view name, const char* category, Clock::time_point begin,
               Clock::time_point end, const char* track = nullptr);

@@ -13,15 +13,15 @@
 namespace lockstep::models {
 
 // The storage of attention and MLP matrices: "model" (f32), or in 4 bits "nf4" or "nf4_single", as
-// in lora.base. It is `option`, unless that is "auto": then it is that of the base on which the
-// adapters (those of `folder` and of the list) were trained or, without adapters, the folder's.
-// InputError if adapters were trained on different bases.
+// in lora.base. It is `option`, unless that is "auto": then it is what the base had on which the
+// adapters (those of `folder` and of the list) were trained or, without adapters, what the folder
+// has. InputError if adapters were trained on different bases.
 std::string BaseFor(const std::string& option, const std::string& folder,
                     const std::vector<PeftAdapter>& adapters);
 
 // The model of a checkpoint or a Hugging Face folder, on this device. `base` is BaseFor's: matrices
 // in 4 bits are quantised one by one as they are read, and the unquantised model is never in
-// memory. `adapter` may be null; one that the folder has itself is in effect without it. With
+// memory. `adapter` may be null; an adapter in the folder itself is in effect without it. With
 // several ranks, each has its part. InputError if the adapter does not fit the model, and for
 // weights in 4 bits on several ranks.
 std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,

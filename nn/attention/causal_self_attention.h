@@ -34,18 +34,18 @@ class CausalSelfAttention : public BranchLayer {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
 
-  // This rank's, if the heads are split across ranks.
+  // The number of this rank's heads, if they are split across ranks.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
   QkNorm qk_norm() const { return qk_norm_; }
   // Null without qk_norm.
   Child<Layer>* q_norm() const { return q_norm_.get(); }
   Child<Layer>* k_norm() const { return k_norm_.get(); }
-  // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
-  // those heads', too. With `key_copies`, `copy_keys` makes of what c_attn gives as many copies of
-  // each key and value head, next to each other, each for an equal run of the query heads; and
-  // these are the key heads from then on. Throws ArgumentError unless `parts` divides both numbers
-  // of heads, and divides n_kv_head without copies or is a multiple of it.
+  // From now on it computes part `part` of the heads, which are in `parts` equal parts; c_attn and
+  // c_proj belong to the same heads. With `key_copies`, `copy_keys` makes that many copies of each
+  // key and value head in the output of c_attn, next to each other, each for an equal run of the
+  // query heads; these are the key heads from then on. Throws ArgumentError unless `parts` divides
+  // both numbers of heads, and divides n_kv_head without copies or is a multiple of it.
   using KeysFunction = std::function<Tensor(const Tensor& qkv)>;
   void KeepHeads(int64_t parts, int64_t part, int64_t key_copies = 1, KeysFunction copy_keys = {});
   // From now on, where gradients are recorded, `attend` computes the input of c_proj from the
@@ -57,7 +57,7 @@ class CausalSelfAttention : public BranchLayer {
   ops::Branch Forward(ops::Branch x) override;
 
  private:
-  Tensor Attend(const Tensor& x);  // what c_proj takes
+  Tensor Attend(const Tensor& x);  // the input of c_proj
   // qkv with its queries and keys normed.
   Tensor NormHeads(const Tensor& qkv);
 

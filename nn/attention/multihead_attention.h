@@ -23,8 +23,8 @@ struct MultiheadAttentionOptions {
 //   y = attention(x, memory, memory, {.mask = mask});         // cross attention
 // (where `attention` is a Child: ops::AttentionOptions{.mask = mask}). A bool mask is true where a
 // query sees a key: the opposite of what torch.nn.MultiheadAttention takes. CausalSelfAttention is
-// the fused one of decoders. Throws ArgumentError unless n_head divides dim, and n_kv_head n_head,
-// and for a call with a dropout.
+// the fused attention of decoders. Throws ArgumentError unless n_head divides dim, and n_kv_head
+// n_head, and for a call with a dropout.
 class MultiheadAttention : public ModuleOf<Tensor(const Tensor&, const Tensor&, const Tensor&,
                                                   const ops::AttentionOptions&)> {
  public:

@@ -9,8 +9,8 @@
 
 namespace lockstep::nn {
 
-// What gets an adapter: the nn::Linear or nn::BranchLinear at this path, and its slices. No slices:
-// one of all rows, with the options' rank and scale.
+// What gets an adapter: the nn::Linear or nn::BranchLinear at this path, and its slices. Without
+// slices, one adapter covers all rows, with the options' rank and scale.
 struct LoraTarget {
   std::string path;
   std::vector<LoraSlice> slices = {};
@@ -22,14 +22,14 @@ struct LoraTarget {
 //   nn::AddLora(model, {"h.*.attn.c_attn", "h.*.mlp.c_fc"}, {.rank = 16, .alpha = 32});
 //   model.Materialize(device, seed);      // or nn::LoadState of the base, and of the adapters
 //   optim::AdamW optimizer(model.Parameters(), ...);
-// To be called before the model is parallelised or wrapped, and before an optimizer or anything
-// else holds a parameter. If the model has memory, so have the adapters, in the base's dtype, with
+// Call it before the model is parallelised or wrapped, and before an optimizer or anything else
+// holds a parameter. If the model has memory, the adapters have it, too, in the base's dtype, with
 // the values that Materialize(seed) gives. Throws ArgumentError for a path without such a layer
 // (the error names the layers), for one that already has an adapter, and as LoraLinear does.
 void AddLora(Module& model, const std::vector<LoraTarget>& targets, const LoraOptions& options,
              uint64_t seed = 0);
-// The same with all layers whose paths match one of the patterns, in which * stands for any
-// characters; each of the patterns must match one.
+// The same for all layers whose paths match one of the patterns, in which * stands for any
+// characters; each pattern must match at least one.
 void AddLora(Module& model, const std::vector<std::string>& patterns, const LoraOptions& options,
              uint64_t seed = 0);
 
@@ -53,10 +53,10 @@ struct LoraMergeLoss {
 };
 
 // W' = W + scale B A, computed in f32 (f64 for f64) and rounded once; then RemoveLora. With weights
-// of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`
-// the sums are rounded to that one, in which the model is going to be written, whatever the dtype
-// of its weights is. ArgumentError, before anything is changed, as RemoveLora throws it, and if a
-// weight is sharded across ranks.
+// of 16 bits much of a small update can be lost: the result says so, slice by slice. With `dtype`,
+// the one in which the model is going to be written, the sums are rounded to that instead. Throws
+// ArgumentError, before anything is changed, as RemoveLora does, and if a weight is sharded across
+// ranks.
 std::vector<LoraMergeLoss> MergeLora(Module& model, std::optional<DType> dtype = {});
 
 }  // namespace lockstep::nn

@@ -12,10 +12,10 @@
 namespace lockstep::nn {
 
 // Neighbouring rows of a matrix, [rows, in], with an adapter of their own: a fused matrix has
-// several slices (queries, keys and values; gate and up). An adapter that is unlike its slices
-// would fit no other program's files.
+// several slices (queries, keys and values; gate and up). Other programs' files have an adapter for
+// each of them.
 struct LoraSlice {
-  std::string name{};  // "q_proj", part of the names of its parameters; "" where it is all rows
+  std::string name{};  // "q_proj", part of the names of its parameters; "" if it has all rows
   int64_t rows = 0;    // the slices' rows add up to those of the matrix
   int64_t rank = 0;    // 0: this slice has no adapter
   double scale = 1;    // of what the adapter adds: LoraOptions::scale()
@@ -85,14 +85,14 @@ class LoraAdapter {
   const std::shared_ptr<Parameter>& b(size_t slice) const { return b_[slice]; }
   // The weight [out, in] that the adapter was made for.
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
-  // The parameters that AddLora froze when it added this adapter, for RemoveLora; of adapters that
-  // were added together the first has them. Parameters that no longer exist are left out.
+  // The parameters that AddLora froze when it added this adapter, for RemoveLora; of several that
+  // were added together, the first adapter has them. Parameters that no longer exist are left out.
   std::vector<std::shared_ptr<Parameter>> frozen() const;
   void SetFrozen(const std::vector<std::shared_ptr<Parameter>>& frozen);
 
  protected:
   explicit LoraAdapter(std::vector<LoraSlice> slices) : slices_(std::move(slices)) {}
-  // Once the children are there.
+  // To be called once the children are there.
   void Keep(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& a,
             const LoraUpdate& update);
 
@@ -112,9 +112,9 @@ class LoraAdapter {
 //   lora_A        a Layer (in -> sum of ranks), an nn::Linear without bias
 //   lora_B        a LoraUpdate
 // so that parameters are "h.0.attn.c_attn.weight", "h.0.attn.c_attn.lora_A.weight",
-// "h.0.attn.c_attn.lora_B.q_proj.weight", and of a matrix that is no fused one
-// "h.0.attn.c_attn.lora_B.weight". Throws ArgumentError if the slices' rows are not those of the
-// layer, if no slice has a rank, or if one is larger than the slice's rows or the inputs.
+// "h.0.attn.c_attn.lora_B.q_proj.weight", and "h.0.attn.c_attn.lora_B.weight" if the matrix is not
+// a fused one. Throws ArgumentError if the slices' rows are not those of the layer, if no slice has
+// a rank, or if one is larger than the slice's rows or the inputs.
 class LoraLinear : public LoraAdapter, public Layer {
  public:
   LoraLinear(const Linear& linear, std::vector<LoraSlice> slices, double dropout = 0);
@@ -136,8 +136,8 @@ class LoraLinear : public LoraAdapter, public Layer {
   Child<LoraUpdate> update_;
 };
 
-// An nn::BranchLinear with an adapter, in its place, as LoraLinear is one of an nn::Linear: the
-// base, and lora_A, are BranchLayers (an nn::BranchLinear each), which have an open bias or none.
+// An nn::BranchLinear with an adapter, in its place, as LoraLinear is for an nn::Linear: the base,
+// and lora_A, are BranchLayers (an nn::BranchLinear each), which have an open bias or none.
 class LoraBranchLinear : public LoraAdapter, public BranchLayer {
  public:
   LoraBranchLinear(const BranchLinear& linear, std::vector<LoraSlice> slices, double dropout = 0);
@@ -165,9 +165,9 @@ std::vector<LoraAdapter*> LoraAdapters(Module& model);
 // Their parameters, by their names in the model.
 std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> LoraParameters(const Module& model);
 
-// As long as it lives, adapters of this thread's forwards add nothing, to the bit what they add
-// while B is zero: the model is the one that they were added to, the reference of preference
-// tuning. It turns gradients off.
+// As long as it lives, adapters add nothing in this thread's forwards, which have the bits that
+// they have while B is zero: the model is the one that they were added to, the reference of
+// preference tuning. It turns gradients off.
 class LoraDisabled {
  public:
   LoraDisabled();

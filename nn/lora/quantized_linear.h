@@ -14,8 +14,9 @@
 namespace lockstep::nn {
 
 struct QuantizeOptions {
-  // How many rows each matrix of the weight has that is quantised by itself, from the first row on:
-  // a fused weight (queries, keys and values; gate and up) has several. Empty: one of all rows.
+  // The numbers of rows of the matrices in the weight, each of which is quantised by itself, from
+  // the first row on: a fused weight (queries, keys and values; gate and up) has several. Empty:
+  // one matrix of all rows.
   std::vector<int64_t> rows = {};
   bool double_quantized = true;
 };
@@ -30,18 +31,18 @@ class QuantizedLayer {
   int64_t in_features() const { return weight_->logical_shape()[1]; }
   int64_t out_features() const { return weight_->logical_shape()[0]; }
   bool double_quantized() const { return double_quantized_; }
-  // From the first row on.
+  // The matrices are counted from the first row on.
   size_t num_matrices() const { return shapes_.size(); }
   Nf4Matrix matrix(size_t i) const { return {shapes_[i], double_quantized_, *data_[i]}; }
   std::vector<Nf4Matrix> matrices() const;
-  // Copies the values of a matrix of the same shape and kind, on any device. Before this, and where
-  // Materialize came after it, the weight is zero.
+  // Copies the values of a matrix of the same shape and kind, on any device. Before this call, and
+  // after a Materialize that follows it, the weight is zero.
   void SetMatrix(size_t i, const Nf4Matrix& matrix);
 
  protected:
   QuantizedLayer(Parameter& weight, const QuantizeOptions& options);
-  // Its matrices' data become what `add` makes of (name, value); quantises the weight if it has
-  // memory.
+  // Adds the buffers of its matrices, which `add` makes from (name, value); quantises the weight if
+  // it has memory.
   void AddMatrices(const Parameter& weight,
                    const std::function<Tensor&(const std::string&, const Tensor&)>& add);
 
@@ -83,7 +84,7 @@ class QuantizedLinear : public QuantizedWeight<Layer> {
   Activation activation_;
 };
 
-// In the place of an nn::BranchLinear, with an open bias as it has one.
+// In the place of an nn::BranchLinear; its bias stays open, as there.
 class QuantizedBranchLinear : public QuantizedWeight<BranchLayer> {
  public:
   explicit QuantizedBranchLinear(const BranchLinear& linear, const QuantizeOptions& options = {});

@@ -8,7 +8,7 @@
 namespace lockstep::nn {
 
 // How many rows each expert has, of `rows` in all: waits for ExpertOrder::offsets. On the meta
-// device all have equally many, as far as they divide.
+// device the rows are divided as evenly as possible.
 std::vector<int64_t> ExpertCounts(const Tensor& offsets, int64_t rows);
 
 }  // namespace lockstep::nn

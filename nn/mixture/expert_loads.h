@@ -21,8 +21,8 @@ using LayerLoads = std::vector<std::vector<double>>;
 //   loads.MoveBiases(step);
 class ExpertLoads {
  public:
-  // Finds the routers below the module, which outlives this. They must stay in their places, and
-  // be frozen before, if at all.
+  // Finds the routers below the module, which outlives this. They must stay in their places; freeze
+  // them before this, if at all.
   explicit ExpertLoads(Module& model);
 
   bool empty() const { return routers_.empty(); }
@@ -46,7 +46,8 @@ class ExpertLoads {
 // Waits for the reads.
 LayerLoads ToLoads(std::vector<HostRead> reads);
 
-// How even a step's loads are, over the mean of a layer, in the layer where it is worst; 1: even.
+// How even a step's loads are: relative to the mean of a layer, in the layer where it is worst; 1
+// is even.
 struct LoadSpread {
   double most = 1;   // of the expert with the largest load
   double least = 1;  // of the one with the smallest

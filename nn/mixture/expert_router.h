@@ -26,11 +26,11 @@ void ForEachTensor(const Routes& routes, const F& f) {
 // x [B, T, n_embd] -> Routes, with N = B T: logits = x weight^T, in f32 (f64 for f64 models; never
 // TF32), the best n_expert_used of each token (ops::TopExperts), their gates (ops::ExpertGates). In
 // backward the router's losses (ops::RouterLoss) join in, see nn/mixture/auxiliary_loss.h.
-// Parameters: weight [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert], which is
-// no parameter: ExpertLoads moves it after each step.
+// Parameters: weight [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert]; it is
+// not a parameter, and ExpertLoads moves it after each step.
 //
 // The choice is kept where the forward is recomputed (core/autograd/recompute.h). In a training
-// step it counts the load of the experts, once per forward, wherever else that runs again.
+// step it counts the load of the experts, once per forward, even if that runs again.
 class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
  public:
   // Reads n_embd, init_std and mixture. Throws ArgumentError if these do not fit together.

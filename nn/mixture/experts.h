@@ -12,7 +12,8 @@ namespace lockstep::nn {
 class ExpertsLayer : public ModuleOf<Tensor(const Tensor& rows, const Tensor& offsets)> {
  public:
   // Begins what can run while its caller computes something else, such as sending the rows to other
-  // ranks. A forward of the same arguments must follow; one without it does all itself.
+  // ranks. A forward with the same arguments must follow; a forward without it does everything
+  // itself.
   virtual void Begin(const Tensor& /*rows*/, const Tensor& /*offsets*/) {}
 };
 
@@ -41,7 +42,7 @@ class Experts : public ExpertsLayer {
 
   Child<ExpertsLayer>& c_fc() { return c_fc_; }
   Child<ExpertsLayer>& c_proj() { return c_proj_; }
-  // What is between them: a grouped product has no activation of its own.
+  // The activation between the two, since a grouped product has none of its own.
   Tensor Activate(const Tensor& inner) const;
 
  protected:

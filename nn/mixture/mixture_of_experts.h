@@ -17,8 +17,8 @@ namespace lockstep::nn {
 // multiplies as many as chose it, and the results of a token are added in the order of its gates,
 // the largest first. Children, replaceable: router (an ExpertRouter), experts (an ExpertsLayer),
 // dropout; where mixture.n_shared is not 0 shared, an Mlp of that width, and with shared_gate
-// shared_gate, a Layer (n_embd -> 1) whose sigmoid multiplies what shared gives. The experts have
-// no biases, whatever TransformerOptions::bias says.
+// shared_gate, a Layer (n_embd -> 1) whose sigmoid multiplies the output of shared. The experts
+// have no biases, whatever TransformerOptions::bias says.
 class MixtureOfExperts : public BranchLayer {
  public:
   explicit MixtureOfExperts(const TransformerOptions& options);
@@ -27,15 +27,15 @@ class MixtureOfExperts : public BranchLayer {
 
   Child<Router>& router() { return router_; }
   Child<ExpertsLayer>& experts() { return experts_; }
-  // Where x and y are parts of a sequence (tensor parallelism): `whole` makes all of it of x, and
-  // `part` takes y from the result. Both differentiate.
+  // Where x and y are parts of a sequence (tensor parallelism): `whole` makes the whole of it from
+  // x, and `part` takes y from the result. Both are differentiable.
   using Map = std::function<Tensor(const Tensor&)>;
   void SetSequence(Map whole, Map part) {
     whole_ = std::move(whole);
     part_ = std::move(part);
   }
-  // Where x consists of chunks of sequences (context parallelism): by_chunks(x, routed) is what the
-  // experts give for all of them, by routed, which takes a chunk. Not under NoGrad.
+  // Where x consists of chunks of sequences (context parallelism): by_chunks(x, routed) computes
+  // the experts' output for all of them by calling routed, which takes a chunk. Not under NoGrad.
   using ByChunks = std::function<Tensor(const Tensor& x, const Map& routed)>;
   void SetChunks(ByChunks by_chunks) { by_chunks_ = std::move(by_chunks); }
   bool has_chunks() const { return by_chunks_ != nullptr; }

@@ -124,7 +124,7 @@ TEST(DocumentReader, TablesAreNoText) {
     return MessageOf<InputError>([&] { ReadAll({folder + "/" + name}, options); });
   };
   EXPECT_THAT(message("a.csv", csv),
-              AllOf(HasSubstr("/a.csv: this is a table (CSV) by its name"),
+              AllOf(HasSubstr("/a.csv: this has the name of a table (CSV)"),
                     HasSubstr("mlr -S --icsv --ojsonl cat '" + folder + "/a.csv' > rows.jsonl"),
                     HasSubstr("--data.field"), HasSubstr("--data.type=text")));
   EXPECT_THAT(message("a.tsv.gz", GzipOf(csv)),

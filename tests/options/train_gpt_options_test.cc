@@ -228,6 +228,14 @@ TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   EXPECT_EQ(listed, tested);
 }
 
+TEST_F(TrainGptOptions, ThePageIsWhatTheProgramPrints) {
+  const Result printed = RunProgram({"models/train_gpt", "--help=markdown"});
+  EXPECT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_TRUE(ReadFile("models/options/reference.md") == printed.out)
+      << "options have changed; write the page anew:\n"
+         "bazel run -c opt //models:train_gpt -- --help=markdown >models/options/reference.md";
+}
+
 TEST_F(TrainGptOptions, Switches) {
   const auto out = [](const std::string& option) {
     const Result run = RunProgram({"models/train_gpt", option, "--out_dir=" + Path("none")});

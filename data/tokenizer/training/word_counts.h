@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-// A hash of strings that is also one of views, so that a map is searched without copying the key.
+// A hash of strings that also takes views, so that a map is searched without copying the key.
 struct WordHash {
   using is_transparent = void;
   size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }

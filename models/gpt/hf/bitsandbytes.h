@@ -16,12 +16,12 @@ namespace lockstep::models {
 using FindEntry = std::function<const SafetensorsEntry*(const std::string& name)>;
 
 // The matrix of this shape; nullopt if its weights are not in 4 bits. Throws InputError naming file
-// and tensor for what this kind of matrix cannot be: another shape, code or block.
+// and tensor if the matrix has another shape, code or block.
 std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::string& name,
                                           const Shape& shape);
 
-// How a folder keeps the matrices of attention and MLPs, by its config.json: "nf4" or "nf4_single"
-// (4 bits, with scales of 8 bits or in f32), else "model", as lora.base has it.
+// How a folder stores the matrices of attention and MLPs, according to its config.json: "nf4" or
+// "nf4_single" (4 bits, with scales of 8 bits or in f32), else "model", as in lora.base.
 std::string BaseIn(const std::string& folder);
 
 // Throws InputError naming the field if config.json has a "quantization_config" of another method.

@@ -37,8 +37,8 @@ struct HfFamily {
   // What config.json means. Throws InputError naming the field for what our models lack: a field
   // that is ignored would give wrong results.
   GptConfig (*read)(const Fields& f) = nullptr;
-  // The inverse, for a resolved config. Properties that the family's keys cannot express may be
-  // left out: a model belongs to the first family with read(write(config)) == config. Null:
+  // The inverse, for a resolved config. It may leave out properties that the family's keys cannot
+  // express: a model belongs to the first family with read(write(config)) == config. Null:
   // transformers would refuse it.
   OrderedJson (*write)(const GptConfig& config) = nullptr;
   std::vector<HfLayerName> names = {};  // of kLlama, those that differ from Llama's
@@ -48,7 +48,7 @@ struct HfFamily {
 extern const HfFamily kHfGpt2, kHfLlama, kHfMixtral, kHfQwen2, kHfQwen3, kHfQwen3Moe, kHfMistral,
     kHfGemma2, kHfGemma3, kHfOlmo2, kHfSmolLm3, kHfLockstep;
 
-// The family as which a model is written.
+// The family in whose format a model is written.
 const HfFamily& HfFamilyOf(const GptConfig& config);
 
 }  // namespace lockstep::models

@@ -18,12 +18,12 @@ struct Fields {
   int64_t Integer(const char* key) const;
   int64_t Integer(const char* key, int64_t otherwise) const;
   double Number(const char* key, double otherwise) const;
-  // `otherwise` if absent, 0 for a null: of what a null switches off.
+  // `otherwise` if absent, 0 for a null, for what a null switches off.
   double NumberOrNull(const char* key, double otherwise) const;
   int64_t IntegerOrNull(const char* key, int64_t otherwise) const;
   bool Bool(const char* key, bool otherwise) const;
   std::string Text(const char* key, const std::string& otherwise) const;
-  // What these models do not implement must not be ignored silently.
+  // For what these models do not implement, which must not be ignored silently.
   void Expect(const char* key, const nlohmann::json& want) const;
   // An empty object if absent.
   Fields Object(const char* key) const;

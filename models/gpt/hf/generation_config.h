@@ -12,9 +12,10 @@ namespace lockstep::models {
 
 inline constexpr char kGenerationConfig[] = "generation_config.json";
 
-// `given`, the file of the model from which this one was made, or one of the tokenizer (null: there
-// is none) where that is "". `ends`, after which an answer ends, are added to its eos_token_id.
-// `origin` is the path of `given`, for the InputError that says that it is no JSON object.
+// Returns `given`, the file of the model from which this one was made, or if that is "" one made
+// from the tokenizer (null: there is none). `ends`, the tokens after which an answer ends, are
+// added to its eos_token_id. `origin` is the path of `given`, for the InputError if that is not a
+// JSON object.
 std::string GenerationConfig(const data::Tokenizer* tokenizer, std::span<const int32_t> ends,
                              const std::string& given, const std::string& origin);
 

@@ -8,7 +8,7 @@
 
 namespace lockstep::models {
 
-// What transformers takes where a config.json leaves it out.
+// The values that transformers uses if a config.json leaves them out.
 struct LlamaDefaults {
   int64_t positions = 2048;
   double eps = 1e-6;
@@ -25,14 +25,15 @@ GptConfig ReadLlamaSizes(const Fields& f, const LlamaDefaults& defaults);
 OrderedJson WriteLlamaKeys(const GptConfig& c, const char* model_type, const char* architecture);
 
 // Rotary embedding: "rope_theta" and "rope_scaling", or since transformers 5 both within
-// "rope_parameters". The theta that is absent is that of `rope`; the original length, `positions`.
+// "rope_parameters". If the theta is absent, it is that of `rope`; if the original length is, it is
+// `positions`.
 RotaryOptions ReadRope(const Fields& f, const RotaryOptions& rope, int64_t positions);
 // The scaling of an object that has "rope_type" and its numbers, and perhaps "rope_theta".
 RotaryOptions ReadRopeObject(const Fields& f, RotaryOptions rope, int64_t positions);
 OrderedJson WriteRopeScaling(const RotaryOptions& rope);
 
-// "layer_types" where there is one, else all layers have the window except every `pattern`-th (0:
-// all have it).
+// Reads "layer_types" if there is one; otherwise all layers have the window except every
+// `pattern`-th (0: all have it).
 void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c);
 // "sliding_window", null for none, and "layer_types".
 void WriteWindows(const GptConfig& c, OrderedJson* j);

@@ -5,7 +5,8 @@
 
 namespace lockstep::models {
 
-// Only with "use_sliding_window", and then only layers from "max_window_layers" on.
+// There are windows only with "use_sliding_window", and then only in layers from
+// "max_window_layers" on.
 void ReadQwenWindows(const Fields& f, GptConfig* c);
 void WriteQwenWindows(const GptConfig& c, OrderedJson* j);
 

@@ -39,7 +39,8 @@ Key ParseKey(const SafetensorsEntry& entry) {
   if (name.find("lora_embedding_") != name.npos) {
     Fail(entry, "adapts an embedding, which Lockstep does not; modules_to_save may have it whole");
   }
-  if (name.find(".lora_") != name.npos) Fail(entry, "belongs to adapters that Lockstep lacks");
+  if (name.find(".lora_") != name.npos)
+    Fail(entry, "belongs to a kind of adapters that Lockstep lacks");
   return {name, ""};
 }
 
@@ -163,7 +164,7 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
     Fail(*matrices.a,
          StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
                 " has no such module, or its \"exclude_modules\", \"modules_to_save\" or "
-                "\"layers_to_transform\" takes it out: the files do not belong together"));
+                "\"layers_to_transform\" exclude it: the files do not belong together"));
   }
 }
 

@@ -31,7 +31,7 @@ class PeftAdapter {
   // Whether the folder holds one.
   static bool Exists(const std::string& folder);
   // InputError for an adapter of a kind that Lockstep lacks (ParsePeftConfig), and for tensors that
-  // are none of an adapter; IoError for missing files.
+  // do not belong to an adapter; IoError for missing files.
   static PeftAdapter Open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
@@ -41,19 +41,19 @@ class PeftAdapter {
   // "nf4" or "nf4_single" if Lockstep trained it on weights in 4 bits, else "".
   std::string base_kind() const;
 
-  // A [rank, in] and B [out, rank] of a module, as stored; undefined where it has no adapter.
+  // A [rank, in] and B [out, rank] of a module, as stored; undefined if it has no adapter.
   std::pair<Tensor, Tensor> Matrices(const std::string& module) const;
-  // The "weight" or "bias" that the adapter has whole, as stored; undefined where it has none.
+  // The "weight" or "bias" that the adapter has as a whole, as stored; undefined if it has none.
   Tensor Saved(const std::string& module, const std::string& kind) const;
 
   // Puts its layers into the model (nn::AddLora), without their values, and freezes all else but
   // modules_to_save, and an embedding and head that the adapter has because the vocabulary was
-  // changed before it was trained. Comes before the model is parallelised. `dropout` is that of
-  // training. InputError says which tensor does not fit the model, and why.
+  // changed before it was trained. Call it before the model is parallelised. `dropout` is the one
+  // in training. InputError says which tensor does not fit the model, and why.
   void AddTo(Gpt& model, double dropout = 0) const;
-  // Copies its values into the model's adapters, and into modules_to_save; of a sharded model a
-  // rank takes its part. InputError if the model's adapters are others than this one's, or multiply
-  // what they add by another scale.
+  // Copies its values into the model's adapters, and into modules_to_save; in a sharded model a
+  // rank takes its part. InputError if the model's adapters differ from this one's, or scale what
+  // they add differently.
   void LoadInto(Gpt& model) const;
 
  private:

@@ -1,4 +1,4 @@
-// adapter_config.json: what PEFT (https://github.com/huggingface/peft) says of an adapter in
+// adapter_config.json: what PEFT (https://github.com/huggingface/peft) records about an adapter in
 // addition to its tensors.
 #pragma once
 
@@ -25,11 +25,11 @@ struct PeftConfig {
   // The modules with an adapter, by the ends of their names, or one regular expression for them.
   std::vector<std::string> target_modules{};
   std::string target_regex{};
-  // Those that have none nevertheless, named in the same way.
+  // Modules that have none nevertheless, named in the same way.
   std::vector<std::string> exclude_modules{};
   std::string exclude_regex{};
-  // If not empty, only layers of these numbers have adapters, but for modules with their whole name
-  // in target_modules. The number follows one of these patterns in a module's name, or any name.
+  // If not empty, only layers with these numbers have adapters, except for modules whose whole name
+  // is in target_modules. The number follows one of these patterns in a module's name, or any name.
   std::vector<int64_t> layers_to_transform{};
   std::vector<std::string> layers_pattern{};
   // By the ends of their names, or of those they are in: modules that were trained as a whole.
@@ -48,7 +48,7 @@ struct PeftConfig {
 // Whether Python's re.fullmatch finds the pattern. InputErrors begin with `where`.
 bool FullMatch(const std::string& pattern, const std::string& text, const std::string& where);
 
-// InputErrors name `source` and the field: of an adapter that is no LoRA, or of a kind that
+// InputErrors name `source` and the field, for an adapter that is not a LoRA or of a kind that
 // Lockstep lacks (use_dora, lora_bias, layer_replication, trainable_token_indices and others that a
 // later PEFT may add), since a field that is ignored would give wrong results.
 PeftConfig ParsePeftConfig(const std::string& text, const std::string& source);

@@ -20,17 +20,17 @@ namespace lockstep::models {
 // that generate in one process, and only without other references to the model's parameters.
 class AdapterSet {
  public:
-  // The model has its weights, and no adapter. It outlives this object, which leaves the adapter in
-  // effect behind.
+  // The model has its weights, and no adapter. It outlives this object, whose destructor leaves the
+  // adapter that is in effect.
   explicit AdapterSet(Gpt& model) : model_(model) {}
   AdapterSet(const AdapterSet&) = delete;
   AdapterSet& operator=(const AdapterSet&) = delete;
 
   // InputError if it does not fit the model; ArgumentError if there is one of that name.
   void Add(const std::string& name, const PeftAdapter& adapter);
-  // Puts it into the place of the one in effect. ArgumentError for an unknown name.
+  // Puts it in place of the one in effect. ArgumentError for an unknown name.
   void Use(const std::string& name);
-  // The model is as it was.
+  // Makes the model what it was without adapters.
   void UseNone();
   const std::string& used() const { return used_; }  // "": none
 

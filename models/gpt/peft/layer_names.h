@@ -10,12 +10,12 @@
 
 namespace lockstep::models {
 
-// A linear layer of a Gpt as Hugging Face's code has it: one matrix, or several that Gpt has as the
-// rows of one (queries, keys and values; gate and up). Each of these can have an adapter.
+// A linear layer of a Gpt as it is in Hugging Face's code: one matrix, or several that Gpt stores
+// as the rows of one (queries, keys and values; gate and up). Each of these can have an adapter.
 struct AdaptableLayer {
   struct Part {
     std::string module;  // "model.layers.0.self_attn.q_proj"
-    std::string slice;   // "q_proj", as nn::LoraSlice::name; "" where it is the only one
+    std::string slice;   // "q_proj", as nn::LoraSlice::name; "" if it is the only one
     int64_t rows = 0;
   };
   std::string path;  // "h.0.attn.c_attn"
@@ -35,8 +35,8 @@ struct ModuleRows {
 std::vector<ModuleRows> ModuleRowsOf(const GptConfig& config, const std::string& name,
                                      const Parameter& p);
 
-// Without "model." or "transformer.", the name of the bare model in one with a head: files of
-// adapters that were trained on the bare one lack it.
+// The name without "model." or "transformer.", which stands for the bare model within one with a
+// head: files of adapters that were trained on the bare model lack it.
 std::string WithoutModel(const std::string& module);
 
 }  // namespace lockstep::models

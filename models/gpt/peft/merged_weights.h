@@ -11,7 +11,7 @@ namespace lockstep::models {
 
 // The weights of a model with the adapter: W + scale B A, computed in f32 and rounded once, to
 // `dtype`, a parameter at a time, so that there is never more than one in memory. `base` gives the
-// whole of each W, in any dtype. What the adapter has whole (modules_to_save) takes the place of W.
+// whole of each W, in any dtype. What the adapter has as a whole (modules_to_save) replaces W.
 // `lost`, if set, is called for each merged matrix with the share of its adapter that rounding
 // removed. InputError if the adapter does not fit the model.
 WeightSource MergedWeights(const GptConfig& config, const PeftAdapter& adapter, WeightSource base,

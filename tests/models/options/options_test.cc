@@ -400,6 +400,19 @@ TEST(OptionsHelp, NamesEveryOptionAndStaysWithinTheWidth) {
   }
 }
 
+TEST(OptionsPage, HasTypeDefaultRangeAndMeaningOfEachOption) {
+  Program program;
+  const std::string page = program.options.Page();
+  for (const std::string text :
+       {"# Options of prog\n", "## optim\n",
+        "| `optim.lr` | a number | `0.001` | above 0 and below 2 | learning rate |\n",
+        "| `optim.schedule` | a string | `\"cosine\"` | cosine, linear | shape of the decay |\n",
+        "| `model.preset` | a string | `\"\"` | a preset, below | where to start |\n",
+        "| `--dry_run` | train nothing |\n", "| `small` | a small one |\n"})
+    EXPECT_THAT(page, HasSubstr(text));
+  EXPECT_EQ(page.find("small, large"), std::string::npos);
+}
+
 TEST(OptionsDifference, ListsWhatDiffersAndWhatOneLacks) {
   Program a, b;
   int64_t extra = 1;
@@ -481,6 +494,7 @@ TEST(OptionsStart, ExitCodes) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   EXPECT_EQ(start({"--help"}), 0);
+  EXPECT_EQ(start({"--help=markdown"}), 0);
   EXPECT_EQ(start({"--version"}), 0);
   EXPECT_EQ(start({"--print_config", "--seed=2"}), 0);
   EXPECT_EQ(start({"--sed=2"}), 2);
