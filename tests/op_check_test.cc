@@ -122,6 +122,7 @@ OpSample Sample(const Faults& faults, const InputSpec& x = {.shape = {3, 5}, .lo
 OpCase Case(const Faults& faults = {}) {
   OpCase c;
   c.name = "square";
+  c.dtypes = {DType::kF64, DType::kF32};
   c.samples = [faults] {
     std::vector<OpSample> s = {Sample(faults), Sample(faults, {.shape = {0}}),
                                Sample(faults, {.shape = {2, 3}, .non_contiguous = true})};

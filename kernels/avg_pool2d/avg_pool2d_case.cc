@@ -132,16 +132,8 @@ std::vector<ErrorSample> Errors() {
            "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got 0 x 1"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "avg_pool2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "avg_pool2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

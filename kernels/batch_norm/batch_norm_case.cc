@@ -160,16 +160,8 @@ std::vector<ErrorSample> Errors() {
        "batch_norm: weight must be f32[3]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "batch_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "batch_norm", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -172,80 +172,74 @@ OpSample Integers() {
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "binary";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties(), Integers()};
-    for (const NumberFunction& f : kNumberFunctions) {
-      const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
-      InputSpec strided = odd;
-      strided.non_contiguous = true;
-      samples.push_back(NumberSample(f, "_odd", odd));
-      samples.push_back(NumberSample(f, "_transposed", strided));
-    }
-    for (const Function& f : kFunctions) {
-      OpSample long_bias = Sample(f, "long_bias", {600, 70}, {70}, {600, 70});
-      // One element of b takes part 600 times, and some of these are at a kink.
-      long_bias.finite_differences = !f.kinks;
-      const std::vector<OpSample> some = {
-          Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
-          Sample(f, "empty_broadcast", {0, 3}, {1, 3}, {0, 3}),
-          Sample(f, "scalars", {}, {}, {}),
-          Sample(f, "one", {1}, {1}, {1}),
-          Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
-          Sample(f, "chunks", {33001}, {33001}, {33001}),
-          Sample(f, "bias", {6, 11}, {11}, {6, 11}),
-          Sample(f, "bias_first", {11}, {6, 11}, {6, 11}),
-          Sample(f, "column", {6, 11}, {6, 1}, {6, 11}),
-          Sample(f, "with_scalar", {6, 11}, {}, {6, 11}),
-          Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
-          Sample(f, "middle", {2, 3, 4}, {2, 1, 4}, {2, 3, 4}),
-          Sample(f, "two_runs", {2, 3, 4, 3}, {3, 1, 3}, {2, 3, 4, 3}),
-          Sample(f, "ones", {1, 3}, {2, 1, 1, 3}, {2, 1, 1, 3}),
-          long_bias,
-          Sample(f, "transposed", {5, 9}, {5, 9}, {5, 9}, true),
-          Sample(f, "transposed_broadcast", {4, 5, 1}, {5, 6}, {4, 5, 6}, true),
-          Benchmark(f, "same", {4096, 768}),
-          Benchmark(f, "bias_large", {768})};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"shapes",
-         [](Device d) {
-           ops::Add(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d));
-         },
-         "add: shapes [2, 3] and [2] do not broadcast"},
-        {"dtypes",
-         [](Device d) {
-           ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
-         },
-         "mul: both operands must have the same floating dtype and device, got f32[2]"},
-        {"integers",
-         [](Device d) {
-           const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
-           ops::Div(x, x);
-         },
-         "div: both operands must have the same floating dtype"},
-        {"integers_and_a_fraction", [](Device d) { 1.5 - Tensor::Zeros({2}, DType::kI32, d); },
-         "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
-        {"bools",
-         [](Device d) {
-           const Tensor x = Tensor::Zeros({2}, DType::kBool, d);
-           ops::Add(x, x);
-         },
-         "add: both operands must have the same floating dtype and device, got bool[2]"},
-        {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
-         "and undefined tensor"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties(), Integers()};
+  for (const NumberFunction& f : kNumberFunctions) {
+    const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
+    InputSpec strided = odd;
+    strided.non_contiguous = true;
+    samples.push_back(NumberSample(f, "_odd", odd));
+    samples.push_back(NumberSample(f, "_transposed", strided));
+  }
+  for (const Function& f : kFunctions) {
+    OpSample long_bias = Sample(f, "long_bias", {600, 70}, {70}, {600, 70});
+    // One element of b takes part 600 times, and some of these are at a kink.
+    long_bias.finite_differences = !f.kinks;
+    const std::vector<OpSample> some = {
+        Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
+        Sample(f, "empty_broadcast", {0, 3}, {1, 3}, {0, 3}),
+        Sample(f, "scalars", {}, {}, {}),
+        Sample(f, "one", {1}, {1}, {1}),
+        Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
+        Sample(f, "chunks", {33001}, {33001}, {33001}),
+        Sample(f, "bias", {6, 11}, {11}, {6, 11}),
+        Sample(f, "bias_first", {11}, {6, 11}, {6, 11}),
+        Sample(f, "column", {6, 11}, {6, 1}, {6, 11}),
+        Sample(f, "with_scalar", {6, 11}, {}, {6, 11}),
+        Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
+        Sample(f, "middle", {2, 3, 4}, {2, 1, 4}, {2, 3, 4}),
+        Sample(f, "two_runs", {2, 3, 4, 3}, {3, 1, 3}, {2, 3, 4, 3}),
+        Sample(f, "ones", {1, 3}, {2, 1, 1, 3}, {2, 1, 1, 3}),
+        long_bias,
+        Sample(f, "transposed", {5, 9}, {5, 9}, {5, 9}, true),
+        Sample(f, "transposed_broadcast", {4, 5, 1}, {5, 6}, {4, 5, 6}, true),
+        Benchmark(f, "same", {4096, 768}),
+        Benchmark(f, "bias_large", {768})};
+    samples.insert(samples.end(), some.begin(), some.end());
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"shapes",
+           [](Device d) {
+             ops::Add(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d));
+           },
+           "add: shapes [2, 3] and [2] do not broadcast"},
+          {"dtypes",
+           [](Device d) {
+             ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
+           },
+           "mul: both operands must have the same floating dtype and device, got f32[2]"},
+          {"integers",
+           [](Device d) {
+             const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
+             ops::Div(x, x);
+           },
+           "div: both operands must have the same floating dtype"},
+          {"integers_and_a_fraction", [](Device d) { 1.5 - Tensor::Zeros({2}, DType::kI32, d); },
+           "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
+          {"bools",
+           [](Device d) {
+             const Tensor x = Tensor::Zeros({2}, DType::kBool, d);
+             ops::Add(x, x);
+           },
+           "add: both operands must have the same floating dtype and device, got bool[2]"},
+          {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
+           "and undefined tensor"}};
+}
+
+const bool registered = RegisterOpCase({.name = "binary", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -242,17 +242,8 @@ std::vector<ErrorSample> Errors() {
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "cached_attention";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  c.differentiable = false;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(
+    {.name = "cached_attention", .samples = Samples, .errors = Errors, .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

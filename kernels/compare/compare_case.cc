@@ -184,70 +184,66 @@ OpSample Benchmark() {
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "compare";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Holds or does not.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.differentiable = false;
-  c.samples = [] {
-    std::vector<OpSample> samples = {NumberFirst(), Logic(), Special(), Benchmark()};
-    for (const Comparison& f : kComparisons) {
-      const std::vector<OpSample> some = {Sample(f, "empty", {0, 3}, {1, 3}, {0, 3}),
-                                          Sample(f, "scalars", {}, {}, {}),
-                                          Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
-                                          Sample(f, "chunks", {33001}, {33001}, {33001}),
-                                          Sample(f, "bias", {6, 11}, {11}, {6, 11}),
-                                          Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
-                                          Strided(f),
-                                          WithNumber(f),
-                                          OfDType(f, DType::kI64),
-                                          OfDType(f, DType::kI32),
-                                          OfDType(f, DType::kU16),
-                                          OfDType(f, DType::kU8),
-                                          OfDType(f, DType::kBool)};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    return samples;
-  };
-  c.errors = [] {
-    const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
-    return std::vector<ErrorSample>{
-        {"dtypes", [=](Device d) { ops::Equal(zeros(DType::kI32, d), zeros(DType::kI64, d)); },
-         "equal: both operands must have the same dtype and device, got i32[2]"},
-        {"shapes",
-         [=](Device d) { ops::Less(zeros(DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)); },
-         "less: shapes [2] and [3] do not broadcast"},
-        {"undefined", [=](Device d) { ops::Less(zeros(DType::kF32, d), Tensor()); },
-         "and undefined tensor"},
-        {"undefined_with_number", [](Device) { ops::Less(Tensor(), 1); },
-         "less of an undefined tensor"},
-        {"fraction_of_integers", [=](Device d) { zeros(DType::kI32, d) > 2.5; },
-         "greater: i32[2] on cpu cannot have the value 2.5; convert it with To()"},
-        {"negative_of_unsigned", [=](Device d) { zeros(DType::kU8, d) >= -1; },
-         "greater_equal: u8[2] on cpu cannot have the value -1"},
-        {"beyond_i32", [=](Device d) { ops::Equal(zeros(DType::kI32, d), 0x1p31); },
-         "equal: i32[2] on cpu cannot have the value 2"},
-        {"two_of_bools", [=](Device d) { ops::Equal(zeros(DType::kBool, d), 2); },
-         "equal: bool[2] on cpu cannot have the value 2"},
-        {"logic_of_floats",
-         [=](Device d) { ops::LogicalAnd(zeros(DType::kBool, d), zeros(DType::kF32, d)); },
-         "logical_and takes bool tensors, got f32[2] on cpu; ops::NotEqual(x, 0) makes one"},
-        {"or_of_integers",
-         [=](Device d) { ops::LogicalOr(zeros(DType::kI32, d), zeros(DType::kBool, d)); },
-         "logical_or takes bool tensors, got i32[2]"},
-        {"not_of_integers", [=](Device d) { ops::LogicalNot(zeros(DType::kI32, d)); },
-         "logical_not takes bool tensors, got i32[2]"},
-        {"nan_of_integers", [=](Device d) { ops::IsNan(zeros(DType::kI32, d)); },
-         "is_nan: x must be a floating tensor, got i32[2]"},
-        {"finite_integers", [=](Device d) { ops::IsFinite(zeros(DType::kI64, d)); },
-         "is_finite: x must be a floating tensor, got i64[2]"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples = {NumberFirst(), Logic(), Special(), Benchmark()};
+  for (const Comparison& f : kComparisons) {
+    const std::vector<OpSample> some = {Sample(f, "empty", {0, 3}, {1, 3}, {0, 3}),
+                                        Sample(f, "scalars", {}, {}, {}),
+                                        Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
+                                        Sample(f, "chunks", {33001}, {33001}, {33001}),
+                                        Sample(f, "bias", {6, 11}, {11}, {6, 11}),
+                                        Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
+                                        Strided(f),
+                                        WithNumber(f),
+                                        OfDType(f, DType::kI64),
+                                        OfDType(f, DType::kI32),
+                                        OfDType(f, DType::kU16),
+                                        OfDType(f, DType::kU8),
+                                        OfDType(f, DType::kBool)};
+    samples.insert(samples.end(), some.begin(), some.end());
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
+  return {{"dtypes", [=](Device d) { ops::Equal(zeros(DType::kI32, d), zeros(DType::kI64, d)); },
+           "equal: both operands must have the same dtype and device, got i32[2]"},
+          {"shapes",
+           [=](Device d) { ops::Less(zeros(DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)); },
+           "less: shapes [2] and [3] do not broadcast"},
+          {"undefined", [=](Device d) { ops::Less(zeros(DType::kF32, d), Tensor()); },
+           "and undefined tensor"},
+          {"undefined_with_number", [](Device) { ops::Less(Tensor(), 1); },
+           "less of an undefined tensor"},
+          {"fraction_of_integers", [=](Device d) { zeros(DType::kI32, d) > 2.5; },
+           "greater: i32[2] on cpu cannot have the value 2.5; convert it with To()"},
+          {"negative_of_unsigned", [=](Device d) { zeros(DType::kU8, d) >= -1; },
+           "greater_equal: u8[2] on cpu cannot have the value -1"},
+          {"beyond_i32", [=](Device d) { ops::Equal(zeros(DType::kI32, d), 0x1p31); },
+           "equal: i32[2] on cpu cannot have the value 2"},
+          {"two_of_bools", [=](Device d) { ops::Equal(zeros(DType::kBool, d), 2); },
+           "equal: bool[2] on cpu cannot have the value 2"},
+          {"logic_of_floats",
+           [=](Device d) { ops::LogicalAnd(zeros(DType::kBool, d), zeros(DType::kF32, d)); },
+           "logical_and takes bool tensors, got f32[2] on cpu; ops::NotEqual(x, 0) makes one"},
+          {"or_of_integers",
+           [=](Device d) { ops::LogicalOr(zeros(DType::kI32, d), zeros(DType::kBool, d)); },
+           "logical_or takes bool tensors, got i32[2]"},
+          {"not_of_integers", [=](Device d) { ops::LogicalNot(zeros(DType::kI32, d)); },
+           "logical_not takes bool tensors, got i32[2]"},
+          {"nan_of_integers", [=](Device d) { ops::IsNan(zeros(DType::kI32, d)); },
+           "is_nan: x must be a floating tensor, got i32[2]"},
+          {"finite_integers", [=](Device d) { ops::IsFinite(zeros(DType::kI64, d)); },
+           "is_finite: x must be a floating tensor, got i64[2]"}};
+}
+
+// Holds or does not.
+const bool registered = RegisterOpCase({.name = "compare",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

@@ -73,86 +73,81 @@ OpSample Repeat(const std::string& name, const Shape& shape, const std::vector<i
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "concat";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.gradient_tolerances = {
-      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
-  c.samples = [] {
-    OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
-    same.inputs.pop_back();
-    same.run = [](std::span<const Tensor> in) {
-      return std::vector{ops::Concat({in[0], in[0]}, 1)};
-    };
-    same.reference = [](std::span<const RefTensor> in) {
-      return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
-    };
-    OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
-    large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{Repeat("rows", {2, 3}, {3, 1}),
-                                 Repeat("both", {2, 3, 2}, {1, 4, 2}),
-                                 Sample("empty", {{0, 3}, {0, 3}}, 1),
-                                 Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
-                                 Sample("single", {{2, 3}}, 0),
-                                 Sample("one", {{1}, {1}}, 0),
-                                 Sample("first", {{2, 5}, {3, 5}}, 0),
-                                 Sample("middle", {{2, 1, 5}, {2, 4, 5}, {2, 2, 5}}, 1),
-                                 Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
-                                 Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
-                                 Sample("chunks", {{150, 130}, {150, 170}}, 1),
-                                 Stack("empty", 2, {0, 3}, 1),
-                                 Stack("scalars", 3, {}, 0),
-                                 Stack("single", 1, {2, 3}, 1),
-                                 Stack("first", 3, {2, 5}, 0),
-                                 Stack("middle", 2, {2, 5}, 1),
-                                 Stack("last", 4, {2, 5}, -1),
-                                 Stack("transposed", 2, {5, 3}, 1, true),
-                                 same,
-                                 large};
+std::vector<OpSample> Samples() {
+  OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
+  same.inputs.pop_back();
+  same.run = [](std::span<const Tensor> in) { return std::vector{ops::Concat({in[0], in[0]}, 1)}; };
+  same.reference = [](std::span<const RefTensor> in) {
+    return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
   };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"repeat_counts",
-         [](Device d) {
-           ops::Repeat(Tensor::Zeros({2, 3}, DType::kF32, d), {2});
-         },
-         "needs a count for each dimension, got 1"},
-        {"repeat_nothing", [](Device d) { ops::Repeat(Tensor::Zeros({2}, DType::kF32, d), {0}); },
-         "repeat: the count of dimension 0 must be at least 1, got 0"},
-        {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
-        {"shapes",
-         [](Device d) {
-           ops::Concat(
-               {Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2, 4}, DType::kF32, d)}, 0);
-         },
-         "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
-        {"dtypes",
-         [](Device d) {
-           ops::Concat({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d)}, 0);
-         },
-         "does not fit the first"},
-        {"no_such_dimension",
-         [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
-         "concat: there is no dimension 1"},
-        {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
-        {"stack_shapes",
-         [](Device d) {
-           ops::Stack({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)});
-         },
-         "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
-         "(f32[2] on cpu)"},
-        {"stack_no_such_dimension",
-         [](Device d) { ops::Stack({Tensor::Zeros({2}, DType::kF32, d)}, 2); },
-         "stack: dimension 2 cannot be added to tensors of shape [2]"}};
-  };
-  return c;
+  OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
+  large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
+  large.benchmark_only = true;
+  return {Repeat("rows", {2, 3}, {3, 1}),
+          Repeat("both", {2, 3, 2}, {1, 4, 2}),
+          Sample("empty", {{0, 3}, {0, 3}}, 1),
+          Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
+          Sample("single", {{2, 3}}, 0),
+          Sample("one", {{1}, {1}}, 0),
+          Sample("first", {{2, 5}, {3, 5}}, 0),
+          Sample("middle", {{2, 1, 5}, {2, 4, 5}, {2, 2, 5}}, 1),
+          Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
+          Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
+          Sample("chunks", {{150, 130}, {150, 170}}, 1),
+          Stack("empty", 2, {0, 3}, 1),
+          Stack("scalars", 3, {}, 0),
+          Stack("single", 1, {2, 3}, 1),
+          Stack("first", 3, {2, 5}, 0),
+          Stack("middle", 2, {2, 5}, 1),
+          Stack("last", 4, {2, 5}, -1),
+          Stack("transposed", 2, {5, 3}, 1, true),
+          same,
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {
+      {"repeat_counts",
+       [](Device d) {
+         ops::Repeat(Tensor::Zeros({2, 3}, DType::kF32, d), {2});
+       },
+       "needs a count for each dimension, got 1"},
+      {"repeat_nothing", [](Device d) { ops::Repeat(Tensor::Zeros({2}, DType::kF32, d), {0}); },
+       "repeat: the count of dimension 0 must be at least 1, got 0"},
+      {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
+      {"shapes",
+       [](Device d) {
+         ops::Concat({Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2, 4}, DType::kF32, d)},
+                     0);
+       },
+       "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
+      {"dtypes",
+       [](Device d) {
+         ops::Concat({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d)}, 0);
+       },
+       "does not fit the first"},
+      {"no_such_dimension", [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
+       "concat: there is no dimension 1"},
+      {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
+      {"stack_shapes",
+       [](Device d) {
+         ops::Stack({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)});
+       },
+       "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
+       "(f32[2] on cpu)"},
+      {"stack_no_such_dimension",
+       [](Device d) { ops::Stack({Tensor::Zeros({2}, DType::kF32, d)}, 2); },
+       "stack: dimension 2 cannot be added to tensors of shape [2]"}};
+}
+
+// Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.
+const bool registered = RegisterOpCase({.name = "concat",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}},
+                                                                {DType::kF16, {1e-3, 0, ""}},
+                                                                {DType::kBF16, {8e-3, 0, ""}}}});
 
 }  // namespace
 }  // namespace lockstep

@@ -128,16 +128,7 @@ std::vector<ErrorSample> Errors() {
            "conv2d: x and weight must have the same dtype and device"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "conv2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "conv2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -159,16 +159,8 @@ std::vector<ErrorSample> Errors() {
            "count_rows: the load must be a contiguous i64[4], got f32[4]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "expert_dispatch";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "expert_dispatch", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -147,15 +147,10 @@ std::vector<ErrorSample> Errors() {
            "expert_gates: the scale must be positive, got 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "expert_router";
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "expert_router",
+                                        .dtypes = {DType::kF64, DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

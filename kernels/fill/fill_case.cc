@@ -26,28 +26,21 @@ OpSample Sample(const std::string& name, const InputSpec& x, double value) {
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "fill";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // -2.5 is exact in every dtype.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.differentiable = false;
-  c.samples = [] {
-    std::vector<OpSample> s = {
-        Sample("empty", {.shape = {0, 4}}, -2.5), Sample("one", {.shape = {}}, -2.5),
-        Sample("odd", {.shape = {3, 5, 7}}, -2.5), Sample("chunks", {.shape = {50001}}, -2.5),
-        Sample("transposed", {.shape = {7, 11}, .non_contiguous = true}, 0)};
-    OpSample large = Sample("large", {.shape = {8 << 20}}, -2.5);
-    large.elements_moved = 8 << 20;
-    large.benchmark_only = true;
-    s.push_back(large);
-    return s;
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> s = {
+      Sample("empty", {.shape = {0, 4}}, -2.5), Sample("one", {.shape = {}}, -2.5),
+      Sample("odd", {.shape = {3, 5, 7}}, -2.5), Sample("chunks", {.shape = {50001}}, -2.5),
+      Sample("transposed", {.shape = {7, 11}, .non_contiguous = true}, 0)};
+  OpSample large = Sample("large", {.shape = {8 << 20}}, -2.5);
+  large.elements_moved = 8 << 20;
+  large.benchmark_only = true;
+  s.push_back(large);
+  return s;
 }
 
-const bool registered = RegisterOpCase(Make);
+// -2.5 is exact in every dtype.
+const bool registered = RegisterOpCase(
+    {.name = "fill", .samples = Samples, .tolerances = NoTolerance(), .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

@@ -114,16 +114,8 @@ std::vector<ErrorSample> Errors() {
            "grouped_linear: the offsets must be i32[4]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "grouped_linear";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "grouped_linear", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

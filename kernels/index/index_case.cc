@@ -230,16 +230,7 @@ std::vector<ErrorSample> Errors() {
        "gather: x is undefined"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "index";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "index", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

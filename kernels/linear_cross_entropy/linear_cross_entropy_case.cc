@@ -143,16 +143,8 @@ std::vector<ErrorSample> Errors() {
            "target 5 at position 3 is outside of the 5 classes"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "linear_cross_entropy";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "linear_cross_entropy", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

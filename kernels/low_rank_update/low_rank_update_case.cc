@@ -121,16 +121,8 @@ std::vector<ErrorSample> Errors() {
            "low_rank_update: all must have the same dtype and device"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "low_rank_update";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "low_rank_update", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

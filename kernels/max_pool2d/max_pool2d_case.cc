@@ -97,16 +97,8 @@ std::vector<ErrorSample> Errors() {
            "nothing but padding"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "max_pool2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "max_pool2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -216,16 +216,7 @@ std::vector<ErrorSample> Errors() {
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "nf4";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "nf4", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -40,55 +40,49 @@ OpSample Sample(const std::string& name, const Shape& shape, Reduction reduction
       .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "nll_loss";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
-    OpSample large = Sample("large", {8192, 1000}, kMean);
-    large.benchmark_only = true;
-    // Forward reads an element of each row, backward writes all.
-    large.elements_moved = 8192;
-    large.backward_elements_moved = 8192.0 * 1000;
-    return std::vector<OpSample>{Sample("empty", {0, 5}, kSum),
-                                 Sample("one", {1, 1}, kMean),
-                                 Sample("single", {5}, kMean),
-                                 Sample("none", {3, 7, 19}, kNone),
-                                 Sample("sum", {3, 7, 19}, kSum),
-                                 Sample("mean", {21, 19}, kMean),
-                                 Sample("none_ignore", {11, 4}, kNone, kIgnore),
-                                 Sample("mean_ignore", {11, 4}, kMean, kIgnore),
-                                 Sample("all_ignored", {6, 1}, kMean, 0),
-                                 Sample("many_rows", {33001, 3}, kMean),
-                                 Sample("transposed", {9, 12}, kSum, -1, true),
-                                 large};
-  };
-  c.errors = [] {
-    const auto run = [](const Shape& log_probs, const Shape& targets, DType dtype, double target) {
-      return [=](Device d) {
-        ops::NllLoss(Tensor::Zeros(log_probs, DType::kF32, d),
-                     Tensor::Full(targets, target, dtype, d));
-      };
-    };
-    // Targets are checked only on the CPU: other devices could not report to the host.
-    const auto value = [=](double target) {
-      return [=](Device) { run({2, 3}, {2}, DType::kI64, target)(kCpu); };
-    };
-    return std::vector<ErrorSample>{
-        {"shapes", run({2, 3}, {3}, DType::kI32, 0),
-         "nll_loss: targets must have the shape of log_probs without the last dimension, [2] on "
-         "cpu, got i32[3] on cpu"},
-        {"float_targets", run({2, 3}, {2}, DType::kF32, 0),
-         "nll_loss: targets must be i32 or i64, got f32[2] on cpu"},
-        {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "with V > 0, got f32[2, 0] on cpu"},
-        {"too_large", value(3), "nll_loss: target 3 at position 0 is outside of the 3 classes"},
-        {"negative", value(-2), "nll_loss: target -2 at position 0"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
+  OpSample large = Sample("large", {8192, 1000}, kMean);
+  large.benchmark_only = true;
+  // Forward reads an element of each row, backward writes all.
+  large.elements_moved = 8192;
+  large.backward_elements_moved = 8192.0 * 1000;
+  return {Sample("empty", {0, 5}, kSum),
+          Sample("one", {1, 1}, kMean),
+          Sample("single", {5}, kMean),
+          Sample("none", {3, 7, 19}, kNone),
+          Sample("sum", {3, 7, 19}, kSum),
+          Sample("mean", {21, 19}, kMean),
+          Sample("none_ignore", {11, 4}, kNone, kIgnore),
+          Sample("mean_ignore", {11, 4}, kMean, kIgnore),
+          Sample("all_ignored", {6, 1}, kMean, 0),
+          Sample("many_rows", {33001, 3}, kMean),
+          Sample("transposed", {9, 12}, kSum, -1, true),
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  const auto run = [](const Shape& log_probs, const Shape& targets, DType dtype, double target) {
+    return [=](Device d) {
+      ops::NllLoss(Tensor::Zeros(log_probs, DType::kF32, d),
+                   Tensor::Full(targets, target, dtype, d));
+    };
+  };
+  // Targets are checked only on the CPU: other devices could not report to the host.
+  const auto value = [=](double target) {
+    return [=](Device) { run({2, 3}, {2}, DType::kI64, target)(kCpu); };
+  };
+  return {{"shapes", run({2, 3}, {3}, DType::kI32, 0),
+           "nll_loss: targets must have the shape of log_probs without the last dimension, [2] on "
+           "cpu, got i32[3] on cpu"},
+          {"float_targets", run({2, 3}, {2}, DType::kF32, 0),
+           "nll_loss: targets must be i32 or i64, got f32[2] on cpu"},
+          {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "with V > 0, got f32[2, 0] on cpu"},
+          {"too_large", value(3), "nll_loss: target 3 at position 0 is outside of the 3 classes"},
+          {"negative", value(-2), "nll_loss: target -2 at position 0"}};
+}
+
+const bool registered = RegisterOpCase({.name = "nll_loss", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

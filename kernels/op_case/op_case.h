@@ -69,26 +69,28 @@ struct Tolerance {
 
 struct OpCase {
   std::string name;  // the folder's
-  std::vector<DType> dtypes = {DType::kF64, DType::kF32};
-  std::function<std::vector<OpSample>()> samples;
-  std::function<std::vector<ErrorSample>()> errors;
-  std::map<DType, Tolerance> tolerances;  // default: DefaultTolerance
+  std::vector<DType> dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+  std::function<std::vector<OpSample>()> samples = {};
+  std::function<std::vector<ErrorSample>()> errors = {};
+  std::map<DType, Tolerance> tolerances = {};  // default: DefaultTolerance
   // For a gradient against the f64 backward; default: twice that of the results. Must say why where
   // it is looser than twice the ceiling.
-  std::map<DType, Tolerance> gradient_tolerances;
+  std::map<DType, Tolerance> gradient_tolerances = {};
   bool differentiable = true;
 };
 
 // The ceiling of a dtype, relative and absolute: f64 1e-11, f32 1e-5, f16 2e-3, bf16 1.6e-2 (two
 // units in the last place).
 Tolerance DefaultTolerance(DType dtype);
+// For results that only one number is right for, as of copies: none, in any of the default dtypes.
+std::map<DType, Tolerance> NoTolerance();
 Tolerance ForwardTolerance(const OpCase& c, DType dtype);
 Tolerance GradientTolerance(const OpCase& c, DType dtype);
 
 // All registered cases, sorted by name. Throws Error if two have the same name.
 const std::vector<OpCase>& AllOpCases();
-// For a static initialiser: const bool registered = RegisterOpCase(Make);
-bool RegisterOpCase(OpCase (*make)());
+// For a static initialiser: const bool registered = RegisterOpCase({.name = "gelu", ...});
+bool RegisterOpCase(OpCase op_case);
 // The cases whose name, or whose "name/sample" for some sample, contains `filter`. Throws
 // ArgumentError listing the names if there is none.
 std::vector<const OpCase*> FindOpCases(const std::string& filter);

@@ -153,7 +153,6 @@ struct UpdateCase {
   OpCase Case(std::vector<OpSample> samples, std::vector<ErrorSample> errors) const {
     OpCase c;
     c.name = name;
-    c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
     c.differentiable = false;
     c.samples = [*this, own = std::move(samples)] {
       std::vector<OpSample> all = Samples();

@@ -285,16 +285,7 @@ std::vector<ErrorSample> Errors() {
            "any: there is no dimension 2"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "reduce";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "reduce", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -243,16 +243,8 @@ std::vector<ErrorSample> Errors() {
            "residual_norm: eps must not be negative, got -1"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "residual_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "residual_norm", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

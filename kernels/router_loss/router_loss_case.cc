@@ -95,15 +95,10 @@ std::vector<ErrorSample> Errors() {
            "router_loss: the coefficients must not be negative, got -1 and 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "router_loss";
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "router_loss",
+                                        .dtypes = {DType::kF64, DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

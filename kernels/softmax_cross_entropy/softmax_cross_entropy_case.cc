@@ -102,16 +102,8 @@ std::vector<ErrorSample> Errors() {
       {"negative", value(DType::kI64, -2), "target -2 at position 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "softmax_cross_entropy";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "softmax_cross_entropy", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -218,33 +218,28 @@ std::vector<OpSample> Samples() {
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "views";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.gradient_tolerances = {
-      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
-  c.samples = Samples;
+std::vector<ErrorSample> Errors() {
   const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
-  c.errors = [x] {
-    return std::vector<ErrorSample>{
-        {"outside",
-         [x](Device d) {
-           x(d, {2, 3}).Slice(1, 1, 4);
-         },
-         "Slice [1, 4) does not lie within dimension 1 of a tensor of shape [2, 3]"},
-        {"no_such_dimension",
-         [x](Device d) {
-           x(d, {2, 3}).Transpose(0, 2);
-         },
-         "Transpose: there is no dimension 2 in a tensor of shape [2, 3]"}};
-  };
-  return c;
+  return {{"outside",
+           [x](Device d) {
+             x(d, {2, 3}).Slice(1, 1, 4);
+           },
+           "Slice [1, 4) does not lie within dimension 1 of a tensor of shape [2, 3]"},
+          {"no_such_dimension",
+           [x](Device d) {
+             x(d, {2, 3}).Transpose(0, 2);
+           },
+           "Transpose: there is no dimension 2 in a tensor of shape [2, 3]"}};
 }
 
-const bool registered = RegisterOpCase(Make);
+// Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
+const bool registered = RegisterOpCase({.name = "views",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}},
+                                                                {DType::kF16, {1e-3, 0, ""}},
+                                                                {DType::kBF16, {8e-3, 0, ""}}}});
 
 }  // namespace
 }  // namespace lockstep

@@ -108,66 +108,59 @@ OpSample Benchmark() {
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "where";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    return std::vector<OpSample>{Sample("empty", {3}, {0, 3}, {1, 3}, {0, 3}),
-                                 Sample("scalars", {}, {}, {}, {}),
-                                 Sample("one", {1}, {1}, {1}, {1}),
-                                 Sample("odd", {7, 13}, {7, 13}, {7, 13}, {7, 13}),
-                                 Sample("chunks", {33001}, {33001}, {33001}, {33001}),
-                                 Sample("mask", {11}, {6, 11}, {6, 11}, {6, 11}),
-                                 Sample("column", {6, 11}, {6, 1}, {11}, {6, 11}),
-                                 Sample("scalar", {6, 11}, {6, 11}, {}, {6, 11}),
-                                 Sample("three_ways", {5, 1, 1}, {7, 1}, {3}, {5, 7, 3}),
-                                 Sample("wider_condition", {4, 6, 11}, {11}, {6, 1}, {4, 6, 11}),
-                                 Transposed(),
-                                 Shared(),
-                                 WithNumbers(),
-                                 OfDType(DType::kBool),
-                                 OfDType(DType::kU16),
-                                 OfDType(DType::kI32),
-                                 OfDType(DType::kI64),
-                                 Benchmark()};
-  };
-  c.errors = [] {
-    const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
-    return std::vector<ErrorSample>{
-        {"condition",
-         [=](Device d) {
-           const Tensor x = zeros(DType::kF32, d);
-           ops::Where(x, x, x);
-         },
-         "where: the condition must be a bool tensor, got f32[2] on cpu: write "
-         "condition.To(DType::kBool)"},
-        {"undefined_condition", [=](Device d) { ops::Where(Tensor(), zeros(DType::kF32, d), 0); },
-         "where: the condition must be a bool tensor, got undefined tensor"},
-        {"dtypes",
-         [=](Device d) {
-           ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), zeros(DType::kI32, d));
-         },
-         "got f32[2] on cpu and i32[2] on cpu"},
-        {"undefined",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), Tensor()); },
-         "got f32[2] on cpu and undefined tensor"},
-        {"undefined_beside_a_number",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor(), 1); },
-         "where of an undefined tensor"},
-        {"shapes",
-         [=](Device d) {
-           ops::Where(zeros(DType::kBool, d), Tensor::Zeros({3}, DType::kF32, d), 0);
-         },
-         "where: shapes [2] and [3] do not broadcast"},
-        {"fraction_of_integers",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kI32, d), 0.5); },
-         "where: i32[2] on cpu cannot have the value 0.5"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  return {Sample("empty", {3}, {0, 3}, {1, 3}, {0, 3}),
+          Sample("scalars", {}, {}, {}, {}),
+          Sample("one", {1}, {1}, {1}, {1}),
+          Sample("odd", {7, 13}, {7, 13}, {7, 13}, {7, 13}),
+          Sample("chunks", {33001}, {33001}, {33001}, {33001}),
+          Sample("mask", {11}, {6, 11}, {6, 11}, {6, 11}),
+          Sample("column", {6, 11}, {6, 1}, {11}, {6, 11}),
+          Sample("scalar", {6, 11}, {6, 11}, {}, {6, 11}),
+          Sample("three_ways", {5, 1, 1}, {7, 1}, {3}, {5, 7, 3}),
+          Sample("wider_condition", {4, 6, 11}, {11}, {6, 1}, {4, 6, 11}),
+          Transposed(),
+          Shared(),
+          WithNumbers(),
+          OfDType(DType::kBool),
+          OfDType(DType::kU16),
+          OfDType(DType::kI32),
+          OfDType(DType::kI64),
+          Benchmark()};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
+  return {
+      {"condition",
+       [=](Device d) {
+         const Tensor x = zeros(DType::kF32, d);
+         ops::Where(x, x, x);
+       },
+       "where: the condition must be a bool tensor, got f32[2] on cpu: write "
+       "condition.To(DType::kBool)"},
+      {"undefined_condition", [=](Device d) { ops::Where(Tensor(), zeros(DType::kF32, d), 0); },
+       "where: the condition must be a bool tensor, got undefined tensor"},
+      {"dtypes",
+       [=](Device d) {
+         ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), zeros(DType::kI32, d));
+       },
+       "got f32[2] on cpu and i32[2] on cpu"},
+      {"undefined",
+       [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), Tensor()); },
+       "got f32[2] on cpu and undefined tensor"},
+      {"undefined_beside_a_number",
+       [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor(), 1); },
+       "where of an undefined tensor"},
+      {"shapes",
+       [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor::Zeros({3}, DType::kF32, d), 0); },
+       "where: shapes [2] and [3] do not broadcast"},
+      {"fraction_of_integers",
+       [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kI32, d), 0.5); },
+       "where: i32[2] on cpu cannot have the value 0.5"}};
+}
+
+const bool registered = RegisterOpCase({.name = "where", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep
