@@ -127,7 +127,7 @@ std::vector<ErrorSample> Errors() {
            "avg_pool2d: the window spans 3 rows, the input has 2"},
           {"no cells",
            [](Device d) {
-             ops::AdaptiveAvgPool2d(Tensor::Zeros({1, 1, 2, 2}, DType::kF32, d), {0, 1});
+             ops::AdaptiveAvgPool2d(Zeros(d, 1, 1, 2, 2), {0, 1});
            },
            "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got 0 x 1"}};
 }

@@ -123,9 +123,7 @@ std::vector<ErrorSample> Errors() {
   const auto norm = [](const Shape& x, const BatchNormOptions& o, int64_t running = 3,
                        DType dtype = DType::kF32) {
     return [=](Device d) {
-      const auto tensor = [&] {
-        return running < 0 ? Tensor() : Tensor::Zeros({running}, DType::kF32, d);
-      };
+      const auto tensor = [&] { return running < 0 ? Tensor() : Zeros(d, running); };
       ops::BatchNorm(Tensor::Zeros(x, dtype, d), {}, {}, {tensor(), tensor(), {}}, o);
     };
   };
@@ -154,8 +152,8 @@ std::vector<ErrorSample> Errors() {
       {"no count", norm({2, 3}, average), "pass running.batches"},
       {"weight",
        [](Device d) {
-         ops::BatchNorm(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d),
-                        {}, {}, {.training = true, .eps = 0, .momentum = 0.1, .exchange = nullptr});
+         ops::BatchNorm(Zeros(d, 2, 3), Zeros(d, 2), {}, {},
+                        {.training = true, .eps = 0, .momentum = 0.1, .exchange = nullptr});
        },
        "batch_norm: weight must be f32[3]"}};
 }

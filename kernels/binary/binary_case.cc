@@ -211,32 +211,25 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"shapes",
-           [](Device d) {
-             ops::Add(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d));
-           },
+  return {{"shapes", [](Device d) { ops::Add(Zeros(d, 2, 3), Zeros(d, 2)); },
            "add: shapes [2, 3] and [2] do not broadcast"},
-          {"dtypes",
-           [](Device d) {
-             ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
-           },
+          {"dtypes", [](Device d) { ops::Mul(Zeros(d, 2), Zeros(DType::kF64, d, 2)); },
            "mul: both operands must have the same floating dtype and device, got f32[2]"},
           {"integers",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
+             const Tensor x = Zeros(DType::kI32, d, 2);
              ops::Div(x, x);
            },
            "div: both operands must have the same floating dtype"},
-          {"integers_and_a_fraction", [](Device d) { 1.5 - Tensor::Zeros({2}, DType::kI32, d); },
+          {"integers_and_a_fraction", [](Device d) { 1.5 - Zeros(DType::kI32, d, 2); },
            "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
           {"bools",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2}, DType::kBool, d);
+             const Tensor x = Zeros(DType::kBool, d, 2);
              ops::Add(x, x);
            },
            "add: both operands must have the same floating dtype and device, got bool[2]"},
-          {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
-           "and undefined tensor"}};
+          {"undefined", [](Device d) { ops::Div(Zeros(d, 2), Tensor()); }, "and undefined tensor"}};
 }
 
 const bool registered = RegisterOpCase({.name = "binary", .samples = Samples, .errors = Errors});

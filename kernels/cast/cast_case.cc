@@ -46,12 +46,10 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {
-      {"from_integers",
-       [](Device d) { ops::Cast(Tensor::Zeros({2}, DType::kI32, d), DType::kF32); },
-       "cast: only floating tensors are cast to floating dtypes, got i32[2]"},
-      {"to_integers", [](Device d) { ops::Cast(Tensor::Zeros({2}, DType::kF32, d), DType::kI32); },
-       "and i32; for others use Tensor::To"}};
+  return {{"from_integers", [](Device d) { ops::Cast(Zeros(DType::kI32, d, 2), DType::kF32); },
+           "cast: only floating tensors are cast to floating dtypes, got i32[2]"},
+          {"to_integers", [](Device d) { ops::Cast(Zeros(d, 2), DType::kI32); },
+           "and i32; for others use Tensor::To"}};
 }
 
 // Rounding has only one right answer.

@@ -106,38 +106,32 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {
-      {"repeat_counts",
-       [](Device d) {
-         ops::Repeat(Tensor::Zeros({2, 3}, DType::kF32, d), {2});
-       },
-       "needs a count for each dimension, got 1"},
-      {"repeat_nothing", [](Device d) { ops::Repeat(Tensor::Zeros({2}, DType::kF32, d), {0}); },
-       "repeat: the count of dimension 0 must be at least 1, got 0"},
-      {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
-      {"shapes",
-       [](Device d) {
-         ops::Concat({Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2, 4}, DType::kF32, d)},
-                     0);
-       },
-       "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
-      {"dtypes",
-       [](Device d) {
-         ops::Concat({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d)}, 0);
-       },
-       "does not fit the first"},
-      {"no_such_dimension", [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
-       "concat: there is no dimension 1"},
-      {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
-      {"stack_shapes",
-       [](Device d) {
-         ops::Stack({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)});
-       },
-       "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
-       "(f32[2] on cpu)"},
-      {"stack_no_such_dimension",
-       [](Device d) { ops::Stack({Tensor::Zeros({2}, DType::kF32, d)}, 2); },
-       "stack: dimension 2 cannot be added to tensors of shape [2]"}};
+  return {{"repeat_counts", [](Device d) { ops::Repeat(Zeros(d, 2, 3), {2}); },
+           "needs a count for each dimension, got 1"},
+          {"repeat_nothing", [](Device d) { ops::Repeat(Zeros(d, 2), {0}); },
+           "repeat: the count of dimension 0 must be at least 1, got 0"},
+          {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
+          {"shapes",
+           [](Device d) {
+             ops::Concat({Zeros(d, 2, 3), Zeros(d, 2, 4)}, 0);
+           },
+           "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
+          {"dtypes",
+           [](Device d) {
+             ops::Concat({Zeros(d, 2), Zeros(DType::kF64, d, 2)}, 0);
+           },
+           "does not fit the first"},
+          {"no_such_dimension", [](Device d) { ops::Concat({Zeros(d, 2)}, 1); },
+           "concat: there is no dimension 1"},
+          {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
+          {"stack_shapes",
+           [](Device d) {
+             ops::Stack({Zeros(d, 2), Zeros(d, 3)});
+           },
+           "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
+           "(f32[2] on cpu)"},
+          {"stack_no_such_dimension", [](Device d) { ops::Stack({Zeros(d, 2)}, 2); },
+           "stack: dimension 2 cannot be added to tensors of shape [2]"}};
 }
 
 // Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.

@@ -114,17 +114,10 @@ std::vector<ErrorSample> Errors() {
           {"huge padding", conv({1, 1, 4, 4}, {1, 1, 3, 3}, {.padding = int64_t{1} << 62}),
            "all below 2^31"},
           {"bias",
-           [](Device d) {
-             ops::Conv2d(Tensor::Zeros({1, 1, 3, 3}, DType::kF32, d),
-                         Tensor::Zeros({2, 1, 3, 3}, DType::kF32, d),
-                         Tensor::Zeros({3}, DType::kF32, d));
-           },
+           [](Device d) { ops::Conv2d(Zeros(d, 1, 1, 3, 3), Zeros(d, 2, 1, 3, 3), Zeros(d, 3)); },
            "conv2d: bias must be f32[2]"},
           {"dtypes",
-           [](Device d) {
-             ops::Conv2d(Tensor::Zeros({1, 1, 3, 3}, DType::kBF16, d),
-                         Tensor::Zeros({2, 1, 3, 3}, DType::kF32, d));
-           },
+           [](Device d) { ops::Conv2d(Zeros(DType::kBF16, d, 1, 1, 3, 3), Zeros(d, 2, 1, 3, 3)); },
            "conv2d: x and weight must have the same dtype and device"}};
 }
 

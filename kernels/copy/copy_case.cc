@@ -52,10 +52,7 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"shapes",
-           [](Device d) {
-             Tensor::Zeros({2, 3}, DType::kF32, d).CopyFrom(Tensor::Zeros({3, 2}, DType::kF32, d));
-           },
+  return {{"shapes", [](Device d) { Zeros(d, 2, 3).CopyFrom(Zeros(d, 3, 2)); },
            "copy of f32[3, 2] on cpu into f32[2, 3] on cpu: the shapes differ"}};
 }
 

@@ -59,21 +59,19 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto f32 = [](Device d) { return Tensor::Zeros({2}, DType::kF32, d); };
-  return {
-      {"probability of 1", [=](Device d) { ops::Dropout(f32(d), 1, kSite); },
-       "dropout: the probability must be in [0, 1), got 1"},
-      {"negative probability", [=](Device d) { ops::Dropout(f32(d), -0.5, kSite); },
-       "dropout: the probability must be in [0, 1), got -0.5"},
-      {"integers", [](Device d) { ops::Dropout(Tensor::Zeros({2}, DType::kI32, d), 0.5, kSite); },
-       "dropout: x must be a floating tensor, got i32[2]"},
-      {"state on another device",
-       [=](Device d) {
-         const StepState state(kMeta, kSeed);
-         const TrainingScope scope(state);
-         ops::Dropout(f32(d), 0.5, kSite);
-       },
-       "the StepState of the TrainingScope on meta"}};
+  return {{"probability of 1", [](Device d) { ops::Dropout(Zeros(d, 2), 1, kSite); },
+           "dropout: the probability must be in [0, 1), got 1"},
+          {"negative probability", [](Device d) { ops::Dropout(Zeros(d, 2), -0.5, kSite); },
+           "dropout: the probability must be in [0, 1), got -0.5"},
+          {"integers", [](Device d) { ops::Dropout(Zeros(DType::kI32, d, 2), 0.5, kSite); },
+           "dropout: x must be a floating tensor, got i32[2]"},
+          {"state on another device",
+           [](Device d) {
+             const StepState state(kMeta, kSeed);
+             const TrainingScope scope(state);
+             ops::Dropout(Zeros(d, 2), 0.5, kSite);
+           },
+           "the StepState of the TrainingScope on meta"}};
 }
 
 const bool registered = RegisterOpCase({.name = "dropout", .samples = Samples, .errors = Errors});

@@ -69,24 +69,16 @@ std::vector<ErrorSample> Errors() {
       {"id too large",
        [](Device) {
          ops::Embedding(Tensor::FromVector<int32_t>({0, 1, 2, 0, 65, 1}, {2, 3}),
-                        Tensor::Zeros({65, 4}, DType::kF32));
+                        Zeros(kCpu, 65, 4));
        },
        "embedding: the id 65 at [1, 1] is not in [0, 65)"},
       {"negative id",
-       [](Device) {
-         ops::Embedding(Tensor::FromVector<int64_t>({-1}, {1}), Tensor::Zeros({3, 4}, DType::kF32));
-       },
+       [](Device) { ops::Embedding(Tensor::FromVector<int64_t>({-1}, {1}), Zeros(kCpu, 3, 4)); },
        "embedding: the id -1 at [0] is not in [0, 3)"},
-      {"floating ids",
-       [](Device d) {
-         ops::Embedding(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3, 4}, DType::kF32, d));
-       },
+      {"floating ids", [](Device d) { ops::Embedding(Zeros(d, 2), Zeros(d, 3, 4)); },
        "embedding: ids must be i32 or i64, got f32[2]"},
       {"weight of three dimensions",
-       [](Device d) {
-         ops::Embedding(Tensor::Zeros({2}, DType::kI32, d),
-                        Tensor::Zeros({3, 4, 5}, DType::kF32, d));
-       },
+       [](Device d) { ops::Embedding(Zeros(DType::kI32, d, 2), Zeros(d, 3, 4, 5)); },
        "embedding: weight must be a floating [V, C], got f32[3, 4, 5]"}};
 }
 

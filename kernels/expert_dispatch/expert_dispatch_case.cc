@@ -129,33 +129,21 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  const auto order = [=](Device d) { return ops::SortByExpert(zeros({3, 2}, d, DType::kI32), 4); };
-  return {{"wrong_experts", [=](Device d) { ops::SortByExpert(zeros({3}, d, DType::kI32), 4); },
+  const auto order = [=](Device d) { return ops::SortByExpert(Zeros(DType::kI32, d, 3, 2), 4); };
+  return {{"wrong_experts", [=](Device d) { ops::SortByExpert(Zeros(DType::kI32, d, 3), 4); },
            "sort_by_expert: the experts must be i32 [N, k], got i32[3]"},
-          {"no_experts",
-           [=](Device d) {
-             ops::SortByExpert(zeros({3, 2}, d, DType::kI32), 0);
-           },
+          {"no_experts", [=](Device d) { ops::SortByExpert(Zeros(DType::kI32, d, 3, 2), 0); },
            "sort_by_expert: there must be an expert, got 0"},
-          {"wrong_tokens",
-           [=](Device d) {
-             ops::Dispatch(zeros({4, 5}, d), order(d));
-           },
+          {"wrong_tokens", [=](Device d) { ops::Dispatch(Zeros(d, 4, 5), order(d)); },
            "dispatch: x must be a floating [3, C], got f32[4, 5]"},
-          {"wrong_rows",
-           [=](Device d) {
-             ops::Combine(zeros({3, 5}, d), zeros({3, 2}, d), order(d));
-           },
+          {"wrong_rows", [=](Device d) { ops::Combine(Zeros(d, 3, 5), Zeros(d, 3, 2), order(d)); },
            "combine: y must be a floating [6, C], got f32[3, 5]"},
           {"wrong_gates",
            [=](Device d) {
-             ops::Combine(zeros({6, 5}, d, DType::kBF16), zeros({3, 2}, d, DType::kBF16), order(d));
+             ops::Combine(Zeros(DType::kBF16, d, 6, 5), Zeros(DType::kBF16, d, 3, 2), order(d));
            },
            "combine: the gates must be f32[3, 2], got bf16[3, 2]"},
-          {"wrong_load", [=](Device d) { ops::CountRows(order(d), zeros({4}, d)); },
+          {"wrong_load", [=](Device d) { ops::CountRows(order(d), Zeros(d, 4)); },
            "count_rows: the load must be a contiguous i64[4], got f32[4]"}};
 }
 

@@ -112,37 +112,21 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  return {{"bf16_logits",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d, DType::kBF16), {}, 2);
-           },
+  return {{"bf16_logits", [](Device d) { ops::TopExperts(Zeros(DType::kBF16, d, 2, 4), {}, 2); },
            "top_experts: the logits must be f32 or f64 [N, E], got bf16[2, 4]"},
-          {"too_many",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), {}, 5);
-           },
+          {"too_many", [](Device d) { ops::TopExperts(Zeros(d, 2, 4), {}, 5); },
            "top_experts: a token cannot go to 5 of 4 experts"},
-          {"bias_of_softmax",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), zeros({4}, d), 2);
-           },
+          {"bias_of_softmax", [](Device d) { ops::TopExperts(Zeros(d, 2, 4), Zeros(d, 4), 2); },
            "top_experts: a bias is for sigmoid scores"},
           {"wrong_bias",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), zeros({3}, d), 2, RouterScore::kSigmoid);
-           },
+           [](Device d) { ops::TopExperts(Zeros(d, 2, 4), Zeros(d, 3), 2, RouterScore::kSigmoid); },
            "top_experts: the bias must be f32[4]"},
           {"wrong_experts",
-           [=](Device d) {
-             ops::ExpertGates(zeros({2, 4}, d), zeros({3, 2}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::ExpertGates(Zeros(d, 2, 4), Zeros(DType::kI32, d, 3, 2), {}); },
            "expert_gates: the experts must be i32[2, k]"},
           {"no_scale",
-           [=](Device d) {
-             ops::ExpertGates(zeros({2, 4}, d), zeros({2, 2}, d, DType::kI32), {.scale = 0});
+           [](Device d) {
+             ops::ExpertGates(Zeros(d, 2, 4), Zeros(DType::kI32, d, 2, 2), {.scale = 0});
            },
            "expert_gates: the scale must be positive, got 0"}};
 }

@@ -44,7 +44,7 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"integers", [](Device d) { ops::Gelu(Tensor::Zeros({2}, DType::kI32, d)); },
+  return {{"integers", [](Device d) { ops::Gelu(Zeros(DType::kI32, d, 2)); },
            "gelu: x must be a floating tensor, got i32[2]"}};
 }
 

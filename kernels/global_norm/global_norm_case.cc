@@ -66,8 +66,7 @@ std::vector<ErrorSample> Errors() {
            "grad_norm: max_norm must be at least 0"},
           {"integers",
            [](Device d) {
-             const std::vector<Tensor> grads = {Tensor::Zeros({2}, DType::kF32, d),
-                                                Tensor::Zeros({2}, DType::kI32, d)};
+             const std::vector<Tensor> grads = {Zeros(d, 2), Zeros(DType::kI32, d, 2)};
              ops::GradNorm(grads, 1, StepState(d, 1));
            },
            "grad_norm: gradient 1 must be contiguous, floating"}};

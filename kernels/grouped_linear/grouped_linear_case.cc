@@ -85,32 +85,17 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   const auto run = [=](const Tensor& x, const Tensor& weight) {
     ops::GroupedLinear(x, weight, OffsetsOn(x.device(), {0, 1, 3}));
   };
-  return {{"no_matrix",
-           [=](Device d) {
-             run(zeros({3}, d), zeros({2, 4, 3}, d));
-           },
+  return {{"no_matrix", [=](Device d) { run(Zeros(d, 3), Zeros(d, 2, 4, 3)); },
            "grouped_linear: x must be a floating tensor [R, K], got f32[3]"},
-          {"wrong_inputs",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({2, 4, 3}, d));
-           },
+          {"wrong_inputs", [=](Device d) { run(Zeros(d, 3, 5), Zeros(d, 2, 4, 3)); },
            "grouped_linear: weight must be [E, N, 5] (groups, out, in) for x of shape [3, 5], got "
            "f32[2, 4, 3]"},
-          {"mixed",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({2, 4, 5}, d, DType::kBF16));
-           },
+          {"mixed", [=](Device d) { run(Zeros(d, 3, 5), Zeros(DType::kBF16, d, 2, 4, 5)); },
            "grouped_linear: x and weight must have the same dtype and device"},
-          {"wrong_offsets",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({3, 4, 5}, d));
-           },
+          {"wrong_offsets", [=](Device d) { run(Zeros(d, 3, 5), Zeros(d, 3, 4, 5)); },
            "grouped_linear: the offsets must be i32[4]"}};
 }
 

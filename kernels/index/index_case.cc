@@ -175,58 +175,40 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   constexpr DType kI64 = DType::kI64;
   return {
       // An index is checked only on the CPU: other devices could not report to the host.
       {"too_large",
        [=](Device) {
-         ops::Gather(zeros({2, 3}, kCpu), 1, Tensor::FromVector<int64_t>({0, 2, 1, 3}, {2, 2}));
+         ops::Gather(Zeros(kCpu, 2, 3), 1, Tensor::FromVector<int64_t>({0, 2, 1, 3}, {2, 2}));
        },
        "gather: the index 3 at [1, 1] is not in [0, 3), the dimension of x that it picks from"},
       {"negative",
        [=](Device) {
-         ops::IndexSelect(zeros({2, 3}, kCpu), 0, Tensor::FromVector<int32_t>({0, -1}, {2}));
+         ops::IndexSelect(Zeros(kCpu, 2, 3), 0, Tensor::FromVector<int32_t>({0, -1}, {2}));
        },
        "index_select: the index -1 at [1] is not in [0, 2)"},
-      {"floating_index",
-       [=](Device d) {
-         ops::IndexSelect(zeros({2, 3}, d), 0, zeros({2}, d));
-       },
+      {"floating_index", [=](Device d) { ops::IndexSelect(Zeros(d, 2, 3), 0, Zeros(d, 2)); },
        "index_select: the index must be i32 or i64, on cpu as x is, got f32[2]"},
       {"index_of_two_dimensions",
-       [=](Device d) {
-         ops::IndexSelect(zeros({2, 3}, d), 0, zeros({2, 1}, d, kI64));
-       },
+       [=](Device d) { ops::IndexSelect(Zeros(d, 2, 3), 0, Zeros(kI64, d, 2, 1)); },
        "index_select: the index must have one dimension, got i64[2, 1]"},
-      {"no_such_dimension",
-       [=](Device d) {
-         ops::Gather(zeros({2, 3}, d), 2, zeros({2, 3}, d, kI64));
-       },
+      {"no_such_dimension", [=](Device d) { ops::Gather(Zeros(d, 2, 3), 2, Zeros(kI64, d, 2, 3)); },
        "gather: there is no dimension 2 in a tensor of shape [2, 3]"},
-      {"shape_of_index",
-       [=](Device d) {
-         ops::Gather(zeros({2, 3}, d), 1, zeros({1, 3}, d, kI64));
-       },
+      {"shape_of_index", [=](Device d) { ops::Gather(Zeros(d, 2, 3), 1, Zeros(kI64, d, 1, 3)); },
        "gather: the index must have the shape of x, [2, 3], except in dimension 1, got i64[1, 3]"},
       {"shape_of_source",
-       [=](Device d) {
-         ops::Scatter(zeros({2, 3}, d), 1, zeros({2, 2}, d, kI64), zeros({2, 3}, d));
-       },
+       [=](Device d) { ops::Scatter(Zeros(d, 2, 3), 1, Zeros(kI64, d, 2, 2), Zeros(d, 2, 3)); },
        "scatter: the source must have the shape of the index, [2, 2], and the dtype and device"},
       {"dtype_of_source",
-       [=](Device d) {
-         ops::Scatter(zeros({2}, d), 0, zeros({1}, d, kI64), zeros({1}, d, DType::kF64));
-       },
+       [=](Device d) { ops::Scatter(Zeros(d, 2), 0, Zeros(kI64, d, 1), Zeros(DType::kF64, d, 1)); },
        "scatter: the source must have the shape of the index, [1], and the dtype and device of x"},
       {"sums_of_integers",
        [=](Device d) {
-         ops::ScatterAdd(zeros({2}, d, kI64), 0, zeros({1}, d, kI64), zeros({1}, d, kI64));
+         ops::ScatterAdd(Zeros(kI64, d, 2), 0, Zeros(kI64, d, 1), Zeros(kI64, d, 1));
        },
        "scatter_add: x must be a floating tensor, got i64[2]"},
-      {"undefined", [=](Device d) { ops::Gather(Tensor(), 0, zeros({1}, d, kI64)); },
+      {"undefined", [=](Device d) { ops::Gather(Tensor(), 0, Zeros(kI64, d, 1)); },
        "gather: x is undefined"}};
 }
 

@@ -103,34 +103,16 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::Linear(zeros({}, d), zeros({2, 1}, d));
-       },
+      {"scalar", [](Device d) { ops::Linear(Zeros(d), Zeros(d, 2, 1)); },
        "linear: x must be a floating tensor [..., K], got f32[]"},
-      {"integers",
-       [=](Device d) {
-         ops::Linear(zeros({2}, d, DType::kI32), zeros({2, 2}, d));
-       },
+      {"integers", [](Device d) { ops::Linear(Zeros(DType::kI32, d, 2), Zeros(d, 2, 2)); },
        "linear: x must be a floating tensor [..., K], got i32[2]"},
-      {"wrong_inputs",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({3, 5}, d));
-       },
+      {"wrong_inputs", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(d, 3, 5)); },
        "linear: weight must be [N, 3] (out, in) for x of shape [4, 3], got f32[3, 5]"},
-      {"mixed",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d, DType::kF64));
-       },
+      {"mixed", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(DType::kF64, d, 5, 3)); },
        "linear: x and weight must have the same dtype and device, got f32[4, 3]"},
-      {"wrong_bias",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d), zeros({3}, d));
-       },
+      {"wrong_bias", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(d, 5, 3), Zeros(d, 3)); },
        "linear: bias must be [5] for a weight of shape [5, 3], got f32[3]"},
   };
 }

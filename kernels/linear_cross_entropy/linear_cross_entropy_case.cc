@@ -118,8 +118,8 @@ std::vector<ErrorSample> Errors() {
            "[4]"},
           {"float_targets",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
-             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kF32, d), Reduction::kSum, 1);
+             const Tensor x = Zeros(d, 2, 3);
+             ops::LinearCrossEntropy(x, x, Zeros(d, 2), Reduction::kSum, 1);
            },
            "linear_cross_entropy: targets must be i32 or i64, got f32[2]"},
           {"per_row", run({4, 3}, {5, 3}, {4}, 0, Reduction::kNone),
@@ -128,15 +128,14 @@ std::vector<ErrorSample> Errors() {
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got -1"},
           {"negative_cap",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
-             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kI32, d), Reduction::kSum, 1,
-                                     -1, -2);
+             const Tensor x = Zeros(d, 2, 3);
+             ops::LinearCrossEntropy(x, x, Zeros(DType::kI32, d, 2), Reduction::kSum, 1, -1, -2);
            },
            "linear_cross_entropy: softcap must be at least 0 (0: none), got -2"},
           // Targets are checked only on the CPU: other devices could not report to the host.
           {"target_of_a_later_chunk",
            [](Device) {
-             const Tensor x = Tensor::Zeros({5, 3}, DType::kF32);
+             const Tensor x = Zeros(kCpu, 5, 3);
              ops::LinearCrossEntropy(x, x, Tensor::FromVector<int32_t>({0, 1, 4, 5, 2}, {5}),
                                      Reduction::kSum, 2);
            },

@@ -72,28 +72,18 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, DType dtype, Device d) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  return {{"shapes",
-           [=](Device d) {
-             ops::MseLoss(zeros({2, 1}, DType::kF32, d), zeros({2}, DType::kF32, d));
-           },
-           "mse_loss: the target must have the shape, dtype and device of x, f32[2, 1] on cpu, got "
-           "f32[2] on cpu"},
-          {"dtypes",
-           [=](Device d) { ops::L1Loss(zeros({2}, DType::kF32, d), zeros({2}, DType::kBF16, d)); },
-           "l1_loss: the target must have the shape, dtype and device of x"},
-          {"integers",
-           [=](Device d) {
-             ops::BceWithLogits(zeros({2}, DType::kI32, d), zeros({2}, DType::kI32, d));
-           },
-           "bce_with_logits: x must be a floating tensor, got i32[2] on cpu"},
-          {"undefined", [=](Device d) { ops::MseLoss(zeros({2}, DType::kF32, d), Tensor()); },
-           "got undefined tensor"},
-          {"mean_of_nothing",
-           [=](Device d) { ops::MseLoss(zeros({0}, DType::kF32, d), zeros({0}, DType::kF32, d)); },
-           "mean over no elements"}};
+  return {
+      {"shapes", [](Device d) { ops::MseLoss(Zeros(d, 2, 1), Zeros(d, 2)); },
+       "mse_loss: the target must have the shape, dtype and device of x, f32[2, 1] on cpu, got "
+       "f32[2] on cpu"},
+      {"dtypes", [](Device d) { ops::L1Loss(Zeros(d, 2), Zeros(DType::kBF16, d, 2)); },
+       "l1_loss: the target must have the shape, dtype and device of x"},
+      {"integers",
+       [](Device d) { ops::BceWithLogits(Zeros(DType::kI32, d, 2), Zeros(DType::kI32, d, 2)); },
+       "bce_with_logits: x must be a floating tensor, got i32[2] on cpu"},
+      {"undefined", [](Device d) { ops::MseLoss(Zeros(d, 2), Tensor()); }, "got undefined tensor"},
+      {"mean_of_nothing", [](Device d) { ops::MseLoss(Zeros(d, 0), Zeros(d, 0)); },
+       "mean over no elements"}};
 }
 
 const bool registered = RegisterOpCase({.name = "loss", .samples = Samples, .errors = Errors});

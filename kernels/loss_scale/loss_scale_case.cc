@@ -90,7 +90,7 @@ std::vector<ErrorSample> Errors() {
        [](Device d) {
          StepState state(d, 1);
          state.EnableLossScaling();
-         (void)ops::ScaleRoot(Tensor::Zeros({}, DType::kI32, d), state);
+         (void)ops::ScaleRoot(Zeros(DType::kI32, d), state);
        },
        "scale_root: the root gradient must be f32 or f64 and on cpu as the StepState is"}};
 }

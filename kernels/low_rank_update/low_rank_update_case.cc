@@ -95,30 +95,27 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  return {{"other_rows",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({2, 5}, d), {{zeros({4, 5}, d), 4}});
-           },
-           "low_rank_update: x must be [..., K] with the rows of y"},
-          {"wrong_block",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d), {{zeros({5, 4}, d), 4}});
-           },
-           "low_rank_update: b must be f32[4, rank]"},
-          {"wrong_ranks",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d), {{zeros({4, 2}, d), 4}});
-           },
-           "low_rank_update: the blocks have 4 columns and ranks of 2 together"},
-          {"mixed",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d, DType::kBF16),
-                                {{zeros({4, 5}, d), 4}});
-           },
-           "low_rank_update: all must have the same dtype and device"}};
+  return {
+      {"other_rows",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 2, 5), {{Zeros(d, 4, 5), 4}});
+       },
+       "low_rank_update: x must be [..., K] with the rows of y"},
+      {"wrong_block",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 3, 5), {{Zeros(d, 5, 4), 4}});
+       },
+       "low_rank_update: b must be f32[4, rank]"},
+      {"wrong_ranks",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 3, 5), {{Zeros(d, 4, 2), 4}});
+       },
+       "low_rank_update: the blocks have 4 columns and ranks of 2 together"},
+      {"mixed",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(DType::kBF16, d, 3, 5), {{Zeros(d, 4, 5), 4}});
+       },
+       "low_rank_update: all must have the same dtype and device"}};
 }
 
 const bool registered =

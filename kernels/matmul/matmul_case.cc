@@ -94,34 +94,16 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::MatMul(zeros({}, d), zeros({3, 2}, d));
-       },
+      {"scalar", [](Device d) { ops::MatMul(Zeros(d), Zeros(d, 3, 2)); },
        "matmul: a must be a floating tensor [..., M, K] or [K], got f32[]"},
-      {"vector",
-       [=](Device d) {
-         ops::MatMul(zeros({3}, d), zeros({4, 3}, d));
-       },
+      {"vector", [](Device d) { ops::MatMul(Zeros(d, 3), Zeros(d, 4, 3)); },
        "matmul: b must be [..., 3, N] or [3] for a of shape [3], got f32[4, 3]"},
-      {"inner",
-       [=](Device d) {
-         ops::MatMul(zeros({4, 3}, d), zeros({4, 3}, d));
-       },
+      {"inner", [](Device d) { ops::MatMul(Zeros(d, 4, 3), Zeros(d, 4, 3)); },
        "matmul: b must be [..., 3, N] or [3] for a of shape [4, 3], got f32[4, 3]"},
-      {"mixed",
-       [=](Device d) {
-         ops::MatMul(zeros({4, 3}, d), zeros({3, 2}, d, DType::kF64));
-       },
+      {"mixed", [](Device d) { ops::MatMul(Zeros(d, 4, 3), Zeros(DType::kF64, d, 3, 2)); },
        "matmul: a and b must have the same dtype and device, got f32[4, 3]"},
-      {"batch",
-       [=](Device d) {
-         ops::MatMul(zeros({2, 4, 3}, d), zeros({5, 3, 2}, d));
-       },
+      {"batch", [](Device d) { ops::MatMul(Zeros(d, 2, 4, 3), Zeros(d, 5, 3, 2)); },
        "matmul: leading dimensions: shapes [2] and [5] do not broadcast"},
   };
 }

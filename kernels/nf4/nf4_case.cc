@@ -156,62 +156,42 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  const auto quantized = [=](const Shape& shape, Device d) {
-    return std::vector{ops::Nf4Quantize(zeros(shape, d))};
+  const auto quantized = [](Device d, int64_t rows, int64_t columns) {
+    return std::vector{ops::Nf4Quantize(Zeros(d, rows, columns))};
   };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({}, d), quantized({2, 1}, d));
-       },
+      {"scalar", [=](Device d) { ops::Nf4Linear(Zeros(d), quantized(d, 2, 1)); },
        "nf4: x must be a floating tensor [..., K], got f32[]"},
-      {"no_matrix",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({2, 1}, d), {});
-       },
+      {"no_matrix", [=](Device d) { ops::Nf4Linear(Zeros(d, 2, 1), {}); },
        "nf4: the weight must have at least one matrix"},
-      {"wrong_inputs",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({3, 5}, d));
-       },
+      {"wrong_inputs", [=](Device d) { ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 3, 5)); },
        "nf4: each matrix of the weight must be [N, 3] (out, in) for x of shape [4, 3], got [3, 5]"},
       {"wrong_bias",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({3}, d));
-       },
+       [=](Device d) { ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 5, 3), Zeros(d, 3)); },
        "nf4: bias must be [5] for a weight of that many rows, got f32[3]"},
       {"mixed",
        [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({5}, d, DType::kBF16));
+         ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 5, 3), Zeros(DType::kBF16, d, 5));
        },
        "nf4: x and bias must have the same dtype and device, got f32[4, 3]"},
       {"no_values",
        [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), std::vector{Nf4Matrix{.shape = {5, 3}}});
+         ops::Nf4Linear(Zeros(d, 4, 3), std::vector{Nf4Matrix{.shape = {5, 3}}});
        },
        "nf4: the weight has no values yet"},
       {"other_data",
        [=](Device d) {
-         ops::Nf4Dequantize({.shape = {5, 3}, .data = zeros({9}, d, DType::kU8)}, DType::kF32);
+         ops::Nf4Dequantize({.shape = {5, 3}, .data = Zeros(DType::kU8, d, 9)}, DType::kF32);
        },
        "nf4: a weight of shape [5, 3] has u8[1049] of data, got u8[9]"},
-      {"quantise_integers",
-       [=](Device d) {
-         ops::Nf4Quantize(zeros({2, 2}, d, DType::kI32));
-       },
+      {"quantise_integers", [=](Device d) { ops::Nf4Quantize(Zeros(DType::kI32, d, 2, 2)); },
        "nf4: what is quantised must be a floating matrix [rows, columns], got i32[2, 2]"},
       {"quantise_infinite",
        [](Device d) {
          ops::Nf4Quantize(Tensor::Full({2, 2}, INFINITY, DType::kF32, d));
        },
        "nf4: a matrix with infinite or undefined (NaN) weights, of shape [2, 2], cannot be"},
-      {"to_integers",
-       [=](Device d) {
-         ops::Nf4Dequantize(quantized({2, 2}, d)[0], DType::kI32);
-       },
+      {"to_integers", [=](Device d) { ops::Nf4Dequantize(quantized(d, 2, 2)[0], DType::kI32); },
        "nf4: a weight is dequantised to a floating dtype, not to i32"},
   };
 }

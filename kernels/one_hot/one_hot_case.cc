@@ -44,9 +44,9 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"floats", [](Device d) { ops::OneHot(Tensor::Zeros({2}, DType::kF32, d), 3); },
+  return {{"floats", [](Device d) { ops::OneHot(Zeros(d, 2), 3); },
            "one_hot: the index must be i32 or i64, got f32[2] on cpu"},
-          {"no_classes", [](Device d) { ops::OneHot(Tensor::Zeros({2}, DType::kI32, d), 0); },
+          {"no_classes", [](Device d) { ops::OneHot(Zeros(DType::kI32, d, 2), 0); },
            "one_hot: the number of classes must be positive, got 0"},
           // Only the CPU can report it to the host.
           {"too_large", [](Device) { ops::OneHot(Tensor::Full({2}, 3, DType::kI64), 3); },

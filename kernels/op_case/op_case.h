@@ -113,4 +113,16 @@ RefTensor ToRef(const Tensor& x);
 // The element of x that broadcasting puts at row-major position `index` of `shape`.
 double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index);
 
+// ---- For errors. ----
+
+// Zeros of these sizes, of f32 unless a dtype is given.
+template <class... Sizes>
+Tensor Zeros(DType dtype, Device device, Sizes... sizes) {
+  return Tensor::Zeros({int64_t{sizes}...}, dtype, device);
+}
+template <class... Sizes>
+Tensor Zeros(Device device, Sizes... sizes) {
+  return Zeros(DType::kF32, device, sizes...);
+}
+
 }  // namespace lockstep

@@ -61,23 +61,23 @@ std::vector<ErrorSample> Errors() {
   return {
       {"too_few",
        [](Device d) {
-         ops::Pad(Tensor::Zeros({2, 3}, DType::kF32, d), {{1, 1}});
+         ops::Pad(Zeros(d, 2, 3), {{1, 1}});
        },
        "pad: a tensor of shape [2, 3] needs 2 pairs {before, after}, one for each dimension, got "
        "1"},
       {"value",
        [](Device d) {
-         ops::Pad(Tensor::Zeros({2}, DType::kU8, d), {{0, 1}}, -1);
+         ops::Pad(Zeros(DType::kU8, d, 2), {{0, 1}}, -1);
        },
        "pad: a tensor of u8 cannot have the value -1"},
       {"negative",
        [](Device d) {
-         ops::Pad(Tensor::Zeros({2, 3}, DType::kF32, d), {{0, 0}, {-1, 0}});
+         ops::Pad(Zeros(d, 2, 3), {{0, 0}, {-1, 0}});
        },
        "pad: dimension 1 has the margins {-1, 0}: they must not be negative"},
       {"overflow",
        [](Device d) {
-         ops::Pad(Tensor::Zeros({2}, DType::kF32, d), {{0, INT64_MAX}});
+         ops::Pad(Zeros(d, 2), {{0, INT64_MAX}});
        },
        "pad: dimension 0 with the margins {0, 9223372036854775807} does not fit into 63 bits"},
       {"undefined", [](Device) { ops::Pad(Tensor(), {}); }, "pad: x is undefined"}};

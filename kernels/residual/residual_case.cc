@@ -44,17 +44,10 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {
-      {"shapes differ",
-       [](Device d) {
-         ops::Residual(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d));
-       },
-       "residual: the branch must match x (f32[2, 3] on "},
-      {"dtypes differ",
-       [](Device d) {
-         ops::Residual(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
-       },
-       "residual: the branch must match x (f32[2] on "}};
+  return {{"shapes differ", [](Device d) { ops::Residual(Zeros(d, 2, 3), Zeros(d, 3)); },
+           "residual: the branch must match x (f32[2, 3] on "},
+          {"dtypes differ", [](Device d) { ops::Residual(Zeros(d, 2), Zeros(DType::kF64, d, 2)); },
+           "residual: the branch must match x (f32[2] on "}};
 }
 
 const bool registered = RegisterOpCase({.name = "residual", .samples = Samples, .errors = Errors});

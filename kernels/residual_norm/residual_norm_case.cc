@@ -183,63 +183,57 @@ std::vector<OpSample> Samples() {
   return samples;
 }
 
-Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
-
 std::vector<ErrorSample> Errors() {
   constexpr NormKind kLayer = NormKind::kLayerNorm, kRms = NormKind::kRmsNorm;
   return {{"integers",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kI32, d);
-             ops::ResidualNorm(kLayer, x, x, F32(d, {3}));
+             const Tensor x = Zeros(DType::kI32, d, 2, 3);
+             ops::ResidualNorm(kLayer, x, x, Zeros(d, 3));
            },
            "residual_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
           {"shapes differ",
-           [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {2, 3}), F32(d, {3}), F32(d, {3}));
-           },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 2, 3), Zeros(d, 3), Zeros(d, 3)); },
            "residual_norm: the branch must match x (f32[2, 3] on "},
           {"weight too short",
-           [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {2, 4}), F32(d, {2, 4}), F32(d, {3}));
-           },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 2, 4), Zeros(d, 2, 4), Zeros(d, 3)); },
            "residual_norm: weight must be f32[4]"},
           {"bias too long",
            [](Device d) {
-             ops::ResidualNorm(kLayer, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {5}));
+             ops::ResidualNorm(kLayer, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), Zeros(d, 5));
            },
            "residual_norm: bias must be f32[4]"},
           {"bias of the branch too short",
            [](Device d) {
-             ops::Branch branch = F32(d, {2, 4});
-             branch.bias = F32(d, {3});
-             ops::ResidualNorm(kRms, F32(d, {2, 4}), branch, F32(d, {4}));
+             ops::Branch branch = Zeros(d, 2, 4);
+             branch.bias = Zeros(d, 3);
+             ops::ResidualNorm(kRms, Zeros(d, 2, 4), branch, Zeros(d, 4));
            },
            "residual_norm: the branch's bias must be f32[4]"},
-          {"no branch", [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), {}, F32(d, {4})); },
+          {"no branch", [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 4), {}, Zeros(d, 4)); },
            "residual_norm: the branch must match x (f32[4] on "},
           {"dropout of everything",
            [](Device d) {
-             ops::Branch branch = F32(d, {4});
+             ops::Branch branch = Zeros(d, 4);
              branch.dropout = 1;
-             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), branch, Zeros(d, 4));
            },
            "residual_norm: the probability of the branch's dropout must be in [0, 1), got 1"},
           {"state on another device",
            [](Device d) {
              const StepState state(kMeta, kSeed);
              const TrainingScope scope(state);
-             ops::Branch branch = F32(d, {4});
+             ops::Branch branch = Zeros(d, 4);
              branch.dropout = 0.5;
-             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), branch, Zeros(d, 4));
            },
            "the StepState of the TrainingScope on meta"},
           {"bias of an RMS norm",
            [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), Zeros(d, 4));
            },
            "residual_norm: an RMS norm has no bias, got f32[4]"},
           {"negative eps",
-           [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), {}, -1); },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), {}, -1); },
            "residual_norm: eps must not be negative, got -1"}};
 }
 

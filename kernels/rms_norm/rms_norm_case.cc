@@ -32,8 +32,6 @@ OpSample Sample(const std::string& name, const InputSpec& x) {
       .reference = Reference};
 }
 
-Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
-
 std::vector<OpSample> Samples() {
   OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
   strided.inputs[0].non_contiguous = true;
@@ -57,27 +55,16 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"integers",
-           [](Device d) {
-             ops::RmsNorm(Tensor::Zeros({2, 3}, DType::kI32, d), F32(d, {3}));
-           },
+  return {{"integers", [](Device d) { ops::RmsNorm(Zeros(DType::kI32, d, 2, 3), Zeros(d, 3)); },
            "rms_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
-          {"no channels",
-           [](Device d) {
-             ops::RmsNorm(F32(d, {2, 0}), F32(d, {0}));
-           },
+          {"no channels", [](Device d) { ops::RmsNorm(Zeros(d, 2, 0), Zeros(d, 0)); },
            "rms_norm: x must be a floating [..., C] with C > 0, got f32[2, 0]"},
-          {"weight too short",
-           [](Device d) {
-             ops::RmsNorm(F32(d, {2, 4}), F32(d, {3}));
-           },
+          {"weight too short", [](Device d) { ops::RmsNorm(Zeros(d, 2, 4), Zeros(d, 3)); },
            "rms_norm: weight must be f32[4]"},
           {"weight of another dtype",
-           [](Device d) {
-             ops::RmsNorm(F32(d, {2, 4}), Tensor::Zeros({4}, DType::kF64, d));
-           },
+           [](Device d) { ops::RmsNorm(Zeros(d, 2, 4), Zeros(DType::kF64, d, 4)); },
            "rms_norm: weight must be f32[4]"},
-          {"negative eps", [](Device d) { ops::RmsNorm(F32(d, {4}), F32(d, {4}), -1); },
+          {"negative eps", [](Device d) { ops::RmsNorm(Zeros(d, 4), Zeros(d, 4), -1); },
            "rms_norm: eps must not be negative, got -1"}};
 }
 

@@ -120,7 +120,6 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
   const auto table = [](Device d, int64_t positions, int64_t size) {
     return ops::RotaryTable(positions, size, {}, DType::kF32, d);
   };
@@ -129,49 +128,38 @@ std::vector<ErrorSample> Errors() {
   };
   return {
       {"integers",
-       [=](Device d) {
-         ops::RotaryEmbedding(Tensor::Zeros({1, 2, 4}, DType::kI32, d), table(d, 2, 4), 1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(DType::kI32, d, 1, 2, 4), table(d, 2, 4), 1); },
        "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got i32[1, 2, 4]"},
       {"odd head", [=](Device d) { table(d, 2, 3); },
        "rotary_embedding turns pairs: the size of a head must be even, got 3"},
       {"table of another dtype",
        [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), ops::RotaryTable(2, 4, {}, DType::kF64, d), 1);
+         ops::RotaryEmbedding(Zeros(d, 1, 2, 4), ops::RotaryTable(2, 4, {}, DType::kF64, d), 1);
        },
        "rotary_embedding: the table must be f32[positions, D]"},
       {"table of another size",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 1, 4}), table(d, 2, 2), 1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 1, 4), table(d, 2, 2), 1); },
        "rotary_embedding: x must be [B, T, N * 2] or [B, T, N, 2] for this table, got f32[1, 2, "
        "1, 4]"},
       {"too many heads",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 8}), table(d, 2, 4), 3);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 8), table(d, 2, 4), 3); },
        "rotary_embedding: cannot turn 3 of 2 heads"},
       {"beyond the table",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 4);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, 4); },
        "rotary_embedding: positions 4 to 6 do not fit a table of 5"},
       {"positions of another dtype",
        [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 0,
-                              Tensor::Zeros({1, 2}, DType::kI64, d));
+         ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, 0, Zeros(DType::kI64, d, 1, 2));
        },
        "rotary_embedding: positions must be i32[1, 2], one for each token, on "},
       {"a position beyond the table",
        [=](Device) {
-         ops::RotaryEmbedding(x(kCpu, {1, 2, 4}), table(kCpu, 5, 4), 1, 0,
+         ops::RotaryEmbedding(Zeros(kCpu, 1, 2, 4), table(kCpu, 5, 4), 1, 0,
                               Tensor::FromVector<int32_t>({4, 5}, {1, 2}));
        },
        "rotary_embedding: the position 5 at [0, 1] is not in [0, 5), the positions of the table"},
       {"before the table",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, -1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, -1); },
        "rotary_embedding: positions -1 to 1 do not fit a table of 5"},
       {"theta", frequencies({.theta = 0}), "rotary_embedding: theta must be positive, got 0"},
       {"factor", frequencies({.scaling = RotaryScaling::kLinear, .factor = 0}),

@@ -75,22 +75,15 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {{"no_sequences",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 4}, d), zeros({2, 1}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::RouterLoss(Zeros(d, 2, 4), Zeros(DType::kI32, d, 2, 1), {}); },
            "router_loss: the logits must be f32 or f64 [B, T, E], got f32[2, 4]"},
           {"wrong_experts",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 3, 4}, d), zeros({5, 1}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::RouterLoss(Zeros(d, 2, 3, 4), Zeros(DType::kI32, d, 5, 1), {}); },
            "router_loss: the experts must be i32[6, k]"},
           {"negative",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 3, 4}, d), zeros({6, 1}, d, DType::kI32), {.balance = -1});
+           [](Device d) {
+             ops::RouterLoss(Zeros(d, 2, 3, 4), Zeros(DType::kI32, d, 6, 1), {.balance = -1});
            },
            "router_loss: the coefficients must not be negative, got -1 and 0"}};
 }

@@ -66,14 +66,13 @@ std::vector<OpSample> Samples() {
 
 std::vector<ErrorSample> Errors() {
   return {
-      {"bools", [](Device d) { ops::Scale(Tensor::Zeros({2}, DType::kBool, d), 2); },
+      {"bools", [](Device d) { ops::Scale(Zeros(DType::kBool, d, 2), 2); },
        "scale: x must be a floating tensor, got bool[2] on cpu; cast it with To(DType::kF32)"},
-      {"quotient_of_integers", [](Device d) { Tensor::Zeros({2}, DType::kI32, d) / 2; },
+      {"quotient_of_integers", [](Device d) { Zeros(DType::kI32, d, 2) / 2; },
        "scale: x must be a floating tensor, got i32[2]"},
-      {"fraction_of_integers", [](Device d) { Tensor::Zeros({2}, DType::kI32, d) * 0.5; },
+      {"fraction_of_integers", [](Device d) { Zeros(DType::kI32, d, 2) * 0.5; },
        "scale: i32[2] on cpu cannot have the value 0.5"},
-      {"in_place_gradient",
-       [](Device d) { ops::ScaleInPlace(Tensor::Zeros({2}, DType::kF32, d).SetRequiresGrad(), 2); },
+      {"in_place_gradient", [](Device d) { ops::ScaleInPlace(Zeros(d, 2).SetRequiresGrad(), 2); },
        "ScaleInPlace of a tensor that requires a gradient"}};
 }
 

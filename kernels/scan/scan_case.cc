@@ -46,12 +46,9 @@ std::vector<OpSample> Samples() {
 
 std::vector<ErrorSample> Errors() {
   return {{"undefined", [](Device) { ops::CumSum(Tensor(), 0); }, "cumsum: x is undefined"},
-          {"no_such_dimension",
-           [](Device d) {
-             ops::CumSum(Tensor::Zeros({2, 3}, DType::kF32, d), 2);
-           },
+          {"no_such_dimension", [](Device d) { ops::CumSum(Zeros(d, 2, 3), 2); },
            "cumsum: there is no dimension 2 in a tensor of shape [2, 3]"},
-          {"scalar", [](Device d) { ops::CumSum(Tensor::Zeros({}, DType::kF32, d), 0); },
+          {"scalar", [](Device d) { ops::CumSum(Zeros(d), 0); },
            "cumsum: there is no dimension 0 in a tensor of shape []"}};
 }
 

@@ -83,9 +83,9 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"integers", [](Device d) { ops::Softmax(Tensor::Zeros({2}, DType::kI32, d)); },
+  return {{"integers", [](Device d) { ops::Softmax(Zeros(DType::kI32, d, 2)); },
            "softmax: x must be a floating tensor with at least one dimension, got i32[2]"},
-          {"scalar", [](Device d) { ops::LogSoftmax(Tensor::Zeros({}, DType::kF32, d)); },
+          {"scalar", [](Device d) { ops::LogSoftmax(Zeros(d)); },
            "log_softmax: x must be a floating tensor with at least one dimension, got f32[]"}};
 }
 

@@ -65,20 +65,14 @@ std::vector<OpSample> Samples() {
 
 std::vector<ErrorSample> Errors() {
   return {
-      {"integers", [](Device d) { ops::SwiGlu(Tensor::Zeros({2}, DType::kI32, d)); },
+      {"integers", [](Device d) { ops::SwiGlu(Zeros(DType::kI32, d, 2)); },
        "swiglu: the input must be a floating [..., 2F], gate and up side by side, got i32[2]"},
-      {"odd size",
-       [](Device d) {
-         ops::SwiGlu(Tensor::Zeros({2, 3}, DType::kF32, d));
-       },
+      {"odd size", [](Device d) { ops::SwiGlu(Zeros(d, 2, 3)); },
        "swiglu: the input must be a floating [..., 2F], gate and up side by side, got f32[2, 3]"},
-      {"geglu of an odd size",
-       [](Device d) {
-         ops::GegluTanh(Tensor::Zeros({2, 3}, DType::kF32, d));
-       },
+      {"geglu of an odd size", [](Device d) { ops::GegluTanh(Zeros(d, 2, 3)); },
        "geglu_tanh: the input must be a floating [..., 2F], gate and up side by side, got "
        "f32[2, 3]"},
-      {"scalar", [](Device d) { ops::SwiGlu(Tensor::Zeros({}, DType::kF32, d)); },
+      {"scalar", [](Device d) { ops::SwiGlu(Zeros(d)); },
        "swiglu: the input must be a floating [..., 2F]"}};
 }
 

@@ -35,9 +35,6 @@ OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t p,
   return s;
 }
 
-Tensor Ids(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kI32, d); }
-Tensor Table(Device d, int64_t rows, int64_t c) { return Tensor::Zeros({rows, c}, DType::kF32, d); }
-
 std::vector<OpSample> Samples() {
   OpSample strided = Sample("strided", {3, 5}, 9, 8, 5);
   for (InputSpec& input : strided.inputs) input.non_contiguous = true;
@@ -63,41 +60,44 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"too long",
-           [](Device d) {
-             ops::TokenPositionEmbedding(Ids(d, {1, 9}), Table(d, 5, 4), Table(d, 8, 4));
-           },
-           "a sequence of 9 tokens from position 0 does not fit the 8 positions of wpe"},
-          {"too far",
-           [](Device d) {
-             ops::TokenPositionEmbedding(Ids(d, {1, 3}), Table(d, 5, 4), Table(d, 8, 4), 6);
-           },
-           "a sequence of 3 tokens from position 6 does not fit the 8 positions of wpe"},
-          {"positions of another shape",
-           [](Device d) {
-             ops::TokenPositionEmbedding(Ids(d, {2, 3}), Table(d, 5, 4), Table(d, 8, 4), 0,
-                                         Ids(d, {3, 2}));
-           },
-           "token_position_embedding: positions must be i32[2, 3], one for each token, on "},
-          {"position too large",
-           [](Device) {
-             ops::TokenPositionEmbedding(Ids(kCpu, {2, 2}), Table(kCpu, 5, 4), Table(kCpu, 8, 4), 0,
-                                         Tensor::FromVector<int32_t>({0, 1, 7, 8}, {2, 2}));
-           },
-           "token_position_embedding: the position 8 at [1, 1] is not in [0, 8), the positions of "
-           "the table"},
-          {"widths differ",
-           [](Device d) {
-             ops::TokenPositionEmbedding(Ids(d, {1, 3}), Table(d, 5, 4), Table(d, 8, 6));
-           },
-           "wpe must be a f32 [P, 4] as wte is f32[5, 4]"},
-          // Ids are checked only on the CPU: other devices could not report to the host.
-          {"id too large",
-           [](Device) {
-             ops::TokenPositionEmbedding(Tensor::FromVector<int32_t>({0, 1, 5, 0}, {2, 2}),
-                                         Table(kCpu, 5, 4), Table(kCpu, 8, 4));
-           },
-           "token_position_embedding: the id 5 at [1, 0] is not in [0, 5)"}};
+  return {
+      {"too long",
+       [](Device d) {
+         ops::TokenPositionEmbedding(Zeros(DType::kI32, d, 1, 9), Zeros(d, 5, 4), Zeros(d, 8, 4));
+       },
+       "a sequence of 9 tokens from position 0 does not fit the 8 positions of wpe"},
+      {"too far",
+       [](Device d) {
+         ops::TokenPositionEmbedding(Zeros(DType::kI32, d, 1, 3), Zeros(d, 5, 4), Zeros(d, 8, 4),
+                                     6);
+       },
+       "a sequence of 3 tokens from position 6 does not fit the 8 positions of wpe"},
+      {"positions of another shape",
+       [](Device d) {
+         ops::TokenPositionEmbedding(Zeros(DType::kI32, d, 2, 3), Zeros(d, 5, 4), Zeros(d, 8, 4), 0,
+                                     Zeros(DType::kI32, d, 3, 2));
+       },
+       "token_position_embedding: positions must be i32[2, 3], one for each token, on "},
+      {"position too large",
+       [](Device) {
+         ops::TokenPositionEmbedding(Zeros(DType::kI32, kCpu, 2, 2), Zeros(kCpu, 5, 4),
+                                     Zeros(kCpu, 8, 4), 0,
+                                     Tensor::FromVector<int32_t>({0, 1, 7, 8}, {2, 2}));
+       },
+       "token_position_embedding: the position 8 at [1, 1] is not in [0, 8), the positions of "
+       "the table"},
+      {"widths differ",
+       [](Device d) {
+         ops::TokenPositionEmbedding(Zeros(DType::kI32, d, 1, 3), Zeros(d, 5, 4), Zeros(d, 8, 6));
+       },
+       "wpe must be a f32 [P, 4] as wte is f32[5, 4]"},
+      // Ids are checked only on the CPU: other devices could not report to the host.
+      {"id too large",
+       [](Device) {
+         ops::TokenPositionEmbedding(Tensor::FromVector<int32_t>({0, 1, 5, 0}, {2, 2}),
+                                     Zeros(kCpu, 5, 4), Zeros(kCpu, 8, 4));
+       },
+       "token_position_embedding: the id 5 at [1, 0] is not in [0, 5)"}};
 }
 
 const bool registered =

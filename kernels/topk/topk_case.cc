@@ -86,22 +86,13 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"too_many",
-           [](Device d) {
-             ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), 4);
-           },
+  return {{"too_many", [](Device d) { ops::TopK(Zeros(d, 2, 3), 4); },
            "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not 4"},
-          {"negative",
-           [](Device d) {
-             ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), -1);
-           },
+          {"negative", [](Device d) { ops::TopK(Zeros(d, 2, 3), -1); },
            "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not -1"},
-          {"integers", [](Device d) { ops::Sort(Tensor::Zeros({2}, DType::kI32, d)); },
+          {"integers", [](Device d) { ops::Sort(Zeros(DType::kI32, d, 2)); },
            "sort: x must be a floating tensor, got i32[2]"},
-          {"no_such_dimension",
-           [](Device d) {
-             ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), 1, -3);
-           },
+          {"no_such_dimension", [](Device d) { ops::TopK(Zeros(d, 2, 3), 1, -3); },
            "topk: there is no dimension -3 in a tensor of shape [2, 3]"}};
 }
 

@@ -62,7 +62,7 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {{"vector", [](Device d) { ops::Tril(Tensor::Zeros({3}, DType::kF32, d)); },
+  return {{"vector", [](Device d) { ops::Tril(Zeros(d, 3)); },
            "tril: x must be a matrix or a batch of matrices [..., M, N], got f32[3]"},
           {"undefined", [](Device) { ops::Triu(Tensor()); },
            "triu: x must be a matrix or a batch of matrices [..., M, N], got undefined tensor"}};

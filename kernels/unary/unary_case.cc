@@ -183,18 +183,16 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  return {
-      {"integers", [](Device d) { ops::Tanh(Tensor::Zeros({2}, DType::kI32, d)); },
-       "tanh: x must be a floating tensor, got i32[2]"},
-      {"no cap", [](Device d) { ops::Softcap(Tensor::Zeros({2}, DType::kF32, d), 0); },
-       "softcap: the cap must be positive, got 0"},
-      {"undefined", [](Device) { ops::Relu(Tensor()); },
-       "relu: x must be a floating tensor, got undefined tensor"},
-      {"low_above_high", [](Device d) { ops::Clamp(Tensor::Zeros({2}, DType::kF32, d), 2, 1.5); },
-       "clamp: low = 2 must not be above high = 1.5"},
-      {"nan_limit",
-       [](Device d) { ops::Clamp(Tensor::Zeros({2}, DType::kF32, d), 0, std::nan("")); },
-       "clamp: low = 0 must not be above high = nan"}};
+  return {{"integers", [](Device d) { ops::Tanh(Zeros(DType::kI32, d, 2)); },
+           "tanh: x must be a floating tensor, got i32[2]"},
+          {"no cap", [](Device d) { ops::Softcap(Zeros(d, 2), 0); },
+           "softcap: the cap must be positive, got 0"},
+          {"undefined", [](Device) { ops::Relu(Tensor()); },
+           "relu: x must be a floating tensor, got undefined tensor"},
+          {"low_above_high", [](Device d) { ops::Clamp(Zeros(d, 2), 2, 1.5); },
+           "clamp: low = 2 must not be above high = 1.5"},
+          {"nan_limit", [](Device d) { ops::Clamp(Zeros(d, 2), 0, std::nan("")); },
+           "clamp: low = 0 must not be above high = nan"}};
 }
 
 const bool registered = RegisterOpCase({.name = "unary", .samples = Samples, .errors = Errors});

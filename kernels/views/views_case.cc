@@ -219,16 +219,9 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
-  return {{"outside",
-           [x](Device d) {
-             x(d, {2, 3}).Slice(1, 1, 4);
-           },
+  return {{"outside", [](Device d) { Zeros(d, 2, 3).Slice(1, 1, 4); },
            "Slice [1, 4) does not lie within dimension 1 of a tensor of shape [2, 3]"},
-          {"no_such_dimension",
-           [x](Device d) {
-             x(d, {2, 3}).Transpose(0, 2);
-           },
+          {"no_such_dimension", [](Device d) { Zeros(d, 2, 3).Transpose(0, 2); },
            "Transpose: there is no dimension 2 in a tensor of shape [2, 3]"}};
 }
 

@@ -130,33 +130,30 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
   return {
       {"condition",
-       [=](Device d) {
-         const Tensor x = zeros(DType::kF32, d);
+       [](Device d) {
+         const Tensor x = Zeros(d, 2);
          ops::Where(x, x, x);
        },
        "where: the condition must be a bool tensor, got f32[2] on cpu: write "
        "condition.To(DType::kBool)"},
-      {"undefined_condition", [=](Device d) { ops::Where(Tensor(), zeros(DType::kF32, d), 0); },
+      {"undefined_condition", [](Device d) { ops::Where(Tensor(), Zeros(d, 2), 0); },
        "where: the condition must be a bool tensor, got undefined tensor"},
       {"dtypes",
-       [=](Device d) {
-         ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), zeros(DType::kI32, d));
+       [](Device d) {
+         ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 2), Zeros(DType::kI32, d, 2));
        },
        "got f32[2] on cpu and i32[2] on cpu"},
-      {"undefined",
-       [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), Tensor()); },
+      {"undefined", [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 2), Tensor()); },
        "got f32[2] on cpu and undefined tensor"},
       {"undefined_beside_a_number",
-       [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor(), 1); },
+       [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Tensor(), 1); },
        "where of an undefined tensor"},
-      {"shapes",
-       [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor::Zeros({3}, DType::kF32, d), 0); },
+      {"shapes", [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 3), 0); },
        "where: shapes [2] and [3] do not broadcast"},
       {"fraction_of_integers",
-       [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kI32, d), 0.5); },
+       [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(DType::kI32, d, 2), 0.5); },
        "where: i32[2] on cpu cannot have the value 0.5"}};
 }
 
