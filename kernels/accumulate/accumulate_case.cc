@@ -36,9 +36,8 @@ std::vector<OpSample> Samples() {
                              Sample("into_f32", f32, odd),
                              Sample("from_f32", odd, f32)};
   OpSample large = Sample("large", {.shape = {8 << 20}}, {.shape = {8 << 20}});
-  large.elements_moved = 5.0 * (8 << 20);  // with the copy
-  large.flops = 8 << 20;
-  large.benchmark_only = true;
+  // With the copy.
+  large.benchmark = {.flops = 8 << 20, .elements = 5.0 * (8 << 20)};
   s.push_back(large);
   return s;
 }

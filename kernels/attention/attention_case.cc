@@ -161,9 +161,8 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, const 
 OpSample Benchmark(const std::string& name, int64_t batch, int64_t length, int64_t heads, int64_t d,
                    const Rules& rules = {}) {
   OpSample s = Sample(name, batch, length, heads, d, rules);
-  s.flops = 2.0 * batch * heads * length * (length + 1) * d;
-  s.elements_moved = 4.0 * batch * length * heads * d;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * batch * heads * length * (length + 1) * d,
+                 .elements = 4.0 * batch * length * heads * d};
   return s;
 }
 

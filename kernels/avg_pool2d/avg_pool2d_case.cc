@@ -86,11 +86,10 @@ OpSample Adaptive(const std::string& name, const Shape& x, Size2 out) {
 
 std::vector<OpSample> Samples() {
   OpSample large = Sample("halves of 56x56", {.shape = {16, 64, 56, 56}}, {});
-  large.flops = 16.0 * 64 * 56 * 56;
-  large.elements_moved = 16.0 * 64 * (56 * 56 + 28 * 28);
-  large.backward_flops = large.flops;
-  large.backward_elements_moved = large.elements_moved;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 64 * 56 * 56,
+                     .elements = 16.0 * 64 * (56 * 56 + 28 * 28),
+                     .backward_flops = 16.0 * 64 * 56 * 56,
+                     .backward_elements = 16.0 * 64 * (56 * 56 + 28 * 28)};
   const AvgPool2dOptions padded = {.kernel = {3, 2}, .stride = 2, .padding = 1};
   AvgPool2dOptions uncounted = padded, up = padded, up_uncounted = padded;
   uncounted.count_include_pad = up_uncounted.count_include_pad = false;

@@ -93,9 +93,7 @@ std::vector<OpSample> Samples() {
   OpSample mixed = Sample("weights of f32", {.shape = {4, 6, 3, 3}});
   for (size_t i : {1, 2}) mixed.inputs[i].dtype = DType::kF32;
   OpSample large = Sample("resnet", {.shape = {16, 256, 28, 28}});
-  large.flops = 16.0 * 256 * 28 * 28 * 8;
-  large.elements_moved = 16.0 * 256 * 28 * 28 * 2;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 256 * 28 * 28 * 8, .elements = 16.0 * 256 * 28 * 28 * 2};
   return {Sample("empty in evaluation", {.shape = {0, 5, 2, 2}}, {.training = false}),
           Sample("no channels", {.shape = {3, 0, 2}}),
           // With a small eps the gradient of two values is 0 except for rounding.

@@ -47,12 +47,13 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
 
 OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
   OpSample s = Sample(f, name, {4096, 768}, b, {4096, 768});
-  s.flops = 4096 * 768;
-  s.elements_moved = 2.0 * 4096 * 768 + static_cast<double>(b.numel());
-  // A sum hands dy on; the others read both operands too.
-  s.backward_flops = (f.sum ? 1 : 2) * s.flops;
-  s.backward_elements_moved = (f.sum ? 1 : 2) * s.elements_moved;
-  s.benchmark_only = true;
+  OpWork work = {.flops = 4096 * 768,
+                 .elements = 2.0 * 4096 * 768 + static_cast<double>(b.numel())};
+  if (f.sum) {  // hands dy on; the others read both operands too
+    work.backward_flops = work.flops;
+    work.backward_elements = work.elements;
+  }
+  s.benchmark = work;
   return s;
 }
 

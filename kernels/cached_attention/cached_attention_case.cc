@@ -119,9 +119,8 @@ OpSample Benchmark(const std::string& name, const Sizes& s) {
   const Places places(s.batch, s.tokens, s.sequences, s.capacity);
   double keys = 0;
   for (int32_t position : places.positions) keys += position + 1;
-  sample.flops = 4.0 * keys * s.heads * s.d;
-  sample.elements_moved = 2.0 * (keys * s.groups + s.batch * s.heads) * s.d;
-  sample.benchmark_only = true;
+  sample.benchmark = {.flops = 4.0 * keys * s.heads * s.d,
+                      .elements = 2.0 * (keys * s.groups + s.batch * s.heads) * s.d};
   return sample;
 }
 

@@ -31,8 +31,8 @@ std::vector<OpSample> Samples() {
   InputSpec strided = wide;
   strided.non_contiguous = true;
   OpSample large = Sample("large_to_bf16", {.shape = {8 << 20}}, DType::kBF16);
-  large.elements_moved = large.backward_elements_moved = 1.5 * (8 << 20);  // from f32
-  large.benchmark_only = true;
+  // From f32.
+  large.benchmark = {.elements = 1.5 * (8 << 20), .backward_elements = 1.5 * (8 << 20)};
   return {Sample("empty", {.shape = {0, 2}}, DType::kF64),
           Sample("one", {.shape = {}}, DType::kF64),
           Sample("to_f64", wide, DType::kF64),

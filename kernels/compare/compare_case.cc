@@ -178,9 +178,7 @@ OpSample Benchmark() {
   OpSample s = Sample(kComparisons[2], "large", {4096, 768}, {768}, {4096, 768});
   s.inputs = {{.shape = {4096, 768}}, {.shape = {768}}};
   s.run = [](std::span<const Tensor> in) { return std::vector{in[0] < in[1]}; };
-  s.flops = 4096 * 768;
-  s.elements_moved = 4096 * 768;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 4096 * 768, .elements = 4096 * 768};
   return s;
 }
 

@@ -81,8 +81,7 @@ std::vector<OpSample> Samples() {
     return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
   };
   OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
-  large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 2.0 * 4096 * 2304, .backward_elements = 2.0 * 4096 * 2304};
   return {Repeat("rows", {2, 3}, {3, 1}),
           Repeat("both", {2, 3, 2}, {1, 4, 2}),
           Sample("empty", {{0, 3}, {0, 3}}, 1),

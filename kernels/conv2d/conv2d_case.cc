@@ -59,9 +59,9 @@ OpSample Sample(const std::string& name, const Shape& x, const Shape& weight,
 OpSample Large(const std::string& name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t k) {
   OpSample s = Sample(name, {n, c, size, size}, {o, c, k, k}, {.padding = (k - 1) / 2}, false);
   const double pixels = static_cast<double>(n * size * size);
-  s.flops = 2 * pixels * static_cast<double>(o * c * k * k);
-  s.elements_moved = pixels * static_cast<double>(c + o) + static_cast<double>(o * c * k * k);
-  s.benchmark_only = true;
+  s.benchmark = {
+      .flops = 2 * pixels * static_cast<double>(o * c * k * k),
+      .elements = pixels * static_cast<double>(c + o) + static_cast<double>(o * c * k * k)};
   return s;
 }
 

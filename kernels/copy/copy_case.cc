@@ -45,8 +45,7 @@ std::vector<OpSample> Samples() {
                              Sample("to_i64", wide, DType::kI64),
                              Sample("to_bool", integers, DType::kBool)};
   OpSample large = Sample("large", {.shape = {8 << 20}});
-  large.elements_moved = 2.0 * (8 << 20);
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 2.0 * (8 << 20)};
   s.push_back(large);
   return s;
 }

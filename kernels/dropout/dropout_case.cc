@@ -42,9 +42,7 @@ std::vector<OpSample> Samples() {
     return std::vector{reference(in)[0], reference(in)[0]};
   };
   OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}}, 0.1);
-  large.flops = 8.0 * 1024 * 768;
-  large.elements_moved = 8.0 * 1024 * 768 * 2;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 8.0 * 1024 * 768, .elements = 8.0 * 1024 * 768 * 2};
   return {Sample("empty", {.shape = {0, 3}}, 0.5),
           Sample("no elements per sample", {.shape = {2, 0}}, 0.5),
           Sample("scalar", {.shape = {}}, 0.5, 1),

@@ -43,9 +43,7 @@ std::vector<OpSample> Samples() {
     return std::vector{Reference(in)[0], Reference(in)[0]};
   };
   OpSample large = Sample("gpt2", {8, 1024}, 50304, 768);
-  large.flops = 1;
-  large.elements_moved = 8.0 * 1024 * 768 * 2;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 1, .elements = 8.0 * 1024 * 768 * 2};
   OpSample three_bytes = Sample("ids of three bytes", {2, 9}, 65600, 2);
   three_bytes.finite_differences = false;  // slow, and the other samples have them
   return {Sample("empty", {0, 3}, 5, 4),

@@ -116,15 +116,14 @@ std::vector<OpSample> Samples() {
     for (InputSpec& input : sample.inputs) input.non_contiguous = true;
     s.push_back(sample);
   }
-  constexpr int64_t n = 4096, c = 4096, k = 2;
-  OpSample dispatch = Dispatch("mixtral", n, c, k, 8), combine = Combine("mixtral", n, c, k, 8);
-  dispatch.elements_moved = dispatch.backward_elements_moved = static_cast<double>(n * c * (1 + k));
-  combine.elements_moved = static_cast<double>(n * c * (1 + k));
-  combine.backward_elements_moved = static_cast<double>(n * c * (2 + 2 * k));
-  for (OpSample* sample : {&dispatch, &combine}) {
-    sample->benchmark_only = true;
-    s.push_back(*sample);
-  }
+  constexpr int64_t k = 2;
+  OpSample dispatch = Dispatch("mixtral", 4096, 4096, k, 8);
+  OpSample combine = Combine("mixtral", 4096, 4096, k, 8);
+  constexpr double kMoved = 4096.0 * 4096 * (1 + k);
+  dispatch.benchmark = {.elements = kMoved, .backward_elements = kMoved};
+  combine.benchmark = {.elements = kMoved};
+  s.push_back(dispatch);
+  s.push_back(combine);
   return s;
 }
 

@@ -49,7 +49,7 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
 
 struct Extra {
   double low = -2, high = 2;
-  bool bias = false, non_contiguous = false, finite_differences = true, benchmark_only = false;
+  bool bias = false, non_contiguous = false, finite_differences = true;
 };
 
 OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
@@ -70,11 +70,6 @@ OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
   };
   s.reference = [k, options](std::span<const RefTensor> in) { return Reference(in, k, options); };
   s.finite_differences = extra.finite_differences;
-  s.benchmark_only = extra.benchmark_only;
-  if (extra.benchmark_only) {
-    s.elements_moved = static_cast<double>(2 * n * e + 3 * n * k);
-    s.backward_elements_moved = static_cast<double>(2 * n * e + 2 * n * k);
-  }
   return s;
 }
 
@@ -82,6 +77,9 @@ std::vector<OpSample> Samples() {
   const RouterOptions shares{.normalise = false}, doubled{.scale = 2.5};
   const RouterOptions sigmoid{.score = RouterScore::kSigmoid};
   const RouterOptions plain_sigmoid{.score = RouterScore::kSigmoid, .normalise = false, .scale = 3};
+  OpSample large = Sample("qwen3_30b", 8192, 128, 8);
+  large.benchmark = {.elements = 8192.0 * (2 * 128 + 3 * 8),
+                     .backward_elements = 8192.0 * (2 * 128 + 2 * 8)};
   return {
       Sample("empty", 0, 4, 2),
       Sample("one", 1, 1, 1),
@@ -107,7 +105,7 @@ std::vector<OpSample> Samples() {
       Sample("non_contiguous", 10, 6, 2, {}, {.non_contiguous = true}),
       // Among this many some are near a tie, which differences would cross.
       Sample("many_tokens", 3000, 10, 2, {}, {.finite_differences = false}),
-      Sample("qwen3_30b", 8192, 128, 8, {}, {.benchmark_only = true}),
+      large,
   };
 }
 

@@ -32,8 +32,7 @@ std::vector<OpSample> Samples() {
       Sample("odd", {.shape = {3, 5, 7}}, -2.5), Sample("chunks", {.shape = {50001}}, -2.5),
       Sample("transposed", {.shape = {7, 11}, .non_contiguous = true}, 0)};
   OpSample large = Sample("large", {.shape = {8 << 20}}, -2.5);
-  large.elements_moved = 8 << 20;
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 8 << 20};
   s.push_back(large);
   return s;
 }

@@ -34,10 +34,9 @@ std::vector<OpSample> Samples() {
     s.push_back(Sample(form, "transposed",
                        {.shape = {5, 9}, .low = -4, .high = 4, .non_contiguous = true}));
     OpSample large = Sample(form, "mlp", {.shape = {1024, 3072}, .low = -4, .high = 4});
-    large.flops = 1024.0 * 3072 * 20;
-    large.elements_moved = 1024.0 * 3072 * 2;
-    large.backward_elements_moved = 1024.0 * 3072 * 3;
-    large.benchmark_only = true;
+    large.benchmark = {.flops = 1024.0 * 3072 * 20,
+                       .elements = 1024.0 * 3072 * 2,
+                       .backward_elements = 1024.0 * 3072 * 3};
     s.push_back(large);
   }
   return s;

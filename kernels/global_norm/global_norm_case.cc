@@ -44,9 +44,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
 std::vector<OpSample> Samples() {
   // 124 million elements would not fit small machines; bandwidth is that of 16 million.
   OpSample large = Sample("16 million", {{.shape = {4096, 4096}}}, 1);
-  large.flops = 2.0 * 4096 * 4096;
-  large.elements_moved = 4096.0 * 4096;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 2.0 * 4096 * 4096, .elements = 4096.0 * 4096};
   return {Sample("empty", {{.shape = {0, 3}}}, 1),
           Sample("one", {{.shape = {1}}}, 0.001),
           Sample("several", {{.shape = {7, 13}}, {.shape = {5}}, {.shape = {3, 2, 2}}}, 1),

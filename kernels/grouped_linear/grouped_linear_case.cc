@@ -46,9 +46,8 @@ OpSample Sample(const std::string& name, const std::vector<int32_t>& sizes, int6
 
 OpSample Benchmark(const std::string& name, int64_t groups, int32_t rows, int64_t n, int64_t k) {
   OpSample s = Sample(name, std::vector<int32_t>(static_cast<size_t>(groups), rows), n, k);
-  s.flops = 2.0 * static_cast<double>(groups * rows) * static_cast<double>(n * k);
-  s.elements_moved = static_cast<double>(groups * (rows * (n + k) + n * k));
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * static_cast<double>(groups * rows) * static_cast<double>(n * k),
+                 .elements = static_cast<double>(groups * (rows * (n + k) + n * k))};
   return s;
 }
 

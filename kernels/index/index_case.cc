@@ -105,9 +105,7 @@ OpSample Strided(OpSample s) {
 }
 
 OpSample Large(OpSample s, double elements, double backward) {
-  s.elements_moved = elements;
-  s.backward_elements_moved = backward;
-  s.benchmark_only = true;
+  s.benchmark = {.elements = elements, .backward_elements = backward};
   return s;
 }
 

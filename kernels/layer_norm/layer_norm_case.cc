@@ -50,9 +50,7 @@ std::vector<OpSample> Samples() {
                                      Sample("very long rows", {.shape = {2, 12400}})};
   for (OpSample& s : long_rows) s.finite_differences = false;  // slow; the others have them
   OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
-  large.flops = 8.0 * 1024 * 768 * 8;
-  large.elements_moved = 8.0 * 1024 * 768 * 2;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 8.0 * 1024 * 768 * 8, .elements = 8.0 * 1024 * 768 * 2};
   std::vector<OpSample> samples{Sample("empty", {.shape = {0, 5}}),
                                 Sample("one element", {.shape = {1}}),
                                 Sample("one row", {.shape = {24}, .low = -4, .high = 4}),

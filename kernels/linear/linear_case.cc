@@ -55,9 +55,7 @@ OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int6
 OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n,
                    Activation activation = Activation::kNone) {
   OpSample s = Sample(name, {m, k}, n, true, activation);
-  s.flops = 2.0 * m * n * k;
-  s.elements_moved = 1.0 * (m * k + n * k + n + m * n);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * m * n * k, .elements = 1.0 * (m * k + n * k + n + m * n)};
   return s;
 }
 

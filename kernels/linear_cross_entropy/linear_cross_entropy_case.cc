@@ -55,12 +55,9 @@ OpSample Benchmark(const std::string& name, int64_t rows, int64_t chunk_rows) {
   constexpr double kC = 768, kV = 50304;
   OpSample s = Sample(name, {rows, 768}, 50304, Reduction::kSum, chunk_rows);
   const auto n = static_cast<double>(rows);
-  s.flops = 2 * n * kC * kV + 15 * n * kV;
-  s.elements_moved = n * kC + kC * kV;
+  s.benchmark = {.flops = 2 * n * kC * kV + 15 * n * kV, .elements = n * kC + kC * kV};
   // Backward of the chunked op scales what forward computed.
-  s.backward_flops = chunk_rows == 0 ? 2 * s.flops : kC * (kV + n);
-  s.backward_elements_moved = chunk_rows == 0 ? 2 * s.elements_moved : 2 * s.elements_moved;
-  s.benchmark_only = true;
+  if (chunk_rows > 0) s.benchmark->backward_flops = kC * (kV + n);
   return s;
 }
 

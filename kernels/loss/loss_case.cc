@@ -61,11 +61,9 @@ std::vector<OpSample> Samples() {
       samples.push_back(s);
     }
     OpSample large = Sample(f, "large", {4096, 768}, kNone);
-    large.benchmark_only = true;
-    large.flops = f.flops * 4096 * 768;
-    large.elements_moved = 3.0 * 4096 * 768;
-    large.backward_flops = 2 * large.flops;
-    large.backward_elements_moved = 8.0 * 4096 * 768;
+    large.benchmark = {.flops = f.flops * 4096 * 768,
+                       .elements = 3.0 * 4096 * 768,
+                       .backward_elements = 8.0 * 4096 * 768};
     samples.push_back(large);
   }
   return samples;

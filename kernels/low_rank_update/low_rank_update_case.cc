@@ -68,9 +68,7 @@ OpSample Benchmark(const std::string& name, int64_t m, const std::vector<Block>&
     weights += static_cast<double>(block.columns * block.rank);
   }
   const auto rows = static_cast<double>(m);
-  s.flops = 2 * rows * weights;
-  s.elements_moved = 2 * rows * n + rows * k + weights;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2 * rows * weights, .elements = 2 * rows * n + rows * k + weights};
   return s;
 }
 

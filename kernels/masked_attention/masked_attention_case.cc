@@ -87,9 +87,7 @@ OpSample Sample(const std::string& name, const Sizes& z, Mask mask = Mask::kNone
 std::vector<OpSample> Samples() {
   constexpr Mask kNone = Mask::kNone, kBool = Mask::kBool, kAdded = Mask::kAdded;
   OpSample large = Sample("large", {8, 1024, 1024, 12, 12, 64, 64}, kBool, {1024, 1024});
-  large.benchmark_only = true;
-  large.flops = 4.0 * 8 * 12 * 1024 * 1024 * 64;
-  large.elements_moved = 4.0 * 8 * 1024 * 768;
+  large.benchmark = {.flops = 4.0 * 8 * 12 * 1024 * 1024 * 64, .elements = 4.0 * 8 * 1024 * 768};
   return {Sample("empty", {0, 3, 5, 2, 2, 4, 4}), Sample("no_queries", {2, 0, 5, 2, 2, 4, 4}),
           Sample("one", {1, 1, 1, 1, 1, 1, 1}), Sample("plain", {2, 5, 5, 3, 3, 7, 7}),
           Sample("cross", {2, 3, 7, 4, 2, 5, 3}),

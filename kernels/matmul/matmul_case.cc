@@ -52,9 +52,8 @@ OpSample Sample(const std::string& name, const Shape& a, const Shape& b) {
 
 OpSample Benchmark(const std::string& name, const Shape& a, const Shape& b) {
   OpSample s = Sample(name, a, b);
-  s.flops = 2.0 * a.numel() * b[-1];
-  s.elements_moved = 1.0 * (a.numel() + b.numel() + a.numel() / a[-1] * b[-1]);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * a.numel() * b[-1],
+                 .elements = 1.0 * (a.numel() + b.numel() + a.numel() / a[-1] * b[-1])};
   return s;
 }
 

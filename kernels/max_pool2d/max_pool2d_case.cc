@@ -53,11 +53,10 @@ OpSample Sample(const std::string& name, const InputSpec& x, const MaxPool2dOpti
 std::vector<OpSample> Samples() {
   OpSample large = Sample("resnet stem", {.shape = {16, 64, 112, 112}},
                           {.kernel = 3, .stride = 2, .padding = 1});
-  large.flops = 16.0 * 64 * 56 * 56 * 9;
-  large.elements_moved = 16.0 * 64 * (112 * 112 + 56 * 56);
-  large.backward_flops = 16.0 * 64 * 56 * 56;
-  large.backward_elements_moved = large.elements_moved + 16.0 * 64 * 56 * 56;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 64 * 56 * 56 * 9,
+                     .elements = 16.0 * 64 * (112 * 112 + 56 * 56),
+                     .backward_flops = 16.0 * 64 * 56 * 56,
+                     .backward_elements = 16.0 * 64 * (112 * 112 + 2 * 56 * 56)};
   return {Sample("empty", {.shape = {0, 3, 4, 4}}, {}),
           Sample("one", {.shape = {1, 1, 1, 1}}, {.kernel = 1}),
           Sample("halves", {.shape = {2, 3, 6, 4}}, {}),

@@ -116,10 +116,9 @@ OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n) {
     }
     return std::vector{ops::Nf4Linear(in[0], *quantized, in[2])};
   };
-  s.flops = 2.0 * m * n * k;
-  s.backward_flops = 2.0 * m * n * k;
-  s.elements_moved = 1.0 * (m * k + n + m * n);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * m * n * k,
+                 .elements = 1.0 * (m * k + n + m * n),
+                 .backward_flops = 2.0 * m * n * k};
   return s;
 }
 

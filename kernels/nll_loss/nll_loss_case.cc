@@ -43,10 +43,8 @@ OpSample Sample(const std::string& name, const Shape& shape, Reduction reduction
 std::vector<OpSample> Samples() {
   constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
   OpSample large = Sample("large", {8192, 1000}, kMean);
-  large.benchmark_only = true;
   // Forward reads an element of each row, backward writes all.
-  large.elements_moved = 8192;
-  large.backward_elements_moved = 8192.0 * 1000;
+  large.benchmark = {.elements = 8192, .backward_elements = 8192.0 * 1000};
   return {Sample("empty", {0, 5}, kSum),
           Sample("one", {1, 1}, kMean),
           Sample("single", {5}, kMean),

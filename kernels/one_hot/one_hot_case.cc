@@ -30,8 +30,7 @@ OpSample Sample(const std::string& name, const Shape& shape, int64_t classes, DT
 
 std::vector<OpSample> Samples() {
   OpSample large = Sample("large", {8192}, 1000, DType::kI32, DType::kF32);
-  large.benchmark_only = true;
-  large.elements_moved = 8192 * 1001.0;
+  large.benchmark = {.elements = 8192 * 1001.0};
   return {Sample("empty", {0, 3}, 4, DType::kI32, DType::kF32),
           Sample("one", {}, 1, DType::kI64, DType::kF32),
           Sample("odd", {3, 5, 7}, 11, DType::kI32, DType::kF32),

@@ -32,6 +32,13 @@ struct InputSpec {
   std::optional<DType> dtype;   // always this one, such as f32 state; else the dtype under test
 };
 
+// What a call costs at least: FLOPs, and elements read or written, in forward and in backward
+// without forward. Backward's default is a GEMM's.
+struct OpWork {
+  double flops = 0, elements = 0;
+  double backward_flops = 2 * flops, backward_elements = 2 * elements;
+};
+
 struct OpSample {
   std::string name;  // "one", "empty", "odd", "transposed", ...
   std::vector<InputSpec> inputs;
@@ -39,13 +46,8 @@ struct OpSample {
   std::function<std::vector<Tensor>(std::span<const Tensor>)> run;
   // The same in plain loops of doubles.
   std::function<std::vector<RefTensor>(std::span<const RefTensor>)> reference;
-  // For the benchmark; samples without FLOPs and bytes are not benchmarked. Bytes: the least that
-  // forward must move, per byte of element size (1 per element read or written).
-  double flops = 0;
-  double elements_moved = 0;
-  // The same for backward, without forward; 0: twice forward's, as for a GEMM.
-  double backward_flops = 0, backward_elements_moved = 0;
-  bool benchmark_only = false;  // too large for the tests
+  // Of a sample for the benchmark, which is too large for the tests.
+  std::optional<OpWork> benchmark = {};
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
   // between dtypes.
   bool finite_differences = true;

@@ -95,9 +95,8 @@ struct UpdateCase {
     OpSample f32_grad = Sample("f32 gradient", {.shape = {1, 37}}, hyper);
     f32_grad.inputs[1].dtype = DType::kF32;
     OpSample large = Sample("16 million", {.shape = {4096, 4096}}, hyper);
-    large.flops = 4096.0 * 4096 * flops;
-    large.elements_moved = 4096.0 * 4096 * (3 + 2 * static_cast<double>(states.size()));
-    large.benchmark_only = true;
+    large.benchmark = {.flops = 4096.0 * 4096 * flops,
+                       .elements = 4096.0 * 4096 * (3 + 2 * static_cast<double>(states.size()))};
     return {Sample("empty", {.shape = {0, 3}}, hyper),
             Sample("one", {.shape = {1, 1}}, hyper),
             Sample("odd", {.shape = {7, 13}}, hyper),

@@ -41,9 +41,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const Margins& marg
 
 std::vector<OpSample> Samples() {
   OpSample large = Sample("large", {.shape = {64, 64, 56, 56}}, {{}, {}, {1, 1}, {1, 1}});
-  large.elements_moved = 64.0 * 64 * (56 * 56 + 58 * 58);
-  large.backward_elements_moved = 2.0 * 64 * 64 * 56 * 56;
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 64.0 * 64 * (56 * 56 + 58 * 58),
+                     .backward_elements = 2.0 * 64 * 64 * 56 * 56};
   return {Sample("empty", {.shape = {0, 3}}, {{0, 0}, {1, 1}}),
           Sample("around_nothing", {.shape = {0, 3}}, {{1, 1}, {0, 0}}),
           Sample("scalar", {.shape = {}}, {}),

@@ -160,9 +160,10 @@ OpSample Sample(const Function& f, const std::string& name, InputSpec x, const O
 // [rows, C] reduced over dim.
 OpSample Benchmark(const Function& f, const std::string& name, int dim) {
   OpSample s = Sample(f, name, {.shape = {4096, 1024}}, {{dim}});
-  s.flops = s.elements_moved = 4096 * 1024;
-  s.backward_flops = s.backward_elements_moved = 4096 * 1024;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 4096 * 1024,
+                 .elements = 4096 * 1024,
+                 .backward_flops = 4096 * 1024,
+                 .backward_elements = 4096 * 1024};
   return s;
 }
 

@@ -31,9 +31,7 @@ std::vector<OpSample> Samples() {
     return std::vector{y};
   };
   OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
-  large.flops = 8.0 * 1024 * 768;
-  large.elements_moved = 8.0 * 1024 * 768 * 3;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 8.0 * 1024 * 768, .elements = 8.0 * 1024 * 768 * 3};
   return {Sample("empty", {.shape = {0, 3}}),
           Sample("one", {.shape = {1}}),
           Sample("scalar", {.shape = {}}),

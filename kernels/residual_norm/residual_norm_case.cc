@@ -152,10 +152,8 @@ void AddBenchmarks(NormKind kind, std::vector<OpSample>& samples) {
   const InputSpec x{.shape = {8, 1024, 768}};
   constexpr double kSize = 8.0 * 1024 * 768;
   const auto add = [&](OpSample s, double backward_elements) {
-    s.flops = kSize * 9;
-    s.elements_moved = kSize * 4;
-    s.backward_elements_moved = kSize * backward_elements;
-    s.benchmark_only = true;
+    s.benchmark = {
+        .flops = kSize * 9, .elements = kSize * 4, .backward_elements = kSize * backward_elements};
     samples.push_back(s);
   };
   add(Sample(kind, "gpt2", x), 4);

@@ -38,10 +38,9 @@ std::vector<OpSample> Samples() {
   OpSample mixed = Sample("weight of f32", {.shape = {4, 24}});
   mixed.inputs[1].dtype = DType::kF32;
   OpSample large = Sample("llama", {.shape = {4, 512, 2048}});
-  large.flops = 4.0 * 512 * 2048 * 4;
-  large.elements_moved = 4.0 * 512 * 2048 * 2;
-  large.backward_elements_moved = 4.0 * 512 * 2048 * 3;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 4.0 * 512 * 2048 * 4,
+                     .elements = 4.0 * 512 * 2048 * 2,
+                     .backward_elements = 4.0 * 512 * 2048 * 3};
   return {Sample("empty", {.shape = {0, 5}}),
           // About as large as sqrt(eps): where x is much larger, the gradient is what cancellation
           // leaves.

@@ -86,11 +86,10 @@ std::vector<OpSample> Samples() {
       Sample("strided_positions", {3, 5, 2, 4}, {.head_size = 4, .rotated = 1, .positions = true});
   for (InputSpec& input : strided_positions.inputs) input.non_contiguous = true;
   OpSample large = Sample("llama", {4, 512, 48, 64}, {64, 40});
-  large.flops = 4.0 * 512 * 40 * 64 * 3;
-  large.elements_moved = 4.0 * 512 * 48 * 64 * 2;
-  large.backward_flops = large.flops;
-  large.backward_elements_moved = large.elements_moved;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 4.0 * 512 * 40 * 64 * 3,
+                     .elements = 4.0 * 512 * 48 * 64 * 2,
+                     .backward_flops = 4.0 * 512 * 40 * 64 * 3,
+                     .backward_elements = 4.0 * 512 * 48 * 64 * 2};
   return {Sample("empty", {0, 3, 8}, {4, 2}),
           Sample("no_positions", {2, 0, 2, 4}, {4, 2}),
           Sample("one", {1, 1, 1, 2}, {2, 1}),

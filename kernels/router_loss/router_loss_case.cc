@@ -56,9 +56,8 @@ std::vector<OpSample> Samples() {
   OpSample transposed = Sample("transposed", {3, 5, 6}, 2, both);
   transposed.inputs[0].non_contiguous = true;
   OpSample large = Sample("qwen3_30b", {4, 4096, 128}, 8, both);
-  large.elements_moved = 4.0 * 4096 * (2 * 128 + 8);
-  large.backward_elements_moved = 4.0 * 4096 * 2 * 128;
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 4.0 * 4096 * (2 * 128 + 8),
+                     .backward_elements = 4.0 * 4096 * 2 * 128};
   return {
       Sample("empty", {0, 4, 3}, 2, both),
       Sample("no_tokens", {2, 0, 3}, 2, both),

@@ -55,11 +55,10 @@ std::vector<OpSample> Samples() {
                              Operators(),
                              Quotient()};
   OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
-  large.flops = 8 << 20;
-  large.elements_moved = 2.0 * (8 << 20);
-  large.backward_flops = large.flops;
-  large.backward_elements_moved = large.elements_moved;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 8 << 20,
+                     .elements = 2.0 * (8 << 20),
+                     .backward_flops = 8 << 20,
+                     .backward_elements = 2.0 * (8 << 20)};
   s.push_back(large);
   return s;
 }

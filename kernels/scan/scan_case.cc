@@ -25,9 +25,10 @@ OpSample Sample(const std::string& name, const InputSpec& x, int dim) {
 
 OpSample Benchmark(const std::string& name, int dim) {
   OpSample s = Sample(name, {.shape = {4096, 4096}}, dim);
-  s.flops = s.backward_flops = 4096 * 4096;
-  s.elements_moved = s.backward_elements_moved = 2.0 * 4096 * 4096;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 4096 * 4096,
+                 .elements = 2.0 * 4096 * 4096,
+                 .backward_flops = 4096 * 4096,
+                 .backward_elements = 2.0 * 4096 * 4096};
   return s;
 }
 

@@ -57,11 +57,10 @@ std::vector<OpSample> Samples() {
   std::vector<OpSample> samples;
   for (bool logarithm : {false, true}) {
     OpSample large = Sample(logarithm, "large", {.shape = {4096, 1024}, .low = -4, .high = 4});
-    large.flops = 5.0 * 4096 * 1024;
-    large.elements_moved = 2.0 * 4096 * 1024;
-    large.backward_flops = large.flops;
-    large.backward_elements_moved = 3.0 * 4096 * 1024;
-    large.benchmark_only = true;
+    large.benchmark = {.flops = 5.0 * 4096 * 1024,
+                       .elements = 2.0 * 4096 * 1024,
+                       .backward_flops = 5.0 * 4096 * 1024,
+                       .backward_elements = 3.0 * 4096 * 1024};
     const std::vector<OpSample> some = {
         Sample(logarithm, "empty", {.shape = {0, 4}}),
         Sample(logarithm, "empty_rows", {.shape = {3, 0}}),

@@ -75,9 +75,7 @@ std::vector<OpSample> Samples() {
   OpSample gpt2 =
       Sample("gpt2", {.shape = {256, 50304}, .low = -4, .high = 4, .non_contiguous = false},
              Reduction::kMean);
-  gpt2.benchmark_only = true;
-  gpt2.flops = 256.0 * 50304 * 15;
-  gpt2.elements_moved = 256.0 * 50304;
+  gpt2.benchmark = {.flops = 256.0 * 50304 * 15, .elements = 256.0 * 50304};
   s.push_back(gpt2);
   return s;
 }

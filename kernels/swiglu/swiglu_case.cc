@@ -39,15 +39,13 @@ OpSample Geglu(const std::string& name, const InputSpec& x) {
 
 std::vector<OpSample> Samples() {
   OpSample large = Sample("llama", {.shape = {512, 2 * 5632}, .low = -4, .high = 4});
-  large.flops = 512.0 * 5632 * 15;
-  large.elements_moved = 512.0 * 5632 * 3;
-  large.backward_elements_moved = 512.0 * 5632 * 5;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 512.0 * 5632 * 15,
+                     .elements = 512.0 * 5632 * 3,
+                     .backward_elements = 512.0 * 5632 * 5};
   OpSample large_geglu = Geglu("gemma", {.shape = {512, 2 * 9216}, .low = -4, .high = 4});
-  large_geglu.flops = 512.0 * 9216 * 15;
-  large_geglu.elements_moved = 512.0 * 9216 * 3;
-  large_geglu.backward_elements_moved = 512.0 * 9216 * 5;
-  large_geglu.benchmark_only = true;
+  large_geglu.benchmark = {.flops = 512.0 * 9216 * 15,
+                           .elements = 512.0 * 9216 * 3,
+                           .backward_elements = 512.0 * 9216 * 5};
   return {Sample("empty", {.shape = {0, 6}}),
           Sample("one", {.shape = {2}, .low = 1, .high = 2}),
           Sample("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),

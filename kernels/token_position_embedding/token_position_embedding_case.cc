@@ -41,9 +41,7 @@ std::vector<OpSample> Samples() {
   OpSample positions = Sample("strided positions", {3, 5}, 9, 8, 5, 0, true);
   for (InputSpec& input : positions.inputs) input.non_contiguous = true;
   OpSample large = Sample("gpt2", {8, 1024}, 50304, 1024, 768);
-  large.flops = 8.0 * 1024 * 768;
-  large.elements_moved = 8.0 * 1024 * 768 * 2 + 1024.0 * 768;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 8.0 * 1024 * 768, .elements = 8.0 * 1024 * 768 * 2 + 1024.0 * 768};
   return {Sample("empty batch", {0, 3}, 5, 4, 2),
           Sample("one", {1, 1}, 1, 1, 1),
           Sample("odd", {3, 7}, 5, 11, 13),

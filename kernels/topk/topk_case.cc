@@ -61,10 +61,8 @@ OpSample Sort(const std::string& name, const InputSpec& x, int dim, bool descend
 
 std::vector<OpSample> Samples() {
   OpSample large = TopK("large", {.shape = {64, 50257}}, 50, -1, true);
-  large.flops = 64.0 * 50257;
-  large.elements_moved = 64.0 * 50257;
-  large.backward_elements_moved = 64.0 * 50257;
-  large.benchmark_only = true;
+  large.benchmark = {
+      .flops = 64.0 * 50257, .elements = 64.0 * 50257, .backward_elements = 64.0 * 50257};
   // Each value many times.
   OpSample ties = TopK("ties", {.shape = {3, 200}, .low = 0, .high = 5}, 150, 1, true);
   ties.inputs[0].index = true;

@@ -34,8 +34,8 @@ std::vector<OpSample> Samples() {
   std::vector<OpSample> samples;
   for (const bool upper : {false, true}) {
     OpSample large = Sample(upper, "large", {.shape = {8, 1024, 1024}}, 0);
-    large.elements_moved = large.backward_elements_moved = 2.0 * 8 * 1024 * 1024;
-    large.benchmark_only = true;
+    large.benchmark = {.elements = 2.0 * 8 * 1024 * 1024,
+                       .backward_elements = 2.0 * 8 * 1024 * 1024};
     OpSample boolean =
         Sample(upper, "bool", {.shape = {4, 5}, .low = 1, .high = 2, .index = true}, 0);
     boolean.run = [upper](std::span<const Tensor> in) {

@@ -172,11 +172,8 @@ std::vector<OpSample> Samples() {
     samples.push_back(Sample(f, "one", {1}));
     samples.push_back(Sample(f, "chunks", {33001}));
     OpSample large = Sample(f, "large", {4 << 20});
-    large.flops = 4 << 20;
-    large.elements_moved = 2.0 * (4 << 20);
-    large.backward_flops = 2 * large.flops;
-    large.backward_elements_moved = 3.0 * (4 << 20);
-    large.benchmark_only = true;
+    large.benchmark = {
+        .flops = 4 << 20, .elements = 2.0 * (4 << 20), .backward_elements = 3.0 * (4 << 20)};
     samples.push_back(large);
   }
   return samples;

@@ -81,8 +81,8 @@ OpSample Permute(const std::string& name, const InputSpec& x, const std::vector<
 
 OpSample CopiedAtScale(const std::string& name, const Shape& shape, const std::vector<int>& order) {
   OpSample s = Permute(name, {.shape = shape}, order, true);
-  s.elements_moved = s.backward_elements_moved = 2.0 * static_cast<double>(shape.numel());
-  s.benchmark_only = true;
+  const double moved = 2.0 * static_cast<double>(shape.numel());
+  s.benchmark = {.elements = moved, .backward_elements = moved};
   return s;
 }
 
@@ -164,9 +164,8 @@ std::vector<OpSample> Samples() {
   const InputSpec odd{.shape = {3, 5, 4}};
   const InputSpec strided{.shape = {3, 5, 4}, .non_contiguous = true};
   OpSample large = Thirds("large_qkv", {4096, 2304});
-  large.elements_moved = 1;  // a view
-  large.backward_elements_moved = 2.0 * 4096 * 2304;
-  large.benchmark_only = true;
+  // Forward makes a view.
+  large.benchmark = {.elements = 1, .backward_elements = 2.0 * 4096 * 2304};
   return {
       Reshape("empty", {.shape = {0, 3}}, {3, 0, 2}, {3, 0, 2}),
       Reshape("scalar", {.shape = {1, 1}}, {}, {}),

@@ -100,11 +100,8 @@ OpSample Benchmark() {
   OpSample s = Sample("large", {4096, 768}, {4096, 768}, {4096, 768}, {4096, 768});
   s.inputs[0] = {.shape = {4096, 768}, .differentiable = false, .dtype = DType::kBool};
   s.run = [](std::span<const Tensor> in) { return std::vector{ops::Where(in[0], in[1], in[2])}; };
-  s.flops = 4096 * 768;
-  s.elements_moved = 3.0 * 4096 * 768;
-  s.backward_flops = 2 * s.flops;
-  s.backward_elements_moved = s.elements_moved;
-  s.benchmark_only = true;
+  s.benchmark = {
+      .flops = 4096 * 768, .elements = 3.0 * 4096 * 768, .backward_elements = 3.0 * 4096 * 768};
   return s;
 }
 
