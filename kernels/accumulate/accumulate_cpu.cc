@@ -1,11 +1,12 @@
 // Fills core's accumulate slot: to += from, for gradients. Core declares it (core/slots.h).
 #include "core/slots.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {
 
 void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
+  const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
   DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
     using From = typename decltype(from_tag)::type;
     DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
@@ -13,10 +14,10 @@ void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
       using A = std::common_type_t<Acc<From>, Acc<To>>;
       const From* source = from.data<From>();
       To* target = to.data<To>();
-      ForEachRun(from, to, [=](int64_t a, int64_t b, int64_t n, int64_t step_a, int64_t step_b) {
+      ForEachRun(to.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         for (int64_t i = 0; i < n; ++i) {
-          To& sum = target[b + i * step_b];
-          sum = Convert<To>(Convert<A>(sum) + Convert<A>(source[a + i * step_a]));
+          To& sum = target[at[1] + i * steps[1]];
+          sum = Convert<To>(Convert<A>(sum) + Convert<A>(source[at[0] + i * steps[0]]));
         }
       });
     });

@@ -71,7 +71,7 @@ void DispatchGradient(BinaryOp op, int which, F&& f) {
 
 void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
+  const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
   DispatchFloat("binary", y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
@@ -79,7 +79,7 @@ void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, con
       const T* left = a.data<T>();
       const T* right = b.data<T>();
       T* out = y.data<T>();
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         const T* p = left + at[0];
         const T* q = right + at[1];
         T* to = out + at[2];
@@ -100,8 +100,8 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
   if (dy.numel() == 0) return;
   const Tensor& left_tensor = a.defined() ? a : dy;
   const Tensor& right_tensor = b.defined() ? b : dy;
-  const StridedLoop<3> loop(dy.shape(),
-                            {&left_tensor.strides(), &right_tensor.strides(), &dy.strides()});
+  const StridedDims<3> dims(dy.shape(),
+                            {left_tensor.strides(), right_tensor.strides(), dy.strides()});
   DispatchFloat("binary", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
@@ -110,7 +110,7 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
       const T* left = left_tensor.data<T>();
       const T* right = right_tensor.data<T>();
       const T* grad = dy.data<T>();
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(dy.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         const T* p = left + at[0];
         const T* q = right + at[1];
         const T* g = grad + at[2];
@@ -142,10 +142,10 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
 // T: i64, i32, u16 or u8. In unsigned arithmetic, which wraps around.
 template <class T, class F>
 void OfIntegers(const Tensor& a, const Tensor& b, const Tensor& y, const F& f) {
-  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
+  const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
   const T *left = a.data<T>(), *right = b.data<T>();
   T* out = y.data<T>();
-  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+  ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
     for (int64_t i = 0; i < n; ++i) {
       out[at[2] + i * steps[2]] =
           static_cast<T>(f(left[at[0] + i * steps[0]], right[at[1] + i * steps[1]]));

@@ -1,8 +1,8 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
 #include "kernels/integers.h"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -88,6 +88,16 @@ void DispatchGradient(BinaryOp op, int which, const F& f) {
       return which == 0 ? f(Gradient<BinaryOp::kPow, 0>()) : f(Gradient<BinaryOp::kPow, 1>());
   }
   LS_INVARIANT(false, "dy itself needs no kernel");
+}
+
+// N elements of p at steps of `step`: one access where they lie side by side and aligned.
+template <int N, class T>
+__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step) {
+  if (step == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
+  Packed<T, N> x;
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = p[i * step];
+  return x;
 }
 
 // Broadcast operands: y is contiguous, a and b are not. One pack of y per thread; where the

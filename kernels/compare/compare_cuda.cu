@@ -2,7 +2,7 @@
 #include "kernels/compare/compare.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -3,8 +3,7 @@
 #include <type_traits>
 
 #include "core/slots.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -34,6 +33,7 @@ void CopyRunThroughFloat(const From* from, To* to, int64_t n, int64_t step_a, in
 }
 
 void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
+  const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
   DispatchAll("copy", from.dtype(), [&](auto from_tag) {
     using From = typename decltype(from_tag)::type;
     DispatchAll("copy", to.dtype(), [&](auto to_tag) {
@@ -43,11 +43,11 @@ void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
       constexpr bool kThroughFloat = !std::is_same_v<From, To> && !std::is_same_v<From, float> &&
                                      !std::is_same_v<To, float> &&
                                      (kIsNarrow<From> || kIsNarrow<To>);
-      ForEachRun(from, to, [=](int64_t a, int64_t b, int64_t n, int64_t step_a, int64_t step_b) {
+      ForEachRun(to.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         if constexpr (kThroughFloat) {
-          CopyRunThroughFloat(source + a, target + b, n, step_a, step_b);
+          CopyRunThroughFloat(source + at[0], target + at[1], n, steps[0], steps[1]);
         } else {
-          CopyRun(source + a, target + b, n, step_a, step_b);
+          CopyRun(source + at[0], target + at[1], n, steps[0], steps[1]);
         }
       });
     });

@@ -1,4 +1,4 @@
-// What the CPU implementations share: dispatch by dtype, element conversion, strided loops.
+// What the CPU implementations share: dispatch by dtype, element conversion.
 #pragma once
 
 #include "core/tensor.h"
@@ -103,38 +103,6 @@ inline To Convert(From x) {
   } else {
     return static_cast<To>(x);
   }
-}
-
-// The offset, in elements, of row-major element `index` under the given strides.
-inline int64_t StridedOffset(const Shape& shape, const Shape& strides, int64_t index) {
-  int64_t offset = 0;
-  for (int i = shape.ndim() - 1; i >= 0; --i) {
-    offset += index % shape[i] * strides[i];
-    index /= shape[i];
-  }
-  return offset;
-}
-
-// Calls f(offset_a, offset_b, n, step_a, step_b) for runs along the last dimension that cover all
-// elements of two tensors of the same shape, in parallel. A scalar is one run.
-template <class F>
-void ForEachRun(const Tensor& a, const Tensor& b, const F& f) {
-  if (a.numel() == 0) return;
-  if (a.is_contiguous() && b.is_contiguous()) {
-    ParallelFor(a.numel(), kElementwiseGrain, [&](int64_t begin, int64_t end) {
-      f(begin, begin, end - begin, int64_t{1}, int64_t{1});
-    });
-    return;
-  }
-  const Shape& shape = a.shape();
-  const int64_t n = shape[-1];
-  ParallelFor(
-      a.numel() / n, std::max<int64_t>(1, kElementwiseGrain / n), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          f(StridedOffset(shape, a.strides(), row * n), StridedOffset(shape, b.strides(), row * n),
-            n, a.strides()[-1], b.strides()[-1]);
-        }
-      });
 }
 
 }  // namespace lockstep::cpu

@@ -4,7 +4,7 @@
 #include "core/slots.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {

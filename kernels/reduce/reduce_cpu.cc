@@ -286,7 +286,7 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
   if (x.numel() == 0) return;
   // The strides of a column's numbers: no step along the reduced dimension.
   const Shape columns{x.dim(2), 0, 1};
-  const StridedLoop<2> loop(x.shape(), {&x.strides(), &columns});
+  const StridedDims<2> dims(x.shape(), {x.strides(), columns});
   DispatchFloat("reduce", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
@@ -296,7 +296,7 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
     const A* second = b.defined() ? b.data<A>() : nullptr;
     T* out = dx.data<T>();
     DispatchFoldDerivative<A>(fold, static_cast<A>(scale), [&](auto derivative) {
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(x.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t column = at[1] + i * steps[1];
           const A g = derivative(Convert<A>(in[at[0] + i]), first ? first[column] : A(0),

@@ -7,13 +7,13 @@ namespace {
 // T: an unsigned integer of the elements' size.
 template <class T>
 void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
-  const StridedLoop<4> loop(y.shape(),
-                            {&condition.strides(), &a.strides(), &b.strides(), &y.strides()});
+  const StridedDims<4> dims(y.shape(),
+                            {condition.strides(), a.strides(), b.strides(), y.strides()});
   const bool* conditions = condition.data<bool>();
   const T* left = static_cast<const T*>(a.raw_data());
   const T* right = static_cast<const T*>(b.raw_data());
   T* out = static_cast<T*>(y.raw_data());
-  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+  ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
     const bool* c = conditions + at[0];
     const T* p = left + at[1];
     const T* q = right + at[2];

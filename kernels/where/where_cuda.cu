@@ -1,7 +1,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
 #include "kernels/cuda/unit.cuh"
+#include "kernels/strided.h"
 #include "kernels/where/where.h"
 
 namespace lockstep::cuda {

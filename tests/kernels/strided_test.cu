@@ -5,7 +5,7 @@
 
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
