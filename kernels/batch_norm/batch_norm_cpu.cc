@@ -106,11 +106,9 @@ void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
 }
 
 void JoinCpu(Stream, const Tensor& parts, const Tensor& moments) {
-  Dispatch(parts, [&](auto tag) {
+  DispatchWide(parts.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      Reduce(parts.data<A>(), parts.dim(0), 3, parts.dim(2), moments.data<A>(), JoinMoments<A>);
-    }
+    Reduce(parts.data<A>(), parts.dim(0), 3, parts.dim(2), moments.data<A>(), JoinMoments<A>);
   });
 }
 
@@ -129,21 +127,19 @@ void FinishCpu(Stream, const BatchNormFinishArgs& args) {
     const int64_t batches = ++args.batches.data<int64_t>()[0];
     if (factor < 0) factor = 1.0 / static_cast<double>(batches);
   }
-  Dispatch(args.moments, [&](auto tag) {
+  DispatchWide(args.moments.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      const int64_t c = args.moments.dim(1);
-      const A* moments = args.moments.data<A>();
-      A *mean = args.mean.data<A>(), *rstd = args.rstd.data<A>();
-      for (int64_t k = 0; k < c; ++k) {
-        const A n = moments[k], squares = moments[2 * c + k];
-        mean[k] = moments[c + k];
-        rstd[k] = A(1) / std::sqrt(squares / n + static_cast<A>(args.eps));
-        if (!args.running_mean.defined() || n < 2) continue;
-        Blend(args.running_mean, k, factor, mean[k]);
-        Blend(args.running_var, k, factor,
-              static_cast<double>(squares) / (static_cast<double>(n) - 1));
-      }
+    const int64_t c = args.moments.dim(1);
+    const A* moments = args.moments.data<A>();
+    A *mean = args.mean.data<A>(), *rstd = args.rstd.data<A>();
+    for (int64_t k = 0; k < c; ++k) {
+      const A n = moments[k], squares = moments[2 * c + k];
+      mean[k] = moments[c + k];
+      rstd[k] = A(1) / std::sqrt(squares / n + static_cast<A>(args.eps));
+      if (!args.running_mean.defined() || n < 2) continue;
+      Blend(args.running_mean, k, factor, mean[k]);
+      Blend(args.running_var, k, factor,
+            static_cast<double>(squares) / (static_cast<double>(n) - 1));
     }
   });
 }
@@ -152,14 +148,12 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
                     const Tensor& mean, const Tensor& rstd) {
   mean.CopyFrom(running_mean);
   const Tensor var = running_var.To(mean.dtype());
-  Dispatch(mean, [&](auto tag) {
+  DispatchWide(mean.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      const A* v = var.data<A>();
-      A* out = rstd.data<A>();
-      for (int64_t k = 0; k < rstd.numel(); ++k) {
-        out[k] = A(1) / std::sqrt(v[k] + static_cast<A>(eps));
-      }
+    const A* v = var.data<A>();
+    A* out = rstd.data<A>();
+    for (int64_t k = 0; k < rstd.numel(); ++k) {
+      out[k] = A(1) / std::sqrt(v[k] + static_cast<A>(eps));
     }
   });
 }
@@ -227,11 +221,9 @@ void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& me
 }
 
 void AddCpu(Stream, const Tensor& parts, const Tensor& sums) {
-  Dispatch(parts, [&](auto tag) {
+  DispatchWide(parts.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      Reduce(parts.data<A>(), parts.dim(0), 2, parts.dim(2), sums.data<A>(), AddParts<A>);
-    }
+    Reduce(parts.data<A>(), parts.dim(0), 2, parts.dim(2), sums.data<A>(), AddParts<A>);
   });
 }
 

@@ -3,16 +3,12 @@
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "kernels/dispatch.h"
 
 namespace lockstep::cpu {
 
 // Elements per chunk of an elementwise loop: some 10 microseconds of work.
 inline constexpr int64_t kElementwiseGrain = 16384;
-
-template <class T>
-struct TypeTag {
-  using type = T;
-};
 
 // Calls f(TypeTag<T>) with the floating type of `dtype`:
 //   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
@@ -55,35 +51,6 @@ void DispatchAll(const char* op, DType dtype, F&& f) {
       return f(TypeTag<bool>());
     default:
       return DispatchFloat(op, dtype, std::forward<F>(f));
-  }
-}
-
-// For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of an element's
-// size.
-template <class F>
-void DispatchUnit(DType dtype, F&& f) {
-  switch (SizeOf(dtype)) {
-    case 1:
-      return f(TypeTag<uint8_t>());
-    case 2:
-      return f(TypeTag<uint16_t>());
-    case 4:
-      return f(TypeTag<uint32_t>());
-    default:
-      return f(TypeTag<uint64_t>());
-  }
-}
-
-// For token ids and targets.
-template <class F>
-void DispatchIndex(const char* op, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kI64:
-      return f(TypeTag<int64_t>());
-    case DType::kI32:
-      return f(TypeTag<int32_t>());
-    default:
-      throw ArgumentError(StrCat(op, " takes indices of i32 or i64, not ", dtype));
   }
 }
 

@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <type_traits>
-#include <utility>
 
 #include "core/tensor.h"
+#include "kernels/dispatch.h"
 
 namespace lockstep::cuda {
 
@@ -63,11 +63,6 @@ __device__ inline To Convert(From x) {
   }
 }
 
-template <class T>
-struct TypeTag {
-  using type = T;
-};
-
 [[noreturn]] inline void ThrowNoKernel(const char* op, DType dtype, const char* has) {
   throw ArgumentError(
       StrCat(op, " has no CUDA kernel for ", dtype, "; it has ", has, ": cast the input"));
@@ -89,30 +84,6 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
       return f(TypeTag<f16>());
     default:
       ThrowNoKernel(op, dtype, "f32, bf16 and f16");
-  }
-}
-
-// For token ids and targets.
-template <class F>
-void DispatchIndex(const char* op, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kI64:
-      return f(TypeTag<int64_t>());
-    case DType::kI32:
-      return f(TypeTag<int32_t>());
-    default:
-      throw ArgumentError(StrCat(op, " takes indices of i32 or i64, not ", dtype));
-  }
-}
-
-// Calls f with std::true_type or std::false_type: a flag of the call as one of the kernel's
-// template arguments.
-template <class F>
-void DispatchBool(bool value, F&& f) {
-  if (value) {
-    f(std::true_type());
-  } else {
-    f(std::false_type());
   }
 }
 

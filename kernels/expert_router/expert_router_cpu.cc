@@ -8,12 +8,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Calls f(TypeTag<T>) for the dtypes of logits.
-template <class F>
-void DispatchLogits(DType dtype, const F& f) {
-  dtype == DType::kF64 ? f(TypeTag<double>()) : f(TypeTag<float>());
-}
-
 int64_t Grain(int64_t experts) {
   return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, 4 * experts));
 }
@@ -25,7 +19,7 @@ T Sigmoid(T x) {
 
 void TopExpertsCpu(Stream, const TopExpertsArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
+  DispatchWide(args.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* logits = args.logits.data<T>();
     const float* bias = args.bias.defined() ? args.bias.data<float>() : nullptr;
@@ -87,7 +81,7 @@ struct RowGates {
 
 void ExpertGatesForwardCpu(Stream, const ExpertGatesArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
+  DispatchWide(args.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
@@ -128,7 +122,7 @@ void GatesBackwardRow(const RouterOptions& options, const RowGates<T>& of, const
 
 void ExpertGatesBackwardCpu(Stream, const ExpertGatesBackwardArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
+  DispatchWide(args.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T *logits = args.logits.data<T>(), *dgates = args.dgates.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();

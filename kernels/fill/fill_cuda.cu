@@ -51,7 +51,7 @@ __global__ void FillStridedKernel(int64_t n, StridedDims<1> dims, Bits value, Bi
 template <class Bits>
 void Fill(Stream stream, const Tensor& x, double value) {
   const Bits bits = BitsOf<Bits>(x.dtype(), value);
-  Bits* data = static_cast<Bits*>(x.raw_data());
+  Bits* data = Units<Bits>(x);
   const int64_t n = x.numel();
   if (x.is_contiguous()) {
     Launch({"fill", x}, FillKernel<Bits>, Blocks(n, kElementwiseThreads * kPackSize<Bits>),
@@ -63,16 +63,7 @@ void Fill(Stream stream, const Tensor& x, double value) {
 }
 
 void FillCuda(Stream stream, const Tensor& x, double value) {
-  switch (SizeOf(x.dtype())) {
-    case 1:
-      return Fill<uint8_t>(stream, x, value);
-    case 2:
-      return Fill<uint16_t>(stream, x, value);
-    case 4:
-      return Fill<uint32_t>(stream, x, value);
-    default:
-      return Fill<uint64_t>(stream, x, value);
-  }
+  DispatchUnit(x.dtype(), [&]<class Bits>(TypeTag<Bits>) { Fill<Bits>(stream, x, value); });
 }
 
 LS_REGISTER(fill_slot, DeviceType::kCuda, FillCuda);

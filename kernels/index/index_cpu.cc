@@ -17,8 +17,8 @@ void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   const int64_t* id = index.data<int64_t>();
   DispatchUnit(x.dtype(), [&](auto tag) {
     using Unit = typename decltype(tag)::type;
-    const Unit* in = static_cast<const Unit*>(x.raw_data());
-    Unit* out = static_cast<Unit*>(y.raw_data());
+    const Unit* in = Units<const Unit>(x);
+    Unit* out = Units<Unit>(y);
     const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / inner);
     ParallelFor(y.dim(0) * n, grain, [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
@@ -63,8 +63,8 @@ void ForEachTarget(const Tensor& index, int64_t v, const F& f) {
 void ScatterCpu(Stream, const Tensor& index, const Tensor& source, const Tensor& y) {
   DispatchUnit(y.dtype(), [&](auto tag) {
     using Unit = typename decltype(tag)::type;
-    const Unit* in = static_cast<const Unit*>(source.raw_data());
-    Unit* out = static_cast<Unit*>(y.raw_data());
+    const Unit* in = Units<const Unit>(source);
+    Unit* out = Units<Unit>(y);
     ForEachTarget(index, y.dim(1), [=](int64_t target, std::span<const int64_t> places) {
       out[target] = in[places.back()];
     });

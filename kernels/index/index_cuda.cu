@@ -1,7 +1,6 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/radix_sort.cuh"
-#include "kernels/cuda/unit.cuh"
 #include "kernels/index/index.h"
 
 namespace lockstep::cuda {

@@ -86,19 +86,17 @@ void MuonUpdateCpu(Stream stream, const UpdateTensors& t, const Tensor& matrices
                    const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
   if (values->found_inf != 0) return;
   const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
-  DispatchFloat("muon", matrices.dtype(), [&](auto tag) {
+  DispatchWide(matrices.dtype(), [&](auto tag) {
     using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      A* x = matrices.data<A>();
-      const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
-      UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
-      Normalize(n, hyper.eps, x);
-      const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
-      UpdateTensors update = t;
-      update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
-      UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
-                          {MuonFactor(hyper.scale, rows, columns)}, values);
-    }
+    A* x = matrices.data<A>();
+    const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
+    UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
+    Normalize(n, hyper.eps, x);
+    const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
+    UpdateTensors update = t;
+    update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
+    UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                        {MuonFactor(hyper.scale, rows, columns)}, values);
   });
 }
 

@@ -9,11 +9,6 @@
 namespace lockstep::cpu {
 namespace {
 
-template <class F>
-void DispatchLogits(DType dtype, const F& f) {
-  dtype == DType::kF64 ? f(TypeTag<double>()) : f(TypeTag<float>());
-}
-
 // A token's shares of the scores, and the logarithm of the sum of its logits' exponentials.
 template <class T>
 struct Shares {
@@ -63,7 +58,7 @@ T LossOf(const RouterLossOptions& options, const T* logits, const int32_t* exper
 void RouterLossForwardCpu(Stream, const RouterLossArgs& args) {
   const int64_t b = args.logits.dim(0), t = args.logits.dim(1), e = args.logits.dim(2);
   const int64_t k = args.experts.dim(2);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
+  DispatchWide(args.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
@@ -91,7 +86,7 @@ T Derivative(const RouterLossOptions& options, const Shares<T>& shares, const T*
 
 void RouterLossBackwardCpu(Stream, const RouterLossBackwardArgs& args) {
   const int64_t t = args.logits.dim(1), e = args.logits.dim(2);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
+  DispatchWide(args.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T *logits = args.logits.data<T>(), *weights = args.weights.data<T>();
     const T upstream = *args.dloss.data<T>();

@@ -158,8 +158,7 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
         if (v <= kLongRow) return launch(std::integral_constant<int, kThreads>(), out_tag);
         launch(std::integral_constant<int, kLongRowThreads>(), out_tag);
       };
-      if (args.log_sum_exp.dtype() == DType::kF64) return with_threads(TypeTag<double>());
-      with_threads(TypeTag<float>());
+      DispatchWide(args.log_sum_exp.dtype(), with_threads);
     });
   });
 }

@@ -1,6 +1,5 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/unit.cuh"
 #include "kernels/triangle/triangle.h"
 
 namespace lockstep::cuda {

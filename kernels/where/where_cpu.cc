@@ -10,9 +10,9 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
   const StridedDims<4> dims(y.shape(),
                             {condition.strides(), a.strides(), b.strides(), y.strides()});
   const bool* conditions = condition.data<bool>();
-  const T* left = static_cast<const T*>(a.raw_data());
-  const T* right = static_cast<const T*>(b.raw_data());
-  T* out = static_cast<T*>(y.raw_data());
+  const T* left = Units<const T>(a);
+  const T* right = Units<const T>(b);
+  T* out = Units<T>(y);
   ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
     const bool* c = conditions + at[0];
     const T* p = left + at[1];

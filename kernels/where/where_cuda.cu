@@ -1,6 +1,6 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/unit.cuh"
+#include "kernels/cuda/types.cuh"
 #include "kernels/strided.h"
 #include "kernels/where/where.h"
 
@@ -26,8 +26,7 @@ void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tenso
   Launch({"where", condition, a, b}, WhereKernel<T>, Blocks(n, kElementwiseThreads),
          kElementwiseThreads, 0, stream, n,
          StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
-         Data<bool>(condition), static_cast<const T*>(a.raw_data()),
-         static_cast<const T*>(b.raw_data()), static_cast<T*>(y.raw_data()));
+         Data<bool>(condition), Units<const T>(a), Units<const T>(b), Units<T>(y));
 }
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
