@@ -9,9 +9,7 @@
 namespace lockstep {
 
 template <class T>
-struct TypeTag {
-  using type = T;
-};
+struct TypeTag {};
 
 // For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of an element's
 // size.

@@ -7,10 +7,8 @@ namespace {
 
 void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
   const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
-  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+  DispatchFloat("accumulate", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchFloat("accumulate", to.dtype(), [&]<class To>(TypeTag<To>) {
       using A = std::common_type_t<Acc<From>, Acc<To>>;
       const From* source = from.data<From>();
       To* target = to.data<To>();

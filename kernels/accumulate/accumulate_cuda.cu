@@ -56,12 +56,9 @@ void AccumulateCuda(Stream stream, const Tensor& from, const Tensor& to) {
            from.raw_data(), to.dtype(), to.raw_data());
     return;
   }
-  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
-      Accumulate<From, To>(stream, from, to);
-    });
+  DispatchFloat("accumulate", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchFloat("accumulate", to.dtype(),
+                  [&]<class To>(TypeTag<To>) { Accumulate<From, To>(stream, from, to); });
   });
 }
 

@@ -129,8 +129,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T, kRu
 }
 
 void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
-  DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("attention", args.q.dtype(), [&]<class T>(TypeTag<T>) {
     ForwardArgs<T> a;
     const int64_t first = FirstQuery(args.q, args.k);
     a.q = HeadTensor<const T>(args.q, first);
@@ -386,8 +385,7 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
   const int64_t batches = args.q.dim(0), queries = args.q.dim(1), heads = args.q.dim(2);
   const int64_t rows = CountRows(args.q), d = args.q.dim(3), length = args.k.dim(1);
   const Tensor delta = Tensor::Empty({batches, heads, queries}, DType::kF32, args.q.device());
-  DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("attention", args.q.dtype(), [&]<class T>(TypeTag<T>) {
     BackwardArgs<T> a;
     const int64_t first = FirstQuery(args.q, args.k);
     a.q = HeadTensor<const T>(args.q, first);

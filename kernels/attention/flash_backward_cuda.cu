@@ -414,8 +414,7 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
 }  // namespace
 
 void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
-  DispatchFlashType(args.q.dtype(),
-                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
+  DispatchFlashType(args.q.dtype(), [&]<class T>(TypeTag<T>) { Run<T>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

@@ -252,8 +252,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
 }  // namespace
 
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
-  DispatchFlashType(args.q.dtype(),
-                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
+  DispatchFlashType(args.q.dtype(), [&]<class T>(TypeTag<T>) { Run<T>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

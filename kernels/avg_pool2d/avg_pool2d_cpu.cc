@@ -15,8 +15,7 @@ int64_t PlaneGrain(const AveragedAxis& rows, const AveragedAxis& columns) {
 void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,
                          const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchFloat("avg_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t width = columns.window.in, in = rows.window.in * width;
     const int64_t out = rows.window.out * columns.window.out;
@@ -47,8 +46,7 @@ void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& c
 void AvgPool2dBackwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,
                           const Tensor& dy, const Tensor& dx, bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("avg_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t width = columns.window.in, in = rows.window.in * width;
     const int64_t out = rows.window.out * columns.window.out;

@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 void AvgPool2dForwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                           const Tensor& x, const Tensor& y) {
-  DispatchFloat("avg_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     Launch({"avg_pool2d_forward", x}, AvgPoolForwardKernel<T>,
            Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
            Data<T>(x), y.numel(), Data<T>(y));
@@ -80,8 +79,7 @@ void AvgPool2dForwardCuda(Stream stream, const AveragedAxis& rows, const Average
 
 void AvgPool2dBackwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                            const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("avg_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     Launch({"avg_pool2d_backward", dy}, AvgPoolBackwardKernel<T>,
            Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
            Data<T>(dy), dx.numel(), Data<T>(dx), accumulate);

@@ -80,8 +80,7 @@ void Reduce(A* parts, int64_t items, int64_t rows, int64_t c, A* out, const F& f
 // ---- Forward. ----
 
 void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(0), c = x.dim(1), size = x.dim(2);
     const Tensor parts = Tensor::Empty({n, 3, c}, DTypeOf<A>);
@@ -106,16 +105,14 @@ void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
 }
 
 void JoinCpu(Stream, const Tensor& parts, const Tensor& moments) {
-  DispatchWide(parts.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
+  DispatchWide(parts.dtype(), [&]<class A>(TypeTag<A>) {
     Reduce(parts.data<A>(), parts.dim(0), 3, parts.dim(2), moments.data<A>(), JoinMoments<A>);
   });
 }
 
 // running = (1 - factor) running + factor value, in f64, rounded once.
 void Blend(const Tensor& running, int64_t i, double factor, double value) {
-  Dispatch(running, [&](auto tag) {
-    using R = typename decltype(tag)::type;
+  Dispatch(running, [&]<class R>(TypeTag<R>) {
     R& r = running.data<R>()[i];
     r = Convert<R>((1 - factor) * Convert<double>(r) + factor * value);
   });
@@ -127,8 +124,7 @@ void FinishCpu(Stream, const BatchNormFinishArgs& args) {
     const int64_t batches = ++args.batches.data<int64_t>()[0];
     if (factor < 0) factor = 1.0 / static_cast<double>(batches);
   }
-  DispatchWide(args.moments.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
+  DispatchWide(args.moments.dtype(), [&]<class A>(TypeTag<A>) {
     const int64_t c = args.moments.dim(1);
     const A* moments = args.moments.data<A>();
     A *mean = args.mean.data<A>(), *rstd = args.rstd.data<A>();
@@ -148,8 +144,7 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
                     const Tensor& mean, const Tensor& rstd) {
   mean.CopyFrom(running_mean);
   const Tensor var = running_var.To(mean.dtype());
-  DispatchWide(mean.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
+  DispatchWide(mean.dtype(), [&]<class A>(TypeTag<A>) {
     const A* v = var.data<A>();
     A* out = rstd.data<A>();
     for (int64_t k = 0; k < rstd.numel(); ++k) {
@@ -175,8 +170,7 @@ Tensor Widened(const Tensor& parameter, int64_t c, double otherwise) {
 
 void NormalizeCpu(Stream, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                   const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Tensor weights = Widened<A>(weight, x.dim(1), 1), biases = Widened<A>(bias, x.dim(1), 0);
     const A *w = weights.data<A>(), *b = biases.data<A>();
@@ -197,8 +191,7 @@ void NormalizeCpu(Stream, const Tensor& x, const Tensor& mean, const Tensor& rst
 
 void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& mean,
                      const Tensor& rstd, const Tensor& sums) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(0), c = x.dim(1), size = x.dim(2);
     const Tensor parts = Tensor::Empty({n, 2, c}, DTypeOf<A>);
@@ -221,15 +214,13 @@ void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& me
 }
 
 void AddCpu(Stream, const Tensor& parts, const Tensor& sums) {
-  DispatchWide(parts.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
+  DispatchWide(parts.dtype(), [&]<class A>(TypeTag<A>) {
     Reduce(parts.data<A>(), parts.dim(0), 2, parts.dim(2), sums.data<A>(), AddParts<A>);
   });
 }
 
 void BackwardInputCpu(Stream, const BatchNormBackwardArgs& args) {
-  Dispatch(args.x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(args.x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t c = args.x.dim(1), size = args.x.dim(2);
     const Tensor weights = Widened<A>(args.weight, c, 1);

@@ -72,8 +72,7 @@ void DispatchGradient(BinaryOp op, int which, F&& f) {
 void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
   const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
-  DispatchFloat("binary", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", y.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchForward(op, [&](auto function) {
       const T* left = a.data<T>();
@@ -102,8 +101,7 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
   const Tensor& right_tensor = b.defined() ? b : dy;
   const StridedDims<3> dims(dy.shape(),
                             {left_tensor.strides(), right_tensor.strides(), dy.strides()});
-  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const auto run = [&](auto function, auto* out) {
       using To = std::remove_pointer_t<decltype(out)>;

@@ -136,8 +136,7 @@ __global__ void BinaryStridedKernel(int64_t n, bool packed, StridedDims<2> dims,
 
 void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor& b,
                        const Tensor& y) {
-  DispatchFloat("binary", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", y.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForward(op, [&](auto function) {
       const T *left = Data<T>(a), *right = Data<T>(b);
       T* out = Data<T>(y);
@@ -192,8 +191,7 @@ void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Ten
 void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
                         const Tensor& dy, const Tensor& dx, bool accumulate) {
   const Tensor &left = a.defined() ? a : dy, &right = b.defined() ? b : dy;
-  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* grad = Data<T>(dy);
     DispatchGradient(op, which, [&](auto function) {
       if (dx.dtype() == dy.dtype()) {

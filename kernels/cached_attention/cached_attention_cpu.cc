@@ -104,8 +104,7 @@ void CachedAttentionCpu(Stream, const CachedAttentionArgs& args) {
   const int64_t longest = *std::max_element(position, position + q.dim(0)) + t;
   const int64_t grain = std::max<int64_t>(1, 2 * kElementwiseGrain / (longest * d));
   const Shape& s = q.strides();
-  DispatchFloat("cached_attention", q.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("cached_attention", q.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     ParallelFor(q.dim(0) * t * heads, grain, [&](int64_t begin, int64_t end) {
       static thread_local Scratch<A> scratch;

@@ -33,8 +33,7 @@ using Compared = std::conditional_t<kIsNarrow<T>, float, T>;
 void CompareCpu(Stream, CompareOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
   const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
-  DispatchAll("compare", a.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchAll("compare", a.dtype(), [&]<class T>(TypeTag<T>) {
     using C = Compared<T>;
     const T* left = a.data<T>();
     const T* right = b.data<T>();

@@ -86,8 +86,7 @@ const T* Patches(const Conv2dShape& s, const T* image, Scratch<T>& scratch) {
 void Conv2dForwardCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tensor& weight,
                       const Tensor& bias, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchFloat("conv2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T *in = x.data<T>(), *w = weight.data<T>();
     const T* b = bias.defined() ? bias.data<T>() : nullptr;
     T* out = y.data<T>();
@@ -165,8 +164,7 @@ void FoldPatches(const Conv2dShape& s, const Acc<T>* patches, T* dx, bool accumu
 void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, const Tensor& weight,
                             const Tensor& dx, bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T *from = dy.data<T>(), *w = weight.data<T>();
     T* to = dx.data<T>();
@@ -235,8 +233,7 @@ void SumProducts(const Conv2dShape& s, const T* x, const T* dy, int64_t begin, i
 // target (+)= f(i) of the accumulation type, for every element.
 template <class F>
 void WriteTarget(const GradTarget& target, const F& f) {
-  DispatchFloat("conv2d", target.tensor.dtype(), [&](auto tag) {
-    using D = typename decltype(tag)::type;
+  DispatchFloat("conv2d", target.tensor.dtype(), [&]<class D>(TypeTag<D>) {
     D* out = target.tensor.data<D>();
     const bool accumulate = target.accumulate;
     ParallelFor(target.tensor.numel(), kElementwiseGrain / 16, [&](int64_t begin, int64_t end) {
@@ -289,8 +286,7 @@ void BiasGradient(const Conv2dShape& s, const T* dy, const GradTarget& dbias) {
 
 void Conv2dBackwardWeightCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tensor& dy,
                              const GradTarget& dweight, const GradTarget& dbias) {
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     if (dweight.tensor.defined()) WeightGradient(s, x.data<T>(), dy.data<T>(), dweight);
     if (dbias.tensor.defined()) BiasGradient(s, dy.data<T>(), dbias);
   });

@@ -34,10 +34,8 @@ void CopyRunThroughFloat(const From* from, To* to, int64_t n, int64_t step_a, in
 
 void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
   const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
-  DispatchAll("copy", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchAll("copy", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+  DispatchAll("copy", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchAll("copy", to.dtype(), [&]<class To>(TypeTag<To>) {
       const From* source = from.data<From>();
       To* target = to.data<To>();
       constexpr bool kThroughFloat = !std::is_same_v<From, To> && !std::is_same_v<From, float> &&

@@ -100,11 +100,11 @@ void CheckConverts(DType dtype) {
 void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   if (from.is_contiguous() && to.is_contiguous() && IsNarrowFloat(from.dtype()) &&
       IsNarrowFloat(to.dtype())) {
-    DispatchFloat("copy", from.dtype(), [&](auto from_tag) {
-      const auto* source = Data<typename decltype(from_tag)::type>(from);
-      DispatchFloat("copy", to.dtype(), [&](auto to_tag) {
-        Elementwise({"copy", from, to}, stream, to.numel(), false, Identity(),
-                    Data<typename decltype(to_tag)::type>(to), source);
+    DispatchFloat("copy", from.dtype(), [&]<class From>(TypeTag<From>) {
+      const auto* source = Data<From>(from);
+      DispatchFloat("copy", to.dtype(), [&]<class To>(TypeTag<To>) {
+        Elementwise({"copy", from, to}, stream, to.numel(), false, Identity(), Data<To>(to),
+                    source);
       });
     });
     return;

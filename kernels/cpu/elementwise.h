@@ -11,9 +11,7 @@ namespace lockstep::cpu {
 inline constexpr int64_t kElementwiseGrain = 16384;
 
 // Calls f(TypeTag<T>) with the floating type of `dtype`:
-//   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-//     using T = typename decltype(tag)::type; ...
-//   });
+//   DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) { ... });
 template <class F>
 void DispatchFloat(const char* op, DType dtype, F&& f) {
   switch (dtype) {

@@ -271,10 +271,8 @@ void Gemm(std::span<const GemmArgs> products) {
       const int64_t batch = index / (rows * columns), place = index % (rows * columns);
       const int64_t row = all.columns_first ? place / columns : place % rows;
       const int64_t column = all.columns_first ? place % columns : place / rows;
-      DispatchFloat("gemm", g.dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
-          using C = typename decltype(c_tag)::type;
+      DispatchFloat("gemm", g.dtype, [&]<class T>(TypeTag<T>) {
+        DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) {
           RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
         });
       });

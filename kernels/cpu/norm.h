@@ -131,8 +131,7 @@ void NormAffineGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* dwei
 template <class A>
 void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride, const GradTarget& target) {
   if (!target.tensor.defined()) return;
-  DispatchFloat("norm", target.tensor.dtype(), [&](auto tag) {
-    using D = typename decltype(tag)::type;
+  DispatchFloat("norm", target.tensor.dtype(), [&]<class D>(TypeTag<D>) {
     D* out = target.tensor.data<D>();
     const bool accumulate = target.accumulate;
     constexpr int64_t kColumns = 256;

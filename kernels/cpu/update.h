@@ -42,10 +42,8 @@ void ForEachChunk(std::span<const UpdateTensors> tensors, const F& f) {
 template <class F>
 void DispatchUpdate(const char* op, const UpdateTensors& t, int64_t begin, const F& f) {
   const bool narrow = !t.states.empty() && t.states[0].dtype() == DType::kBF16;
-  DispatchFloat(op, t.value.dtype(), [&](auto value_tag) {
-    using T = typename decltype(value_tag)::type;
-    DispatchFloat(op, t.grad.dtype(), [&](auto grad_tag) {
-      using G = typename decltype(grad_tag)::type;
+  DispatchFloat(op, t.value.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat(op, t.grad.dtype(), [&]<class G>(TypeTag<G>) {
       const G* grad = t.grad.data<G>() + begin;
       T* value = t.value.data<T>() + begin;
       const auto with_states = [&](T* to, auto* original) {

@@ -76,8 +76,7 @@ void ColumnSums(const char* name, Stream stream, const From* from, int64_t rows,
                 int64_t stride, const Tensor& target, bool accumulate) {
   if (columns == 0) return;
   constexpr int64_t kLeastRows = 64, kMostChunks = 256;
-  DispatchFloat(name, target.dtype(), [&](auto tag) {
-    using To = typename decltype(tag)::type;
+  DispatchFloat(name, target.dtype(), [&]<class To>(TypeTag<To>) {
     To* to = Data<To>(target);
     const int64_t chunk_rows = std::max(kLeastRows, CeilDiv(rows, kMostChunks));
     if (rows <= 8 * kLeastRows) {

@@ -69,8 +69,7 @@ __device__ inline To Convert(From x) {
 }
 
 // Calls f(TypeTag<T>) with the device type of a floating `dtype`:
-//   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-//     using T = typename decltype(tag)::type;
+//   DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
 //     Launch({"gelu_forward", x}, GeluForwardKernel<T>, ..., Data<T>(x), Data<T>(y));
 //   });
 template <class F>

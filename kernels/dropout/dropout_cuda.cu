@@ -57,8 +57,7 @@ int64_t PerSample(const Tensor& x, int64_t samples) {
 void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SamplePart part, double p,
                         uint64_t site, const StepValues* values, const Tensor& y,
                         const Tensor& key) {
-  DispatchFloat("dropout", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(x);
     T* out = Data<T>(y);
     const unsigned blocks = Blocks(x.numel(), kElementwiseThreads * kPackSize<T>);
@@ -71,8 +70,7 @@ void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SampleP
 
 void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, SamplePart part,
                          double p, const Tensor& key, const Tensor& dx, bool accumulate) {
-  DispatchFloat("dropout", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(dy);
     T* out = Data<T>(dx);
     DispatchBool(accumulate, [&](auto flag) {

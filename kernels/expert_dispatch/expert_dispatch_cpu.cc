@@ -37,17 +37,12 @@ void SortByExpertCpu(Stream, const SortByExpertArgs& args) {
 // Calls f(T, gate type) for the dtype of the rows.
 template <class F>
 void Dispatch(const char* op, DType dtype, const F& f) {
-  DispatchFloat(op, dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    f(tag, TypeTag<Acc<T>>());
-  });
+  DispatchFloat(op, dtype, [&]<class T>(TypeTag<T> tag) { f(tag, TypeTag<Acc<T>>()); });
 }
 
 void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
   const int64_t c = args.from.dim(1), k = args.k;
-  Dispatch("gather_rows", args.from.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("gather_rows", args.from.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T* from = args.from.data<T>();
     const A* gates = args.gates.defined() ? args.gates.data<A>() : nullptr;
     const int32_t* rows = args.rows.data<int32_t>();
@@ -76,9 +71,7 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
 void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
   constexpr int64_t kBlock = 512;
   const int64_t c = args.from.dim(1), k = args.places.dim(1);
-  Dispatch("sum_slots", args.from.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("sum_slots", args.from.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T* from = args.from.data<T>();
     const A* gates = args.gates.defined() ? args.gates.data<A>() : nullptr;
     const int32_t* places = args.places.data<int32_t>();
@@ -109,9 +102,7 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
 
 void GateGradientsCpu(Stream, const GateGradientsArgs& args) {
   const int64_t c = args.rows.dim(1), k = args.places.dim(1);
-  Dispatch("gate_gradients", args.rows.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("gate_gradients", args.rows.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T *rows = args.rows.data<T>(), *dy = args.dy.data<T>();
     const int32_t* places = args.places.data<int32_t>();
     A* dgates = args.dgates.data<A>();

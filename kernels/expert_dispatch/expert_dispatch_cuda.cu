@@ -106,8 +106,7 @@ void SortByExpertCuda(Stream stream, const SortByExpertArgs& args) {
 void GatherRowsCuda(Stream stream, const GatherRowsArgs& args) {
   const int64_t c = args.from.dim(1);
   if (args.to.numel() == 0) return;
-  DispatchFloat("gather_rows", args.from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gather_rows", args.from.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = Data<T>(args.from);
     T* to = Data<T>(args.to);
     DispatchBool(AlignedRows(c, from, to), [&](auto aligned) {
@@ -125,8 +124,7 @@ void GatherRowsCuda(Stream stream, const GatherRowsArgs& args) {
 void SumSlotsCuda(Stream stream, const SumSlotsArgs& args) {
   const int64_t c = args.from.dim(1);
   if (args.to.numel() == 0) return;
-  DispatchFloat("sum_slots", args.from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sum_slots", args.from.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = Data<T>(args.from);
     T* to = Data<T>(args.to);
     DispatchBool(AlignedRows(c, from, to), [&](auto aligned) {
@@ -143,8 +141,7 @@ void SumSlotsCuda(Stream stream, const SumSlotsArgs& args) {
 
 void GateGradientsCuda(Stream stream, const GateGradientsArgs& args) {
   const int64_t c = args.rows.dim(1), pairs = args.places.numel();
-  DispatchFloat("gate_gradients", args.rows.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gate_gradients", args.rows.dtype(), [&]<class T>(TypeTag<T>) {
     const T *rows = Data<T>(args.rows), *dy = Data<T>(args.dy);
     DispatchBool(AlignedRows(c, rows, dy), [&](auto aligned) {
       DispatchBool(args.accumulate, [&](auto accumulate) {

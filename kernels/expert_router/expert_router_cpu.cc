@@ -19,8 +19,7 @@ T Sigmoid(T x) {
 
 void TopExpertsCpu(Stream, const TopExpertsArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchWide(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const float* bias = args.bias.defined() ? args.bias.data<float>() : nullptr;
     int32_t* experts = args.experts.data<int32_t>();
@@ -81,8 +80,7 @@ struct RowGates {
 
 void ExpertGatesForwardCpu(Stream, const ExpertGatesArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchWide(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* gates = args.gates.data<T>();
@@ -122,8 +120,7 @@ void GatesBackwardRow(const RouterOptions& options, const RowGates<T>& of, const
 
 void ExpertGatesBackwardCpu(Stream, const ExpertGatesBackwardArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchWide(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T *logits = args.logits.data<T>(), *dgates = args.dgates.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* dlogits = args.dlogits.data<T>();

@@ -7,8 +7,7 @@ namespace {
 
 void FillCpu(Stream, const Tensor& x, double value) {
   const StridedDims<1> dims(x.shape(), {x.strides()});
-  DispatchAll("fill", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchAll("fill", x.dtype(), [&]<class T>(TypeTag<T>) {
     T* data = x.data<T>();
     const T v = Convert<T>(value);
     ForEachRun(x.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {

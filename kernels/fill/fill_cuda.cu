@@ -13,8 +13,8 @@ namespace {
 template <class Bits>
 Bits BitsOf(DType dtype, double value) {
   Bits bits{};
-  cpu::DispatchAll("fill", dtype, [&](auto tag) {
-    const auto v = cpu::Convert<typename decltype(tag)::type>(value);
+  cpu::DispatchAll("fill", dtype, [&]<class T>(TypeTag<T>) {
+    const auto v = cpu::Convert<T>(value);
     LS_INVARIANT(sizeof(v) == sizeof(bits), dtype);
     std::memcpy(&bits, &v, sizeof(bits));
   });

@@ -150,10 +150,8 @@ void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardA
     if (to == from || to == DType::kF32) return GroupedWeightByMma(name, stream, args);
     NoteMixedWeight(name, from, to, groups, k, n);
   }
-  DispatchFloat(name, from, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat(name, to, [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+  DispatchFloat(name, from, [&]<class T>(TypeTag<T>) {
+    DispatchFloat(name, to, [&]<class D>(TypeTag<D>) {
       // The others are on tensor cores.
       if constexpr (!kIs16Bit<T> || (kIs16Bit<D> && !std::is_same_v<T, D>)) {
         const dim3 grid(Blocks(CeilDiv(n, kTile) * CeilDiv(k, kTile), 1),

@@ -78,8 +78,7 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
                          bool accumulate) {
   const int64_t rows = from.dim(0), groups = weight.dim(0), in = from.dim(1), out = to.dim(1);
   LS_CHECK(in <= INT32_MAX, name, ": rows of ", in, " numbers are too long");
-  DispatchFloat(name, from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat(name, from.dtype(), [&]<class T>(TypeTag<T>) {
     const T *a = Data<T>(from), *b = Data<T>(weight);
     T* c = Data<T>(to);
     const bool all_aligned =
@@ -110,9 +109,7 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
 
 void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
   const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
-  const auto run = [&](auto tag, auto to_tag) {
-    using T = typename decltype(tag)::type;
-    using D = typename decltype(to_tag)::type;
+  const auto run = [&]<class T, class D>(TypeTag<T>, TypeTag<D>) {
     using Shape = WeightShape<T>;
     const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
     D* dweight = Data<D>(args.dweight);

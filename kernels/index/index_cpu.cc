@@ -15,8 +15,7 @@ void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   const int64_t v = x.dim(1), n = y.dim(1), inner = y.dim(2);
   const Shape& steps = index.strides();
   const int64_t* id = index.data<int64_t>();
-  DispatchUnit(x.dtype(), [&](auto tag) {
-    using Unit = typename decltype(tag)::type;
+  DispatchUnit(x.dtype(), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(x);
     Unit* out = Units<Unit>(y);
     const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / inner);
@@ -61,8 +60,7 @@ void ForEachTarget(const Tensor& index, int64_t v, const F& f) {
 }
 
 void ScatterCpu(Stream, const Tensor& index, const Tensor& source, const Tensor& y) {
-  DispatchUnit(y.dtype(), [&](auto tag) {
-    using Unit = typename decltype(tag)::type;
+  DispatchUnit(y.dtype(), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(source);
     Unit* out = Units<Unit>(y);
     ForEachTarget(index, y.dim(1), [=](int64_t target, std::span<const int64_t> places) {
@@ -73,8 +71,7 @@ void ScatterCpu(Stream, const Tensor& index, const Tensor& source, const Tensor&
 
 void ScatterSourceGradientCpu(Stream, const Tensor& index, const Tensor& dy,
                               const Tensor& dsource) {
-  DispatchFloat("scatter", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scatter", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = dy.data<T>();
     T* out = dsource.data<T>();
     ForEachTarget(index, dy.dim(1), [=](int64_t target, std::span<const int64_t> places) {
@@ -85,8 +82,7 @@ void ScatterSourceGradientCpu(Stream, const Tensor& index, const Tensor& dy,
 }
 
 void ScatterAddCpu(Stream, const Tensor& index, const Tensor& source, const Tensor& y) {
-  DispatchFloat("scatter_add", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scatter_add", y.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* in = source.data<T>();
     T* out = y.data<T>();

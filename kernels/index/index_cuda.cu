@@ -135,8 +135,7 @@ void WithTargets(Stream stream, const Tensor& index, int64_t v, const F& f) {
 
 void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
-    DispatchFloat("scatter_add", y.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    DispatchFloat("scatter_add", y.dtype(), [&]<class T>(TypeTag<T>) {
       Launch({"scatter_add", index, y}, AddRunsKernel<T>,
              Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
              Data<T>(source), Data<T>(y));
@@ -147,8 +146,7 @@ void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, co
 void MoveRuns(Stream stream, bool back, const Tensor& index, const Tensor& source,
               const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
-    DispatchUnit(y.dtype(), [&](auto tag) {
-      using Unit = typename decltype(tag)::type;
+    DispatchUnit(y.dtype(), [&]<class Unit>(TypeTag<Unit>) {
       Launch({"scatter", index, y}, MoveRunsKernel<Unit>,
              Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
              back, Units<Unit>(source), Units<Unit>(y));

@@ -14,8 +14,7 @@ namespace {
 void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
   const bool plain = args.activation == Activation::kNone || args.activation == Activation::kGelu;
   if (args.x.dim(0) <= kFewRows && plain) {
-    DispatchFloat("linear", args.x.dtype(),
-                  [&](auto tag) { LinearFewRows<typename decltype(tag)::type>(args); });
+    DispatchFloat("linear", args.x.dtype(), [&]<class T>(TypeTag<T>) { LinearFewRows<T>(args); });
     return;
   }
   GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
@@ -27,8 +26,7 @@ void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
 
 void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& args) {
   LS_INVARIANT(args.activation == Activation::kGelu);
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* z = args.pre_activation.data<T>();
     const T* dy = args.dy.data<T>();
@@ -87,10 +85,9 @@ void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
   }
   Gemm(std::span(products).first(n));
   if (!args.dbias.defined()) return;
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    DispatchFloat("linear", args.dbias.dtype(), [&](auto bias_tag) {
-      SumRows<typename decltype(tag)::type, typename decltype(bias_tag)::type>(
-          args.dy, args.dbias, args.accumulate_bias);
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("linear", args.dbias.dtype(), [&]<class B>(TypeTag<B>) {
+      SumRows<T, B>(args.dy, args.dbias, args.accumulate_bias);
     });
   });
 }

@@ -67,9 +67,8 @@ void LinearFewRows(Stream stream, const LinearForwardArgs& args) {
 void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   if (args.y.numel() == 0) return;
   if (args.x.dim(0) <= kFewRows) {
-    return DispatchFloat("linear", args.x.dtype(), [&](auto tag) {
-      LinearFewRows<typename decltype(tag)::type>(stream, args);
-    });
+    return DispatchFloat("linear", args.x.dtype(),
+                         [&]<class T>(TypeTag<T>) { LinearFewRows<T>(stream, args); });
   }
   GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
@@ -89,8 +88,7 @@ void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationA
 // depends on the algorithm it chose: a bias would get different bits when its weight is frozen, or
 // when its gradient is added to. So they are summed here, in one more pass over dy.
 void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = args.dy.dim(1);
     ColumnSums("linear_backward_bias", stream, Data<T>(args.dy), args.dy.dim(0), n, n, args.dbias,
                args.accumulate_bias);

@@ -67,8 +67,7 @@ void DispatchKind(LossKind kind, const F& f) {
 }
 
 void LossForwardCpu(Stream, LossKind kind, const Tensor& x, const Tensor& target, const Tensor& y) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchKind(kind, [&](auto loss) {
       const T *from = x.data<T>(), *to = target.data<T>();
@@ -84,8 +83,7 @@ void LossForwardCpu(Stream, LossKind kind, const Tensor& x, const Tensor& target
 
 void LossBackwardCpu(Stream, LossKind kind, int which, const Tensor& x, const Tensor& target,
                      const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchKind(kind, [&](auto loss) {
       const T *from = x.data<T>(), *to = target.data<T>();

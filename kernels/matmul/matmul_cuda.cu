@@ -115,8 +115,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 template <bool kDerivative>
 void GeluOfProduct(Stream stream, DType dtype, const void* z, const void* dy, int64_t n, void* y) {
-  DispatchFloat("matmul", dtype, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  DispatchFloat("matmul", dtype, [&]<class C>(TypeTag<C>) {
     const C *from = static_cast<const C*>(z), *grad = static_cast<const C*>(dy);
     C* to = static_cast<C*>(y);
     Launch(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
@@ -126,10 +125,8 @@ void GeluOfProduct(Stream stream, DType dtype, const void* z, const void* dy, in
 }
 
 void PlainGemm(Stream stream, const GemmArgs& args) {
-  DispatchFloat("matmul", args.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("matmul", args.c_dtype, [&](auto c_tag) {
-      using C = typename decltype(c_tag)::type;
+  DispatchFloat("matmul", args.dtype, [&]<class T>(TypeTag<T>) {
+    DispatchFloat("matmul", args.c_dtype, [&]<class C>(TypeTag<C>) {
       const int64_t tiles = args.batch * CeilDiv(args.m, kTile) * CeilDiv(args.n, kTile);
       Launch("matmul", GemmKernel<T, C>, Blocks(tiles, 1), kThreads, 0, stream,
              GemmOperands<T, C>{args.transpose_a, args.transpose_b, args.m, args.n, args.k,

@@ -46,8 +46,7 @@ int64_t Argmax(const WindowAxis& rows, const WindowAxis& columns, const T* plane
 void MaxPool2dForwardCpu(Stream, const WindowAxis& rows, const WindowAxis& columns, const Tensor& x,
                          const Tensor& y, const Tensor& index) {
   if (y.numel() == 0) return;
-  DispatchFloat("max_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("max_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t out = rows.out * columns.out;
     const T* from = x.data<T>();
     T* to = y.data<T>();
@@ -72,8 +71,7 @@ void MaxPool2dBackwardCpu(Stream, const WindowAxis& rows, const WindowAxis& colu
                           const Tensor& dy, const Tensor& index, const Tensor& dx,
                           bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("max_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("max_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t in = rows.in * columns.in, out = rows.out * columns.out;
     const T* from = dy.data<T>();

@@ -86,8 +86,7 @@ void MuonUpdateCpu(Stream stream, const UpdateTensors& t, const Tensor& matrices
                    const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
   if (values->found_inf != 0) return;
   const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
-  DispatchWide(matrices.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
+  DispatchWide(matrices.dtype(), [&]<class A>(TypeTag<A>) {
     A* x = matrices.data<A>();
     const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
     UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);

@@ -45,9 +45,7 @@ void Dispatch(const Tensor& log_probs, const Tensor& targets, const F& f) {
 
 void NllLossForwardCuda(Stream stream, const Tensor& log_probs, const Tensor& targets,
                         int64_t ignore, const Tensor& losses) {
-  Dispatch(log_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(log_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const int64_t n = targets.numel();
     Launch({"nll_loss_forward", log_probs, targets}, NllLossForwardKernel<T, I>,
            Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n, log_probs.dim(1),
@@ -57,9 +55,7 @@ void NllLossForwardCuda(Stream stream, const Tensor& log_probs, const Tensor& ta
 
 void NllLossBackwardCuda(Stream stream, const Tensor& targets, int64_t ignore,
                          const Tensor& upstream, const Tensor& scale, const Tensor& dlog_probs) {
-  Dispatch(dlog_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(dlog_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const int64_t n = targets.numel(), step = upstream.numel() == 1 ? 0 : 1;
     Launch({"nll_loss_backward", targets, dlog_probs}, NllLossBackwardKernel<T, I>,
            Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n, dlog_probs.dim(1),

@@ -158,7 +158,7 @@ void ReduceFoldCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tenso
              x.dim(0), x.dim(1), x.dim(2), Data<float>(y));
   };
   if (x.dtype() == DType::kBool) return run(Data<bool>(x));
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) { run(Data<typename decltype(tag)::type>(x)); });
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) { run(Data<T>(x)); });
 }
 
 __device__ float FoldDerivative(ReduceFold fold, float scale, float v, float a, float b, float dy) {
@@ -194,8 +194,7 @@ __global__ void FoldGradientKernel(ReduceFold fold, float scale, const T* x, con
 void ReduceFoldBackwardCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tensor& a,
                             const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
                             bool accumulate) {
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) {
     Launch({"reduce_fold_backward", x, dy}, FoldGradientKernel<T>,
            Blocks(x.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, fold,
            static_cast<float>(scale), Data<T>(x), DataOrNull<float>(a), DataOrNull<float>(b),

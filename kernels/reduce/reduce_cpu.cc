@@ -129,13 +129,11 @@ Parts<A> FoldParts(const Tensor& x, const Map& map, const Join& join,
 void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool accumulate) {
   const int64_t outer = x.dim(0), inner = x.dim(2);
   if (outer * inner == 0) return;
-  DispatchFloat("sum", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sum", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Parts<A> parts = FoldParts<T>(
         x, [](int64_t, A v) { return v; }, std::plus<>());
-    DispatchFloat("sum", y.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+    DispatchFloat("sum", y.dtype(), [&]<class To>(TypeTag<To>) {
       To* out = y.data<To>();
       ParallelFor(outer * inner, kElementwiseGrain, [&](int64_t begin, int64_t end) {
         for (int64_t column = begin; column < end; ++column) {
@@ -252,7 +250,7 @@ void ReduceFoldCpu(Stream, ReduceFold fold, const Tensor& x, const Tensor& shift
   if (y.numel() == 0) return;
   if (x.dtype() == DType::kBool) return FoldAs<bool>(fold, x, shift, scale, y);
   DispatchFloat("reduce", x.dtype(),
-                [&](auto tag) { FoldAs<typename decltype(tag)::type>(fold, x, shift, scale, y); });
+                [&]<class T>(TypeTag<T>) { FoldAs<T>(fold, x, shift, scale, y); });
 }
 
 // Calls f(derivative): that by v, times dy.
@@ -287,8 +285,7 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
   // The strides of a column's numbers: no step along the reduced dimension.
   const Shape columns{x.dim(2), 0, 1};
   const StridedDims<2> dims(x.shape(), {x.strides(), columns});
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* in = x.data<T>();
     const T* grad = dy.data<T>();
@@ -361,8 +358,7 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
                       const Tensor& index) {
   const int64_t reduced = x.dim(1), inner = x.dim(2);
   if (y.numel() == 0) return;
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
     int64_t* at = index.data<int64_t>();
@@ -388,8 +384,7 @@ void ReduceExtremeBackwardCpu(Stream stream, const Tensor& dy, const Tensor& ind
                               const Tensor& dx, bool accumulate) {
   if (!accumulate) fill_slot(stream, dx, 0);
   const int64_t reduced = dx.dim(1), inner = dx.dim(2);
-  DispatchFloat("reduce", dx.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("reduce", dx.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* grad = dy.data<T>();
     const int64_t* at = index.data<int64_t>();

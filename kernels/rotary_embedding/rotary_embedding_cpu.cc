@@ -60,8 +60,7 @@ void TurnAll(const RotaryEmbeddingArgs& args) {
 
 void RotaryEmbeddingCpu(Stream, const RotaryEmbeddingArgs& args) {
   if (args.x.numel() == 0) return;
-  DispatchFloat("rotary_embedding", args.x.dtype(),
-                [&](auto tag) { TurnAll<typename decltype(tag)::type>(args); });
+  DispatchFloat("rotary_embedding", args.x.dtype(), [&]<class T>(TypeTag<T>) { TurnAll<T>(args); });
 }
 
 LS_REGISTER(rotary_embedding, DeviceType::kCpu, RotaryEmbeddingCpu);

@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
   if (args.x.numel() == 0) return;
-  DispatchFloat("rotary_embedding", args.x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("rotary_embedding", args.x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t length = args.x.dim(1), heads = args.x.dim(2), d = args.x.dim(3);
     const int64_t written = args.x.raw_data() == args.y.raw_data() ? args.rotated : heads;
     const T* x = Data<T>(args.x);

@@ -58,8 +58,7 @@ T LossOf(const RouterLossOptions& options, const T* logits, const int32_t* exper
 void RouterLossForwardCpu(Stream, const RouterLossArgs& args) {
   const int64_t b = args.logits.dim(0), t = args.logits.dim(1), e = args.logits.dim(2);
   const int64_t k = args.experts.dim(2);
-  DispatchWide(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* weights = args.weights.data<T>();
@@ -86,8 +85,7 @@ T Derivative(const RouterLossOptions& options, const Shares<T>& shares, const T*
 
 void RouterLossBackwardCpu(Stream, const RouterLossBackwardArgs& args) {
   const int64_t t = args.logits.dim(1), e = args.logits.dim(2);
-  DispatchWide(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T *logits = args.logits.data<T>(), *weights = args.weights.data<T>();
     const T upstream = *args.dloss.data<T>();
     T* dlogits = args.dlogits.data<T>();

@@ -21,8 +21,7 @@ void Apply(const Tensor& x, const Tensor& y, bool accumulate, F f) {
 }
 
 void ScaleCpu(Stream, const Tensor& x, ScaleBy by, double alpha, const Tensor& y, bool accumulate) {
-  DispatchFloat("scale", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scale", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const A a = static_cast<A>(alpha);
     if (by == ScaleBy::kFactor) {

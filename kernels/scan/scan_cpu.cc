@@ -36,8 +36,7 @@ void ScanColumns(const T* in, int64_t rows, int64_t step, int64_t width, bool ac
 void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t rows = x.dim(1), inner = x.dim(2);
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
     const int64_t tiles = (inner + kTileColumns - 1) / kTileColumns;

@@ -14,8 +14,7 @@ int64_t Grain(int64_t columns) {
 }
 
 void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y) {
-  DispatchFloat("softmax", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softmax", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(1);
     const T* in = x.data<T>();
@@ -63,8 +62,7 @@ void BackwardRow(const T* y, const T* dy, T* dx, int64_t n, bool accumulate) {
 
 void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& dy, const Tensor& dx,
                         bool accumulate) {
-  DispatchFloat("softmax", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softmax", y.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = y.dim(1);
     const T* result = y.data<T>();
     const T* grad = dy.data<T>();

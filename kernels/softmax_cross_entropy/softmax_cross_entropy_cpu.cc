@@ -110,17 +110,14 @@ void Forward(const CrossEntropyForwardArgs& args) {
 }
 
 void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto float_tag, auto index_tag) {
-    using T = typename decltype(float_tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     if (args.log_sum_exp.dtype() == DType::kF64) return Forward<T, I, double>(args);
     Forward<T, I, Acc<T>>(args);
   });
 }
 
 void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     const I* targets = args.targets.data<I>();
     double *losses = args.losses.data<double>(), *log_sum_exp = args.log_sum_exp.data<double>();
     const double *other_losses = args.other_losses.data<double>(),
@@ -146,9 +143,8 @@ void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
 }
 
 void ReduceCpu(Stream, const CrossEntropyReduceArgs& args) {
-  Dispatch(args.losses, args.targets, [&](auto float_tag, auto index_tag) {
-    using I = typename decltype(index_tag)::type;
-    using A = Acc<typename decltype(float_tag)::type>;
+  Dispatch(args.losses, args.targets, [&]<class I, class T>(TypeTag<T>, TypeTag<I>) {
+    using A = Acc<T>;
     const int64_t n = args.targets.numel();
     const A* losses = args.losses.data<A>();
     const I* targets = args.targets.data<I>();
@@ -165,9 +161,7 @@ void ReduceCpu(Stream, const CrossEntropyReduceArgs& args) {
 }
 
 void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto float_tag, auto index_tag) {
-    using T = typename decltype(float_tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     using A = Acc<T>;
     const int64_t v = args.logits.dim(1);
     const T* logits = args.logits.data<T>();

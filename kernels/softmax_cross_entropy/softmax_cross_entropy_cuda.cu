@@ -138,15 +138,12 @@ void Dispatch(const Tensor& logits, const Tensor& targets, const F& f) {
 }
 
 void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const T* logits = Data<T>(args.logits);
     T* dlogits = args.dlogits.defined() ? Data<T>(args.dlogits) : nullptr;
     const int64_t v = args.logits.dim(1);
     DispatchBool(AlignedRows(v, logits, dlogits), [&](auto aligned) {
-      const auto launch = [&](auto threads, auto out_tag) {
-        using Out = typename decltype(out_tag)::type;
+      const auto launch = [&]<class Out>(auto threads, TypeTag<Out>) {
         constexpr int kBlock = decltype(threads)::value;
         Launch({"cross_entropy_forward", args.logits, args.targets},
                CrossEntropyForwardKernel<kBlock, decltype(aligned)::value, T, I, Out>,
@@ -164,8 +161,7 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
 }
 
 void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     const int64_t n = args.targets.numel();
     Launch({"cross_entropy_join", args.losses}, CrossEntropyJoinKernel<I>, Blocks(n, kThreads),
            kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin,
@@ -176,8 +172,7 @@ void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
 }
 
 void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     Launch({"cross_entropy_reduce", args.losses}, CrossEntropyReduceKernel<I>, 1, kReduceThreads, 0,
            stream, Data<float>(args.losses), Data<I>(args.targets), args.targets.numel(),
            args.ignore_index, args.mean, Data<float>(args.total), Data<float>(args.scale));
@@ -185,9 +180,7 @@ void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
 }
 
 void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const T* logits = Data<T>(args.logits);
     T* dlogits = Data<T>(args.dlogits);
     const int64_t v = args.logits.dim(1), upstream_step = args.upstream.numel() == 1 ? 0 : 1;

@@ -102,8 +102,7 @@ __global__ void SwiGluBackwardKernel(int64_t n, int64_t f, bool packed, const T*
 }
 
 void SwiGluForwardCuda(Stream stream, GateForm form, const Tensor& gate_up, const Tensor& y) {
-  DispatchFloat("swiglu", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", y.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(gate_up);
     T* out = Data<T>(y);
     const int64_t n = y.numel(), f = y.dim(-1);
@@ -118,8 +117,7 @@ void SwiGluForwardCuda(Stream stream, GateForm form, const Tensor& gate_up, cons
 
 void SwiGluBackwardCuda(Stream stream, GateForm form, const Tensor& gate_up, const Tensor& dy,
                         const Tensor& dgate_up, bool accumulate) {
-  DispatchFloat("swiglu", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T *in = Data<T>(gate_up), *grad = Data<T>(dy);
     T* out = Data<T>(dgate_up);
     const int64_t n = dy.numel(), f = dy.dim(-1);

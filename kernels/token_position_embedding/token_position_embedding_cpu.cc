@@ -9,11 +9,9 @@ constexpr int64_t kChannelBlock = 256;
 void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
                 int64_t first_position, const Tensor& positions, const Tensor& y) {
   const int64_t t = ids.dim(1), c = wte.dim(1);
-  DispatchIndex("token_position_embedding", ids.dtype(), [&](auto id_tag) {
-    using I = typename decltype(id_tag)::type;
+  DispatchIndex("token_position_embedding", ids.dtype(), [&]<class I>(TypeTag<I>) {
     CheckIds<I>("token_position_embedding", ids, wte.dim(0));
-    DispatchFloat("token_position_embedding", wte.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    DispatchFloat("token_position_embedding", wte.dtype(), [&]<class T>(TypeTag<T>) {
       using A = Acc<T>;
       const I* id = ids.data<I>();
       const T *tokens = wte.data<T>(), *places = wpe.data<T>();
@@ -52,10 +50,8 @@ void BackwardCpu(Stream, const Tensor& dy, int64_t first_position, const Tensor&
                  bool accumulate) {
   const int64_t batch = dy.dim(0), t = dy.dim(1), c = dy.dim(2);
   if (dwpe.numel() == 0) return;
-  DispatchFloat("token_position_embedding", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("token_position_embedding", dwpe.dtype(), [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+  DispatchFloat("token_position_embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("token_position_embedding", dwpe.dtype(), [&]<class D>(TypeTag<D>) {
       const T* from = dy.data<T>();
       D* to = dwpe.data<D>();
       const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / ((batch + 1) * c));

@@ -20,8 +20,7 @@ uint64_t SortKey(double v) {
 void SortRowsCpu(Stream, bool descending, const Tensor& x, const Tensor& index) {
   const int64_t n = x.dim(1), k = index.dim(1);
   if (index.numel() == 0) return;
-  DispatchFloat("sort", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sort", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     int64_t* out = index.data<int64_t>();
     // Some ten steps for each element.

@@ -49,8 +49,7 @@ void SortRowsCuda(Stream stream, bool descending, const Tensor& x, const Tensor&
   for (int shift = SizeOf(x.dtype()) == 2 ? kDigitBits : 0, first = shift; shift < 32;
        shift += kDigitBits) {
     const bool sorted = shift != first;
-    DispatchFloat("sort", x.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    DispatchFloat("sort", x.dtype(), [&]<class T>(TypeTag<T>) {
       Launch(name, DigitKernel<T>, Blocks(elements, kElementwiseThreads), kElementwiseThreads, 0,
              stream, Data<T>(x), sorted ? Data<int>(sort.places()) : nullptr, elements, descending,
              shift, Data<int>(keys));

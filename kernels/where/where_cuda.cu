@@ -31,8 +31,7 @@ void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tenso
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
                const Tensor& y) {
-  DispatchUnit(y.dtype(),
-               [&](auto tag) { Choose<typename decltype(tag)::type>(stream, condition, a, b, y); });
+  DispatchUnit(y.dtype(), [&]<class T>(TypeTag<T>) { Choose<T>(stream, condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCuda, WhereCuda);
