@@ -153,7 +153,7 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
           sizeof(float) * (Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize);
       Launch({"attention_forward", args.q, args.k},
              AttentionForwardKernel<Tile, T, decltype(rules)::value>,
-             Blocks(a.batches * a.heads * CeilDiv(a.queries, Tile::kRows), 1), kAttentionThreads,
+             Blocks(a.batches * a.heads * DivideUp(a.queries, Tile::kRows), 1), kAttentionThreads,
              kBytes, stream, a);
     });
   });
@@ -418,8 +418,8 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
       DispatchBool(!Fits<decltype(roomy)>(stream.device), [&](auto tight) {
         using Tile = BackwardTile<decltype(roomy), decltype(tight)::value>;
         constexpr bool kRules = decltype(rules)::value;
-        const int64_t query_blocks = batches * heads * CeilDiv(queries, Tile::kRows);
-        const int64_t key_blocks = batches * args.k.dim(2) * CeilDiv(length, Tile::kRows);
+        const int64_t query_blocks = batches * heads * DivideUp(queries, Tile::kRows);
+        const int64_t key_blocks = batches * args.k.dim(2) * DivideUp(length, Tile::kRows);
         Launch(name, AttentionBackwardQueryKernel<Tile, T, kRules>, Blocks(query_blocks, 1),
                kAttentionThreads, kBackwardBytes<Tile> - sizeof(float) * Tile::kScoresSize, stream,
                a);

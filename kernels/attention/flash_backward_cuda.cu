@@ -401,8 +401,8 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
     using Shape = BackwardShape<kHead>;
     Launch(name, FlashDeltaKernel<T, kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads,
            0, stream, Data<T>(y), Data<T>(dy), rows, queries, heads, a.d, Data<float>(delta));
-    const int64_t query_blocks = batches * heads * CeilDiv(queries, Shape::kRows);
-    const int64_t key_blocks = batches * k.dim(2) * CeilDiv(length, Shape::kRows);
+    const int64_t query_blocks = batches * heads * DivideUp(queries, Shape::kRows);
+    const int64_t key_blocks = batches * k.dim(2) * DivideUp(length, Shape::kRows);
     Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout, kRules>, Blocks(query_blocks, 1),
            kFlashThreads, Shape::kBytes, stream, a);
     Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout, kRules>, Blocks(key_blocks, 1),

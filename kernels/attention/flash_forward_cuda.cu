@@ -244,7 +244,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
     using Shape = ForwardShape<kHead>;
     Launch({"flash_attention_forward", q, k},
            FlashForwardKernel<T, kHead, decltype(dropout)::value, decltype(rules)::value>,
-           Blocks(a.batches * a.heads * CeilDiv(a.queries, Shape::kRows), 1), kFlashThreads,
+           Blocks(a.batches * a.heads * DivideUp(a.queries, Shape::kRows), 1), kFlashThreads,
            Shape::kBytes, stream, a);
   });
 }

@@ -242,7 +242,7 @@ template <class F>
 void DispatchPlanes(const Tensor& x, const Tensor& dy, const F& f) {
   DispatchFloat("batch_norm", x.dtype(), [&]<class T>(TypeTag<T> tag) {
     const int64_t size = x.dim(2);
-    DispatchRowThreads(CeilDiv(size, kPackSize<T>), [&](auto threads) {
+    DispatchRowThreads(DivideUp(size, kPackSize<T>), [&](auto threads) {
       DispatchBool(AlignedRows(size, Data<T>(x), Data<T>(dy)),
                    [&](auto aligned) { f(tag, threads, aligned); });
     });

@@ -158,7 +158,7 @@ void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Ten
       if (!target.tensor.defined()) return;
       DispatchFloat("conv2d", target.tensor.dtype(), [&](auto to_tag) {
         // At least four pixels per thread.
-        DispatchRowThreads(CeilDiv(shape.images * shape.out_pixels(), 4),
+        DispatchRowThreads(DivideUp(shape.images * shape.out_pixels(), 4),
                            [&](auto threads) { launch(to_tag, threads); });
       });
     };

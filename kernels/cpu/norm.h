@@ -167,8 +167,8 @@ void NormBackward(const NormBackwardRows<T>& in, const GradTarget& dweight, cons
   constexpr int64_t kNormSums = centring == Centring::kMean ? 2 : 1;
   constexpr int64_t kSums = kNormSums + BranchGradient::kSums;
   // At most 64 partial sums, of at least 16 rows: they depend on the shape, not on the threads.
-  const int64_t block_rows = std::max<int64_t>(16, (rows + 63) / 64);
-  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = std::max<int64_t>(16, DivideUp(rows, 64));
+  const int64_t blocks = DivideUp(rows, block_rows);
   const bool sums_wanted = affine || BranchGradient::kSums > 0;
   const Tensor partials = Tensor::Empty({sums_wanted ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();

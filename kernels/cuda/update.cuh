@@ -223,7 +223,7 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
     };
     for (const UpdateTensors& t : tensors) {
       if (kinds_of(t) != kinds || t.value.numel() == 0) continue;
-      const int64_t needed = CeilDiv(t.value.numel(), kUpdateChunk);
+      const int64_t needed = DivideUp(t.value.numel(), kUpdateChunk);
       if (table.count == kTableTensors || blocks + needed > INT32_MAX) flush();
       UpdateTensor& entry = table.tensors[table.count++];
       entry = {};

@@ -82,7 +82,7 @@ void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, TablePart
   DispatchIndex("embedding", ids.dtype(), [&]<class Id>(TypeTag<Id>) {
     places = FindPlaces(ids.data<Id>(), ids.numel(), part.first, v);
   });
-  const int64_t blocks = (c + kChannelBlock - 1) / kChannelBlock;
+  const int64_t blocks = DivideUp(c, kChannelBlock);
   DispatchFloat("embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchFloat("embedding", dweight.dtype(), [&]<class To>(TypeTag<To>) {
       const auto* from = dy.data<T>();

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMmaThreads)
                             int64_t out, bool accumulate, T* to) {
   using Shape = ProductShape<T, kTransposed, kRows>;
   constexpr int kColumns = Shape::kColumns;
-  const int64_t tiles = CeilDiv(out, kColumns);
+  const int64_t tiles = DivideUp(out, kColumns);
   const RowTile<kRows> at(offsets, groups, blockIdx.x / tiles);
   if (at.rows <= 0) return;
   const int64_t column = blockIdx.x % tiles * kColumns, columns = out - column;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMmaThreads)
                            bool accumulate, D* dweight) {
   using Shape = WeightShape<T>;
   constexpr int kTile = Shape::kColumns;
-  const int64_t tiles = CeilDiv(k, kTile);
+  const int64_t tiles = DivideUp(k, kTile);
   const int64_t row = blockIdx.x / tiles * kTile, column = blockIdx.x % tiles * kTile;
   const int64_t begin = offsets[blockIdx.y], rows = offsets[blockIdx.y + 1] - begin;
   const auto within = [](int64_t left) { return static_cast<int>(Min<int64_t>(left, kTile)); };
@@ -86,7 +86,7 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
     if (!all_aligned) NoteUnaligned(name, from.dtype(), groups, in, out);
     const auto run = [&](auto kTransposed, auto kRows, auto kAligned) {
       using Shape = ProductShape<T, decltype(kTransposed)::value, decltype(kRows)::value>;
-      const int64_t tiles = RowTiles(rows, groups, kRows) * CeilDiv(out, Shape::kColumns);
+      const int64_t tiles = RowTiles(rows, groups, kRows) * DivideUp(out, Shape::kColumns);
       Launch({name, from, weight},
              GroupedProductMmaKernel<decltype(kTransposed)::value, decltype(kRows)::value,
                                      decltype(kAligned)::value, T>,
@@ -113,7 +113,7 @@ void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBack
     using Shape = WeightShape<T>;
     const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
     D* dweight = Data<D>(args.dweight);
-    const dim3 grid(Blocks(CeilDiv(n, Shape::kColumns) * CeilDiv(k, Shape::kColumns), 1),
+    const dim3 grid(Blocks(DivideUp(n, Shape::kColumns) * DivideUp(k, Shape::kColumns), 1),
                     static_cast<unsigned>(groups));
     const bool all_aligned =
         AlignedRows(k, x) && AlignedRows(n, dy) && AlignedMmaTarget(dweight, k);

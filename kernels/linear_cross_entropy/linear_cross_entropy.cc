@@ -4,6 +4,7 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
+#include "core/round_up.h"
 #include "kernels/linear/linear.h"
 #include "kernels/unary/unary.h"
 
@@ -50,8 +51,8 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                int64_t ignore_index, double softcap) {
   const Device device = all.x.device();
   const Stream stream = CurrentStream(device);
-  const int64_t rows = all.x.dim(0), chunks = (rows + chunk_rows - 1) / chunk_rows;
-  const int64_t most = (rows + chunks - 1) / chunks;
+  const int64_t rows = all.x.dim(0), chunks = DivideUp(rows, chunk_rows);
+  const int64_t most = DivideUp(rows, chunks);
   const Tensor logits = Tensor::Empty({most, weight.dim(0)}, all.x.dtype(), device);
   const Tensor log_sum_exp = Tensor::Empty({most}, all.losses.dtype(), device);
   const bool record = all.dx.defined() || dweight.defined();

@@ -16,7 +16,7 @@ struct Taps {
   int64_t first, last;
   Taps(const WindowAxis& axis, int64_t o) {
     const int64_t begin = axis.Begin(o);
-    first = begin >= 0 ? 0 : (-begin + axis.dilation - 1) / axis.dilation;
+    first = begin >= 0 ? 0 : DivideUp(-begin, axis.dilation);
     last = std::min(axis.kernel, (axis.in - begin + axis.dilation - 1) / axis.dilation);
   }
 };

@@ -39,7 +39,7 @@ void Combine(int64_t n, A a, const A* x, A b, A* y) {
 // x *= 1 / max(|x|, eps), the squares summed in f64 over chunks in their order.
 template <class A>
 void Normalize(int64_t n, double eps, A* x) {
-  const int64_t chunks = (n + kElementwiseGrain - 1) / kElementwiseGrain;
+  const int64_t chunks = DivideUp(n, kElementwiseGrain);
   const Tensor squares = Tensor::Empty({chunks}, DType::kF64);
   double* const sums = squares.data<double>();
   ParallelFor(chunks, 1, [=](int64_t chunk, int64_t end) {

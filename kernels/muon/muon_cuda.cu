@@ -84,7 +84,7 @@ class Orthogonalizer {
   unsigned Grid(int64_t n) const { return Blocks(n, kThreads); }
 
   void Normalize(double eps, float* x) {
-    const int64_t chunks = CeilDiv(n_, kNormChunk);
+    const int64_t chunks = DivideUp(n_, kNormChunk);
     const Tensor sums = Tensor::Empty({chunks}, DType::kF64, memory_.device());
     const Tensor factor = Tensor::Empty({1}, DType::kF32, memory_.device());
     Launch("muon_normalize", MuonSquareSumsKernel, Blocks(n_, kNormChunk), kThreads, 0, stream_, x,

@@ -131,7 +131,7 @@ template <class T>
 void FoldFrom(Stream stream, FoldPass pass, const T* x, const float* shift, int64_t outer,
               int64_t n, int64_t inner, float* y) {
   const bool rows = inner == 1 && n >= kThreads;
-  const int64_t chunks = std::max<int64_t>(1, CeilDiv(n, rows ? kRowChunk : kColumnChunk));
+  const int64_t chunks = std::max<int64_t>(1, DivideUp(n, rows ? kRowChunk : kColumnChunk));
   pass.last = chunks == 1;
   const Tensor parts =
       pass.last ? Tensor() : Tensor::Empty({outer, chunks, inner}, DType::kF32, stream.device);

@@ -18,7 +18,7 @@ constexpr int64_t kRowBlock = 65536;
 // Rows, and columns, of the tile that one task adds down its columns.
 constexpr int64_t kTileRows = 256, kTileColumns = 256;
 
-int64_t Blocks(int64_t n, int64_t block) { return std::max<int64_t>(1, (n + block - 1) / block); }
+int64_t Blocks(int64_t n, int64_t block) { return std::max<int64_t>(1, DivideUp(n, block)); }
 
 // ---- Sums and products ----
 

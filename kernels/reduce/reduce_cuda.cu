@@ -99,7 +99,7 @@ struct SumShape {
   int64_t outer, reduced, inner;
 
   int64_t chunks() const {
-    return std::max<int64_t>(1, CeilDiv(reduced, inner == 1 ? kRowChunk : kColumnChunk));
+    return std::max<int64_t>(1, DivideUp(reduced, inner == 1 ? kRowChunk : kColumnChunk));
   }
 };
 

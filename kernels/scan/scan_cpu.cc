@@ -39,7 +39,7 @@ void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accu
   const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
-    const int64_t tiles = (inner + kTileColumns - 1) / kTileColumns;
+    const int64_t tiles = DivideUp(inner, kTileColumns);
     const int64_t grain =
         std::max<int64_t>(1, kElementwiseGrain / (rows * std::min(inner, kTileColumns)));
     const int64_t first = reverse ? (rows - 1) * inner : 0, step = reverse ? -inner : inner;

@@ -73,7 +73,7 @@ template <class F>
 void Dispatch(bool logarithm, const Tensor& a, const Tensor& b, const Tensor& c, const F& f) {
   DispatchFloat("softmax", a.dtype(), [&]<class T>(TypeTag<T> tag) {
     const int64_t columns = a.dim(1);
-    DispatchRowThreads(CeilDiv(columns, kPackSize<T>), [&](auto threads) {
+    DispatchRowThreads(DivideUp(columns, kPackSize<T>), [&](auto threads) {
       DispatchBool(AlignedRows(columns, Data<T>(a), Data<T>(b), Data<T>(c)), [&](auto aligned) {
         DispatchBool(logarithm, [&](auto is_log) { f(tag, threads, aligned, is_log); });
       });

@@ -22,7 +22,7 @@ __device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, fl
                                         int64_t hit, T* out) {
   constexpr int N = kPackSize<T>, kStep = Threads * N;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * N;
-  for (int64_t at = first + (CeilDiv(v - first, kStep) - 1) * kStep; at >= first; at -= kStep) {
+  for (int64_t at = first + (DivideUp(v - first, kStep) - 1) * kStep; at >= first; at -= kStep) {
     const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
     Packed<T> g;
 #pragma unroll
