@@ -139,8 +139,7 @@ class ChunkedLoss {
         linear_backward(stream_, {.x = x,
                                   .weight = weight,
                                   .dy = dlogits,
-                                  .dweight = VocabularyRowsOf(dweight_, most_, j),
-                                  .accumulate_weight = begin > 0});
+                                  .dweight = {VocabularyRowsOf(dweight_, most_, j), begin > 0}});
       }
       if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false, wide_);
       const Tensor none = Empty(x.shape());

@@ -62,20 +62,22 @@ void GroupedLinearForwardCpu(Stream, const GroupedLinearForwardArgs& args) {
 
 void GroupedLinearBackwardCpu(Stream, const GroupedLinearBackwardArgs& args) {
   const auto offsets = OffsetsOf(args.offsets);
-  const Shape shape = args.dweight.defined() ? args.dweight.shape() : args.weight.shape();
+  const Shape shape =
+      args.dweight.tensor.defined() ? args.dweight.tensor.shape() : args.weight.shape();
   const int64_t experts = shape[0], n = shape[1], k = shape[2];
   const DType dtype = args.dy.dtype();
   std::vector<GemmArgs> products;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
-    if (args.dx.defined() && rows > 0) {
+    if (args.dx.tensor.defined() && rows > 0) {
       products.push_back(Product(dtype, Row(args.dy, begin), false, Row(args.weight, e * n), false,
-                                 rows, k, n, dtype, Row(args.dx, begin), args.accumulate_x));
+                                 rows, k, n, dtype, Row(args.dx.tensor, begin),
+                                 args.dx.accumulate));
     }
-    if (args.dweight.defined()) {  // also of no rows: zeros
+    if (args.dweight.tensor.defined()) {  // also of no rows: zeros
       products.push_back(Product(dtype, Row(args.dy, begin), true, Row(args.x, begin), false, n, k,
-                                 rows, args.dweight.dtype(), Row(args.dweight, e * n),
-                                 args.accumulate_weight));
+                                 rows, args.dweight.tensor.dtype(), Row(args.dweight.tensor, e * n),
+                                 args.dweight.accumulate));
     }
   }
   Gemm(products);

@@ -143,9 +143,10 @@ void NoteMixedWeight(const char* name, DType from, DType to, int64_t groups, int
 }
 
 void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
-  if (args.dweight.numel() == 0) return;
-  const DType from = args.dy.dtype(), to = args.dweight.dtype();
-  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
+  const Tensor& dweight = args.dweight.tensor;
+  if (dweight.numel() == 0) return;
+  const DType from = args.dy.dtype(), to = dweight.dtype();
+  const int64_t groups = dweight.dim(0), n = dweight.dim(1), k = dweight.dim(2);
   if (OnTensorCores(from)) {
     if (to == from || to == DType::kF32) return GroupedWeightByMma(name, stream, args);
     NoteMixedWeight(name, from, to, groups, k, n);
@@ -158,7 +159,7 @@ void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardA
                         static_cast<unsigned>(groups));
         Launch({name, args.x, args.dy}, GroupedWeightKernel<T, D>, grid, kThreads, 0, stream,
                Data<T>(args.x), Data<T>(args.dy), Data<int>(args.offsets), k, n,
-               args.accumulate_weight, Data<D>(args.dweight));
+               args.dweight.accumulate, Data<D>(dweight));
       }
     });
   });
@@ -171,11 +172,11 @@ void GroupedLinearForwardCuda(Stream stream, const GroupedLinearForwardArgs& arg
 
 void GroupedLinearBackwardCuda(Stream stream, const GroupedLinearBackwardArgs& args) {
   constexpr const char* kName = "grouped_linear_backward";
-  if (args.dx.defined()) {
-    GroupedProduct(kName, stream, args.dy, args.weight, false, args.offsets, args.dx,
-                   args.accumulate_x);
+  if (args.dx.tensor.defined()) {
+    GroupedProduct(kName, stream, args.dy, args.weight, false, args.offsets, args.dx.tensor,
+                   args.dx.accumulate);
   }
-  if (args.dweight.defined()) GroupedWeight(kName, stream, args);
+  if (args.dweight.tensor.defined()) GroupedWeight(kName, stream, args);
 }
 
 LS_REGISTER(grouped_linear_forward, DeviceType::kCuda, GroupedLinearForwardCuda);

@@ -108,11 +108,12 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
 }
 
 void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
-  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
+  const Tensor& to = args.dweight.tensor;
+  const int64_t groups = to.dim(0), n = to.dim(1), k = to.dim(2);
   const auto run = [&]<class T, class D>(TypeTag<T>, TypeTag<D>) {
     using Shape = WeightShape<T>;
     const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
-    D* dweight = Data<D>(args.dweight);
+    D* dweight = Data<D>(to);
     const dim3 grid(Blocks(DivideUp(n, Shape::kColumns) * DivideUp(k, Shape::kColumns), 1),
                     static_cast<unsigned>(groups));
     const bool all_aligned =
@@ -121,11 +122,11 @@ void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBack
     DispatchBool(all_aligned, [&](auto kAligned) {
       Launch({name, args.x, args.dy}, GroupedWeightMmaKernel<decltype(kAligned)::value, T, D>, grid,
              kMmaThreads, Shape::kBytes, stream, x, dy, Data<int>(args.offsets), k, n,
-             args.accumulate_weight, dweight);
+             args.dweight.accumulate, dweight);
     });
   };
   DispatchFloat(name, args.dy.dtype(), [&](auto tag) {
-    if (args.dweight.dtype() == DType::kF32) return run(tag, TypeTag<float>());
+    if (to.dtype() == DType::kF32) return run(tag, TypeTag<float>());
     run(tag, tag);
   });
 }

@@ -43,12 +43,13 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
 // The sum over rows. A thread owns columns; it adds short runs of rows in the accumulation type and
 // these sums in f64, in order.
 template <class T, class B>
-void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
+void SumRows(const Tensor& dy, const GradTarget& out) {
   using A = Acc<T>;
   constexpr int64_t kColumns = 64, kRun = 64;
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const T* from = dy.data<T>();
-  B* to = out.data<B>();
+  B* to = out.tensor.data<B>();
+  const bool accumulate = out.accumulate;
   VectorisedParallelFor<T>(columns, kColumns, [=](int64_t begin, int64_t end) {
     double total[kColumns] = {};
     const int64_t n = end - begin;
@@ -74,21 +75,22 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
 void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
   std::array<GemmArgs, 2> products;
   size_t n = 0;
-  if (args.dx.defined()) {
-    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx);
-    g.accumulate = args.accumulate_x;
+  if (args.dx.tensor.defined()) {
+    GemmArgs& g = products[n++] =
+        ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx.tensor);
+    g.accumulate = args.dx.accumulate;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
   }
-  if (args.dweight.defined()) {
-    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight);
-    g.accumulate = args.accumulate_weight;
+  if (args.dweight.tensor.defined()) {
+    GemmArgs& g = products[n++] =
+        ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight.tensor);
+    g.accumulate = args.dweight.accumulate;
   }
   Gemm(std::span(products).first(n));
-  if (!args.dbias.defined()) return;
+  if (!args.dbias.tensor.defined()) return;
   DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
-    DispatchFloat("linear", args.dbias.dtype(), [&]<class B>(TypeTag<B>) {
-      SumRows<T, B>(args.dy, args.dbias, args.accumulate_bias);
-    });
+    DispatchFloat("linear", args.dbias.tensor.dtype(),
+                  [&]<class B>(TypeTag<B>) { SumRows<T, B>(args.dy, args.dbias); });
   });
 }
 

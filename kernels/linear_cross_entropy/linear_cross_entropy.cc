@@ -74,9 +74,8 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
     linear_backward(stream, {.x = chunk.x,
                              .weight = weight,
                              .dy = y,
-                             .dx = chunk.dx,
-                             .dweight = dweight,
-                             .accumulate_weight = begin > 0});
+                             .dx = {chunk.dx},
+                             .dweight = {dweight, begin > 0}});
   }
 }
 
