@@ -98,19 +98,16 @@ void Conv2dForwardCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tenso
         for (int64_t f = 0; b != nullptr && f < s.filters; ++f) {
           std::fill_n(to + f * s.out_pixels(), s.out_pixels(), b[place.group * s.filters + f]);
         }
-        GemmArgs g;
-        g.m = s.filters;
-        g.n = s.out_pixels();
-        g.k = s.taps();
-        g.dtype = g.c_dtype = DTypeOf<T>;
-        g.a = w + place.weight;
-        g.lda = g.k;
-        g.b = Patches(s, in + place.in, scratch);
-        g.ldb = g.n;
-        g.c = to;
-        g.ldc = g.n;
-        g.accumulate = b != nullptr;  // onto the bias: one rounding
-        Gemm(g);
+        // Onto the bias: one rounding.
+        Gemm(Dense({.m = s.filters,
+                    .n = s.out_pixels(),
+                    .k = s.taps(),
+                    .dtype = DTypeOf<T>,
+                    .a = w + place.weight,
+                    .b = Patches(s, in + place.in, scratch),
+                    .c_dtype = DTypeOf<T>,
+                    .c = to,
+                    .accumulate = b != nullptr}));
       }
     });
   });
@@ -173,22 +170,17 @@ void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, cons
       static thread_local Scratch<A> scratch;
       for (int64_t at = begin; at < end; ++at) {
         const Place place(s, at);
-        GemmArgs g;
-        g.transpose_a = true;
-        g.m = s.taps();
-        g.n = s.out_pixels();
-        g.k = s.filters;
-        g.dtype = DTypeOf<T>;
-        g.a = w + place.weight;
-        g.lda = g.m;
-        g.b = from + place.out;
-        g.ldb = g.n;
-        g.c_dtype = direct ? DTypeOf<T> : DTypeOf<A>;
-        A* patches = direct ? nullptr : scratch.Get(g.m * g.n);
-        g.c = direct ? static_cast<void*>(to + place.in) : patches;
-        g.ldc = g.n;
-        g.accumulate = direct && accumulate;
-        Gemm(g);
+        A* patches = direct ? nullptr : scratch.Get(s.taps() * s.out_pixels());
+        Gemm(Dense({.transpose_a = true,
+                    .m = s.taps(),
+                    .n = s.out_pixels(),
+                    .k = s.filters,
+                    .dtype = DTypeOf<T>,
+                    .a = w + place.weight,
+                    .b = from + place.out,
+                    .c_dtype = direct ? DTypeOf<T> : DTypeOf<A>,
+                    .c = direct ? static_cast<void*>(to + place.in) : patches,
+                    .accumulate = direct && accumulate}));
         if (!direct) FoldPatches<T>(s, patches, to + place.in, accumulate);
       }
     });
@@ -212,21 +204,16 @@ void SumProducts(const Conv2dShape& s, const T* x, const T* dy, int64_t begin, i
   static thread_local Scratch<T> scratch;
   for (int64_t at = begin * s.groups; at < end * s.groups; ++at) {
     const Place place(s, at);
-    GemmArgs g;
-    g.transpose_b = true;
-    g.m = s.filters;
-    g.n = s.taps();
-    g.k = s.out_pixels();
-    g.dtype = DTypeOf<T>;
-    g.a = dy + place.out;
-    g.lda = g.k;
-    g.b = Patches(s, x + place.in, scratch);
-    g.ldb = g.k;
-    g.c_dtype = DTypeOf<Acc<T>>;
-    g.c = sums + place.weight;
-    g.ldc = g.n;
-    g.accumulate = place.image > begin;
-    Gemm(g);
+    Gemm(Dense({.transpose_b = true,
+                .m = s.filters,
+                .n = s.taps(),
+                .k = s.out_pixels(),
+                .dtype = DTypeOf<T>,
+                .a = dy + place.out,
+                .b = Patches(s, x + place.in, scratch),
+                .c_dtype = DTypeOf<Acc<T>>,
+                .c = sums + place.weight,
+                .accumulate = place.image > begin}));
   }
 }
 

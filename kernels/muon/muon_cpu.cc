@@ -12,20 +12,16 @@ namespace {
 template <class A>
 void Multiply(const A* x, bool transpose_x, const A* y, bool transpose_y, int64_t m, int64_t n,
               int64_t k, A* out) {
-  GemmArgs g;
-  g.transpose_a = transpose_x;
-  g.transpose_b = transpose_y;
-  g.m = m;
-  g.n = n;
-  g.k = k;
-  g.dtype = g.c_dtype = DTypeOf<A>;
-  g.a = x;
-  g.lda = transpose_x ? m : k;
-  g.b = y;
-  g.ldb = transpose_y ? k : n;
-  g.c = out;
-  g.ldc = n;
-  Gemm(g);
+  Gemm(Dense({.transpose_a = transpose_x,
+              .transpose_b = transpose_y,
+              .m = m,
+              .n = n,
+              .k = k,
+              .dtype = DTypeOf<A>,
+              .a = x,
+              .b = y,
+              .c_dtype = DTypeOf<A>,
+              .c = out}));
 }
 
 // y = a x + b y, elementwise.
