@@ -9,16 +9,16 @@ OpSample Sample(const std::string& name, const InputSpec& sum, const InputSpec& 
   return {.name = name,
           .inputs = {sum, term},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 const Tensor sum = in[0].Clone();
                 accumulate_slot(CurrentStream(sum.device()), in[1].Detach(), sum);
-                return std::vector{sum};
+                return sum;
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y = in[0];
                 for (size_t i = 0; i < y.data.size(); ++i) y.data[i] += in[1].data[i];
-                return std::vector{y};
+                return y;
               }};
 }
 

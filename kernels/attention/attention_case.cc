@@ -119,15 +119,13 @@ OpSample JointGrouped(const std::string& name, int64_t batch, int64_t length, in
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = {batch, length, (heads + 2 * kv_heads) * d}, .low = -2, .high = 2}};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     return InTraining(in[0].device(), [&] {
       return ops::CausalAttention(in[0], heads, kv_heads,
                                   rules.Options(batch, length, length, in[0].device()));
     });
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return JointReference(in[0], heads, kv_heads, rules);
-  };
+  s.reference = [=](RefSpan in) { return JointReference(in[0], heads, kv_heads, rules); };
   return s;
 }
 
@@ -145,15 +143,13 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, const 
   s.inputs = {{.shape = q, .low = -2, .high = 2},
               {.shape = k, .low = -2, .high = 2},
               {.shape = k, .low = -2, .high = 2}};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     return InTraining(in[0].device(), [&] {
       return ops::CausalAttention(in[0], in[1], in[2],
                                   rules.Options(q[0], q[1], k[1], in[0].device()));
     });
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{Attend(in[0], in[1], in[2], rules)};
-  };
+  s.reference = [=](RefSpan in) { return Attend(in[0], in[1], in[2], rules); };
   return s;
 }
 
@@ -169,8 +165,8 @@ OpSample Benchmark(const std::string& name, int64_t batch, int64_t length, int64
 // Outside of a TrainingScope dropout does nothing.
 OpSample Evaluation() {
   OpSample s = Sample("evaluation", 1, 5, 1, 4);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::CausalAttention(in[0], 1, 1, {.dropout = 0.5, .site = kSite})};
+  s.run = [](TensorSpan in) {
+    return ops::CausalAttention(in[0], 1, 1, {.dropout = 0.5, .site = kSite});
   };
   return s;
 }

@@ -66,8 +66,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const AvgPool2dOpti
   OpSample s;
   s.name = name;
   s.inputs = {x};
-  s.run = [=](std::span<const Tensor> in) { return std::vector{ops::AvgPool2d(in[0], o)}; };
-  s.reference = [=](std::span<const RefTensor> in) { return std::vector{Reference(o, in[0])}; };
+  s.run = [=](TensorSpan in) { return ops::AvgPool2d(in[0], o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0]); };
   return s;
 }
 
@@ -75,12 +75,8 @@ OpSample Adaptive(const std::string& name, const Shape& x, Size2 out) {
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = x}};
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{ops::AdaptiveAvgPool2d(in[0], out)};
-  };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{AdaptiveReference(out, in[0])};
-  };
+  s.run = [=](TensorSpan in) { return ops::AdaptiveAvgPool2d(in[0], out); };
+  s.reference = [=](RefSpan in) { return AdaptiveReference(out, in[0]); };
   return s;
 }
 

@@ -21,7 +21,7 @@ struct Inputs {
   explicit Inputs(const Kind& k) : weight(1), mean(k.affine ? 3 : 1) {}
 };
 
-std::vector<Tensor> Run(const Kind& k, std::span<const Tensor> in) {
+std::vector<Tensor> Run(const Kind& k, TensorSpan in) {
   const Inputs at(k);
   BatchNormRunning running;
   if (k.running) {
@@ -37,7 +37,7 @@ std::vector<Tensor> Run(const Kind& k, std::span<const Tensor> in) {
   return {y, running.mean, running.var, running.batches};
 }
 
-std::vector<RefTensor> Reference(const Kind& k, std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(const Kind& k, RefSpan in) {
   const Inputs at(k);
   const RefTensor& x = in[0];
   const int64_t n = x.shape[0], c = x.shape[1];
@@ -84,8 +84,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const Kind& k = {})
     s.inputs.push_back({.shape = {c}, .differentiable = false});
     s.inputs.push_back({.shape = {c}, .low = 0.5, .high = 2, .differentiable = false});
   }
-  s.run = [k](std::span<const Tensor> in) { return Run(k, in); };
-  s.reference = [k](std::span<const RefTensor> in) { return Reference(k, in); };
+  s.run = [k](TensorSpan in) { return Run(k, in); };
+  s.reference = [k](RefSpan in) { return Reference(k, in); };
   return s;
 }
 

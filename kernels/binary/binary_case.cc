@@ -32,15 +32,15 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
   return {.name = StrCat(f.name, "_", name),
           .inputs = {{.shape = a, .low = f.low, .non_contiguous = non_contiguous},
                      {.shape = b, .low = 0.5, .high = 2, .non_contiguous = non_contiguous}},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0], in[1]); },
           .reference =
-              [f, y](std::span<const RefTensor> in) {
+              [f, y](RefSpan in) {
                 RefTensor out(y);
                 for (size_t i = 0; i < out.data.size(); ++i) {
                   const auto at = static_cast<int64_t>(i);
                   out.data[i] = f.reference(BroadcastAt(in[0], y, at), BroadcastAt(in[1], y, at));
                 }
-                return std::vector{out};
+                return out;
               },
           .kinks = f.kinks};
 }
@@ -61,20 +61,20 @@ OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
 OpSample Shared() {
   return {.name = "shared_operand",
           .inputs = {{.shape = {5, 7}, .low = 0.5, .high = 2}},
-          .run = [](std::span<const Tensor> in) { return std::vector{in[0] * in[0] / in[0]}; },
-          .reference = [](std::span<const RefTensor> in) { return std::vector{in[0]}; }};
+          .run = [](TensorSpan in) { return in[0] * in[0] / in[0]; },
+          .reference = [](RefSpan in) { return in[0]; }};
 }
 
 // (a + b) - a = b.
 OpSample Operators() {
   return {.name = "operators",
           .inputs = {{.shape = {5, 7}}, {.shape = {7}}},
-          .run = [](std::span<const Tensor> in) { return std::vector{(in[0] + in[1]) - in[0]}; },
+          .run = [](TensorSpan in) { return (in[0] + in[1]) - in[0]; },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y = in[0];
                 for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[1].data[i % 7];
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -83,14 +83,14 @@ OpSample Ties() {
   return {.name = "ties",
           .inputs = {{.shape = {5, 7}}},
           .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0])};
+              [](TensorSpan in) {
+                return ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0]);
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v *= 3;
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -121,12 +121,12 @@ const NumberFunction kNumberFunctions[] = {
 OpSample NumberSample(const NumberFunction& f, const std::string& name, const InputSpec& x) {
   return {.name = StrCat(f.name, name),
           .inputs = {x},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0]); },
           .reference =
-              [f](std::span<const RefTensor> in) {
+              [f](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = f.reference(v);
-                return std::vector{y};
+                return y;
               },
           .kinks = f.kinks};
 }
@@ -135,17 +135,14 @@ OpSample NumberSample(const NumberFunction& f, const std::string& name, const In
 OpSample View() {
   return {.name = "view",
           .inputs = {{.shape = {5, 17}}, {.shape = {16}}},
-          .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Mul(in[0].Slice(1, 1, 17), in[1])};
-              },
+          .run = [](TensorSpan in) { return ops::Mul(in[0].Slice(1, 1, 17), in[1]); },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y({5, 16});
                 for (size_t i = 0; i < y.data.size(); ++i) {
                   y.data[i] = in[0].data[i / 16 * 17 + i % 16 + 1] * in[1].data[i % 16];
                 }
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -155,13 +152,13 @@ OpSample Integers() {
   return {.name = "integers",
           .inputs = {x, {.shape = {11}, .low = -50, .high = 50, .index = true}},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 const Tensor &a = in[0], &b = in[1];
                 return std::vector{a + b,      a - b, a * b, ops::Maximum(a, b), ops::Minimum(b, a),
                                    3.0 - a * 2};
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 std::vector<RefTensor> out(6, RefTensor({6, 11}));
                 for (size_t i = 0; i < 66; ++i) {
                   const double a = in[0].data[i], b = in[1].data[i % 11];

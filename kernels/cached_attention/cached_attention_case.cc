@@ -86,13 +86,13 @@ OpSample Attend(const std::string& name, const Sizes& s,
   OpSample sample;
   sample.name = name;
   sample.inputs = Inputs(s, /*queries=*/true);
-  sample.run = [=](std::span<const Tensor> in) {
+  sample.run = [=](TensorSpan in) {
     const Device device = in[0].device();
-    return std::vector{ops::CachedAttention(in[0], in[1], in[2], Index(places.rows, device),
-                                            Index(places.positions, device), options)};
+    return ops::CachedAttention(in[0], in[1], in[2], Index(places.rows, device),
+                                Index(places.positions, device), options);
   };
-  sample.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{AttendReference(in[0], in[1], in[2], places, options)};
+  sample.reference = [=](RefSpan in) {
+    return AttendReference(in[0], in[1], in[2], places, options);
   };
   return sample;
 }
@@ -102,15 +102,13 @@ OpSample Store(const std::string& name, const Sizes& s) {
   OpSample sample;
   sample.name = name;
   sample.inputs = Inputs(s, /*queries=*/false);
-  sample.run = [=](std::span<const Tensor> in) {
+  sample.run = [=](TensorSpan in) {
     const Device device = in[0].device();
     const Tensor cache = in[1].Clone();  // samples keep their inputs
     ops::StoreInCache(in[0], Index(places.rows, device), Index(places.positions, device), cache);
-    return std::vector{cache};
+    return cache;
   };
-  sample.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{StoreReference(in[0], places, in[1])};
-  };
+  sample.reference = [=](RefSpan in) { return StoreReference(in[0], places, in[1]); };
   return sample;
 }
 

@@ -7,12 +7,12 @@ namespace {
 OpSample Sample(const std::string& name, const InputSpec& x, DType to) {
   return {.name = name,
           .inputs = {x},
-          .run = [to](std::span<const Tensor> in) { return std::vector{ops::Cast(in[0], to)}; },
+          .run = [to](TensorSpan in) { return ops::Cast(in[0], to); },
           .reference =
-              [to](std::span<const RefTensor> in) {
+              [to](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = RoundTo(to, v);
-                return std::vector{y};
+                return y;
               },
           .finite_differences = to == DType::kF64};
 }
@@ -20,9 +20,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to) {
 // To f32 and back, with both ends of the graph in the dtype under test.
 OpSample ThereAndBack() {
   OpSample s = Sample("there_and_back", {.shape = {7, 11}}, DType::kF32);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Cast(ops::Cast(in[0], DType::kF32), in[0].dtype())};
-  };
+  s.run = [](TensorSpan in) { return ops::Cast(ops::Cast(in[0], DType::kF32), in[0].dtype()); };
   return s;
 }
 

@@ -50,40 +50,33 @@ OpSample Sample(const Comparison& c, const std::string& name, const Shape& a, co
   return {.name = StrCat(c.name, "_", name),
           .inputs = {Integers(a, -2, 3), Integers(b, -2, 3), {.shape = {1}}},
           .run =
-              [c](std::span<const Tensor> in) {
+              [c](TensorSpan in) {
                 const DType dtype = in[2].dtype();
-                return std::vector{c.run(in[0].To(dtype), in[1].To(dtype))};
+                return c.run(in[0].To(dtype), in[1].To(dtype));
               },
-          .reference =
-              [c, y](std::span<const RefTensor> in) {
-                return std::vector{Compared(c, in[0], in[1], y)};
-              }};
+          .reference = [c, y](RefSpan in) { return Compared(c, in[0], in[1], y); }};
 }
 
 // Views, whose elements differ by less than 16-bit floats can tell.
 OpSample Strided(const Comparison& c) {
   const InputSpec x{.shape = {5, 9}, .low = 0.99, .non_contiguous = true};
-  return {
-      .name = StrCat(c.name, "_transposed"),
-      .inputs = {x, x},
-      .run = [c](std::span<const Tensor> in) { return std::vector{c.with_operator(in[0], in[1])}; },
-      .reference =
-          [c](std::span<const RefTensor> in) {
-            return std::vector{Compared(c, in[0], in[1], {5, 9})};
-          }};
+  return {.name = StrCat(c.name, "_transposed"),
+          .inputs = {x, x},
+          .run = [c](TensorSpan in) { return c.with_operator(in[0], in[1]); },
+          .reference =
+              [c](RefSpan in) {
+                return Compared(c, in[0], in[1], {5, 9});
+              }};
 }
 
 // In this dtype, whatever is under test. Not negative, since unsigned integers take part.
 OpSample OfDType(const Comparison& c, DType dtype) {
   return {.name = StrCat(c.name, "_of_", dtype),
           .inputs = {Integers({6, 11}, 0, 2), Integers({6, 1}, 0, 2)},
-          .run =
-              [c, dtype](std::span<const Tensor> in) {
-                return std::vector{c.run(in[0].To(dtype), in[1].To(dtype))};
-              },
+          .run = [c, dtype](TensorSpan in) { return c.run(in[0].To(dtype), in[1].To(dtype)); },
           .reference =
-              [c](std::span<const RefTensor> in) {
-                return std::vector{Compared(c, in[0], in[1], {6, 11})};
+              [c](RefSpan in) {
+                return Compared(c, in[0], in[1], {6, 11});
               }};
 }
 
@@ -93,11 +86,11 @@ OpSample WithNumber(const Comparison& c) {
       .name = StrCat(c.name, "_with_number"),
       .inputs = {Integers({7, 13}, -2, 3), {.shape = {1}}},
       .run =
-          [c](std::span<const Tensor> in) {
+          [c](TensorSpan in) {
             return std::vector{c.with_number(in[0], 1), c.with_number(in[0].To(in[1].dtype()), 1)};
           },
       .reference =
-          [c](std::span<const RefTensor> in) {
+          [c](RefSpan in) {
             RefTensor one(Shape{});
             one.data[0] = 1;
             return std::vector(2, Compared(c, in[0], one, {7, 13}));
@@ -108,11 +101,11 @@ OpSample NumberFirst() {
   return {.name = "number_first",
           .inputs = {Integers({7, 13}, -2, 3)},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 return std::vector{1 < in[0], 1 <= in[0], 1 > in[0], 1 >= in[0]};
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 std::vector<RefTensor> out(4, in[0]);
                 for (size_t i = 0; i < in[0].data.size(); ++i) {
                   const double x = in[0].data[i];
@@ -129,12 +122,12 @@ OpSample Logic() {
   return {.name = "logic",
           .inputs = {Integers({6, 11}, 0, 2), Integers({11}, 0, 2)},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 const Tensor a = ops::NotEqual(in[0], 0), b = in[1].To(DType::kBool);
                 return std::vector{a & b, a | b, !a};
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 std::vector<RefTensor> out(3, in[0]);
                 for (size_t i = 0; i < in[0].data.size(); ++i) {
                   const bool a = in[0].data[i] != 0, b = in[1].data[i % 11] != 0;
@@ -151,7 +144,7 @@ OpSample Special() {
   return {.name = "special",
           .inputs = {{.shape = {4, 5}}},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 constexpr double kInf = std::numeric_limits<double>::infinity();
                 const Tensor t = Tensor::Full({4, 5}, 65504, in[0].dtype(), in[0].device());
                 t.Slice(0, 0, 1).Fill(-kInf);
@@ -161,7 +154,7 @@ OpSample Special() {
                                    t <= t,        ops::Equal(t, t), t < kInf};
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 std::vector<RefTensor> out(6, RefTensor(in[0].shape));
                 for (size_t i = 0; i < in[0].data.size(); ++i) {
                   const size_t row = i / 5;
@@ -177,7 +170,7 @@ OpSample Special() {
 OpSample Benchmark() {
   OpSample s = Sample(kComparisons[2], "large", {4096, 768}, {768}, {4096, 768});
   s.inputs = {{.shape = {4096, 768}}, {.shape = {768}}};
-  s.run = [](std::span<const Tensor> in) { return std::vector{in[0] < in[1]}; };
+  s.run = [](TensorSpan in) { return in[0] < in[1]; };
   s.benchmark = {.flops = 4096 * 768, .elements = 4096 * 768};
   return s;
 }

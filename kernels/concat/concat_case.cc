@@ -4,7 +4,7 @@
 namespace lockstep {
 namespace {
 
-RefTensor Reference(std::span<const RefTensor> in, int dim) {
+RefTensor Reference(RefSpan in, int dim) {
   Shape shape = in[0].shape;
   int64_t outer = 1, inner = 1, joined = 0;
   for (int i = 0; i < dim; ++i) outer *= shape[i];
@@ -30,22 +30,22 @@ OpSample Sample(const std::string& name, const std::vector<Shape>& shapes, int d
   for (const Shape& shape : shapes) {
     s.inputs.push_back({.shape = shape, .non_contiguous = non_contiguous});
   }
-  s.run = [dim](std::span<const Tensor> in) {
-    return std::vector{ops::Concat(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  s.run = [dim](TensorSpan in) {
+    return ops::Concat(std::vector<Tensor>(in.begin(), in.end()), dim);
   };
   const int at = dim < 0 ? dim + shapes[0].ndim() : dim;
-  s.reference = [at](std::span<const RefTensor> in) { return std::vector{Reference(in, at)}; };
+  s.reference = [at](RefSpan in) { return Reference(in, at); };
   return s;
 }
 
 OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
                bool non_contiguous = false) {
   OpSample s = Sample(StrCat("stack_", name), std::vector<Shape>(n, shape), 0, non_contiguous);
-  s.run = [dim](std::span<const Tensor> in) {
-    return std::vector{ops::Stack(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  s.run = [dim](TensorSpan in) {
+    return ops::Stack(std::vector<Tensor>(in.begin(), in.end()), dim);
   };
   const int at = dim < 0 ? dim + shape.ndim() + 1 : dim;
-  s.reference = [at](std::span<const RefTensor> in) {
+  s.reference = [at](RefSpan in) {
     std::vector<RefTensor> slices;
     for (const RefTensor& x : in) {
       Shape slice;
@@ -55,20 +55,20 @@ OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
       }
       slices.emplace_back(slice).data = x.data;
     }
-    return std::vector{Reference(slices, at)};
+    return Reference(slices, at);
   };
   return s;
 }
 
 OpSample Repeat(const std::string& name, const Shape& shape, const std::vector<int64_t>& counts) {
   OpSample s = Sample(StrCat("repeat_", name), {shape}, 0);
-  s.run = [counts](std::span<const Tensor> in) { return std::vector{ops::Repeat(in[0], counts)}; };
-  s.reference = [counts](std::span<const RefTensor> in) {
+  s.run = [counts](TensorSpan in) { return ops::Repeat(in[0], counts); };
+  s.reference = [counts](RefSpan in) {
     RefTensor y = in[0];
     for (int d = 0; d < y.shape.ndim(); ++d) {
       y = Reference(std::vector<RefTensor>(static_cast<size_t>(counts[d]), y), d);
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -76,10 +76,8 @@ OpSample Repeat(const std::string& name, const Shape& shape, const std::vector<i
 std::vector<OpSample> Samples() {
   OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
   same.inputs.pop_back();
-  same.run = [](std::span<const Tensor> in) { return std::vector{ops::Concat({in[0], in[0]}, 1)}; };
-  same.reference = [](std::span<const RefTensor> in) {
-    return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
-  };
+  same.run = [](TensorSpan in) { return ops::Concat({in[0], in[0]}, 1); };
+  same.reference = [](RefSpan in) { return Reference(std::vector{in[0], in[0]}, 1); };
   OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
   large.benchmark = {.elements = 2.0 * 4096 * 2304, .backward_elements = 2.0 * 4096 * 2304};
   return {Repeat("rows", {2, 3}, {3, 1}),

@@ -46,12 +46,8 @@ OpSample Sample(const std::string& name, const Shape& x, const Shape& weight,
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = weight}};
   if (bias) s.inputs.push_back({.shape = {weight[0]}});
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{ops::Conv2d(in[0], in[1], bias ? in[2] : Tensor(), o)};
-  };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{Reference(o, in[0], in[1], bias ? &in[2] : nullptr)};
-  };
+  s.run = [=](TensorSpan in) { return ops::Conv2d(in[0], in[1], bias ? in[2] : Tensor(), o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0], in[1], bias ? &in[2] : nullptr); };
   return s;
 }
 

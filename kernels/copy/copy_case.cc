@@ -9,7 +9,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to = DType::k
   return {.name = name,
           .inputs = {x},
           .run =
-              [=](std::span<const Tensor> in) {
+              [=](TensorSpan in) {
                 const Tensor x = in[0].Detach();
                 const DType dtype = to == DType::kF64 ? x.dtype() : to;
                 Tensor y = Tensor::Empty(x.shape(), dtype, x.device());
@@ -18,13 +18,13 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to = DType::k
                   y = y.Slice(1, 1, x.dim(0) + 1).Transpose(0, 1);
                 }
                 y.CopyFrom(x);
-                return std::vector{y};
+                return y;
               },
           .reference =
-              [to](std::span<const RefTensor> in) {
+              [to](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = RoundTo(to, v);
-                return std::vector{y};
+                return y;
               }};
 }
 

@@ -13,14 +13,14 @@ OpSample Sample(const std::string& name, const InputSpec& x, double p, int64_t f
   OpSample s;
   s.name = name;
   s.inputs = {x};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), kSeed);
     state.Begin(kStep, 0);
     state.SetFirstSample(first_sample);
     const TrainingScope scope(state);
-    return std::vector{ops::Dropout(in[0], p, kSite)};
+    return ops::Dropout(in[0], p, kSite);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor y(in[0].shape);
     const int64_t samples = y.shape.ndim() > 0 ? y.shape[0] : 1;
     for (size_t i = 0; i < y.data.size(); ++i) {
@@ -28,17 +28,15 @@ OpSample Sample(const std::string& name, const InputSpec& x, double p, int64_t f
       const bool keep = ToUniform(Philox(kSeed).At(StepStream(kSite, kStep), place)) >= p;
       y.data[i] = keep ? in[0].data[i] / (1 - p) : 0;
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
 
 std::vector<OpSample> Samples() {
   OpSample twice = Sample("same input twice", {.shape = {3, 5}}, 0.25);
-  twice.run = [run = twice.run](std::span<const Tensor> in) {
-    return std::vector{run(in)[0], run(in)[0]};
-  };
-  twice.reference = [reference = twice.reference](std::span<const RefTensor> in) {
+  twice.run = [run = twice.run](TensorSpan in) { return std::vector{run(in)[0], run(in)[0]}; };
+  twice.reference = [reference = twice.reference](RefSpan in) {
     return std::vector{reference(in)[0], reference(in)[0]};
   };
   OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}}, 0.1);

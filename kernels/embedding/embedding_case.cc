@@ -4,7 +4,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   const RefTensor &ids = in[0], &weight = in[1];
   const int64_t c = weight.shape[1];
   Shape shape = ids.shape;
@@ -19,29 +19,24 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 }
 
 OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t c) {
-  return {
-      .name = name,
-      .inputs = {{.shape = ids, .low = 0, .high = static_cast<double>(v), .index = true},
-                 {.shape = {v, c}}},
-      .run = [](std::span<const Tensor> in) { return std::vector{ops::Embedding(in[0], in[1])}; },
-      .reference = Reference};
+  return {.name = name,
+          .inputs = {{.shape = ids, .low = 0, .high = static_cast<double>(v), .index = true},
+                     {.shape = {v, c}}},
+          .run = [](TensorSpan in) { return ops::Embedding(in[0], in[1]); },
+          .reference = Reference};
 }
 
 std::vector<OpSample> Samples() {
   OpSample strided = Sample("strided", {4, 6}, 9, 5);
   for (InputSpec& input : strided.inputs) input.non_contiguous = true;
   OpSample i64 = Sample("i64", {3, 4}, 11, 7);
-  i64.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Embedding(in[0].To(DType::kI64), in[1])};
-  };
+  i64.run = [](TensorSpan in) { return ops::Embedding(in[0].To(DType::kI64), in[1]); };
   // Two lookups in one table: the second gradient is added to the first.
   OpSample shared = Sample("shared table", {5}, 6, 3);
-  shared.run = [](std::span<const Tensor> in) {
+  shared.run = [](TensorSpan in) {
     return std::vector{ops::Embedding(in[0], in[1]), ops::Embedding(in[0], in[1])};
   };
-  shared.reference = [](std::span<const RefTensor> in) {
-    return std::vector{Reference(in)[0], Reference(in)[0]};
-  };
+  shared.reference = [](RefSpan in) { return std::vector{Reference(in)[0], Reference(in)[0]}; };
   OpSample large = Sample("gpt2", {8, 1024}, 50304, 768);
   large.benchmark = {.flops = 1, .elements = 8.0 * 1024 * 768 * 2};
   OpSample three_bytes = Sample("ids of three bytes", {2, 9}, 65600, 2);

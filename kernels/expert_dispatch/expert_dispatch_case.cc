@@ -25,14 +25,14 @@ OpSample Order(const std::string& name, int64_t n, int64_t k, int64_t n_expert) 
   OpSample s;
   s.name = "order_" + name;
   s.inputs = {Experts(n, k, n_expert)};
-  s.run = [n_expert](std::span<const Tensor> in) {
+  s.run = [n_expert](TensorSpan in) {
     const ExpertOrder order = ops::SortByExpert(in[0], n_expert);
     const Tensor load = Tensor::Zeros({n_expert}, DType::kI64, in[0].device());
     ops::CountRows(order, load);
     ops::CountRows(order, load);
     return std::vector{order.offsets, order.rows, order.places, load};
   };
-  s.reference = [n, k, n_expert](std::span<const RefTensor> in) {
+  s.reference = [n, k, n_expert](RefSpan in) {
     RefTensor offsets({n_expert + 1}), rows({n * k}), places({n, k}), load({n_expert});
     const std::vector<int64_t> pairs = SortedPairs(in[0], n_expert);
     for (size_t row = 0; row < pairs.size(); ++row) {
@@ -52,10 +52,10 @@ OpSample Dispatch(const std::string& name, int64_t n, int64_t c, int64_t k, int6
   OpSample s;
   s.name = "dispatch_" + name;
   s.inputs = {{.shape = {n, c}, .dtype = {}}, Experts(n, k, n_expert)};
-  s.run = [n_expert](std::span<const Tensor> in) {
-    return std::vector{ops::Dispatch(in[0], ops::SortByExpert(in[1], n_expert))};
+  s.run = [n_expert](TensorSpan in) {
+    return ops::Dispatch(in[0], ops::SortByExpert(in[1], n_expert));
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor y({n * k, c});
     const std::vector<int64_t> pairs = SortedPairs(in[1], n_expert);
     for (int64_t row = 0; row < n * k; ++row) {
@@ -63,7 +63,7 @@ OpSample Dispatch(const std::string& name, int64_t n, int64_t c, int64_t k, int6
         y.data[row * c + i] = in[0].data[pairs[static_cast<size_t>(row)] / k * c + i];
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -74,11 +74,11 @@ OpSample Combine(const std::string& name, int64_t n, int64_t c, int64_t k, int64
   s.inputs = {{.shape = {n * k, c}, .dtype = {}},
               Experts(n, k, n_expert),
               {.shape = {n, k}, .low = 0, .high = 1, .dtype = {}}};
-  s.run = [n_expert](std::span<const Tensor> in) {
+  s.run = [n_expert](TensorSpan in) {
     const DType wide = AccumulationDType(in[0].dtype());
-    return std::vector{ops::Combine(in[0], in[2].To(wide), ops::SortByExpert(in[1], n_expert))};
+    return ops::Combine(in[0], in[2].To(wide), ops::SortByExpert(in[1], n_expert));
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor y({n, c});
     const std::vector<int64_t> pairs = SortedPairs(in[1], n_expert);
     for (int64_t row = 0; row < n * k; ++row) {
@@ -87,7 +87,7 @@ OpSample Combine(const std::string& name, int64_t n, int64_t c, int64_t k, int64
         y.data[pair / k * c + i] += in[2].data[pair] * in[0].data[row * c + i];
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }

@@ -10,8 +10,7 @@ namespace {
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // {gates, experts} of logits [N, E], and of a bias [E] if there is one.
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
-                                 const RouterOptions& options) {
+std::vector<RefTensor> Reference(RefSpan in, int64_t k, const RouterOptions& options) {
   const int64_t n = in[0].shape[0], e = in[0].shape[1];
   const bool sigmoid = options.score == RouterScore::kSigmoid;
   RefTensor gates({n, k}), experts({n, k});
@@ -63,12 +62,12 @@ OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
   if (extra.bias) {
     s.inputs.push_back({.shape = {e}, .differentiable = false, .dtype = DType::kF32});
   }
-  s.run = [k, options](std::span<const Tensor> in) {
+  s.run = [k, options](TensorSpan in) {
     const Tensor bias = in.size() > 1 ? in[1] : Tensor();
     const Tensor experts = ops::TopExperts(in[0], bias, k, options.score);
     return std::vector{ops::ExpertGates(in[0], experts, options), experts};
   };
-  s.reference = [k, options](std::span<const RefTensor> in) { return Reference(in, k, options); };
+  s.reference = [k, options](RefSpan in) { return Reference(in, k, options); };
   s.finite_differences = extra.finite_differences;
   return s;
 }

@@ -8,7 +8,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double value) {
   return {.name = name,
           .inputs = {x},
           .run =
-              [value](std::span<const Tensor> in) {
+              [value](TensorSpan in) {
                 const Tensor x = in[0].Detach();
                 Tensor y = Tensor::EmptyLike(x);
                 if (!x.is_contiguous()) {
@@ -16,13 +16,13 @@ OpSample Sample(const std::string& name, const InputSpec& x, double value) {
                   y = y.Slice(1, 1, x.dim(0) + 1).Transpose(0, 1);
                 }
                 y.Fill(value);
-                return std::vector{y};
+                return y;
               },
           .reference =
-              [value](std::span<const RefTensor> in) {
+              [value](RefSpan in) {
                 RefTensor y(in[0].shape);
                 std::fill(y.data.begin(), y.data.end(), value);
-                return std::vector{y};
+                return y;
               }};
 }
 

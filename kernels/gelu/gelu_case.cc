@@ -14,12 +14,12 @@ double Exact(double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
   return {.name = form == GeluForm::kExact ? "exact_" + name : name,
           .inputs = {x},
-          .run = [form](std::span<const Tensor> in) { return std::vector{ops::Gelu(in[0], form)}; },
+          .run = [form](TensorSpan in) { return ops::Gelu(in[0], form); },
           .reference =
-              [form](std::span<const RefTensor> in) {
+              [form](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = form == GeluForm::kExact ? Exact(v) : Tanh(v);
-                return std::vector{y};
+                return y;
               }};
 }
 

@@ -18,7 +18,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
   OpSample s;
   s.name = name;
   s.inputs = grads;
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), 1);
     state.EnableLossScaling({.init = loss_scale});
     state.Begin(0, 0.1);
@@ -28,7 +28,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
     return std::vector{Field(state, offsetof(StepValues, grad_norm)),
                        Field(state, offsetof(StepValues, clip_factor))};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     double squares = 0;
     for (const RefTensor& grad : in) {
       for (double x : grad.data) squares += x * x;

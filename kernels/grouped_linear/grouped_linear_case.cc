@@ -24,10 +24,10 @@ OpSample Sample(const std::string& name, const std::vector<int32_t>& sizes, int6
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = {offsets.back(), k}, .dtype = {}}, {.shape = {groups, n, k}, .dtype = {}}};
-  s.run = [offsets](std::span<const Tensor> in) {
-    return std::vector{ops::GroupedLinear(in[0], in[1], OffsetsOn(in[0].device(), offsets))};
+  s.run = [offsets](TensorSpan in) {
+    return ops::GroupedLinear(in[0], in[1], OffsetsOn(in[0].device(), offsets));
   };
-  s.reference = [offsets, n, k](std::span<const RefTensor> in) {
+  s.reference = [offsets, n, k](RefSpan in) {
     RefTensor y({offsets.back(), n});
     for (size_t e = 0; e + 1 < offsets.size(); ++e) {
       for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
@@ -39,7 +39,7 @@ OpSample Sample(const std::string& name, const std::vector<int32_t>& sizes, int6
         }
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }

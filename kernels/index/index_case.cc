@@ -31,7 +31,7 @@ void ForEach(const RefTensor& x, int dim, const RefTensor& index, const F& f) {
   }
 }
 
-std::vector<RefTensor> SelectReference(std::span<const RefTensor> in, int dim) {
+std::vector<RefTensor> SelectReference(RefSpan in, int dim) {
   const RefTensor &x = in[0], &index = in[1];
   Shape shape = x.shape;
   shape[dim] = index.shape[0];
@@ -54,29 +54,24 @@ InputSpec IndexInto(const Shape& shape, int64_t size) {
 OpSample Select(const std::string& name, const Shape& x, int dim, int64_t n) {
   return {.name = StrCat("select_", name),
           .inputs = {{.shape = x}, IndexInto({n}, x[dim])},
-          .run =
-              [dim](std::span<const Tensor> in) {
-                return std::vector{ops::IndexSelect(in[0], dim, in[1])};
-              },
-          .reference = [dim](std::span<const RefTensor> in) { return SelectReference(in, dim); }};
+          .run = [dim](TensorSpan in) { return ops::IndexSelect(in[0], dim, in[1]); },
+          .reference = [dim](RefSpan in) { return SelectReference(in, dim); }};
 }
 
 // The index has n elements in `dim`.
 OpSample Gather(const std::string& name, const Shape& x, int dim, int64_t n) {
   Shape shape = x;
   shape[dim] = n;
-  return {
-      .name = StrCat("gather_", name),
-      .inputs = {{.shape = x}, IndexInto(shape, x[dim])},
-      .run =
-          [dim](std::span<const Tensor> in) { return std::vector{ops::Gather(in[0], dim, in[1])}; },
-      .reference =
-          [dim](std::span<const RefTensor> in) {
-            RefTensor y(in[1].shape);
-            ForEach(in[0], dim, in[1],
-                    [&](size_t from, size_t at) { y.data[at] = in[0].data[from]; });
-            return std::vector{y};
-          }};
+  return {.name = StrCat("gather_", name),
+          .inputs = {{.shape = x}, IndexInto(shape, x[dim])},
+          .run = [dim](TensorSpan in) { return ops::Gather(in[0], dim, in[1]); },
+          .reference =
+              [dim](RefSpan in) {
+                RefTensor y(in[1].shape);
+                ForEach(in[0], dim, in[1],
+                        [&](size_t from, size_t at) { y.data[at] = in[0].data[from]; });
+                return y;
+              }};
 }
 
 OpSample Scatter(bool add, const std::string& name, const Shape& x, int dim, int64_t n) {
@@ -85,17 +80,17 @@ OpSample Scatter(bool add, const std::string& name, const Shape& x, int dim, int
   return {.name = StrCat(add ? "scatter_add_" : "scatter_", name),
           .inputs = {{.shape = x}, IndexInto(shape, x[dim]), {.shape = shape}},
           .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{add ? ops::ScatterAdd(in[0], dim, in[1], in[2])
-                                       : ops::Scatter(in[0], dim, in[1], in[2])};
+              [=](TensorSpan in) {
+                return add ? ops::ScatterAdd(in[0], dim, in[1], in[2])
+                           : ops::Scatter(in[0], dim, in[1], in[2]);
               },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 RefTensor y = in[0];
                 ForEach(in[0], dim, in[1], [&](size_t to, size_t at) {
                   y.data[to] = add ? y.data[to] + in[2].data[at] : in[2].data[at];
                 });
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -119,16 +114,14 @@ OpSample Bools() {
   OpSample s = Scatter(false, "bools", {3, 5}, 1, 4);
   s.inputs[0] = IndexInto({3, 5}, 2);
   s.inputs[2] = IndexInto({3, 4}, 2);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Scatter(in[0].To(DType::kBool), 1, in[1], in[2].To(DType::kBool))};
+  s.run = [](TensorSpan in) {
+    return ops::Scatter(in[0].To(DType::kBool), 1, in[1], in[2].To(DType::kBool));
   };
   return s;
 }
 OpSample I64() {
   OpSample s = Select("i64", {4, 3}, 0, 6);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::IndexSelect(in[0], -2, in[1].To(DType::kI64))};
-  };
+  s.run = [](TensorSpan in) { return ops::IndexSelect(in[0], -2, in[1].To(DType::kI64)); };
   return s;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   const RefTensor& x = in[0];
   const int64_t c = x.shape[-1];
   RefTensor y(x.shape);
@@ -31,8 +31,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, bool bias = true) {
   s.name = name;
   s.inputs = {x, {.shape = {c}, .low = 0.5, .high = 1.5}};
   if (bias) s.inputs.push_back({.shape = {c}});
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::LayerNorm(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), kEps)};
+  s.run = [](TensorSpan in) {
+    return ops::LayerNorm(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), kEps);
   };
   s.reference = Reference;
   return s;

@@ -7,7 +7,7 @@ namespace lockstep {
 namespace {
 
 // x [..., K], weight [N, K], bias [N] or absent.
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Activation activation) {
+std::vector<RefTensor> Reference(RefSpan in, Activation activation) {
   const int64_t n = in[1].shape[0], k = in[1].shape[1];
   Shape shape = in[0].shape;
   shape[-1] = n;
@@ -28,10 +28,10 @@ OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = {n, x[-1]}}};
   if (bias) s.inputs.push_back({.shape = {n}});
-  s.run = [activation](std::span<const Tensor> in) {
-    return std::vector{ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), activation)};
+  s.run = [activation](TensorSpan in) {
+    return ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), activation);
   };
-  s.reference = [activation](std::span<const RefTensor> in) { return Reference(in, activation); };
+  s.reference = [activation](RefSpan in) { return Reference(in, activation); };
   return s;
 }
 
@@ -42,10 +42,10 @@ OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int6
   s.name = name;
   s.inputs = {
       {.shape = x}, {.shape = {hidden, x[-1]}}, {.shape = {hidden}}, {.shape = {n, hidden}}};
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3])};
+  s.run = [](TensorSpan in) {
+    return ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3]);
   };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.reference = [](RefSpan in) {
     const std::vector<RefTensor> h = Reference(in.first(3), Activation::kGelu);
     return Reference(std::vector{h[0], in[3]}, Activation::kNone);
   };

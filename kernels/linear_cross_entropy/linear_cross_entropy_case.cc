@@ -9,8 +9,7 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction, int64_t ignore,
-                                 double softcap) {
+std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap) {
   const RefTensor &x = in[0], &weight = in[1], &targets = in[2];
   const int64_t v = weight.shape[0], c = weight.shape[1];
   std::vector<double> logits(static_cast<size_t>(v));
@@ -41,13 +40,10 @@ OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction re
   InputSpec targets{.shape = {}, .low = 0, .high = static_cast<double>(v), .index = true};
   for (int i = 0; i + 1 < x.ndim(); ++i) targets.shape.push_back(x[i]);
   s.inputs = {{.shape = x, .low = -2, .high = 2}, {.shape = {v, x[-1]}}, targets};
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{
-        ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap)};
+  s.run = [=](TensorSpan in) {
+    return ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return Reference(in, reduction, ignore, softcap);
-  };
+  s.reference = [=](RefSpan in) { return Reference(in, reduction, ignore, softcap); };
   return s;
 }
 

@@ -23,8 +23,7 @@ constexpr Function kFunctions[] = {
     {"l1", ops::L1Loss, [](double x, double t) { return std::fabs(x - t); }, 2},
     {"bce", ops::BceWithLogits, Bce, 12}};
 
-std::vector<RefTensor> Reference(const Function& f, std::span<const RefTensor> in,
-                                 Reduction reduction) {
+std::vector<RefTensor> Reference(const Function& f, RefSpan in, Reduction reduction) {
   RefTensor losses(in[0].shape), total(Shape{});
   for (size_t i = 0; i < losses.data.size(); ++i) {
     losses.data[i] = f.reference(in[0].data[i], in[1].data[i]);
@@ -42,9 +41,8 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& shape, 
       .name = StrCat(f.name, "_", name),
       .inputs = {{.shape = shape, .low = -range, .high = range, .non_contiguous = non_contiguous},
                  {.shape = shape, .low = 0, .high = 1, .non_contiguous = non_contiguous}},
-      .run =
-          [=](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1], reduction)}; },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(f, in, reduction); },
+      .run = [=](TensorSpan in) { return f.run(in[0], in[1], reduction); },
+      .reference = [=](RefSpan in) { return Reference(f, in, reduction); },
       .kinks = f.run == ops::L1Loss};
 }
 

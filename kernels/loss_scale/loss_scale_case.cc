@@ -16,7 +16,7 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
   OpSample s;
   s.name = name;
   s.inputs = {root};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), 1);
     state.EnableLossScaling(kOptions, from);
     const Tensor scaled = ops::ScaleRoot(in[0], state);
@@ -35,7 +35,7 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
                        after(offsetof(LossScale, good_steps), DType::kI32),
                        after(offsetof(LossScale, skipped), DType::kI64)};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor scaled = in[0];
     for (double& x : scaled.data) x *= from.scale;
     double scale = from.scale, good = from.good_steps, skipped = static_cast<double>(from.skipped);

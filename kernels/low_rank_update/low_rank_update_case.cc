@@ -26,15 +26,15 @@ OpSample Sample(const std::string& name, const std::vector<int64_t>& rows,
   for (const Block& block : blocks) {
     if (block.rank > 0) s.inputs.push_back({.shape = {block.columns, block.rank}, .dtype = {}});
   }
-  s.run = [blocks, in_place](std::span<const Tensor> in) {
+  s.run = [blocks, in_place](TensorSpan in) {
     std::vector<ops::LowRankBlock> given;
     size_t next = 2;
     for (const Block& block : blocks) {
       given.push_back({block.rank > 0 ? in[next++] : Tensor(), block.columns, block.scale});
     }
-    return std::vector{ops::LowRankUpdate(in_place ? in[0].Clone() : in[0], in[1], given)};
+    return ops::LowRankUpdate(in_place ? in[0].Clone() : in[0], in[1], given);
   };
-  s.reference = [blocks, n, k](std::span<const RefTensor> in) {
+  s.reference = [blocks, n, k](RefSpan in) {
     RefTensor y = in[0];
     const int64_t m = n > 0 ? static_cast<int64_t>(y.data.size()) / n : 0;
     int64_t column = 0, rank = 0;
@@ -54,7 +54,7 @@ OpSample Sample(const std::string& name, const std::vector<int64_t>& rows,
       column += block.columns;
       rank += block.rank;
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }

@@ -15,17 +15,14 @@ OpSample Sample(const std::string& name, std::function<Tensor(DType, Device)> ma
                 const Shape& shape, std::function<double(int64_t)> element) {
   return {.name = name,
           .inputs = {{.shape = {}, .differentiable = false}},
-          .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{make(in[0].dtype(), in[0].device())};
-              },
+          .run = [=](TensorSpan in) { return make(in[0].dtype(), in[0].device()); },
           .reference =
-              [=](std::span<const RefTensor>) {
+              [=](RefSpan) {
                 RefTensor y(shape);
                 for (size_t i = 0; i < y.data.size(); ++i) {
                   y.data[i] = element(static_cast<int64_t>(i));
                 }
-                return std::vector{y};
+                return y;
               }};
 }
 

@@ -21,8 +21,7 @@ double MaskAt(const RefTensor& mask, std::initializer_list<int64_t> place) {
 }
 
 // in: q, k, v, and perhaps a mask: bool as 0 and 1, or numbers to be added.
-RefTensor Reference(std::span<const RefTensor> in, const Sizes& z, bool boolean, bool causal,
-                    double scale) {
+RefTensor Reference(RefSpan in, const Sizes& z, bool boolean, bool causal, double scale) {
   RefTensor y({z.b, z.s, z.h, z.e});
   for (int64_t b = 0; b < z.b; ++b) {
     for (int64_t i = 0; i < z.s; ++i) {
@@ -72,15 +71,13 @@ OpSample Sample(const std::string& name, const Sizes& z, Mask mask = Mask::kNone
   } else if (mask == Mask::kAdded) {
     s.inputs.push_back({.shape = mask_shape});
   }
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     ops::AttentionOptions options{.causal = causal};
     if (mask != Mask::kNone) options.mask = mask == Mask::kBool ? in[3].To(DType::kBool) : in[3];
     if (scale != 0) options.scale = scale;
-    return std::vector{ops::Attention(in[0], in[1], in[2], options)};
+    return ops::Attention(in[0], in[1], in[2], options);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{Reference(in, z, mask != Mask::kAdded, causal, used)};
-  };
+  s.reference = [=](RefSpan in) { return Reference(in, z, mask != Mask::kAdded, causal, used); };
   return s;
 }
 

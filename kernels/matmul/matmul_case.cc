@@ -18,7 +18,7 @@ int64_t MatrixOf(const Shape& x, const Shape& leading, int64_t at) {
   return matrix;
 }
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   Shape a = in[0].shape, b = in[1].shape;
   const bool row = a.ndim() == 1, column = b.ndim() == 1;
   if (row) a = {1, a[0]};
@@ -46,7 +46,7 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 OpSample Sample(const std::string& name, const Shape& a, const Shape& b) {
   return {.name = name,
           .inputs = {{.shape = a}, {.shape = b}},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::MatMul(in[0], in[1])}; },
+          .run = [](TensorSpan in) { return ops::MatMul(in[0], in[1]); },
           .reference = Reference};
 }
 

@@ -44,8 +44,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const MaxPool2dOpti
   OpSample s;
   s.name = name;
   s.inputs = {x};
-  s.run = [=](std::span<const Tensor> in) { return std::vector{ops::MaxPool2d(in[0], o)}; };
-  s.reference = [=](std::span<const RefTensor> in) { return std::vector{Reference(o, in[0])}; };
+  s.run = [=](TensorSpan in) { return ops::MaxPool2d(in[0], o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0]); };
   s.kinks = true;
   return s;
 }

@@ -62,7 +62,7 @@ struct Options {
   bool double_quantized = true;
 };
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, const Options& o) {
+std::vector<RefTensor> Reference(RefSpan in, const Options& o) {
   const int64_t n = in[1].shape[0], k = in[1].shape[1];
   std::vector<double> weight;
   for (int64_t rows : o.rows) {
@@ -100,21 +100,21 @@ OpSample Sample(const std::string& name, const Shape& x, const Options& o) {
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = {n, x[-1]}, .differentiable = false}};
   if (o.bias) s.inputs.push_back({.shape = {n}});
-  s.run = [o](std::span<const Tensor> in) {
-    return std::vector{ops::Nf4Linear(in[0], Parts(in[1], o), in.size() > 2 ? in[2] : Tensor())};
+  s.run = [o](TensorSpan in) {
+    return ops::Nf4Linear(in[0], Parts(in[1], o), in.size() > 2 ? in[2] : Tensor());
   };
-  s.reference = [o](std::span<const RefTensor> in) { return Reference(in, o); };
+  s.reference = [o](RefSpan in) { return Reference(in, o); };
   return s;
 }
 
 // The weight is quantised once, beforehand.
 OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n) {
   OpSample s = Sample(name, {m, k}, {.rows = {n}});
-  s.run = [quantized = std::make_shared<std::vector<Nf4Matrix>>()](std::span<const Tensor> in) {
+  s.run = [quantized = std::make_shared<std::vector<Nf4Matrix>>()](TensorSpan in) {
     if (quantized->empty() || quantized->front().data.device() != in[1].device()) {
       *quantized = {ops::Nf4Quantize(in[1])};
     }
-    return std::vector{ops::Nf4Linear(in[0], *quantized, in[2])};
+    return ops::Nf4Linear(in[0], *quantized, in[2]);
   };
   s.benchmark = {.flops = 2.0 * m * n * k,
                  .elements = 1.0 * (m * k + n + m * n),

@@ -7,8 +7,7 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: logarithms [..., V], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
-                                 int64_t ignore) {
+std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore) {
   const RefTensor& targets = in[1];
   RefTensor losses(targets.shape), total(Shape{});
   double count = 0;
@@ -26,18 +25,14 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduct
 
 OpSample Sample(const std::string& name, const Shape& shape, Reduction reduction,
                 int64_t ignore = -1, bool non_contiguous = false) {
-  return {
-      .name = name,
-      .inputs = {{.shape = shape, .low = -6, .high = 0, .non_contiguous = non_contiguous},
-                 {.shape = Shape(std::span(shape.begin(), shape.end() - 1)),
-                  .low = 0,
-                  .high = static_cast<double>(shape[-1]),
-                  .index = true}},
-      .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{ops::NllLoss(in[0], in[1], reduction, ignore)};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
+  return {.name = name,
+          .inputs = {{.shape = shape, .low = -6, .high = 0, .non_contiguous = non_contiguous},
+                     {.shape = Shape(std::span(shape.begin(), shape.end() - 1)),
+                      .low = 0,
+                      .high = static_cast<double>(shape[-1]),
+                      .index = true}},
+          .run = [=](TensorSpan in) { return ops::NllLoss(in[0], in[1], reduction, ignore); },
+          .reference = [=](RefSpan in) { return Reference(in, reduction, ignore); }};
 }
 
 std::vector<OpSample> Samples() {

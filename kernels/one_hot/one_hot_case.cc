@@ -12,19 +12,16 @@ OpSample Sample(const std::string& name, const Shape& shape, int64_t classes, DT
                       .high = static_cast<double>(classes),
                       .index = true,
                       .non_contiguous = non_contiguous}},
-          .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{ops::OneHot(in[0].To(index), classes, dtype)};
-              },
+          .run = [=](TensorSpan in) { return ops::OneHot(in[0].To(index), classes, dtype); },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 Shape out = shape;
                 out.push_back(classes);
                 RefTensor y(out);
                 for (size_t i = 0; i < in[0].data.size(); ++i) {
                   y.data[i * classes + static_cast<size_t>(in[0].data[i])] = 1;
                 }
-                return std::vector{y};
+                return y;
               }};
 }
 

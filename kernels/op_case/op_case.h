@@ -32,6 +32,16 @@ struct InputSpec {
   std::optional<DType> dtype;   // always this one, such as f32 state; else the dtype under test
 };
 
+// What a sample's functions take, and what they return: one result or several.
+using TensorSpan = std::span<const Tensor>;
+using RefSpan = std::span<const RefTensor>;
+template <class T>
+struct Results : std::vector<T> {
+  Results() = default;
+  Results(T one) { this->push_back(std::move(one)); }
+  Results(std::vector<T> all) : std::vector<T>(std::move(all)) {}
+};
+
 // What a call costs at least: FLOPs, and elements read or written, in forward and in backward
 // without forward. Backward's default is a GEMM's.
 struct OpWork {
@@ -43,9 +53,9 @@ struct OpSample {
   std::string name;  // "one", "empty", "odd", "transposed", ...
   std::vector<InputSpec> inputs;
   // The op, on inputs of any dtype and device. Results that the reference has too, in its order.
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> run;
+  std::function<Results<Tensor>(TensorSpan)> run;
   // The same in plain loops of doubles.
-  std::function<std::vector<RefTensor>(std::span<const RefTensor>)> reference;
+  std::function<Results<RefTensor>(RefSpan)> reference;
   // Of a sample for the benchmark, which is too large for the tests.
   std::optional<OpWork> benchmark = {};
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared

@@ -45,7 +45,7 @@ struct UpdateCase {
   double Lr() const { return Values().lr * kLrFactor; }
 
   // narrow_states: in bf16, unless the value is f64.
-  std::vector<Tensor> Run(const Hyper& h, std::span<const Tensor> in, bool narrow_states) const {
+  std::vector<Tensor> Run(const Hyper& h, TensorSpan in, bool narrow_states) const {
     const auto copy = [](const Tensor& x) { return x.Detach().Contiguous().Clone(); };
     const DType wide = StateDType(in[0]);
     const DType state_dtype = narrow_states && wide == DType::kF32 ? DType::kBF16 : wide;
@@ -78,8 +78,8 @@ struct UpdateCase {
     for (size_t i = 0; narrow_states && i < states.size(); ++i) {
       s.inputs[2 + i].dtype = DType::kBF16;
     }
-    s.run = [=, *this](std::span<const Tensor> in) { return Run(h, in, narrow_states); };
-    s.reference = [=, *this](std::span<const RefTensor> in) {
+    s.run = [=, *this](TensorSpan in) { return Run(h, in, narrow_states); };
+    s.reference = [=, *this](RefSpan in) {
       RefTensor g = in[1];
       for (double& x : g.data) x /= kLossScale;
       std::vector<RefTensor> out(in.begin() + 1, in.begin() + 2 + states.size());

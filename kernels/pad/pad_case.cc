@@ -28,15 +28,10 @@ RefTensor Reference(const RefTensor& x, const Margins& margins, double value) {
 // The value is exact in every dtype.
 OpSample Sample(const std::string& name, const InputSpec& x, const Margins& margins,
                 double value = -2.5) {
-  return {
-      .name = name,
-      .inputs = {x},
-      .run =
-          [=](std::span<const Tensor> in) { return std::vector{ops::Pad(in[0], margins, value)}; },
-      .reference =
-          [=](std::span<const RefTensor> in) {
-            return std::vector{Reference(in[0], margins, value)};
-          }};
+  return {.name = name,
+          .inputs = {x},
+          .run = [=](TensorSpan in) { return ops::Pad(in[0], margins, value); },
+          .reference = [=](RefSpan in) { return Reference(in[0], margins, value); }};
 }
 
 std::vector<OpSample> Samples() {

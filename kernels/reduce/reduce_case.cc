@@ -148,12 +148,8 @@ OpSample Sample(const Function& f, const std::string& name, InputSpec x, const O
   x.differentiable = f.differentiable;
   return {.name = StrCat(f.name, "_", name),
           .inputs = {x},
-          .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{f.run(in[0], over.dims, over.keepdim)};
-              },
-          .reference =
-              [=](std::span<const RefTensor> in) { return std::vector{Reference(f, over, in[0])}; },
+          .run = [=](TensorSpan in) { return f.run(in[0], over.dims, over.keepdim); },
+          .reference = [=](RefSpan in) { return Reference(f, over, in[0]); },
           .kinks = f.kinks};
 }
 

@@ -4,31 +4,30 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   RefTensor y(in[0].shape);
   for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[0].data[i] + in[1].data[i];
   return {y};
 }
 
 OpSample Sample(const std::string& name, const InputSpec& input) {
-  return {
-      .name = name,
-      .inputs = {input, input},
-      .run = [](std::span<const Tensor> in) { return std::vector{ops::Residual(in[0], in[1])}; },
-      .reference = Reference};
+  return {.name = name,
+          .inputs = {input, input},
+          .run = [](TensorSpan in) { return ops::Residual(in[0], in[1]); },
+          .reference = Reference};
 }
 
 std::vector<OpSample> Samples() {
   // The gradient reaches x twice, and both handed-over gradients are the same tensor.
   OpSample stacked = Sample("stacked", {.shape = {3, 5}});
-  stacked.run = [](std::span<const Tensor> in) {
+  stacked.run = [](TensorSpan in) {
     const Tensor y = ops::Residual(in[0], in[1]);
-    return std::vector{ops::Residual(y, ops::Residual(y, in[0]))};
+    return ops::Residual(y, ops::Residual(y, in[0]));
   };
-  stacked.reference = [](std::span<const RefTensor> in) {
+  stacked.reference = [](RefSpan in) {
     RefTensor y(in[0].shape);
     for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = 3 * in[0].data[i] + 2 * in[1].data[i];
-    return std::vector{y};
+    return y;
   };
   OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
   large.benchmark = {.flops = 8.0 * 1024 * 768, .elements = 8.0 * 1024 * 768 * 3};

@@ -12,7 +12,7 @@ constexpr double kEps = 1e-5;
 constexpr uint64_t kSeed = 1337, kSite = HashName("h.0.mlp.dropout");
 constexpr int64_t kStep = 12;
 
-std::vector<RefTensor> Reference(NormKind kind, std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(NormKind kind, RefSpan in) {
   const int64_t c = in[0].shape[-1];
   RefTensor s(in[0].shape), y(in[0].shape);
   for (size_t row = 0; row < s.data.size() / c; ++row) {
@@ -37,12 +37,12 @@ OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool
   s.name = StrCat(kind == NormKind::kLayerNorm ? "layer_" : "rms_", name);
   s.inputs = {x, x, {.shape = c, .low = 0.5, .high = 1.5}};
   if (bias && kind == NormKind::kLayerNorm) s.inputs.push_back({.shape = c});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const auto [sum, y] =
         ops::ResidualNorm(kind, in[0], in[1], in[2], in.size() > 3 ? in[3] : Tensor(), kEps);
     return std::vector{sum, y};
   };
-  s.reference = [kind](std::span<const RefTensor> in) { return Reference(kind, in); };
+  s.reference = [kind](RefSpan in) { return Reference(kind, in); };
   return s;
 }
 
@@ -56,7 +56,7 @@ struct Open {
 OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, const Open& open) {
   OpSample s = Sample(kind, name, x);
   if (open.bias) s.inputs.push_back({.shape = {x.shape[-1]}, .low = -2, .high = 2});
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), kSeed);
     state.Begin(kStep, 0);
     state.SetFirstSample(open.first_sample);
@@ -69,7 +69,7 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
     const auto [sum, y] = ops::ResidualNorm(kind, in[0], branch, in[2], bias, kEps);
     return std::vector{sum, y};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     std::vector<RefTensor> complete(in.begin(), in.end());
     std::vector<double>& branch = complete[1].data;
     const int64_t c = in[0].shape[-1], samples = in[0].shape.ndim() > 1 ? in[0].shape[0] : 1;
@@ -90,26 +90,24 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
 // Only the norm of the sum is used: the gradient of the sum itself is zero.
 OpSample NormOnly(NormKind kind) {
   OpSample s = Sample(kind, "norm_only", {.shape = {3, 7}});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const Tensor bias = in.size() > 3 ? in[3] : Tensor();
-    return std::vector{ops::ResidualNorm(kind, in[0], in[1], in[2], bias, kEps).second};
+    return ops::ResidualNorm(kind, in[0], in[1], in[2], bias, kEps).second;
   };
-  s.reference = [kind](std::span<const RefTensor> in) {
-    return std::vector{Reference(kind, in)[1]};
-  };
+  s.reference = [kind](RefSpan in) { return Reference(kind, in)[1]; };
   return s;
 }
 
 // The gradient reaches x through both inputs.
 OpSample SameTwice(NormKind kind) {
   OpSample s = Sample(kind, "same_twice", {.shape = {5, 6}});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const Tensor bias = in.size() > 3 ? in[3] : Tensor();
     const auto [a, b] = ops::ResidualNorm(kind, in[0], in[0], in[2], bias, kEps);
     const auto [sum, y] = ops::ResidualNorm(kind, a, in[1], in[2], bias, kEps);
     return std::vector{sum, y, b};
   };
-  s.reference = [kind](std::span<const RefTensor> in) {
+  s.reference = [kind](RefSpan in) {
     std::vector<RefTensor> first(in.begin(), in.end()), second = first;
     first[1] = in[0];
     const std::vector<RefTensor> inner = Reference(kind, first);

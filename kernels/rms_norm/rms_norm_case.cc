@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   const RefTensor& x = in[0];
   const int64_t c = x.shape[-1];
   RefTensor y(x.shape);
@@ -24,12 +24,10 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 }
 
 OpSample Sample(const std::string& name, const InputSpec& x) {
-  return {
-      .name = name,
-      .inputs = {x, {.shape = {x.shape[-1]}, .low = 0.5, .high = 1.5}},
-      .run =
-          [](std::span<const Tensor> in) { return std::vector{ops::RmsNorm(in[0], in[1], kEps)}; },
-      .reference = Reference};
+  return {.name = name,
+          .inputs = {x, {.shape = {x.shape[-1]}, .low = 0.5, .high = 1.5}},
+          .run = [](TensorSpan in) { return ops::RmsNorm(in[0], in[1], kEps); },
+          .reference = Reference};
 }
 
 std::vector<OpSample> Samples() {

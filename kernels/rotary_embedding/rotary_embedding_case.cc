@@ -27,7 +27,7 @@ double Frequency(const Setting& s, int64_t pair) {
 }
 
 // Multiplication of complex numbers x[i] + x[i + D/2] i by e^(i angle).
-std::vector<RefTensor> Reference(const Setting& s, std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(const Setting& s, RefSpan in) {
   const RefTensor& x = in[0];
   RefTensor y = x;
   const int64_t d = s.head_size, half = d / 2, length = x.shape[1];
@@ -57,7 +57,7 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
   return {.name = name,
           .inputs = inputs,
           .run =
-              [=](std::span<const Tensor> in) {
+              [=](TensorSpan in) {
                 // Between two ops, nothing else holds either what is turned or its gradient.
                 Tensor x = s.in_place ? ops::Scale(in[0], 1) : in[0];
                 const DType wide = AccumulationDType(x.dtype());
@@ -66,9 +66,9 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
                 const Tensor y =
                     ops::RotaryEmbedding(std::move(x), table, s.rotated, s.first_position,
                                          s.positions ? in[1] : Tensor());
-                return std::vector{s.in_place ? ops::Scale(y, 1) : y};
+                return s.in_place ? ops::Scale(y, 1) : y;
               },
-          .reference = [=](std::span<const RefTensor> in) { return Reference(s, in); }};
+          .reference = [=](RefSpan in) { return Reference(s, in); }};
 }
 
 std::vector<OpSample> Samples() {

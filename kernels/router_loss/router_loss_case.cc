@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, const RouterLossOptions& options) {
+std::vector<RefTensor> Reference(RefSpan in, const RouterLossOptions& options) {
   const int64_t b = in[0].shape[0], t = in[0].shape[1], e = in[0].shape[2], k = in[1].shape[1];
   RefTensor loss(Shape{});
   for (int64_t s = 0; s < b; ++s) {
@@ -43,10 +43,8 @@ OpSample Sample(const std::string& name, const Shape& logits, int64_t k,
                .low = 0,
                .high = static_cast<double>(e),
                .index = true}};
-  s.run = [options](std::span<const Tensor> in) {
-    return std::vector{ops::RouterLoss(in[0], in[1], options)};
-  };
-  s.reference = [options](std::span<const RefTensor> in) { return Reference(in, options); };
+  s.run = [options](TensorSpan in) { return ops::RouterLoss(in[0], in[1], options); };
+  s.reference = [options](RefSpan in) { return Reference(in, options); };
   return s;
 }
 

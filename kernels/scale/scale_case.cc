@@ -5,41 +5,40 @@ namespace lockstep {
 namespace {
 
 OpSample Sample(const std::string& name, const InputSpec& x, double alpha) {
-  return {
-      .name = name,
-      .inputs = {x},
-      .run = [alpha](std::span<const Tensor> in) { return std::vector{ops::Scale(in[0], alpha)}; },
-      .reference =
-          [alpha](std::span<const RefTensor> in) {
-            RefTensor y = in[0];
-            for (double& v : y.data) v *= alpha;
-            return std::vector{y};
-          }};
+  return {.name = name,
+          .inputs = {x},
+          .run = [alpha](TensorSpan in) { return ops::Scale(in[0], alpha); },
+          .reference =
+              [alpha](RefSpan in) {
+                RefTensor y = in[0];
+                for (double& v : y.data) v *= alpha;
+                return y;
+              }};
 }
 
 OpSample InPlace() {
   OpSample s = Sample("in_place", {.shape = {5, 7}, .differentiable = false}, 0.3);
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     const Tensor x = in[0].Clone();
     ops::ScaleInPlace(x, 0.3);
-    return std::vector{x};
+    return x;
   };
   return s;
 }
 
 OpSample Operators() {
   OpSample s = Sample("operators", {.shape = {5, 7}}, -0.75);
-  s.run = [](std::span<const Tensor> in) { return std::vector{-(3.0 * (in[0] * 0.5) / 2.0)}; };
+  s.run = [](TensorSpan in) { return -(3.0 * (in[0] * 0.5) / 2.0); };
   return s;
 }
 
 OpSample Quotient() {
   OpSample s = Sample("quotient", {.shape = {7, 13}}, 1.0 / 3);
-  s.run = [](std::span<const Tensor> in) { return std::vector{in[0] / 3.0}; };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.run = [](TensorSpan in) { return in[0] / 3.0; };
+  s.reference = [](RefSpan in) {
     RefTensor y = in[0];
     for (double& v : y.data) v /= 3.0;
-    return std::vector{y};
+    return y;
   };
   return s;
 }

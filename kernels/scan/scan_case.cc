@@ -18,9 +18,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, int dim) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
   return {.name = name,
           .inputs = {x},
-          .run = [dim](std::span<const Tensor> in) { return std::vector{ops::CumSum(in[0], dim)}; },
-          .reference =
-              [at](std::span<const RefTensor> in) { return std::vector{Reference(in[0], at)}; }};
+          .run = [dim](TensorSpan in) { return ops::CumSum(in[0], dim); },
+          .reference = [at](RefSpan in) { return Reference(in[0], at); }};
 }
 
 OpSample Benchmark(const std::string& name, int dim) {

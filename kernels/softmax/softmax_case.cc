@@ -27,11 +27,8 @@ OpSample Sample(bool logarithm, const std::string& name, const InputSpec& x) {
       .name = StrCat(logarithm ? "log_" : "", name),
       .inputs = {x},
       .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{logarithm ? ops::LogSoftmax(in[0]) : ops::Softmax(in[0])};
-          },
-      .reference =
-          [=](std::span<const RefTensor> in) { return std::vector{Reference(logarithm, in[0])}; }};
+          [=](TensorSpan in) { return logarithm ? ops::LogSoftmax(in[0]) : ops::Softmax(in[0]); },
+      .reference = [=](RefSpan in) { return Reference(logarithm, in[0]); }};
 }
 
 // Over the first dimension.
@@ -44,12 +41,10 @@ OpSample Columns(bool logarithm) {
     }
     return y;
   };
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{logarithm ? ops::LogSoftmax(in[0], 0) : ops::Softmax(in[0], -2)};
+  s.run = [=](TensorSpan in) {
+    return logarithm ? ops::LogSoftmax(in[0], 0) : ops::Softmax(in[0], -2);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{transposed(Reference(logarithm, transposed(in[0])))};
-  };
+  s.reference = [=](RefSpan in) { return transposed(Reference(logarithm, transposed(in[0]))); };
   return s;
 }
 

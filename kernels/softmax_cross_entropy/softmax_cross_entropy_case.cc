@@ -9,8 +9,7 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: logits [..., V], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
-                                 int64_t ignore) {
+std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore) {
   const RefTensor &logits = in[0], &targets = in[1];
   const int64_t v = logits.shape[-1];
   RefTensor losses(targets.shape);
@@ -43,10 +42,8 @@ OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
       .name = name,
       .inputs = {logits, targets},
       .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore)};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
+          [=](TensorSpan in) { return ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore); },
+      .reference = [=](RefSpan in) { return Reference(in, reduction, ignore); }};
 }
 
 std::vector<OpSample> Samples() {

@@ -12,7 +12,7 @@ double GeluTanh(double x) {
   return x / 2 * (1 + std::tanh(u));
 }
 
-std::vector<RefTensor> Gated(double (*function)(double), std::span<const RefTensor> in) {
+std::vector<RefTensor> Gated(double (*function)(double), RefSpan in) {
   Shape shape = in[0].shape;
   const int64_t f = shape[-1] /= 2;
   RefTensor y(shape);
@@ -26,15 +26,15 @@ std::vector<RefTensor> Gated(double (*function)(double), std::span<const RefTens
 OpSample Sample(const std::string& name, const InputSpec& x) {
   return {.name = name,
           .inputs = {x},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::SwiGlu(in[0])}; },
-          .reference = [](std::span<const RefTensor> in) { return Gated(Silu, in); }};
+          .run = [](TensorSpan in) { return ops::SwiGlu(in[0]); },
+          .reference = [](RefSpan in) { return Gated(Silu, in); }};
 }
 
 OpSample Geglu(const std::string& name, const InputSpec& x) {
   return {.name = StrCat("geglu_tanh ", name),
           .inputs = {x},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::GegluTanh(in[0])}; },
-          .reference = [](std::span<const RefTensor> in) { return Gated(GeluTanh, in); }};
+          .run = [](TensorSpan in) { return ops::GegluTanh(in[0]); },
+          .reference = [](RefSpan in) { return Gated(GeluTanh, in); }};
 }
 
 std::vector<OpSample> Samples() {

@@ -15,11 +15,11 @@ OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t p,
   if (positions) {
     s.inputs.push_back({.shape = ids, .low = 0, .high = static_cast<double>(p), .index = true});
   }
-  s.run = [first](std::span<const Tensor> in) {
-    return std::vector{
-        ops::TokenPositionEmbedding(in[0], in[1], in[2], first, in.size() > 3 ? in[3] : Tensor())};
+  s.run = [first](TensorSpan in) {
+    return ops::TokenPositionEmbedding(in[0], in[1], in[2], first,
+                                       in.size() > 3 ? in[3] : Tensor());
   };
-  s.reference = [first](std::span<const RefTensor> in) {
+  s.reference = [first](RefSpan in) {
     const RefTensor &id = in[0], &wte = in[1], &wpe = in[2];
     const int64_t t = id.shape[1], channels = wte.shape[1];
     RefTensor y({id.shape[0], t, channels});
@@ -30,7 +30,7 @@ OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t p,
                                    wpe.data[place * channels + k];
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }

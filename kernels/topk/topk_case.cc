@@ -36,23 +36,22 @@ InputSpec Wide(const Shape& shape) { return {.shape = shape, .low = -100, .high 
 
 OpSample TopK(const std::string& name, const InputSpec& x, int64_t k, int dim, bool largest) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
-  return {
-      .name = StrCat(largest ? "largest_" : "smallest_", name),
-      .inputs = {x},
-      .run =
-          [=](std::span<const Tensor> in) {
-            const auto [values, indices] = ops::TopK(in[0], k, dim, largest);
-            return std::vector{values, indices};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in[0], k, at, largest); },
-      .kinks = true};
+  return {.name = StrCat(largest ? "largest_" : "smallest_", name),
+          .inputs = {x},
+          .run =
+              [=](TensorSpan in) {
+                const auto [values, indices] = ops::TopK(in[0], k, dim, largest);
+                return std::vector{values, indices};
+              },
+          .reference = [=](RefSpan in) { return Reference(in[0], k, at, largest); },
+          .kinks = true};
 }
 
 OpSample Sort(const std::string& name, const InputSpec& x, int dim, bool descending) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
   OpSample s = TopK(name, x, x.shape[at], dim, descending);
   s.name = StrCat(descending ? "descending_" : "ascending_", name);
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     const auto [values, indices] = ops::Sort(in[0], dim, descending);
     return std::vector{values, indices};
   };
@@ -66,7 +65,7 @@ std::vector<OpSample> Samples() {
   // Each value many times.
   OpSample ties = TopK("ties", {.shape = {3, 200}, .low = 0, .high = 5}, 150, 1, true);
   ties.inputs[0].index = true;
-  ties.run = [](std::span<const Tensor> in) {
+  ties.run = [](TensorSpan in) {
     const auto [values, indices] = ops::TopK(in[0].To(DType::kBF16), 150, 1);
     return std::vector{values, indices};
   };

@@ -20,13 +20,10 @@ OpSample Sample(bool upper, const std::string& name, const InputSpec& x, int64_t
   return {.name = StrCat(upper ? "triu_" : "tril_", name),
           .inputs = {x},
           .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{upper ? ops::Triu(in[0], diagonal) : ops::Tril(in[0], diagonal)};
+              [=](TensorSpan in) {
+                return upper ? ops::Triu(in[0], diagonal) : ops::Tril(in[0], diagonal);
               },
-          .reference =
-              [=](std::span<const RefTensor> in) {
-                return std::vector{Reference(upper, diagonal, in[0])};
-              }};
+          .reference = [=](RefSpan in) { return Reference(upper, diagonal, in[0]); }};
 }
 
 std::vector<OpSample> Samples() {
@@ -38,9 +35,9 @@ std::vector<OpSample> Samples() {
                        .backward_elements = 2.0 * 8 * 1024 * 1024};
     OpSample boolean =
         Sample(upper, "bool", {.shape = {4, 5}, .low = 1, .high = 2, .index = true}, 0);
-    boolean.run = [upper](std::span<const Tensor> in) {
+    boolean.run = [upper](TensorSpan in) {
       const Tensor x = in[0].To(DType::kBool);
-      return std::vector{upper ? ops::Triu(x) : ops::Tril(x)};
+      return upper ? ops::Triu(x) : ops::Tril(x);
     };
     const std::vector<OpSample> some = {
         Sample(upper, "empty", {.shape = {2, 0, 3}}, 0),

@@ -146,12 +146,12 @@ const Function kFunctions[] = {
 OpSample Sample(const Function& f, const std::string& name, const Shape& shape) {
   return {.name = StrCat(f.name, "_", name),
           .inputs = {{.shape = shape, .low = f.low, .high = f.high}},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0]); },
           .reference =
-              [f](std::span<const RefTensor> in) {
+              [f](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = f.reference(v);
-                return std::vector{y};
+                return y;
               },
           .kinks = f.kinks};
 }

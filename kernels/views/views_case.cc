@@ -30,22 +30,20 @@ RefTensor Seen(const RefTensor& x, const Shape& shape, const Source& source) {
 
 OpSample Sample(const std::string& name, const InputSpec& x, const View& view, const Shape& shape,
                 const Source& source) {
-  return {
-      .name = name,
-      .inputs = {x},
-      .run = [=](std::span<const Tensor> in) { return std::vector{view(in[0])}; },
-      .reference =
-          [=](std::span<const RefTensor> in) { return std::vector{Seen(in[0], shape, source)}; }};
+  return {.name = name,
+          .inputs = {x},
+          .run = [=](TensorSpan in) { return view(in[0]); },
+          .reference = [=](RefSpan in) { return Seen(in[0], shape, source); }};
 }
 
 // In another shape, with the same order.
 OpSample Reshape(const std::string& name, const InputSpec& x, const Shape& to,
                  const Shape& resolved) {
   OpSample s = Sample(name, x, [to](const Tensor& t) { return t.Reshape(to); }, resolved, {});
-  s.reference = [resolved](std::span<const RefTensor> in) {
+  s.reference = [resolved](RefSpan in) {
     RefTensor y = in[0];
     y.shape = resolved;
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -115,10 +113,10 @@ RefTensor Part(const RefTensor& x, int dim, int64_t begin, int64_t end) {
 // Overlapping slices of one tensor: their gradients meet in it.
 OpSample Overlapping() {
   OpSample s = Slice("overlapping", {.shape = {9, 4}}, 0, 2, 7);
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     return std::vector{in[0].Slice(0, 2, 7), in[0].Slice(0, 5, 9), in[0].Slice(0, 0, 3)};
   };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.reference = [](RefSpan in) {
     return std::vector{Part(in[0], 0, 2, 7), Part(in[0], 0, 5, 9), Part(in[0], 0, 0, 3)};
   };
   return s;
@@ -128,9 +126,9 @@ OpSample Split(const std::string& name, const InputSpec& x, const std::vector<in
                int dim) {
   return {.name = name,
           .inputs = {x},
-          .run = [=](std::span<const Tensor> in) { return in[0].Split(sizes, dim); },
+          .run = [=](TensorSpan in) { return in[0].Split(sizes, dim); },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 std::vector<RefTensor> parts;
                 int64_t begin = 0;
                 for (int64_t size : sizes) {
@@ -145,7 +143,7 @@ OpSample Split(const std::string& name, const InputSpec& x, const std::vector<in
 OpSample Thirds(const std::string& name, const Shape& shape) {
   const int64_t size = shape[-1] / 3;
   OpSample s = Split(name, {.shape = shape}, {size, size, size}, shape.ndim() - 1);
-  s.run = [](std::span<const Tensor> in) { return in[0].Chunk(3, -1); };
+  s.run = [](TensorSpan in) { return in[0].Chunk(3, -1); };
   return s;
 }
 

@@ -22,25 +22,21 @@ std::vector<RefTensor> Chosen(const RefTensor& condition, const RefTensor& a, co
 
 OpSample Sample(const std::string& name, const Shape& condition, const Shape& a, const Shape& b,
                 const Shape& y) {
-  return {
-      .name = name,
-      .inputs = {Condition(condition), {.shape = a}, {.shape = b}},
-      .run =
-          [](std::span<const Tensor> in) {
-            return std::vector{ops::Where(in[0].To(DType::kBool), in[1], in[2])};
-          },
-      .reference = [y](std::span<const RefTensor> in) { return Chosen(in[0], in[1], in[2], y); }};
+  return {.name = name,
+          .inputs = {Condition(condition), {.shape = a}, {.shape = b}},
+          .run = [](TensorSpan in) { return ops::Where(in[0].To(DType::kBool), in[1], in[2]); },
+          .reference = [y](RefSpan in) { return Chosen(in[0], in[1], in[2], y); }};
 }
 
 // All three are views.
 OpSample Transposed() {
   OpSample s = Sample("transposed", {9, 5}, {5, 9}, {5, 9}, {5, 9});
   s.inputs[1].non_contiguous = s.inputs[2].non_contiguous = true;
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     const Tensor condition = in[0].To(DType::kBool).Transpose(0, 1);
-    return std::vector{ops::Where(condition, in[1], in[2])};
+    return ops::Where(condition, in[1], in[2]);
   };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.reference = [](RefSpan in) {
     RefTensor condition({5, 9});
     for (int64_t i = 0; i < 45; ++i) condition.data[i] = in[0].data[i % 9 * 5 + i / 9];
     return Chosen(condition, in[1], in[2], {5, 9});
@@ -52,11 +48,8 @@ OpSample Transposed() {
 OpSample Shared() {
   return {.name = "shared",
           .inputs = {Condition({7, 13}), {.shape = {7, 13}}},
-          .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Where(in[0].To(DType::kBool), in[1], in[1])};
-              },
-          .reference = [](std::span<const RefTensor> in) { return std::vector{in[1]}; }};
+          .run = [](TensorSpan in) { return ops::Where(in[0].To(DType::kBool), in[1], in[1]); },
+          .reference = [](RefSpan in) { return in[1]; }};
 }
 
 OpSample WithNumbers() {
@@ -64,12 +57,12 @@ OpSample WithNumbers() {
       .name = "numbers",
       .inputs = {Condition({7, 1}), {.shape = {7, 13}}},
       .run =
-          [](std::span<const Tensor> in) {
+          [](TensorSpan in) {
             const Tensor condition = in[0].To(DType::kBool);
             return std::vector{ops::Where(condition, in[1], 0.25), ops::Where(condition, 3, in[1])};
           },
       .reference =
-          [](std::span<const RefTensor> in) {
+          [](RefSpan in) {
             RefTensor number(Shape{});
             number.data[0] = 0.25;
             std::vector<RefTensor> out = Chosen(in[0], in[1], number, {7, 13});
@@ -86,12 +79,11 @@ OpSample OfDType(DType dtype) {
                      {.shape = {11}, .low = 0, .high = 2, .index = true},
                      {.shape = {6, 11}, .low = 0, .high = 2, .index = true}},
           .run =
-              [dtype](std::span<const Tensor> in) {
-                return std::vector{
-                    ops::Where(in[0].To(DType::kBool), in[1].To(dtype), in[2].To(dtype))};
+              [dtype](TensorSpan in) {
+                return ops::Where(in[0].To(DType::kBool), in[1].To(dtype), in[2].To(dtype));
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 return Chosen(in[0], in[1], in[2], {6, 11});
               }};
 }
@@ -99,7 +91,7 @@ OpSample OfDType(DType dtype) {
 OpSample Benchmark() {
   OpSample s = Sample("large", {4096, 768}, {4096, 768}, {4096, 768}, {4096, 768});
   s.inputs[0] = {.shape = {4096, 768}, .differentiable = false, .dtype = DType::kBool};
-  s.run = [](std::span<const Tensor> in) { return std::vector{ops::Where(in[0], in[1], in[2])}; };
+  s.run = [](TensorSpan in) { return ops::Where(in[0], in[1], in[2]); };
   s.benchmark = {
       .flops = 4096 * 768, .elements = 3.0 * 4096 * 768, .backward_elements = 3.0 * 4096 * 768};
   return s;
