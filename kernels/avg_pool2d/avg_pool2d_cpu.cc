@@ -9,7 +9,7 @@ namespace {
 // Planes that one thread takes at a time. Windows cover a plane about once; overlaps cost more.
 int64_t PlaneGrain(const AveragedAxis& rows, const AveragedAxis& columns) {
   const int64_t work = rows.window.in * columns.window.in + rows.window.out * columns.window.out;
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, work));
+  return GrainOf(work);
 }
 
 void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,

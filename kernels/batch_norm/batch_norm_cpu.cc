@@ -13,11 +13,6 @@ void Dispatch(const Tensor& x, const F& f) {
   DispatchFloat("batch_norm", x.dtype(), f);
 }
 
-// Rows of S elements that one thread takes at a time; a row is a channel of a sample.
-int64_t RowGrain(const Tensor& planes) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, planes.dim(2)));
-}
-
 // ---- Joining. Item 2 i absorbs item 2 i + 1, then item 4 i absorbs item 4 i + 2, and so on: the
 // tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
 
@@ -86,7 +81,7 @@ void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
     const Tensor parts = Tensor::Empty({n, 3, c}, DTypeOf<A>);
     const T* in = x.data<T>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, RowGrain(x), [=](int64_t begin, int64_t end) {
+    ParallelFor(n * c, GrainOf(x.dim(2)), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* from = in + row * size;
         A* to = out + row / c * 3 * c + row % c;
@@ -157,7 +152,7 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
 template <class F>
 void ForEachRow(const Tensor& planes, const F& f) {
   const int64_t c = planes.dim(1), size = planes.dim(2);
-  ParallelFor(planes.dim(0) * c, RowGrain(planes), [&](int64_t begin, int64_t end) {
+  ParallelFor(planes.dim(0) * c, GrainOf(planes.dim(2)), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) f(row % c, row * size);
   });
 }
@@ -198,7 +193,7 @@ void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& me
     const T *in = x.data<T>(), *grad = dy.data<T>();
     const A *m = mean.data<A>(), *r = rstd.data<A>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, RowGrain(x), [=](int64_t begin, int64_t end) {
+    ParallelFor(n * c, GrainOf(x.dim(2)), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T *from = in + row * size, *g = grad + row * size;
         const A centre = m[row % c];

@@ -36,8 +36,7 @@ void CacheStoreCpu(Stream, const CacheStoreArgs& args) {
   const char* from = static_cast<const char*>(x.raw_data());
   char* to = static_cast<char*>(cache.raw_data());
   const Shape& s = x.strides();
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / d);
-  ParallelFor(x.dim(0) * t * heads, grain, [&](int64_t begin, int64_t end) {
+  ParallelFor(x.dim(0) * t * heads, GrainOf(d), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
       const int64_t place = (row[b] * heads + h) * capacity + position[b] + i;

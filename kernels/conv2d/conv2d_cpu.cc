@@ -72,14 +72,12 @@ const T* Patches(const Conv2dShape& s, const T* image, Scratch<T>& scratch) {
   if (IsPointwise(s)) return image;
   T* const patches = scratch.Get(s.taps() * s.out_pixels());
   const int64_t window = s.rows.kernel * s.columns.kernel;
-  ParallelFor(s.taps(),
-              std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, s.out_pixels())),
-              [&](int64_t begin, int64_t end) {
-                for (int64_t tap = begin; tap < end; ++tap) {
-                  TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
-                         tap % s.columns.kernel, patches + tap * s.out_pixels());
-                }
-              });
+  ParallelFor(s.taps(), GrainOf(s.out_pixels()), [&](int64_t begin, int64_t end) {
+    for (int64_t tap = begin; tap < end; ++tap) {
+      TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
+             tap % s.columns.kernel, patches + tap * s.out_pixels());
+    }
+  });
   return patches;
 }
 
@@ -136,26 +134,23 @@ template <class T>
 void FoldPatches(const Conv2dShape& s, const Acc<T>* patches, T* dx, bool accumulate) {
   using A = Acc<T>;
   const int64_t window = s.rows.kernel * s.columns.kernel, pixels = s.in_pixels();
-  ParallelFor(
-      s.channels,
-      std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, window * s.out_pixels())),
-      [&](int64_t begin, int64_t end) {
-        static thread_local Scratch<A> scratch;
-        for (int64_t c = begin; c < end; ++c) {
-          A* plane = scratch.Get(pixels);
-          T* to = dx + c * pixels;
-          std::fill_n(plane, pixels, A(0));
-          for (int64_t k = 0; k < window; ++k) {
-            AddTapRow(s, patches + (c * window + k) * s.out_pixels(), k / s.columns.kernel,
-                      k % s.columns.kernel, plane);
-          }
-          if (accumulate) {
-            for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(Convert<A>(to[i]) + plane[i]);
-          } else {
-            for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(plane[i]);
-          }
-        }
-      });
+  ParallelFor(s.channels, GrainOf(window * s.out_pixels()), [&](int64_t begin, int64_t end) {
+    static thread_local Scratch<A> scratch;
+    for (int64_t c = begin; c < end; ++c) {
+      A* plane = scratch.Get(pixels);
+      T* to = dx + c * pixels;
+      std::fill_n(plane, pixels, A(0));
+      for (int64_t k = 0; k < window; ++k) {
+        AddTapRow(s, patches + (c * window + k) * s.out_pixels(), k / s.columns.kernel,
+                  k % s.columns.kernel, plane);
+      }
+      if (accumulate) {
+        for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(Convert<A>(to[i]) + plane[i]);
+      } else {
+        for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(plane[i]);
+      }
+    }
+  });
 }
 
 void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, const Tensor& weight,

@@ -10,6 +10,11 @@ namespace lockstep::cpu {
 // Elements per chunk of an elementwise loop: some 10 microseconds of work.
 inline constexpr int64_t kElementwiseGrain = 16384;
 
+// Items per chunk of a loop over items of so many elements, or of as much work.
+inline int64_t GrainOf(int64_t elements) {
+  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, elements));
+}
+
 // Calls f(TypeTag<T>) with the floating type of `dtype`:
 //   DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) { ... });
 template <class F>

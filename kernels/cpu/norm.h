@@ -63,8 +63,7 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add
 
 template <Centring centring, class T, class Branch = NoBranch>
 void NormForward(const NormForwardRows<T>& in, const Branch& add_branch = {}) {
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / in.c);
-  VectorisedParallelFor<T>(in.rows, grain, [=](int64_t row, int64_t end) {
+  VectorisedParallelFor<T>(in.rows, GrainOf(in.c), [=](int64_t row, int64_t end) {
     for (; row < end; ++row) NormForwardRow<centring>(in, row, add_branch);
   });
 }

@@ -8,11 +8,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows of C elements per chunk.
-int64_t Grain(int64_t c) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, c));
-}
-
 void SortByExpertCpu(Stream, const SortByExpertArgs& args) {
   const int64_t n = args.experts.numel(), e = args.offsets.numel() - 1;
   const int32_t* experts = args.experts.data<int32_t>();
@@ -48,7 +43,7 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
     const int32_t* rows = args.rows.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.rows.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.rows.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = from + rows[row] / k * c;
         T* y = to + row * c;
@@ -77,7 +72,7 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
     const int32_t* places = args.places.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.to.dim(0), Grain(c * k), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.to.dim(0), GrainOf(c * k), [=](int64_t begin, int64_t end) {
       A sum[kBlock];
       for (int64_t token = begin; token < end; ++token) {
         for (int64_t first = 0; first < c; first += kBlock) {
@@ -107,7 +102,7 @@ void GateGradientsCpu(Stream, const GateGradientsArgs& args) {
     const int32_t* places = args.places.data<int32_t>();
     A* dgates = args.dgates.data<A>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.places.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.places.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
       for (int64_t pair = begin; pair < end; ++pair) {
         const T *x = rows + places[pair] * c, *g = dy + pair / k * c;
         const A dot =

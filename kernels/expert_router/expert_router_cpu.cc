@@ -8,10 +8,6 @@
 namespace lockstep::cpu {
 namespace {
 
-int64_t Grain(int64_t experts) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, 4 * experts));
-}
-
 template <class T>
 T Sigmoid(T x) {
   return T(1) / (T(1) + Exp(-x));
@@ -23,7 +19,7 @@ void TopExpertsCpu(Stream, const TopExpertsArgs& args) {
     const T* logits = args.logits.data<T>();
     const float* bias = args.bias.defined() ? args.bias.data<float>() : nullptr;
     int32_t* experts = args.experts.data<int32_t>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       std::vector<T> score(static_cast<size_t>(e));
       std::vector<char> taken(static_cast<size_t>(e));
       for (int64_t row = begin; row < end; ++row) {
@@ -84,7 +80,7 @@ void ExpertGatesForwardCpu(Stream, const ExpertGatesArgs& args) {
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* gates = args.gates.data<T>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       RowGates<T> of;
       for (int64_t row = begin; row < end; ++row) {
         of.Compute(args.options, logits + row * e, e, experts + row * k, k);
@@ -124,7 +120,7 @@ void ExpertGatesBackwardCpu(Stream, const ExpertGatesBackwardArgs& args) {
     const T *logits = args.logits.data<T>(), *dgates = args.dgates.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* dlogits = args.dlogits.data<T>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       RowGates<T> of;
       std::vector<T> d(static_cast<size_t>(e));
       for (int64_t row = begin; row < end; ++row) {

@@ -18,8 +18,7 @@ void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   DispatchUnit(x.dtype(), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(x);
     Unit* out = Units<Unit>(y);
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / inner);
-    ParallelFor(y.dim(0) * n, grain, [=](int64_t begin, int64_t end) {
+    ParallelFor(y.dim(0) * n, GrainOf(inner), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t o = row / n;
         const int64_t* at = id + o * steps[0] + row % n * steps[1];
@@ -42,21 +41,20 @@ void ForEachTarget(const Tensor& index, int64_t v, const F& f) {
   const int64_t n = index.dim(1), inner = index.dim(2);
   if (index.numel() == 0) return;
   const int64_t* id = index.data<int64_t>();
-  ParallelFor(index.dim(0) * inner, std::max<int64_t>(1, kElementwiseGrain / (8 * n)),
-              [=, &f](int64_t begin, int64_t end) {
-                std::vector<int64_t> places(static_cast<size_t>(n));
-                for (int64_t column = begin; column < end; ++column) {
-                  const int64_t o = column / inner, i = column % inner;
-                  for (int64_t j = 0; j < n; ++j) places[j] = (o * n + j) * inner + i;
-                  std::stable_sort(places.begin(), places.end(),
-                                   [=](int64_t a, int64_t b) { return id[a] < id[b]; });
-                  for (int64_t from = 0, to = 0; from < n; from = to) {
-                    while (to < n && id[places[to]] == id[places[from]]) ++to;
-                    f((o * v + id[places[from]]) * inner + i,
-                      std::span<const int64_t>(places).subspan(from, to - from));
-                  }
-                }
-              });
+  ParallelFor(index.dim(0) * inner, GrainOf(8 * n), [=, &f](int64_t begin, int64_t end) {
+    std::vector<int64_t> places(static_cast<size_t>(n));
+    for (int64_t column = begin; column < end; ++column) {
+      const int64_t o = column / inner, i = column % inner;
+      for (int64_t j = 0; j < n; ++j) places[j] = (o * n + j) * inner + i;
+      std::stable_sort(places.begin(), places.end(),
+                       [=](int64_t a, int64_t b) { return id[a] < id[b]; });
+      for (int64_t from = 0, to = 0; from < n; from = to) {
+        while (to < n && id[places[to]] == id[places[from]]) ++to;
+        f((o * v + id[places[from]]) * inner + i,
+          std::span<const int64_t>(places).subspan(from, to - from));
+      }
+    }
+  });
 }
 
 void ScatterCpu(Stream, const Tensor& index, const Tensor& source, const Tensor& y) {

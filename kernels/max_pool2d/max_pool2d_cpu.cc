@@ -8,7 +8,7 @@ namespace {
 // Planes that one thread takes at a time.
 int64_t PlaneGrain(const WindowAxis& rows, const WindowAxis& columns) {
   const int64_t work = rows.in * columns.in + rows.out * columns.out * rows.kernel * columns.kernel;
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, work));
+  return GrainOf(work);
 }
 
 // The taps [first, last) of output o's window that lie in the input.

@@ -199,14 +199,13 @@ void Nf4DequantizeCpu(Stream, const Nf4DequantizeArgs& args) {
   const auto* data = static_cast<const std::byte*>(m.data.raw_data());
   DispatchFloat("nf4", args.out.dtype(), [&]<class T>(TypeTag<T>) {
     T* out = args.out.data<T>();
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / n);
     const auto run = [&, out, n](auto avx512, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         DequantizeRun<decltype(avx512)::value>(
             m, l, data, (args.row + i) * m.columns() + args.column, n, out + i * n);
       }
     };
-    ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+    ParallelFor(rows, GrainOf(n), [&](int64_t begin, int64_t end) {
 #ifdef __x86_64__
       if (HasAvx512()) return RunOnAvx512([&] { run(std::true_type(), begin, end); });
 #endif

@@ -52,7 +52,7 @@ struct Parts {
   template <class Join>
   void JoinBlocks(const Join& join) {
     if (blocks == 1) return;
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / (blocks * inner));
+    const int64_t grain = GrainOf(blocks * inner);
     ParallelFor(outer, grain, [&](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
         JoinTree(values.data() + o * blocks * inner, blocks, inner, inner, join);
@@ -65,7 +65,7 @@ struct Parts {
 // Sums of map(row, x) along contiguous rows.
 template <class T, class A, class Map>
 void SumRows(const T* x, int64_t reduced, const Map& map, Parts<A>& parts) {
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, reduced));
+  const int64_t grain = GrainOf(reduced);
   const int64_t blocks = parts.blocks;
   A* out = parts.values.data();
   ParallelFor(parts.outer * blocks, grain, [=](int64_t begin, int64_t end) {
@@ -86,8 +86,7 @@ void JoinColumns(const T* x, int64_t reduced, const Map& map, const Join& join, 
   const int64_t blocks = parts.blocks, inner = parts.inner;
   const int64_t tiles = Blocks(inner, kTileColumns);
   const int64_t tile_elements = std::min(reduced, kTileRows) * std::min(inner, kTileColumns);
-  const int64_t grain =
-      std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, tile_elements));
+  const int64_t grain = GrainOf(tile_elements);
   A* out = parts.values.data();
   ParallelFor(parts.outer * blocks * tiles, grain, [=](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
@@ -363,8 +362,7 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
     T* out = y.data<T>();
     int64_t* at = index.data<int64_t>();
     const int64_t tiles = Blocks(inner, kTileColumns);
-    const int64_t grain =
-        std::max<int64_t>(1, kElementwiseGrain / (reduced * std::min(inner, kTileColumns)));
+    const int64_t grain = GrainOf(reduced * std::min(inner, kTileColumns));
     DispatchKey(extreme, [&](auto key) {
       ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {

@@ -89,8 +89,7 @@ void RouterLossBackwardCpu(Stream, const RouterLossBackwardArgs& args) {
     const T *logits = args.logits.data<T>(), *weights = args.weights.data<T>();
     const T upstream = *args.dloss.data<T>();
     T* dlogits = args.dlogits.data<T>();
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, 4 * e));
-    ParallelFor(args.logits.dim(0) * t, grain, [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(args.logits.dim(0) * t, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       Shares<T> shares;
       for (int64_t row = begin; row < end; ++row) {
         const T *of_row = logits + row * e, *of_sequence = weights + row / t * e;

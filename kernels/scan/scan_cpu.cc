@@ -40,8 +40,7 @@ void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accu
     const T* in = x.data<T>();
     T* out = y.data<T>();
     const int64_t tiles = DivideUp(inner, kTileColumns);
-    const int64_t grain =
-        std::max<int64_t>(1, kElementwiseGrain / (rows * std::min(inner, kTileColumns)));
+    const int64_t grain = GrainOf(rows * std::min(inner, kTileColumns));
     const int64_t first = reverse ? (rows - 1) * inner : 0, step = reverse ? -inner : inner;
     ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {

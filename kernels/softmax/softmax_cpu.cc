@@ -8,18 +8,13 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows per task.
-int64_t Grain(int64_t columns) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, columns));
-}
-
 void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y) {
   DispatchFloat("softmax", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(1);
     const T* in = x.data<T>();
     T* out = y.data<T>();
-    ParallelFor(x.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
+    ParallelFor(x.dim(0), GrainOf(n), [=](int64_t begin, int64_t end) {
       std::vector<A> powers(n);
       for (int64_t row = begin; row < end; ++row) {
         const T* from = in + row * n;
@@ -67,7 +62,7 @@ void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& d
     const T* result = y.data<T>();
     const T* grad = dy.data<T>();
     T* out = dx.data<T>();
-    ParallelFor(y.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
+    ParallelFor(y.dim(0), GrainOf(n), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * n;
         if (logarithm) {

@@ -9,9 +9,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows per chunk: some 16k elements.
-int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
-
 // A row as A: itself, or converted into memory that lasts until the thread's next call. Compilers
 // vectorise neither maxima nor sums of what they must convert first.
 template <class A, class T>
@@ -87,7 +84,7 @@ void Forward(const CrossEntropyForwardArgs& args) {
   T* dlogits = args.dlogits.defined() ? args.dlogits.data<T>() : nullptr;
   const int64_t ignore = args.ignore_index, first_row = args.first_row;
   const int64_t classes = args.part.Whole(v), first = args.part.first;
-  ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
+  ParallelFor(args.targets.numel(), GrainOf(v), [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t target = targets[i];
       const T* row = logits + i * v;
@@ -172,7 +169,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
     const int64_t ignore = args.ignore_index, first = args.part.first;
-    ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
+    ParallelFor(args.targets.numel(), GrainOf(v), [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = targets[i];
         const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;

@@ -17,8 +17,7 @@ void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
       const T *tokens = wte.data<T>(), *places = wpe.data<T>();
       const int32_t* position = positions.defined() ? positions.data<int32_t>() : nullptr;
       T* out = y.data<T>();
-      const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(c, 1));
-      ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
+      ParallelFor(ids.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t p = position != nullptr ? position[i] : first_position + i % t;
           const T *token = tokens + id[i] * c, *place = places + p * c;
@@ -54,8 +53,7 @@ void BackwardCpu(Stream, const Tensor& dy, int64_t first_position, const Tensor&
     DispatchFloat("token_position_embedding", dwpe.dtype(), [&]<class D>(TypeTag<D>) {
       const T* from = dy.data<T>();
       D* to = dwpe.data<D>();
-      const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / ((batch + 1) * c));
-      ParallelFor(dwpe.dim(0), grain, [=](int64_t begin, int64_t end) {
+      ParallelFor(dwpe.dim(0), GrainOf((batch + 1) * c), [=](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) {
           const int64_t at = p - first_position;
           if (at < 0 || at >= t) {

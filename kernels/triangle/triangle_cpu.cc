@@ -13,8 +13,7 @@ void TriangleCpu(Stream, bool upper, int64_t diagonal, const Tensor& x, const Te
   const int64_t rows = x.dim(1), columns = x.dim(2), element = SizeOf(x.dtype());
   const char* in = static_cast<const char*>(x.raw_data());
   char* out = static_cast<char*>(y.raw_data());
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / columns);
-  ParallelFor(x.dim(0) * rows, grain, [=](int64_t begin, int64_t end) {
+  ParallelFor(x.dim(0) * rows, GrainOf(columns), [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       // The columns [first, last) are kept.
       const int64_t edge = row % rows + diagonal;
