@@ -144,11 +144,7 @@ void FoldPatches(const Conv2dShape& s, const Acc<T>* patches, T* dx, bool accumu
         AddTapRow(s, patches + (c * window + k) * s.out_pixels(), k / s.columns.kernel,
                   k % s.columns.kernel, plane);
       }
-      if (accumulate) {
-        for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(Convert<A>(to[i]) + plane[i]);
-      } else {
-        for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(plane[i]);
-      }
+      WriteOrAdd(accumulate, 0, pixels, to, [=](int64_t i) { return plane[i]; });
     }
   });
 }

@@ -75,4 +75,16 @@ inline To Convert(From x) {
   }
 }
 
+// to[i] = value(i), or += that, for i in [begin, end). Two loops: with both cases in one, compilers
+// do not vectorise it.
+template <class T, class F>
+[[gnu::always_inline]] inline void WriteOrAdd(bool accumulate, int64_t begin, int64_t end, T* to,
+                                              const F& value) {
+  if (accumulate) {
+    for (int64_t i = begin; i < end; ++i) to[i] = Convert<T>(Convert<Acc<T>>(to[i]) + value(i));
+  } else {
+    for (int64_t i = begin; i < end; ++i) to[i] = Convert<T>(value(i));
+  }
+}
+
 }  // namespace lockstep::cpu

@@ -52,12 +52,7 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
           continue;
         }
         const A gate = gates != nullptr ? gates[rows[row]] : A(1);
-        if (accumulate) {
-          for (int64_t i = 0; i < c; ++i)
-            y[i] = Convert<T>(Convert<A>(y[i]) + gate * Convert<A>(x[i]));
-        } else {
-          for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(gate * Convert<A>(x[i]));
-        }
+        WriteOrAdd(accumulate, 0, c, y, [=](int64_t i) { return gate * Convert<A>(x[i]); });
       }
     });
   });
@@ -84,11 +79,7 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
             for (int64_t i = 0; i < n; ++i) sum[i] += gate * Convert<A>(x[i]);
           }
           T* y = to + token * c + first;
-          if (accumulate) {
-            for (int64_t i = 0; i < n; ++i) y[i] = Convert<T>(Convert<A>(y[i]) + sum[i]);
-          } else {
-            for (int64_t i = 0; i < n; ++i) y[i] = Convert<T>(sum[i]);
-          }
+          WriteOrAdd(accumulate, 0, n, y, [&](int64_t i) { return sum[i]; });
         }
       }
     });

@@ -91,17 +91,9 @@ void LossBackwardCpu(Stream, LossKind kind, int which, const Tensor& x, const Te
       T* out = dx.data<T>();
       const auto run = [=](auto derivative) {
         ParallelFor(dx.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-          const auto gradient = [=](int64_t i) {
+          WriteOrAdd(accumulate, begin, end, out, [=](int64_t i) {
             return grad[i] * derivative(Convert<A>(from[i]), Convert<A>(to[i]));
-          };
-          // Two loops: with both cases in one, compilers do not vectorise it.
-          if (accumulate) {
-            for (int64_t i = begin; i < end; ++i) {
-              out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
-            }
-          } else {
-            for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
-          }
+          });
         });
       };
       if (which == 0) {

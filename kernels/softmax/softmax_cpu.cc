@@ -43,16 +43,10 @@ void BackwardRow(const T* y, const T* dy, T* dx, int64_t n, bool accumulate) {
   const A sum = PairwiseSum<A>(0, n, [=](int64_t i) {
     return kLogarithm ? Convert<A>(dy[i]) : Convert<A>(dy[i]) * Convert<A>(y[i]);
   });
-  const auto gradient = [=](int64_t i) {
+  WriteOrAdd(accumulate, 0, n, dx, [=](int64_t i) {
     const A result = Convert<A>(y[i]), g = Convert<A>(dy[i]);
     return kLogarithm ? std::fma(-Exp(result), sum, g) : result * (g - sum);
-  };
-  // Two loops: with both cases in one, compilers do not vectorise it.
-  if (accumulate) {
-    for (int64_t i = 0; i < n; ++i) dx[i] = Convert<T>(Convert<A>(dx[i]) + gradient(i));
-  } else {
-    for (int64_t i = 0; i < n; ++i) dx[i] = Convert<T>(gradient(i));
-  }
+  });
 }
 
 void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& dy, const Tensor& dx,
