@@ -5,6 +5,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/round_up.h"
+#include "kernels/checks.h"
 #include "kernels/linear/linear.h"
 #include "kernels/unary/unary.h"
 
@@ -87,13 +88,7 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reducti
                weight.dim(0) > 0 && weight.dtype() == x.dtype() && weight.device() == x.device(),
            "linear_cross_entropy: weight must be ", x.dtype(), "[V, ", x.dim(-1), "] on ",
            x.device(), " with V > 0 for x ", x.Describe(), ", got ", weight.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "linear_cross_entropy: targets must be i32 or i64, got ", targets.Describe());
-  Shape rows;
-  for (int i = 0; i + 1 < x.ndim(); ++i) rows.push_back(x.dim(i));
-  LS_CHECK(targets.shape() == rows && targets.device() == x.device(),
-           "linear_cross_entropy: targets must have the shape of x without the last dimension, ",
-           rows, " on ", x.device(), ", got ", targets.Describe());
+  CheckTargets("linear_cross_entropy", targets, "x", x);
   LS_CHECK(reduction != Reduction::kNone,
            "linear_cross_entropy: the losses must be added up: use kSum or kMean, or "
            "SoftmaxCrossEntropy of Linear");

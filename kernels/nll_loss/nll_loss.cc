@@ -1,6 +1,7 @@
 #include "kernels/nll_loss/nll_loss.h"
 
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep::ops {
@@ -11,12 +12,7 @@ void Check(const Tensor& log_probs, const Tensor& targets) {
                log_probs.dim(-1) > 0,
            "nll_loss: log_probs must be a floating tensor [..., V] with V > 0, got ",
            log_probs.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "nll_loss: targets must be i32 or i64, got ", targets.Describe());
-  const Shape rows(std::span(log_probs.shape().begin(), log_probs.shape().end() - 1));
-  LS_CHECK(targets.shape() == rows && targets.device() == log_probs.device(),
-           "nll_loss: targets must have the shape of log_probs without the last dimension, ", rows,
-           " on ", log_probs.device(), ", got ", targets.Describe());
+  CheckTargets("nll_loss", targets, "log_probs", log_probs);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -28,14 +29,7 @@ void Check(const Tensor& logits, const Tensor& targets) {
   LS_CHECK(logits.defined() && IsFloating(logits.dtype()) && logits.ndim() >= 1,
            "softmax_cross_entropy: logits must be a floating tensor [..., V], got ",
            logits.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "softmax_cross_entropy: targets must be i32 or i64, got ", targets.Describe());
-  Shape rows;
-  for (int i = 0; i + 1 < logits.ndim(); ++i) rows.push_back(logits.dim(i));
-  LS_CHECK(targets.shape() == rows && targets.device() == logits.device(),
-           "softmax_cross_entropy: targets must have the shape of the logits without the last "
-           "dimension, ",
-           rows, " on ", logits.device(), ", got ", targets.Describe());
+  CheckTargets("softmax_cross_entropy", targets, "the logits", logits);
   LS_CHECK(logits.dim(-1) > 0,
            "softmax_cross_entropy: the logits have no classes: ", logits.Describe());
 }
