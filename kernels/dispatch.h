@@ -11,11 +11,10 @@ namespace lockstep {
 template <class T>
 struct TypeTag {};
 
-// For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of an element's
-// size.
+// For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of so many bytes.
 template <class F>
-void DispatchUnit(DType dtype, F&& f) {
-  switch (SizeOf(dtype)) {
+void DispatchUnit(int64_t bytes, F&& f) {
+  switch (bytes) {
     case 1:
       return f(TypeTag<uint8_t>());
     case 2:
@@ -27,10 +26,10 @@ void DispatchUnit(DType dtype, F&& f) {
   }
 }
 
-// The elements as units.
+// The elements as units, each of an element or of several.
 template <class Unit>
 Unit* Units(const Tensor& x) {
-  LS_INVARIANT(static_cast<int64_t>(sizeof(Unit)) == SizeOf(x.dtype()), x.dtype());
+  LS_INVARIANT(static_cast<int64_t>(sizeof(Unit)) % SizeOf(x.dtype()) == 0, x.dtype());
   return static_cast<Unit*>(x.raw_data());
 }
 

@@ -8,8 +8,7 @@ namespace {
 
 // Planes that one thread takes at a time. Windows cover a plane about once; overlaps cost more.
 int64_t PlaneGrain(const AveragedAxis& rows, const AveragedAxis& columns) {
-  const int64_t work = rows.window.in * columns.window.in + rows.window.out * columns.window.out;
-  return GrainOf(work);
+  return GrainOf(rows.window.in * columns.window.in + rows.window.out * columns.window.out);
 }
 
 void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,
@@ -69,10 +68,7 @@ void AvgPool2dBackwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& 
             }
           }
         }
-        T* result = to + plane * in;
-        for (int64_t i = 0; i < in; ++i) {
-          result[i] = Convert<T>(accumulate ? Convert<A>(result[i]) + sums[i] : sums[i]);
-        }
+        WriteOrAdd(accumulate, 0, in, to + plane * in, [=](int64_t i) { return sums[i]; });
       }
     });
   });

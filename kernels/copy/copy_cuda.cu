@@ -50,8 +50,7 @@ void CopyUnits(Stream stream, const Tensor& from, const Tensor& to, StridedDims<
   }
   const int64_t n = to.numel() / std::max<int64_t>(1, per_unit);
   Launch({"copy", from, to}, CopyStridedKernel<Unit>, Blocks(n, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, n, dims, static_cast<const Unit*>(from.raw_data()),
-         static_cast<Unit*>(to.raw_data()));
+         kElementwiseThreads, 0, stream, n, dims, Units<const Unit>(from), Units<Unit>(to));
 }
 
 void CopyStrided(Stream stream, const Tensor& from, const Tensor& to) {
@@ -60,18 +59,8 @@ void CopyStrided(Stream stream, const Tensor& from, const Tensor& to) {
   int64_t unit = 16;
   while (unit > element && !CanWiden(dims, element, unit, from.raw_data(), to.raw_data()))
     unit /= 2;
-  switch (unit) {
-    case 16:
-      return CopyUnits<uint4>(stream, from, to, dims);
-    case 8:
-      return CopyUnits<uint64_t>(stream, from, to, dims);
-    case 4:
-      return CopyUnits<uint32_t>(stream, from, to, dims);
-    case 2:
-      return CopyUnits<uint16_t>(stream, from, to, dims);
-    default:
-      return CopyUnits<uint8_t>(stream, from, to, dims);
-  }
+  DispatchWideUnit(unit,
+                   [&]<class Unit>(TypeTag<Unit>) { CopyUnits<Unit>(stream, from, to, dims); });
 }
 
 // ---- Conversions ----

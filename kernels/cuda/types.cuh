@@ -86,4 +86,11 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
+// Like DispatchUnit, also for 16 bytes.
+template <class F>
+void DispatchWideUnit(int64_t bytes, F&& f) {
+  if (bytes == 16) return f(TypeTag<uint4>());
+  DispatchUnit(bytes, f);
+}
+
 }  // namespace lockstep::cuda

@@ -63,7 +63,7 @@ void Fill(Stream stream, const Tensor& x, double value) {
 }
 
 void FillCuda(Stream stream, const Tensor& x, double value) {
-  DispatchUnit(x.dtype(), [&]<class Bits>(TypeTag<Bits>) { Fill<Bits>(stream, x, value); });
+  DispatchUnit(SizeOf(x.dtype()), [&]<class Bits>(TypeTag<Bits>) { Fill<Bits>(stream, x, value); });
 }
 
 LS_REGISTER(fill_slot, DeviceType::kCuda, FillCuda);

@@ -15,7 +15,7 @@ void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   const int64_t v = x.dim(1), n = y.dim(1), inner = y.dim(2);
   const Shape& steps = index.strides();
   const int64_t* id = index.data<int64_t>();
-  DispatchUnit(x.dtype(), [&]<class Unit>(TypeTag<Unit>) {
+  DispatchUnit(SizeOf(x.dtype()), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(x);
     Unit* out = Units<Unit>(y);
     ParallelFor(y.dim(0) * n, GrainOf(inner), [=](int64_t begin, int64_t end) {
@@ -58,7 +58,7 @@ void ForEachTarget(const Tensor& index, int64_t v, const F& f) {
 }
 
 void ScatterCpu(Stream, const Tensor& index, const Tensor& source, const Tensor& y) {
-  DispatchUnit(y.dtype(), [&]<class Unit>(TypeTag<Unit>) {
+  DispatchUnit(SizeOf(y.dtype()), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(source);
     Unit* out = Units<Unit>(y);
     ForEachTarget(index, y.dim(1), [=](int64_t target, std::span<const int64_t> places) {

@@ -39,9 +39,9 @@ void GatherUnits(Stream stream, const Tensor& x, const Tensor& index, const Tens
   // NaN in every floating dtype; of bools, false.
   const int missing = y.dtype() == DType::kBool ? 0 : 0xff;
   Launch({"gather", x, index}, GatherKernel<Unit>, Blocks(units, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, static_cast<const Unit*>(x.raw_data()),
-         Data<int64_t>(index), Steps{steps[0], steps[1], steps[2]}, units, x.dim(1), y.dim(1),
-         y.dim(2) / per_unit, missing, static_cast<Unit*>(y.raw_data()));
+         kElementwiseThreads, 0, stream, Units<const Unit>(x), Data<int64_t>(index),
+         Steps{steps[0], steps[1], steps[2]}, units, x.dim(1), y.dim(1), y.dim(2) / per_unit,
+         missing, Units<Unit>(y));
 }
 
 void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tensor& y) {
@@ -54,18 +54,8 @@ void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tenso
            reinterpret_cast<uintptr_t>(y.raw_data()) % bytes == 0;
   };
   while (index.strides()[2] == 0 && unit < 16 && fits(2 * unit)) unit *= 2;
-  switch (unit) {
-    case 16:
-      return GatherUnits<uint4>(stream, x, index, y);
-    case 8:
-      return GatherUnits<uint64_t>(stream, x, index, y);
-    case 4:
-      return GatherUnits<uint32_t>(stream, x, index, y);
-    case 2:
-      return GatherUnits<uint16_t>(stream, x, index, y);
-    default:
-      return GatherUnits<uint8_t>(stream, x, index, y);
-  }
+  DispatchWideUnit(unit,
+                   [&]<class Unit>(TypeTag<Unit>) { GatherUnits<Unit>(stream, x, index, y); });
 }
 
 // ---- Scattering ----
@@ -146,7 +136,7 @@ void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, co
 void MoveRuns(Stream stream, bool back, const Tensor& index, const Tensor& source,
               const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
-    DispatchUnit(y.dtype(), [&]<class Unit>(TypeTag<Unit>) {
+    DispatchUnit(SizeOf(y.dtype()), [&]<class Unit>(TypeTag<Unit>) {
       Launch({"scatter", index, y}, MoveRunsKernel<Unit>,
              Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
              back, Units<Unit>(source), Units<Unit>(y));

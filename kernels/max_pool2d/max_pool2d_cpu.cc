@@ -7,8 +7,7 @@ namespace {
 
 // Planes that one thread takes at a time.
 int64_t PlaneGrain(const WindowAxis& rows, const WindowAxis& columns) {
-  const int64_t work = rows.in * columns.in + rows.out * columns.out * rows.kernel * columns.kernel;
-  return GrainOf(work);
+  return GrainOf(rows.in * columns.in + rows.out * columns.out * rows.kernel * columns.kernel);
 }
 
 // The taps [first, last) of output o's window that lie in the input.
@@ -17,7 +16,7 @@ struct Taps {
   Taps(const WindowAxis& axis, int64_t o) {
     const int64_t begin = axis.Begin(o);
     first = begin >= 0 ? 0 : DivideUp(-begin, axis.dilation);
-    last = std::min(axis.kernel, (axis.in - begin + axis.dilation - 1) / axis.dilation);
+    last = std::min(axis.kernel, DivideUp(axis.in - begin, axis.dilation));
   }
 };
 
@@ -85,10 +84,7 @@ void MaxPool2dBackwardCpu(Stream, const WindowAxis& rows, const WindowAxis& colu
         for (int64_t i = plane * out; i < (plane + 1) * out; ++i) {
           sums[where[i]] += Convert<A>(from[i]);
         }
-        T* grad = to + plane * in;
-        for (int64_t i = 0; i < in; ++i) {
-          grad[i] = Convert<T>(accumulate ? Convert<A>(grad[i]) + sums[i] : sums[i]);
-        }
+        WriteOrAdd(accumulate, 0, in, to + plane * in, [=](int64_t i) { return sums[i]; });
       }
     });
   });

@@ -16,7 +16,7 @@ __global__ void TriangleKernel(bool upper, int64_t diagonal, int64_t elements, i
 }
 
 void TriangleCuda(Stream stream, bool upper, int64_t diagonal, const Tensor& x, const Tensor& y) {
-  DispatchUnit(x.dtype(), [&]<class Unit>(TypeTag<Unit>) {
+  DispatchUnit(SizeOf(x.dtype()), [&]<class Unit>(TypeTag<Unit>) {
     Launch({"triangle", x}, TriangleKernel<Unit>, Blocks(x.numel(), kElementwiseThreads),
            kElementwiseThreads, 0, stream, upper, diagonal, x.numel(), x.dim(1), x.dim(2),
            Units<Unit>(x), Units<Unit>(y));

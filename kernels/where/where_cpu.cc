@@ -35,7 +35,7 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
 
 void WhereCpu(Stream, const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchUnit(y.dtype(), [&]<class T>(TypeTag<T>) { Choose<T>(condition, a, b, y); });
+  DispatchUnit(SizeOf(y.dtype()), [&]<class T>(TypeTag<T>) { Choose<T>(condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCpu, WhereCpu);

@@ -31,7 +31,8 @@ void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tenso
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
                const Tensor& y) {
-  DispatchUnit(y.dtype(), [&]<class T>(TypeTag<T>) { Choose<T>(stream, condition, a, b, y); });
+  DispatchUnit(SizeOf(y.dtype()),
+               [&]<class T>(TypeTag<T>) { Choose<T>(stream, condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCuda, WhereCuda);
