@@ -136,14 +136,7 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
   Tensor dweight;
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
   RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index, softcap);
-  const Tensor scale = Tensor::Empty({1}, wide, device);
-  Tensor total = Tensor::Empty({}, wide, device);
-  cross_entropy_reduce(CurrentStream(device), {.losses = all.losses,
-                                               .targets = all.targets,
-                                               .ignore_index = ignore_index,
-                                               .mean = reduction == Reduction::kMean,
-                                               .total = total,
-                                               .scale = scale});
+  auto [total, scale] = ReduceLosses(all.losses, all.targets, reduction, ignore_index);
   RecordGradients(x, weight, all.dx, dweight, scale, &total);
   return total;
 }

@@ -20,24 +20,15 @@ void Check(const Tensor& log_probs, const Tensor& targets) {
 Tensor NllLoss(const Tensor& log_probs, const Tensor& targets, Reduction reduction,
                int64_t ignore_index) {
   Check(log_probs, targets);
-  const Device device = log_probs.device();
-  const Stream stream = CurrentStream(device);
-  const DType wide = AccumulationDType(log_probs.dtype());
   const int64_t rows = targets.numel();
   const Tensor classes = targets.Detach().Contiguous().View({rows});
-  const Tensor losses = Tensor::Empty({rows}, wide, device);
-  nll_loss_forward(stream, log_probs.Detach().Contiguous().View({rows, log_probs.dim(-1)}), classes,
+  const Tensor losses =
+      Tensor::Empty({rows}, AccumulationDType(log_probs.dtype()), log_probs.device());
+  nll_loss_forward(CurrentStream(losses.device()),
+                   log_probs.Detach().Contiguous().View({rows, log_probs.dim(-1)}), classes,
                    ignore_index, losses);
-  Tensor scale = Tensor::Full({1}, 1, wide, device), result = losses.View(targets.shape());
-  if (reduction != Reduction::kNone) {
-    result = Tensor::Empty({}, wide, device);
-    cross_entropy_reduce(stream, {.losses = losses,
-                                  .targets = classes,
-                                  .ignore_index = ignore_index,
-                                  .mean = reduction == Reduction::kMean,
-                                  .total = result,
-                                  .scale = scale});
-  }
+  auto [result, scale] = ReduceLosses(losses, classes, reduction, ignore_index);
+  if (reduction == Reduction::kNone) result = losses.View(targets.shape());
   RecordOp("nll_loss", {&log_probs}, {&result},
            {{classes, "the targets of nll_loss"}, {scale, "the scale of nll_loss"}},
            [ignore_index](const SavedTensors& saved, Gradients& grads) {
