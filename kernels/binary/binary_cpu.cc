@@ -169,16 +169,7 @@ void OfIntegers(IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y)
 
 void IntegerArithmeticCpu(Stream, IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  switch (y.dtype()) {
-    case DType::kI64:
-      return OfIntegers<int64_t>(op, a, b, y);
-    case DType::kI32:
-      return OfIntegers<int32_t>(op, a, b, y);
-    case DType::kU16:
-      return OfIntegers<uint16_t>(op, a, b, y);
-    default:
-      return OfIntegers<uint8_t>(op, a, b, y);
-  }
+  DispatchInteger(y.dtype(), [&]<class T>(TypeTag<T>) { OfIntegers<T>(op, a, b, y); });
 }
 
 LS_REGISTER(integer_arithmetic, DeviceType::kCpu, IntegerArithmeticCpu);

@@ -34,14 +34,10 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
-// Like DispatchFloat, for every dtype.
+// For integers and bools.
 template <class F>
-void DispatchAll(const char* op, DType dtype, F&& f) {
+void DispatchInteger(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF8E4M3:
-      return f(TypeTag<F8E4M3>());
-    case DType::kF8E5M2:
-      return f(TypeTag<F8E5M2>());
     case DType::kI64:
       return f(TypeTag<int64_t>());
     case DType::kI32:
@@ -50,11 +46,17 @@ void DispatchAll(const char* op, DType dtype, F&& f) {
       return f(TypeTag<uint16_t>());
     case DType::kU8:
       return f(TypeTag<uint8_t>());
-    case DType::kBool:
-      return f(TypeTag<bool>());
     default:
-      return DispatchFloat(op, dtype, std::forward<F>(f));
+      return f(TypeTag<bool>());
   }
+}
+
+// Like DispatchFloat, for every dtype.
+template <class F>
+void DispatchAll(const char* op, DType dtype, F&& f) {
+  if (dtype == DType::kF8E4M3) return f(TypeTag<F8E4M3>());
+  if (dtype == DType::kF8E5M2) return f(TypeTag<F8E5M2>());
+  IsFloating(dtype) ? DispatchFloat(op, dtype, f) : DispatchInteger(dtype, f);
 }
 
 template <class T>

@@ -160,18 +160,7 @@ void SumIntegersAs(const Tensor& x, const Tensor& y) {
 
 void SumIntegersCpu(Stream, const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) return;
-  switch (x.dtype()) {
-    case DType::kI64:
-      return SumIntegersAs<int64_t>(x, y);
-    case DType::kI32:
-      return SumIntegersAs<int32_t>(x, y);
-    case DType::kU16:
-      return SumIntegersAs<uint16_t>(x, y);
-    case DType::kU8:
-      return SumIntegersAs<uint8_t>(x, y);
-    default:
-      return SumIntegersAs<bool>(x, y);
-  }
+  DispatchInteger(x.dtype(), [&]<class T>(TypeTag<T>) { SumIntegersAs<T>(x, y); });
 }
 
 // ---- Folds ----
