@@ -1,5 +1,6 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
+#include "kernels/dispatch.h"
 #include "kernels/triangle/triangle.h"
 
 namespace lockstep::cuda {
