@@ -1,28 +1,13 @@
-#include <cmath>
-
 #include "kernels/layer_norm/layer_norm.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/norm_reference.h"
 
 namespace lockstep {
 namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<RefTensor> Reference(RefSpan in) {
-  const RefTensor& x = in[0];
-  const int64_t c = x.shape[-1];
-  RefTensor y(x.shape);
-  for (size_t row = 0; row < x.data.size() / c; ++row) {
-    const double* xr = x.data.data() + row * c;
-    double mean = 0, variance = 0;
-    for (int64_t i = 0; i < c; ++i) mean += xr[i] / c;
-    for (int64_t i = 0; i < c; ++i) variance += (xr[i] - mean) * (xr[i] - mean) / c;
-    for (int64_t i = 0; i < c; ++i) {
-      y.data[row * c + i] = (xr[i] - mean) / std::sqrt(variance + kEps) * in[1].data[i] +
-                            (in.size() > 2 ? in[2].data[i] : 0);
-    }
-  }
-  return {y};
+RefTensor Reference(RefSpan in) {
+  return NormReference(true, in[0], in[1], in.size() > 2 ? &in[2] : nullptr, kEps);
 }
 
 OpSample Sample(const std::string& name, const InputSpec& x, bool bias = true) {

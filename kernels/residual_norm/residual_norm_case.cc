@@ -1,8 +1,6 @@
-#include <cmath>
-
 #include "core/philox.h"
 #include "kernels/dropout/dropout_mask.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/norm_reference.h"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep {
@@ -13,22 +11,10 @@ constexpr uint64_t kSeed = 1337, kSite = HashName("h.0.mlp.dropout");
 constexpr int64_t kStep = 12;
 
 std::vector<RefTensor> Reference(NormKind kind, RefSpan in) {
-  const int64_t c = in[0].shape[-1];
-  RefTensor s(in[0].shape), y(in[0].shape);
-  for (size_t row = 0; row < s.data.size() / c; ++row) {
-    double* sum = s.data.data() + row * c;
-    double mean = 0, variance = 0;
-    for (int64_t i = 0; i < c; ++i) sum[i] = in[0].data[row * c + i] + in[1].data[row * c + i];
-    if (kind == NormKind::kLayerNorm) {
-      for (int64_t i = 0; i < c; ++i) mean += sum[i] / c;
-    }
-    for (int64_t i = 0; i < c; ++i) variance += (sum[i] - mean) * (sum[i] - mean) / c;
-    for (int64_t i = 0; i < c; ++i) {
-      y.data[row * c + i] = (sum[i] - mean) / std::sqrt(variance + kEps) * in[2].data[i] +
-                            (in.size() > 3 ? in[3].data[i] : 0);
-    }
-  }
-  return {s, y};
+  RefTensor sum = in[0];
+  for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += in[1].data[i];
+  return {sum, NormReference(kind == NormKind::kLayerNorm, sum, in[2],
+                             in.size() > 3 ? &in[3] : nullptr, kEps)};
 }
 
 OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool bias = true) {

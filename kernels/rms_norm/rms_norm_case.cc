@@ -1,6 +1,4 @@
-#include <cmath>
-
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/norm_reference.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep {
@@ -8,20 +6,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<RefTensor> Reference(RefSpan in) {
-  const RefTensor& x = in[0];
-  const int64_t c = x.shape[-1];
-  RefTensor y(x.shape);
-  for (size_t row = 0; row < x.data.size() / c; ++row) {
-    const double* xr = x.data.data() + row * c;
-    double mean_square = 0;
-    for (int64_t i = 0; i < c; ++i) mean_square += xr[i] * xr[i] / c;
-    for (int64_t i = 0; i < c; ++i) {
-      y.data[row * c + i] = xr[i] / std::sqrt(mean_square + kEps) * in[1].data[i];
-    }
-  }
-  return {y};
-}
+RefTensor Reference(RefSpan in) { return NormReference(false, in[0], in[1], nullptr, kEps); }
 
 OpSample Sample(const std::string& name, const InputSpec& x) {
   return {.name = name,
