@@ -1,14 +1,11 @@
 #include <cmath>
 
 #include "kernels/gelu/gelu.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
 
-double Tanh(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
-}
 double Exact(double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
 OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
@@ -18,7 +15,7 @@ OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
           .reference =
               [form](RefSpan in) {
                 RefTensor y = in[0];
-                for (double& v : y.data) v = form == GeluForm::kExact ? Exact(v) : Tanh(v);
+                for (double& v : y.data) v = form == GeluForm::kExact ? Exact(v) : GeluTanh(v);
                 return y;
               }};
 }

@@ -1,5 +1,5 @@
 #include "kernels/layer_norm/layer_norm.h"
-#include "kernels/op_case/norm_reference.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {

@@ -1,25 +1,15 @@
-#include <cmath>
-
 #include "kernels/linear/linear.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
 
 // x [..., K], weight [N, K], bias [N] or absent.
-std::vector<RefTensor> Reference(RefSpan in, Activation activation) {
-  const int64_t n = in[1].shape[0], k = in[1].shape[1];
-  Shape shape = in[0].shape;
-  shape[-1] = n;
-  RefTensor y(shape);
-  for (size_t at = 0; at < y.data.size(); ++at) {
-    const int64_t row = static_cast<int64_t>(at) / n, column = static_cast<int64_t>(at) % n;
-    double z = in.size() > 2 ? in[2].data[column] : 0;
-    for (int64_t i = 0; i < k; ++i) z += in[0].data[row * k + i] * in[1].data[column * k + i];
-    const double tanh = std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z));
-    y.data[at] = activation == Activation::kGelu ? 0.5 * z * (1 + tanh) : z;
-  }
-  return {y};
+RefTensor Reference(RefSpan in, Activation activation) {
+  RefTensor y = LinearReference(in[0], in[1], in.size() > 2 ? &in[2] : nullptr);
+  if (activation == Activation::kNone) return y;
+  for (double& z : y.data) z = GeluTanh(z);
+  return y;
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
@@ -46,8 +36,7 @@ OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int6
     return ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3]);
   };
   s.reference = [](RefSpan in) {
-    const std::vector<RefTensor> h = Reference(in.first(3), Activation::kGelu);
-    return Reference(std::vector{h[0], in[3]}, Activation::kNone);
+    return LinearReference(Reference(in.first(3), Activation::kGelu), in[3], nullptr);
   };
   return s;
 }

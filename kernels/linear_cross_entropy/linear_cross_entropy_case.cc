@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -9,28 +9,10 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
-std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap) {
-  const RefTensor &x = in[0], &weight = in[1], &targets = in[2];
-  const int64_t v = weight.shape[0], c = weight.shape[1];
-  std::vector<double> logits(static_cast<size_t>(v));
-  double sum = 0, count = 0;
-  for (size_t row = 0; row < targets.data.size(); ++row) {
-    const auto target = static_cast<int64_t>(targets.data[row]);
-    if (target == ignore) continue;
-    double largest = -INFINITY, total = 0;
-    for (int64_t j = 0; j < v; ++j) {
-      logits[j] = 0;
-      for (int64_t i = 0; i < c; ++i) logits[j] += x.data[row * c + i] * weight.data[j * c + i];
-      if (softcap > 0) logits[j] = softcap * std::tanh(logits[j] / softcap);
-      largest = std::max(largest, logits[j]);
-    }
-    for (double logit : logits) total += std::exp(logit - largest);
-    sum += largest + std::log(total) - logits[target];
-    count += 1;
-  }
-  RefTensor out{Shape{}};
-  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
-  return {out};
+RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap) {
+  RefTensor logits = LinearReference(in[0], in[1], nullptr);
+  for (double& z : logits.data) z = softcap > 0 ? softcap * std::tanh(z / softcap) : z;
+  return CrossEntropyReference(logits, in[2], reduction, ignore);
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction reduction,

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/nf4/nf4.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -62,25 +62,17 @@ struct Options {
   bool double_quantized = true;
 };
 
-std::vector<RefTensor> Reference(RefSpan in, const Options& o) {
-  const int64_t n = in[1].shape[0], k = in[1].shape[1];
-  std::vector<double> weight;
+RefTensor Reference(RefSpan in, const Options& o) {
+  const int64_t k = in[1].shape[1];
+  RefTensor weight(in[1].shape);
+  size_t at = 0;
   for (int64_t rows : o.rows) {
     const std::span<const double> all(in[1].data);
-    const auto part =
-        Quantized(all.subspan(weight.size(), static_cast<size_t>(rows * k)), o.double_quantized);
-    weight.insert(weight.end(), part.begin(), part.end());
+    const auto part = Quantized(all.subspan(at, static_cast<size_t>(rows * k)), o.double_quantized);
+    std::copy(part.begin(), part.end(), weight.data.begin() + at);
+    at += part.size();
   }
-  Shape shape = in[0].shape;
-  shape[-1] = n;
-  RefTensor y(shape);
-  for (size_t at = 0; at < y.data.size(); ++at) {
-    const int64_t row = static_cast<int64_t>(at) / n, column = static_cast<int64_t>(at) % n;
-    double z = in.size() > 2 ? in[2].data[column] : 0;
-    for (int64_t i = 0; i < k; ++i) z += in[0].data[row * k + i] * weight[column * k + i];
-    y.data[at] = z;
-  }
-  return {y};
+  return LinearReference(in[0], weight, in.size() > 2 ? &in[2] : nullptr);
 }
 
 std::vector<Nf4Matrix> Parts(const Tensor& weight, const Options& o) {

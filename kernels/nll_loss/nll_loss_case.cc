@@ -1,5 +1,5 @@
 #include "kernels/nll_loss/nll_loss.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -7,20 +7,10 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: logarithms [..., V], targets [...].
-std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore) {
-  const RefTensor& targets = in[1];
-  RefTensor losses(targets.shape), total(Shape{});
-  double count = 0;
-  for (size_t i = 0; i < targets.data.size(); ++i) {
-    const auto target = static_cast<int64_t>(targets.data[i]);
-    if (target == ignore) continue;
-    losses.data[i] = -in[0].data[static_cast<int64_t>(i) * in[0].shape[-1] + target];
-    total.data[0] += losses.data[i];
-    count += 1;
-  }
-  if (reduction == Reduction::kNone) return {losses};
-  if (reduction == Reduction::kMean && count > 0) total.data[0] /= count;
-  return {total};
+RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore) {
+  return LossReference(in[1], reduction, ignore, [&](int64_t i, int64_t target) {
+    return -in[0].data[i * in[0].shape[-1] + target];
+  });
 }
 
 OpSample Sample(const std::string& name, const Shape& shape, Reduction reduction,

@@ -1,6 +1,6 @@
 #include "core/philox.h"
 #include "kernels/dropout/dropout_mask.h"
-#include "kernels/op_case/norm_reference.h"
+#include "kernels/op_case/references.h"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "kernels/op_case/norm_reference.h"
+#include "kernels/op_case/references.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep {

@@ -1,35 +1,10 @@
-#include <cmath>
-
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kIgnore = 2;  // a target that samples contain
-
-// in: logits [..., V], targets [...].
-std::vector<RefTensor> Reference(RefSpan in, Reduction reduction, int64_t ignore) {
-  const RefTensor &logits = in[0], &targets = in[1];
-  const int64_t v = logits.shape[-1];
-  RefTensor losses(targets.shape);
-  double sum = 0, count = 0;
-  for (size_t i = 0; i < targets.data.size(); ++i) {
-    const auto target = static_cast<int64_t>(targets.data[i]);
-    if (target == ignore) continue;
-    const double* row = logits.data.data() + static_cast<int64_t>(i) * v;
-    double largest = -INFINITY, total = 0;
-    for (int64_t j = 0; j < v; ++j) largest = std::max(largest, row[j]);
-    for (int64_t j = 0; j < v; ++j) total += std::exp(row[j] - largest);
-    losses.data[i] = largest + std::log(total) - row[target];
-    sum += losses.data[i];
-    count += 1;
-  }
-  if (reduction == Reduction::kNone) return {losses};
-  RefTensor out{Shape{}};
-  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
-  return {out};
-}
 
 OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
                 int64_t ignore = -1) {
@@ -43,7 +18,8 @@ OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
       .inputs = {logits, targets},
       .run =
           [=](TensorSpan in) { return ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore); },
-      .reference = [=](RefSpan in) { return Reference(in, reduction, ignore); }};
+      .reference =
+          [=](RefSpan in) { return CrossEntropyReference(in[0], in[1], reduction, ignore); }};
 }
 
 std::vector<OpSample> Samples() {

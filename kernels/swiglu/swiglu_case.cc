@@ -1,16 +1,12 @@
 #include <cmath>
 
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace lockstep {
 namespace {
 
 double Silu(double x) { return x / (1 + std::exp(-x)); }
-double GeluTanh(double x) {
-  const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
-  return x / 2 * (1 + std::tanh(u));
-}
 
 std::vector<RefTensor> Gated(double (*function)(double), RefSpan in) {
   Shape shape = in[0].shape;
