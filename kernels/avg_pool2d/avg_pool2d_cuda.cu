@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/avg_pool2d/avg_pool2d.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
@@ -71,18 +70,16 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 void AvgPool2dForwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                           const Tensor& x, const Tensor& y) {
   DispatchFloat("avg_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
-    Launch({"avg_pool2d_forward", x}, AvgPoolForwardKernel<T>,
-           Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(x), y.numel(), Data<T>(y));
+    LaunchThreads({"avg_pool2d_forward", x}, AvgPoolForwardKernel<T>, y.numel(), stream, rows,
+                  columns, Data<T>(x), y.numel(), Data<T>(y));
   });
 }
 
 void AvgPool2dBackwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                            const Tensor& dy, const Tensor& dx, bool accumulate) {
   DispatchFloat("avg_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
-    Launch({"avg_pool2d_backward", dy}, AvgPoolBackwardKernel<T>,
-           Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(dy), dx.numel(), Data<T>(dx), accumulate);
+    LaunchThreads({"avg_pool2d_backward", dy}, AvgPoolBackwardKernel<T>, dx.numel(), stream, rows,
+                  columns, Data<T>(dy), dx.numel(), Data<T>(dx), accumulate);
   });
 }
 

@@ -233,8 +233,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 void Reduce(const LaunchName& name, void (*kernel)(float*, int64_t, int64_t, float*), Stream stream,
             const Tensor& parts, const Tensor& out) {
   const int64_t c = parts.dim(2);
-  Launch(name, kernel, Blocks(c, kElementwiseThreads), kElementwiseThreads, 0, stream,
-         Data<float>(parts), parts.dim(0), c, Data<float>(out));
+  LaunchThreads(name, kernel, c, stream, Data<float>(parts), parts.dim(0), c, Data<float>(out));
 }
 
 // Calls f(tag, threads, aligned) for a kernel with one block per plane of x (and dy).
@@ -281,10 +280,9 @@ void FinishCuda(Stream stream, const BatchNormFinishArgs& args) {
 void FromRunningCuda(Stream stream, const Tensor& running_mean, const Tensor& running_var,
                      double eps, const Tensor& mean, const Tensor& rstd) {
   const int64_t c = mean.numel();
-  Launch({"batch_norm_from_running", running_mean}, FromRunningKernel,
-         Blocks(c, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<float>(running_mean),
-         Data<float>(running_var), c, static_cast<float>(eps), Data<float>(mean),
-         Data<float>(rstd));
+  LaunchThreads({"batch_norm_from_running", running_mean}, FromRunningKernel, c, stream,
+                Data<float>(running_mean), Data<float>(running_var), c, static_cast<float>(eps),
+                Data<float>(mean), Data<float>(rstd));
 }
 
 // Calls f(TypeTag<W>) with the type of a parameter of x's dtype or f32; f32 where it is undefined.
@@ -300,11 +298,10 @@ void NormalizeCuda(Stream stream, const Tensor& x, const Tensor& mean, const Ten
     DispatchParameter<T>(weight, [&]<class W>(TypeTag<W>) {
       DispatchParameter<T>(bias, [&]<class B>(TypeTag<B>) {
         const int64_t n = x.numel();
-        Launch({"batch_norm_normalize", x}, NormalizeKernel<T, W, B>,
-               Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream,
-               Data<T>(x), Data<float>(mean), Data<float>(rstd), DataOrNull<W>(weight),
-               DataOrNull<B>(bias), n, x.dim(1), x.dim(2), Data<T>(y),
-               AllAligned16(Data<T>(x), Data<T>(y)));
+        LaunchThreads({"batch_norm_normalize", x}, NormalizeKernel<T, W, B>,
+                      DivideUp(n, kPackSize<T>), stream, Data<T>(x), Data<float>(mean),
+                      Data<float>(rstd), DataOrNull<W>(weight), DataOrNull<B>(bias), n, x.dim(1),
+                      x.dim(2), Data<T>(y), AllAligned16(Data<T>(x), Data<T>(y)));
       });
     });
   });
@@ -334,11 +331,11 @@ void BackwardInputCuda(Stream stream, const BatchNormBackwardArgs& args) {
       const int64_t n = args.x.numel();
       const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
       T* dx = Data<T>(args.dx.tensor);
-      Launch({"batch_norm_backward_input", args.x}, BatchNormInputGradientKernel<T, W>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, x, dy,
-             DataOrNull<W>(args.weight), Data<float>(args.mean), Data<float>(args.rstd),
-             DataOrNull<float>(args.sums), DataOrNull<float>(args.moments), n, args.x.dim(1),
-             args.x.dim(2), dx, args.dx.accumulate, AllAligned16(x, dy, dx));
+      LaunchThreads({"batch_norm_backward_input", args.x}, BatchNormInputGradientKernel<T, W>,
+                    DivideUp(n, kPackSize<T>), stream, x, dy, DataOrNull<W>(args.weight),
+                    Data<float>(args.mean), Data<float>(args.rstd), DataOrNull<float>(args.sums),
+                    DataOrNull<float>(args.moments), n, args.x.dim(1), args.x.dim(2), dx,
+                    args.dx.accumulate, AllAligned16(x, dy, dx));
     });
   });
 }

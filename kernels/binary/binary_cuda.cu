@@ -147,10 +147,10 @@ void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor
         return;
       }
       // y is the row-major walk itself.
-      Launch({"binary_forward", a, b}, BinaryStridedKernel<decltype(function), T>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n,
-             IsAligned16(out), StridedDims<2>(y.shape(), {a.strides(), b.strides()}), function,
-             left, right, out);
+      LaunchThreads({"binary_forward", a, b}, BinaryStridedKernel<decltype(function), T>,
+                    DivideUp(n, kPackSize<T>), stream, n, IsAligned16(out),
+                    StridedDims<2>(y.shape(), {a.strides(), b.strides()}), function, left, right,
+                    out);
     });
   });
 }
@@ -182,8 +182,8 @@ void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Ten
   const StridedDims<2> dims(dy.shape(), {a.strides(), b.strides()});
   DispatchBool(accumulate, [&](auto flag) {
     constexpr bool kAccumulate = decltype(flag)::value;
-    Launch(name, BinaryGradientStridedKernel<kAccumulate, F, T, To>, Blocks(n, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, n, dims, function, left, right, grad, dx);
+    LaunchThreads(name, BinaryGradientStridedKernel<kAccumulate, F, T, To>, n, stream, n, dims,
+                  function, left, right, grad, dx);
   });
 }
 
@@ -241,10 +241,9 @@ __global__ void __launch_bounds__(kThreads)
 void IntegerArithmeticCuda(Stream stream, IntegerOp op, const Tensor& a, const Tensor& b,
                            const Tensor& y) {
   const int64_t n = y.numel();
-  Launch({"integer_arithmetic", a, b}, IntegerArithmeticKernel<kElementwiseThreads>,
-         Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n,
-         StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, y.dtype(), a.raw_data(),
-         b.raw_data(), y.raw_data());
+  LaunchThreads({"integer_arithmetic", a, b}, IntegerArithmeticKernel<kElementwiseThreads>, n,
+                stream, n, StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, y.dtype(),
+                a.raw_data(), b.raw_data(), y.raw_data());
 }
 
 LS_REGISTER(integer_arithmetic, DeviceType::kCuda, IntegerArithmeticCuda);

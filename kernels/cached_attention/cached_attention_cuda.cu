@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(kThreads)
 void CacheStoreCuda(Stream stream, const CacheStoreArgs& args) {
   DispatchFloat("store_in_cache", args.x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = args.x.numel();
-    Launch({"store_in_cache", args.x, args.cache}, CacheStoreKernel<T>,
-           Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, Tokens<T>(args.x),
-           CachePlaces(args.rows, args.positions, args.cache), n, Data<T>(args.cache));
+    LaunchThreads({"store_in_cache", args.x, args.cache}, CacheStoreKernel<T>, n, stream,
+                  Tokens<T>(args.x), CachePlaces(args.rows, args.positions, args.cache), n,
+                  Data<T>(args.cache));
   });
 }
 

@@ -119,18 +119,16 @@ __global__ void __launch_bounds__(Threads)
 void Conv2dForwardCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& y) {
   DispatchFloat("conv2d", x.dtype(), [&]<class T>(TypeTag<T>) {
-    Launch({"conv2d_forward", x, weight}, Conv2dForwardKernel<T>,
-           Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, shape,
-           Data<T>(x), Data<T>(weight), DataOrNull<T>(bias), y.numel(), Data<T>(y));
+    LaunchThreads({"conv2d_forward", x, weight}, Conv2dForwardKernel<T>, y.numel(), stream, shape,
+                  Data<T>(x), Data<T>(weight), DataOrNull<T>(bias), y.numel(), Data<T>(y));
   });
 }
 
 void Conv2dBackwardInputCuda(Stream stream, const Conv2dShape& shape, const Tensor& dy,
                              const Tensor& weight, const Tensor& dx, bool accumulate) {
   DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
-    Launch({"conv2d_backward_input", dy, weight}, Conv2dInputGradientKernel<T>,
-           Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, shape,
-           Data<T>(dy), Data<T>(weight), dx.numel(), Data<T>(dx), accumulate);
+    LaunchThreads({"conv2d_backward_input", dy, weight}, Conv2dInputGradientKernel<T>, dx.numel(),
+                  stream, shape, Data<T>(dy), Data<T>(weight), dx.numel(), Data<T>(dx), accumulate);
   });
 }
 

@@ -49,8 +49,8 @@ void CopyUnits(Stream stream, const Tensor& from, const Tensor& to, StridedDims<
     }
   }
   const int64_t n = to.numel() / std::max<int64_t>(1, per_unit);
-  Launch({"copy", from, to}, CopyStridedKernel<Unit>, Blocks(n, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, n, dims, Units<const Unit>(from), Units<Unit>(to));
+  LaunchThreads({"copy", from, to}, CopyStridedKernel<Unit>, n, stream, n, dims,
+                Units<const Unit>(from), Units<Unit>(to));
 }
 
 void CopyStrided(Stream stream, const Tensor& from, const Tensor& to) {
@@ -102,9 +102,9 @@ void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   // i64 does not fit into a double; an integer that becomes a float is rounded once.
   const auto kernel =
       IsFloating(from.dtype()) ? ConvertStridedKernel<double> : ConvertStridedKernel<int64_t>;
-  Launch({"copy", from, to}, kernel, Blocks(to.numel(), kElementwiseThreads), kElementwiseThreads,
-         0, stream, to.numel(), StridedDims<2>(to.shape(), {from.strides(), to.strides()}),
-         from.dtype(), from.raw_data(), to.dtype(), to.raw_data());
+  LaunchThreads({"copy", from, to}, kernel, to.numel(), stream, to.numel(),
+                StridedDims<2>(to.shape(), {from.strides(), to.strides()}), from.dtype(),
+                from.raw_data(), to.dtype(), to.raw_data());
 }
 
 // ---- Which copy ----

@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
+#include "core/cuda/launch.h"
 #include "core/error.h"
 #include "core/round_up.h"
 
@@ -36,6 +38,14 @@ inline unsigned Blocks(int64_t items, int64_t per_block) {
   LS_CHECK(blocks <= INT32_MAX, items, " are more than a grid can have (2^31 - 1 blocks of ",
            per_block, ")");
   return static_cast<unsigned>(blocks);
+}
+
+// Launches an elementwise kernel, of `threads` threads and without shared memory.
+template <class... Params, class... Args>
+void LaunchThreads(const LaunchName& name, void (*kernel)(Params...), int64_t threads,
+                   Stream stream, Args&&... args) {
+  Launch(name, kernel, Blocks(threads, kElementwiseThreads), kElementwiseThreads, 0, stream,
+         std::forward<Args>(args)...);
 }
 
 // The thread's number in a one-dimensional grid.

@@ -75,10 +75,10 @@ void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, Sampl
     T* out = Data<T>(dx);
     DispatchBool(accumulate, [&](auto flag) {
       constexpr bool kAccumulate = decltype(flag)::value;
-      Launch({"dropout_backward", dy}, DropoutBackwardKernel<kAccumulate, T>,
-             Blocks(dy.numel(), kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream,
-             dy.numel(), AllAligned16(in, out), MakeDropoutSetting(p, PerSample(dy, samples), part),
-             Data<int64_t>(key), in, out);
+      LaunchThreads({"dropout_backward", dy}, DropoutBackwardKernel<kAccumulate, T>,
+                    DivideUp(dy.numel(), kPackSize<T>), stream, dy.numel(), AllAligned16(in, out),
+                    MakeDropoutSetting(p, PerSample(dy, samples), part), Data<int64_t>(key), in,
+                    out);
     });
   });
 }

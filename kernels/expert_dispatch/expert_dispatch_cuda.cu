@@ -97,10 +97,9 @@ __global__ void CountRowsKernel(const int* offsets, int64_t e, int64_t* load) {
 void SortByExpertCuda(Stream stream, const SortByExpertArgs& args) {
   const int64_t n = args.experts.numel(), e = args.offsets.numel() - 1;
   const SortedPlaces sorted = SortPlaces(stream, args.experts.View({n}), 0, e);
-  Launch({"sort_by_expert", args.experts}, ExpertOrderKernel,
-         Blocks(std::max(n, e + 1), kElementwiseThreads), kElementwiseThreads, 0, stream,
-         Data<int>(sorted.start), Data<int>(sorted.positions), n, e, Data<int>(args.offsets),
-         Data<int>(args.rows), Data<int>(args.places));
+  LaunchThreads({"sort_by_expert", args.experts}, ExpertOrderKernel, std::max(n, e + 1), stream,
+                Data<int>(sorted.start), Data<int>(sorted.positions), n, e, Data<int>(args.offsets),
+                Data<int>(args.rows), Data<int>(args.places));
 }
 
 void GatherRowsCuda(Stream stream, const GatherRowsArgs& args) {
@@ -156,8 +155,8 @@ void GateGradientsCuda(Stream stream, const GateGradientsArgs& args) {
 }
 
 void CountRowsCuda(Stream stream, const Tensor& offsets, const Tensor& load) {
-  Launch({"count_rows", offsets}, CountRowsKernel, Blocks(load.numel(), kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Data<int>(offsets), load.numel(), Data<int64_t>(load));
+  LaunchThreads({"count_rows", offsets}, CountRowsKernel, load.numel(), stream, Data<int>(offsets),
+                load.numel(), Data<int64_t>(load));
 }
 
 LS_REGISTER(sort_by_expert, DeviceType::kCuda, SortByExpertCuda);

@@ -54,11 +54,11 @@ void Fill(Stream stream, const Tensor& x, double value) {
   Bits* data = Units<Bits>(x);
   const int64_t n = x.numel();
   if (x.is_contiguous()) {
-    Launch({"fill", x}, FillKernel<Bits>, Blocks(n, kElementwiseThreads * kPackSize<Bits>),
-           kElementwiseThreads, 0, stream, n, IsAligned16(data), bits, data);
+    LaunchThreads({"fill", x}, FillKernel<Bits>, DivideUp(n, kPackSize<Bits>), stream, n,
+                  IsAligned16(data), bits, data);
   } else {
-    Launch({"fill", x}, FillStridedKernel<Bits>, Blocks(n, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, n, StridedDims<1>(x.shape(), {x.strides()}), bits, data);
+    LaunchThreads({"fill", x}, FillStridedKernel<Bits>, n, stream, n,
+                  StridedDims<1>(x.shape(), {x.strides()}), bits, data);
   }
 }
 

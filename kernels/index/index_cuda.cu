@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/radix_sort.cuh"
 #include "kernels/index/index.h"
@@ -38,10 +37,9 @@ void GatherUnits(Stream stream, const Tensor& x, const Tensor& index, const Tens
   const int64_t units = y.numel() / per_unit;
   // NaN in every floating dtype; of bools, false.
   const int missing = y.dtype() == DType::kBool ? 0 : 0xff;
-  Launch({"gather", x, index}, GatherKernel<Unit>, Blocks(units, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Units<const Unit>(x), Data<int64_t>(index),
-         Steps{steps[0], steps[1], steps[2]}, units, x.dim(1), y.dim(1), y.dim(2) / per_unit,
-         missing, Units<Unit>(y));
+  LaunchThreads({"gather", x, index}, GatherKernel<Unit>, units, stream, Units<const Unit>(x),
+                Data<int64_t>(index), Steps{steps[0], steps[1], steps[2]}, units, x.dim(1),
+                y.dim(1), y.dim(2) / per_unit, missing, Units<Unit>(y));
 }
 
 void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tensor& y) {
@@ -126,9 +124,8 @@ void WithTargets(Stream stream, const Tensor& index, int64_t v, const F& f) {
 void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
     DispatchFloat("scatter_add", y.dtype(), [&]<class T>(TypeTag<T>) {
-      Launch({"scatter_add", index, y}, AddRunsKernel<T>,
-             Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
-             Data<T>(source), Data<T>(y));
+      LaunchThreads({"scatter_add", index, y}, AddRunsKernel<T>, targets.elements, stream, targets,
+                    Data<T>(source), Data<T>(y));
     });
   });
 }
@@ -137,9 +134,8 @@ void MoveRuns(Stream stream, bool back, const Tensor& index, const Tensor& sourc
               const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
     DispatchUnit(SizeOf(y.dtype()), [&]<class Unit>(TypeTag<Unit>) {
-      Launch({"scatter", index, y}, MoveRunsKernel<Unit>,
-             Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
-             back, Units<Unit>(source), Units<Unit>(y));
+      LaunchThreads({"scatter", index, y}, MoveRunsKernel<Unit>, targets.elements, stream, targets,
+                    back, Units<Unit>(source), Units<Unit>(y));
     });
   });
 }

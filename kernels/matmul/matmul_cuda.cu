@@ -118,9 +118,9 @@ void GeluOfProduct(Stream stream, DType dtype, const void* z, const void* dy, in
   DispatchFloat("matmul", dtype, [&]<class C>(TypeTag<C>) {
     const C *from = static_cast<const C*>(z), *grad = static_cast<const C*>(dy);
     C* to = static_cast<C*>(y);
-    Launch(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
-           Blocks(n, kElementwiseThreads * kPackSize<C>), kElementwiseThreads, 0, stream, from,
-           grad, n, to, AllAligned16(from, grad, to));
+    LaunchThreads(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
+                  DivideUp(n, kPackSize<C>), stream, from, grad, n, to,
+                  AllAligned16(from, grad, to));
   });
 }
 

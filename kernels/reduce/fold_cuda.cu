@@ -195,10 +195,9 @@ void ReduceFoldBackwardCuda(Stream stream, ReduceFold fold, const Tensor& x, con
                             const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
                             bool accumulate) {
   DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) {
-    Launch({"reduce_fold_backward", x, dy}, FoldGradientKernel<T>,
-           Blocks(x.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, fold,
-           static_cast<float>(scale), Data<T>(x), DataOrNull<float>(a), DataOrNull<float>(b),
-           Data<T>(dy), x.numel(), x.dim(1), x.dim(2), Data<T>(dx), accumulate);
+    LaunchThreads({"reduce_fold_backward", x, dy}, FoldGradientKernel<T>, x.numel(), stream, fold,
+                  static_cast<float>(scale), Data<T>(x), DataOrNull<float>(a), DataOrNull<float>(b),
+                  Data<T>(dy), x.numel(), x.dim(1), x.dim(2), Data<T>(dx), accumulate);
   });
 }
 

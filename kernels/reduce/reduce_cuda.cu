@@ -327,9 +327,8 @@ void ReduceExtremeBackwardCuda(Stream stream, const Tensor& dy, const Tensor& in
   DispatchFloat("reduce", dx.dtype(), [&]<class T>(TypeTag<T>) {
     const auto kernel = accumulate ? ExtremeGradientAddKernel<T> : ExtremeGradientKernel<T>;
     const int64_t items = accumulate ? dy.numel() : dx.numel();
-    Launch({"reduce_extreme_backward", dy, dx}, kernel, Blocks(items, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, Data<T>(dy), Data<int64_t>(index), items, n, inner,
-           Data<T>(dx));
+    LaunchThreads({"reduce_extreme_backward", dy, dx}, kernel, items, stream, Data<T>(dy),
+                  Data<int64_t>(index), items, n, inner, Data<T>(dx));
   });
 }
 

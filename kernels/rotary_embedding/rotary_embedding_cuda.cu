@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/rotary_embedding/rotary_embedding.h"
@@ -80,12 +79,11 @@ void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
       constexpr bool kAligned = decltype(aligned)::value;
       constexpr int N = kAligned ? kPackSize<T> : 1;
       const int64_t groups = args.x.numel() / heads * written / 2 / N;
-      Launch({"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
-             Blocks(groups, kElementwiseThreads), kElementwiseThreads, 0, stream, x,
-             Data<float>(args.table), args.table.dim(0),
-             args.positions.defined() ? Data<int32_t>(args.positions) : nullptr,
-             args.first_position, groups, length, heads, d, args.rotated, written,
-             args.backwards ? -1.0f : 1.0f, y);
+      LaunchThreads(
+          {"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
+          groups, stream, x, Data<float>(args.table), args.table.dim(0),
+          args.positions.defined() ? Data<int32_t>(args.positions) : nullptr, args.first_position,
+          groups, length, heads, d, args.rotated, written, args.backwards ? -1.0f : 1.0f, y);
     });
   });
 }

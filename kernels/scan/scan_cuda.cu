@@ -78,9 +78,8 @@ void CumSumCuda(Stream stream, const Tensor& x, bool reverse, const Tensor& y, b
       Launch({"cum_sum", x}, ScanRowsKernel<T>, Blocks(columns, kWarps), kWarps * kWarpSize, 0,
              stream, Data<T>(x), columns, n, reverse, accumulate, Data<T>(y));
     } else {
-      Launch({"cum_sum", x}, ScanColumnsKernel<T>, Blocks(columns, kElementwiseThreads),
-             kElementwiseThreads, 0, stream, Data<T>(x), columns, n, inner, reverse, accumulate,
-             Data<T>(y));
+      LaunchThreads({"cum_sum", x}, ScanColumnsKernel<T>, columns, stream, Data<T>(x), columns, n,
+                    inner, reverse, accumulate, Data<T>(y));
     }
   };
   if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());

@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/packed.cuh"
@@ -108,9 +107,8 @@ void SwiGluForwardCuda(Stream stream, GateForm form, const Tensor& gate_up, cons
     const int64_t n = y.numel(), f = y.dim(-1);
     const bool packed = f % kPackSize<T> == 0 && AllAligned16(in, out);
     DispatchGate(form, [&](auto function) {
-      Launch({"swiglu_forward", gate_up}, SwiGluForwardKernel<decltype(function), T>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n, f,
-             packed, in, out);
+      LaunchThreads({"swiglu_forward", gate_up}, SwiGluForwardKernel<decltype(function), T>,
+                    DivideUp(n, kPackSize<T>), stream, n, f, packed, in, out);
     });
   });
 }
@@ -125,10 +123,9 @@ void SwiGluBackwardCuda(Stream stream, GateForm form, const Tensor& gate_up, con
     DispatchGate(form, [&](auto function) {
       DispatchBool(accumulate, [&](auto flag) {
         constexpr bool kAccumulate = decltype(flag)::value;
-        Launch({"swiglu_backward", gate_up, dy},
-               SwiGluBackwardKernel<kAccumulate, decltype(function), T>,
-               Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n, f,
-               packed, in, grad, out);
+        LaunchThreads({"swiglu_backward", gate_up, dy},
+                      SwiGluBackwardKernel<kAccumulate, decltype(function), T>,
+                      DivideUp(n, kPackSize<T>), stream, n, f, packed, in, grad, out);
       });
     });
   });

@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/strided.h"
@@ -23,10 +22,9 @@ template <class T>
 void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
             const Tensor& y) {
   const int64_t n = y.numel();
-  Launch({"where", condition, a, b}, WhereKernel<T>, Blocks(n, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, n,
-         StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
-         Data<bool>(condition), Units<const T>(a), Units<const T>(b), Units<T>(y));
+  LaunchThreads({"where", condition, a, b}, WhereKernel<T>, n, stream, n,
+                StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
+                Data<bool>(condition), Units<const T>(a), Units<const T>(b), Units<T>(y));
 }
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
