@@ -43,4 +43,12 @@ void ParallelFor(int64_t n, int64_t grain, const F& f) {
       &context);
 }
 
+// Calls f(i) for i in [0, n), in such chunks: for rows, whose work is worth a call.
+template <class F>
+void ParallelForEach(int64_t n, int64_t grain, const F& f) {
+  ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
+}
+
 }  // namespace lockstep

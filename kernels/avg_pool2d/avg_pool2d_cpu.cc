@@ -20,22 +20,20 @@ void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& c
     const int64_t out = rows.window.out * columns.window.out;
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    ParallelFor(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t begin, int64_t end) {
-      for (int64_t plane = begin; plane < end; ++plane) {
-        const T* image = from + plane * in;
-        T* result = to + plane * out;
-        for (int64_t p = 0; p < rows.window.out; ++p) {
-          const AveragedAxis::Range down = rows.At(p);
-          for (int64_t q = 0; q < columns.window.out; ++q) {
-            const AveragedAxis::Range across = columns.At(q);
-            A sum = 0;
-            for (int64_t i = down.first; i < down.last; ++i) {
-              const T* row = image + i * width + across.first;
-              sum += SumOver<A>(across.last - across.first,
-                                [=](int64_t j) { return Convert<A>(row[j]); });
-            }
-            *result++ = Convert<T>(sum / static_cast<A>(down.divisor * across.divisor));
+    ParallelForEach(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t plane) {
+      const T* image = from + plane * in;
+      T* result = to + plane * out;
+      for (int64_t p = 0; p < rows.window.out; ++p) {
+        const AveragedAxis::Range down = rows.At(p);
+        for (int64_t q = 0; q < columns.window.out; ++q) {
+          const AveragedAxis::Range across = columns.At(q);
+          A sum = 0;
+          for (int64_t i = down.first; i < down.last; ++i) {
+            const T* row = image + i * width + across.first;
+            sum += SumOver<A>(across.last - across.first,
+                              [=](int64_t j) { return Convert<A>(row[j]); });
           }
+          *result++ = Convert<T>(sum / static_cast<A>(down.divisor * across.divisor));
         }
       }
     });

@@ -81,19 +81,17 @@ void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
     const Tensor parts = Tensor::Empty({n, 3, c}, DTypeOf<A>);
     const T* in = x.data<T>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, GrainOf(x.dim(2)), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* from = in + row * size;
-        A* to = out + row / c * 3 * c + row % c;
-        const A sum = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(from[i]); });
-        const A mean = size > 0 ? sum / static_cast<A>(size) : A(0);
-        to[0] = static_cast<A>(size);
-        to[c] = mean;
-        to[2 * c] = PairwiseSum<A>(0, size, [=](int64_t i) {
-          const A centred = Convert<A>(from[i]) - mean;
-          return centred * centred;
-        });
-      }
+    ParallelForEach(n * c, GrainOf(x.dim(2)), [=](int64_t row) {
+      const T* from = in + row * size;
+      A* to = out + row / c * 3 * c + row % c;
+      const A sum = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(from[i]); });
+      const A mean = size > 0 ? sum / static_cast<A>(size) : A(0);
+      to[0] = static_cast<A>(size);
+      to[c] = mean;
+      to[2 * c] = PairwiseSum<A>(0, size, [=](int64_t i) {
+        const A centred = Convert<A>(from[i]) - mean;
+        return centred * centred;
+      });
     });
     Reduce(out, n, 3, c, moments.data<A>(), JoinMoments<A>);
   });
@@ -152,9 +150,8 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
 template <class F>
 void ForEachRow(const Tensor& planes, const F& f) {
   const int64_t c = planes.dim(1), size = planes.dim(2);
-  ParallelFor(planes.dim(0) * c, GrainOf(planes.dim(2)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) f(row % c, row * size);
-  });
+  ParallelForEach(planes.dim(0) * c, GrainOf(planes.dim(2)),
+                  [&](int64_t row) { f(row % c, row * size); });
 }
 
 // A parameter in the accumulation type; `otherwise` where it is undefined.
@@ -193,16 +190,14 @@ void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& me
     const T *in = x.data<T>(), *grad = dy.data<T>();
     const A *m = mean.data<A>(), *r = rstd.data<A>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, GrainOf(x.dim(2)), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T *from = in + row * size, *g = grad + row * size;
-        const A centre = m[row % c];
-        A* to = out + row / c * 2 * c + row % c;
-        to[0] = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(g[i]); });
-        to[c] = r[row % c] * PairwiseSum<A>(0, size, [=](int64_t i) {
-                  return Convert<A>(g[i]) * (Convert<A>(from[i]) - centre);
-                });
-      }
+    ParallelForEach(n * c, GrainOf(x.dim(2)), [=](int64_t row) {
+      const T *from = in + row * size, *g = grad + row * size;
+      const A centre = m[row % c];
+      A* to = out + row / c * 2 * c + row % c;
+      to[0] = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(g[i]); });
+      to[c] = r[row % c] * PairwiseSum<A>(0, size, [=](int64_t i) {
+                return Convert<A>(g[i]) * (Convert<A>(from[i]) - centre);
+              });
     });
     Reduce(out, n, 2, c, sums.data<A>(), AddParts<A>);
   });

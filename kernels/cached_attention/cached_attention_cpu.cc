@@ -36,12 +36,10 @@ void CacheStoreCpu(Stream, const CacheStoreArgs& args) {
   const char* from = static_cast<const char*>(x.raw_data());
   char* to = static_cast<char*>(cache.raw_data());
   const Shape& s = x.strides();
-  ParallelFor(x.dim(0) * t * heads, GrainOf(d), [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
-      const int64_t place = (row[b] * heads + h) * capacity + position[b] + i;
-      std::memcpy(to + place * bytes, from + (b * s[0] + i * s[1] + h * s[2]) * size, bytes);
-    }
+  ParallelForEach(x.dim(0) * t * heads, GrainOf(d), [&](int64_t at) {
+    const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
+    const int64_t place = (row[b] * heads + h) * capacity + position[b] + i;
+    std::memcpy(to + place * bytes, from + (b * s[0] + i * s[1] + h * s[2]) * size, bytes);
   });
 }
 

@@ -72,11 +72,9 @@ const T* Patches(const Conv2dShape& s, const T* image, Scratch<T>& scratch) {
   if (IsPointwise(s)) return image;
   T* const patches = scratch.Get(s.taps() * s.out_pixels());
   const int64_t window = s.rows.kernel * s.columns.kernel;
-  ParallelFor(s.taps(), GrainOf(s.out_pixels()), [&](int64_t begin, int64_t end) {
-    for (int64_t tap = begin; tap < end; ++tap) {
-      TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
-             tap % s.columns.kernel, patches + tap * s.out_pixels());
-    }
+  ParallelForEach(s.taps(), GrainOf(s.out_pixels()), [&](int64_t tap) {
+    TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
+           tap % s.columns.kernel, patches + tap * s.out_pixels());
   });
   return patches;
 }

@@ -21,14 +21,12 @@ void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, TableP
     char* out = static_cast<char*>(y.raw_data());
     if (row_bytes == 0) return;
     const int64_t grain = std::max<int64_t>(1, kElementwiseGrain * 4 / row_bytes);
-    ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = id[i] - first;
-        if (row < 0 || row >= rows) {
-          std::memset(out + i * row_bytes, 0, static_cast<size_t>(row_bytes));
-        } else {
-          std::memcpy(out + i * row_bytes, table + row * row_bytes, static_cast<size_t>(row_bytes));
-        }
+    ParallelForEach(ids.numel(), grain, [=](int64_t i) {
+      const int64_t row = id[i] - first;
+      if (row < 0 || row >= rows) {
+        std::memset(out + i * row_bytes, 0, static_cast<size_t>(row_bytes));
+      } else {
+        std::memcpy(out + i * row_bytes, table + row * row_bytes, static_cast<size_t>(row_bytes));
       }
     });
   });

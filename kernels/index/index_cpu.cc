@@ -18,17 +18,15 @@ void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   DispatchUnit(SizeOf(x.dtype()), [&]<class Unit>(TypeTag<Unit>) {
     const Unit* in = Units<const Unit>(x);
     Unit* out = Units<Unit>(y);
-    ParallelFor(y.dim(0) * n, GrainOf(inner), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t o = row / n;
-        const int64_t* at = id + o * steps[0] + row % n * steps[1];
-        const Unit* from = in + o * v * inner;
-        Unit* to = out + row * inner;
-        if (steps[2] == 0) {
-          std::memcpy(to, from + *at * inner, static_cast<size_t>(inner) * sizeof(Unit));
-        } else {
-          for (int64_t i = 0; i < inner; ++i) to[i] = from[at[i * steps[2]] * inner + i];
-        }
+    ParallelForEach(y.dim(0) * n, GrainOf(inner), [=](int64_t row) {
+      const int64_t o = row / n;
+      const int64_t* at = id + o * steps[0] + row % n * steps[1];
+      const Unit* from = in + o * v * inner;
+      Unit* to = out + row * inner;
+      if (steps[2] == 0) {
+        std::memcpy(to, from + *at * inner, static_cast<size_t>(inner) * sizeof(Unit));
+      } else {
+        for (int64_t i = 0; i < inner; ++i) to[i] = from[at[i * steps[2]] * inner + i];
       }
     });
   });

@@ -50,16 +50,14 @@ void MaxPool2dForwardCpu(Stream, const WindowAxis& rows, const WindowAxis& colum
     const T* from = x.data<T>();
     T* to = y.data<T>();
     int32_t* where = index.defined() ? index.data<int32_t>() : nullptr;
-    ParallelFor(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t begin, int64_t end) {
-      for (int64_t plane = begin; plane < end; ++plane) {
-        const T* in = from + plane * rows.in * columns.in;
-        int64_t at = plane * out;
-        for (int64_t p = 0; p < rows.out; ++p) {
-          for (int64_t q = 0; q < columns.out; ++q, ++at) {
-            const int64_t best = Argmax(rows, columns, in, p, q);
-            to[at] = in[best];
-            if (where) where[at] = static_cast<int32_t>(best);
-          }
+    ParallelForEach(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t plane) {
+      const T* in = from + plane * rows.in * columns.in;
+      int64_t at = plane * out;
+      for (int64_t p = 0; p < rows.out; ++p) {
+        for (int64_t q = 0; q < columns.out; ++q, ++at) {
+          const int64_t best = Argmax(rows, columns, in, p, q);
+          to[at] = in[best];
+          if (where) where[at] = static_cast<int32_t>(best);
         }
       }
     });

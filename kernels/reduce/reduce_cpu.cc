@@ -53,10 +53,8 @@ struct Parts {
   void JoinBlocks(const Join& join) {
     if (blocks == 1) return;
     const int64_t grain = GrainOf(blocks * inner);
-    ParallelFor(outer, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) {
-        JoinTree(values.data() + o * blocks * inner, blocks, inner, inner, join);
-      }
+    ParallelForEach(outer, grain, [&](int64_t o) {
+      JoinTree(values.data() + o * blocks * inner, blocks, inner, inner, join);
     });
   }
   A Total(int64_t o, int64_t i) const { return values[o * blocks * inner + i]; }
@@ -68,14 +66,12 @@ void SumRows(const T* x, int64_t reduced, const Map& map, Parts<A>& parts) {
   const int64_t grain = GrainOf(reduced);
   const int64_t blocks = parts.blocks;
   A* out = parts.values.data();
-  ParallelFor(parts.outer * blocks, grain, [=](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t o = task / blocks;
-      const T* row = x + o * reduced;
-      const int64_t from = task % blocks * kRowBlock;
-      out[task] = PairwiseSum<A>(from, std::min(reduced, from + kRowBlock),
-                                 [=](int64_t i) { return map(o, Convert<A>(row[i])); });
-    }
+  ParallelForEach(parts.outer * blocks, grain, [=](int64_t task) {
+    const int64_t o = task / blocks;
+    const T* row = x + o * reduced;
+    const int64_t from = task % blocks * kRowBlock;
+    out[task] = PairwiseSum<A>(from, std::min(reduced, from + kRowBlock),
+                               [=](int64_t i) { return map(o, Convert<A>(row[i])); });
   });
 }
 
@@ -88,24 +84,22 @@ void JoinColumns(const T* x, int64_t reduced, const Map& map, const Join& join, 
   const int64_t tile_elements = std::min(reduced, kTileRows) * std::min(inner, kTileColumns);
   const int64_t grain = GrainOf(tile_elements);
   A* out = parts.values.data();
-  ParallelFor(parts.outer * blocks * tiles, grain, [=](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t column = task % tiles * kTileColumns;
-      const int64_t part = task / tiles;  // o * blocks + block
-      const int64_t row = part % blocks * kTileRows;
-      const int64_t rows = std::min(reduced - row, kTileRows);
-      const int64_t width = std::min(inner - column, kTileColumns);
-      const int64_t first = part / blocks * inner + column;  // of all columns
-      const T* in = x + (part / blocks * reduced + row) * inner + column;
-      A totals[kTileColumns];
-      std::fill(totals, totals + width, identity);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < width; ++i) {
-          totals[i] = join(totals[i], map(first + i, Convert<A>(in[r * inner + i])));
-        }
+  ParallelForEach(parts.outer * blocks * tiles, grain, [=](int64_t task) {
+    const int64_t column = task % tiles * kTileColumns;
+    const int64_t part = task / tiles;  // o * blocks + block
+    const int64_t row = part % blocks * kTileRows;
+    const int64_t rows = std::min(reduced - row, kTileRows);
+    const int64_t width = std::min(inner - column, kTileColumns);
+    const int64_t first = part / blocks * inner + column;  // of all columns
+    const T* in = x + (part / blocks * reduced + row) * inner + column;
+    A totals[kTileColumns];
+    std::fill(totals, totals + width, identity);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        totals[i] = join(totals[i], map(first + i, Convert<A>(in[r * inner + i])));
       }
-      std::copy(totals, totals + width, out + part * inner + column);
     }
+    std::copy(totals, totals + width, out + part * inner + column);
   });
 }
 
@@ -353,13 +347,11 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
     const int64_t tiles = Blocks(inner, kTileColumns);
     const int64_t grain = GrainOf(reduced * std::min(inner, kTileColumns));
     DispatchKey(extreme, [&](auto key) {
-      ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const int64_t o = task / tiles, column = task % tiles * kTileColumns;
-          ExtremesOfColumns(in + o * reduced * inner + column, reduced, inner,
-                            std::min(inner - column, kTileColumns), key, out + o * inner + column,
-                            at + o * inner + column);
-        }
+      ParallelForEach(x.dim(0) * tiles, grain, [=](int64_t task) {
+        const int64_t o = task / tiles, column = task % tiles * kTileColumns;
+        ExtremesOfColumns(in + o * reduced * inner + column, reduced, inner,
+                          std::min(inner - column, kTileColumns), key, out + o * inner + column,
+                          at + o * inner + column);
       });
     });
   };

@@ -35,24 +35,21 @@ void TurnAll(const RotaryEmbeddingArgs& args) {
   const int64_t first_position = args.first_position;
   const int32_t* positions = args.positions.defined() ? args.positions.data<int32_t>() : nullptr;
   const A sign = args.backwards ? A(-1) : A(1);
-  ParallelFor(args.x.dim(0) * length, GrainOf(width), [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T* x = in + row * width;
-      T* y = out + row * width;
-      const int64_t position =
-          positions != nullptr ? positions[row] : first_position + row % length;
-      const A* cosines = table + position * d;
-      for (int64_t head = 0; head < rotated; ++head) {
-        const T* a = x + head * d;
-        T* p = y + head * d;
-        if (a == p) {
-          TurnInPlace<T>(p, p + half, cosines, cosines + half, sign, half);
-        } else {
-          Turn<T>(a, a + half, cosines, cosines + half, sign, half, p, p + half);
-        }
+  ParallelForEach(args.x.dim(0) * length, GrainOf(width), [=](int64_t row) {
+    const T* x = in + row * width;
+    T* y = out + row * width;
+    const int64_t position = positions != nullptr ? positions[row] : first_position + row % length;
+    const A* cosines = table + position * d;
+    for (int64_t head = 0; head < rotated; ++head) {
+      const T* a = x + head * d;
+      T* p = y + head * d;
+      if (a == p) {
+        TurnInPlace<T>(p, p + half, cosines, cosines + half, sign, half);
+      } else {
+        Turn<T>(a, a + half, cosines, cosines + half, sign, half, p, p + half);
       }
-      if (x != y) std::copy(x + rotated * d, x + width, y + rotated * d);
     }
+    if (x != y) std::copy(x + rotated * d, x + width, y + rotated * d);
   });
 }
 

@@ -63,11 +63,9 @@ void RouterLossForwardCpu(Stream, const RouterLossArgs& args) {
     const int32_t* experts = args.experts.data<int32_t>();
     T* weights = args.weights.data<T>();
     std::vector<T> losses(static_cast<size_t>(b));
-    ParallelFor(b, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        losses[s] =
-            LossOf(args.options, logits + s * t * e, experts + s * t * k, t, e, k, weights + s * e);
-      }
+    ParallelForEach(b, 1, [&](int64_t s) {
+      losses[s] =
+          LossOf(args.options, logits + s * t * e, experts + s * t * k, t, e, k, weights + s * e);
     });
     *args.loss.data<T>() = PairwiseSum<T>(0, b, [&](int64_t i) { return losses[i]; });
   });

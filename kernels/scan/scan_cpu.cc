@@ -42,13 +42,11 @@ void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accu
     const int64_t tiles = DivideUp(inner, kTileColumns);
     const int64_t grain = GrainOf(rows * std::min(inner, kTileColumns));
     const int64_t first = reverse ? (rows - 1) * inner : 0, step = reverse ? -inner : inner;
-    ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t column = task % tiles * kTileColumns;
-        const int64_t at = task / tiles * rows * inner + first + column;
-        ScanColumns(in + at, rows, step, std::min(inner - column, kTileColumns), accumulate,
-                    out + at);
-      }
+    ParallelForEach(x.dim(0) * tiles, grain, [=](int64_t task) {
+      const int64_t column = task % tiles * kTileColumns;
+      const int64_t at = task / tiles * rows * inner + first + column;
+      ScanColumns(in + at, rows, step, std::min(inner - column, kTileColumns), accumulate,
+                  out + at);
     });
   };
   if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());

@@ -56,14 +56,12 @@ void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& d
     const T* result = y.data<T>();
     const T* grad = dy.data<T>();
     T* out = dx.data<T>();
-    ParallelFor(y.dim(0), GrainOf(n), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t at = row * n;
-        if (logarithm) {
-          BackwardRow<true>(result + at, grad + at, out + at, n, accumulate);
-        } else {
-          BackwardRow<false>(result + at, grad + at, out + at, n, accumulate);
-        }
+    ParallelForEach(y.dim(0), GrainOf(n), [=](int64_t row) {
+      const int64_t at = row * n;
+      if (logarithm) {
+        BackwardRow<true>(result + at, grad + at, out + at, n, accumulate);
+      } else {
+        BackwardRow<false>(result + at, grad + at, out + at, n, accumulate);
       }
     });
   });

@@ -84,25 +84,23 @@ void Forward(const CrossEntropyForwardArgs& args) {
   T* dlogits = args.dlogits.defined() ? args.dlogits.data<T>() : nullptr;
   const int64_t ignore = args.ignore_index, first_row = args.first_row;
   const int64_t classes = args.part.Whole(v), first = args.part.first;
-  ParallelFor(args.targets.numel(), GrainOf(v), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t target = targets[i];
-      const T* row = logits + i * v;
-      if (target != ignore && (target < 0 || target >= classes)) {
-        ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
-      }
-      const A* wide = Widened<A>(row, v);
-      const A largest = RowMax(wide, v);
-      const A sum = SumOfExponentials(wide, v, largest);
-      const Out log_sum = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
-      log_sum_exp[i] = log_sum;
-      const bool here = target != ignore && target >= first && target < first + v;
-      const A at_target = here ? wide[target - first] : A(0);
-      losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
-      if (dlogits == nullptr) continue;
-      GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
-                  here ? target - first : -1, dlogits + i * v);
+  ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
+    const int64_t target = targets[i];
+    const T* row = logits + i * v;
+    if (target != ignore && (target < 0 || target >= classes)) {
+      ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
     }
+    const A* wide = Widened<A>(row, v);
+    const A largest = RowMax(wide, v);
+    const A sum = SumOfExponentials(wide, v, largest);
+    const Out log_sum = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
+    log_sum_exp[i] = log_sum;
+    const bool here = target != ignore && target >= first && target < first + v;
+    const A at_target = here ? wide[target - first] : A(0);
+    losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
+    if (dlogits == nullptr) return;
+    GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
+                here ? target - first : -1, dlogits + i * v);
   });
 }
 
@@ -169,15 +167,13 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
     const int64_t ignore = args.ignore_index, first = args.part.first;
-    ParallelFor(args.targets.numel(), GrainOf(v), [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t target = targets[i];
-        const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
-        const T* row = logits + i * v;
-        T* out = dlogits + i * v;
-        const bool here = target != ignore && target >= first && target < first + v;
-        GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
-      }
+    ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
+      const int64_t target = targets[i];
+      const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
+      const T* row = logits + i * v;
+      T* out = dlogits + i * v;
+      const bool here = target != ignore && target >= first && target < first + v;
+      GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
     });
   });
 }

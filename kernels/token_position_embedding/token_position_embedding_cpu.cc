@@ -17,14 +17,12 @@ void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
       const T *tokens = wte.data<T>(), *places = wpe.data<T>();
       const int32_t* position = positions.defined() ? positions.data<int32_t>() : nullptr;
       T* out = y.data<T>();
-      ParallelFor(ids.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t p = position != nullptr ? position[i] : first_position + i % t;
-          const T *token = tokens + id[i] * c, *place = places + p * c;
-          T* row = out + i * c;
-          for (int64_t k = 0; k < c; ++k) {
-            row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(place[k]));
-          }
+      ParallelForEach(ids.numel(), GrainOf(c), [=](int64_t i) {
+        const int64_t p = position != nullptr ? position[i] : first_position + i % t;
+        const T *token = tokens + id[i] * c, *place = places + p * c;
+        T* row = out + i * c;
+        for (int64_t k = 0; k < c; ++k) {
+          row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(place[k]));
         }
       });
     });
@@ -53,17 +51,15 @@ void BackwardCpu(Stream, const Tensor& dy, int64_t first_position, const Tensor&
     DispatchFloat("token_position_embedding", dwpe.dtype(), [&]<class D>(TypeTag<D>) {
       const T* from = dy.data<T>();
       D* to = dwpe.data<D>();
-      ParallelFor(dwpe.dim(0), GrainOf((batch + 1) * c), [=](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) {
-          const int64_t at = p - first_position;
-          if (at < 0 || at >= t) {
-            if (!accumulate) std::fill(to + p * c, to + (p + 1) * c, D{});
-            continue;
-          }
-          for (int64_t k = 0; k < c; k += kChannelBlock) {
-            SumBatch(from + at * c + k, batch, t * c, to + p * c + k,
-                     std::min(kChannelBlock, c - k), accumulate);
-          }
+      ParallelForEach(dwpe.dim(0), GrainOf((batch + 1) * c), [=](int64_t p) {
+        const int64_t at = p - first_position;
+        if (at < 0 || at >= t) {
+          if (!accumulate) std::fill(to + p * c, to + (p + 1) * c, D{});
+          return;
+        }
+        for (int64_t k = 0; k < c; k += kChannelBlock) {
+          SumBatch(from + at * c + k, batch, t * c, to + p * c + k, std::min(kChannelBlock, c - k),
+                   accumulate);
         }
       });
     });
