@@ -228,7 +228,7 @@ void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
   const std::vector<Piece> pieces = PiecesOf(args);
   Dispatch(args.q, [&]<class T, class X>(TypeTag<T>, TypeTag<X>) {
     const auto run = HasAvx512() ? avx512::ForwardHead<T, X> : avx2::ForwardHead<T, X>;
-    ParallelFor(std::ssize(pieces) * heads, 1, [&](int64_t at, int64_t) {
+    ParallelForEach(std::ssize(pieces) * heads, 1, [&](int64_t at) {
       static thread_local Buffers<T> buffers;
       const Piece& piece = pieces[static_cast<size_t>(at / heads)];
       run(MakeHead<T, X>(args, piece.batch, at % heads), piece.run, buffers);
@@ -242,7 +242,7 @@ void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
   Dispatch(args.q, [&]<class T, class X>(TypeTag<T>, TypeTag<X>) {
     const auto run = HasAvx512() ? avx512::BackwardHeads<T, X, std::vector<QueryRange>>
                                  : avx2::BackwardHeads<T, X, std::vector<QueryRange>>;
-    ParallelFor(args.q.dim(0) * heads, 1, [&](int64_t at, int64_t) {
+    ParallelForEach(args.q.dim(0) * heads, 1, [&](int64_t at) {
       static thread_local Buffers<T> buffers;
       static thread_local std::vector<Head<T, X>> members;
       const int64_t batch = at / heads, key_head = at % heads;

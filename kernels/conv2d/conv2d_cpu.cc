@@ -229,11 +229,9 @@ void WeightGradient(const Conv2dShape& s, const T* x, const T* dy, const GradTar
   const Tensor partials = Tensor::Empty({blocks, n}, DTypeOf<A>);
   A* const sums = partials.data<A>();
   if (s.images == 0) partials.Fill(0);
-  ParallelFor(s.images == 0 ? 0 : blocks, 1, [&](int64_t block, int64_t end) {
-    for (; block < end; ++block) {
-      SumProducts(s, x, dy, block * s.images / blocks, (block + 1) * s.images / blocks,
-                  sums + block * n);
-    }
+  ParallelForEach(s.images == 0 ? 0 : blocks, 1, [&](int64_t block) {
+    SumProducts(s, x, dy, block * s.images / blocks, (block + 1) * s.images / blocks,
+                sums + block * n);
   });
   WriteTarget(dweight, [=](int64_t i) {
     A sum = 0;
@@ -247,14 +245,12 @@ void BiasGradient(const Conv2dShape& s, const T* dy, const GradTarget& dbias) {
   const int64_t filters = s.groups * s.filters, pixels = s.out_pixels();
   const Tensor totals = Tensor::Empty({filters}, DType::kF64);
   double* const sums = totals.data<double>();
-  ParallelFor(filters, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t f = begin; f < end; ++f) {
-      sums[f] = 0;
-      for (int64_t image = 0; image < s.images; ++image) {
-        const T* plane = dy + (image * filters + f) * pixels;
-        sums[f] +=
-            PairwiseSum<Acc<T>>(0, pixels, [=](int64_t i) { return Convert<Acc<T>>(plane[i]); });
-      }
+  ParallelForEach(filters, 1, [&](int64_t f) {
+    sums[f] = 0;
+    for (int64_t image = 0; image < s.images; ++image) {
+      const T* plane = dy + (image * filters + f) * pixels;
+      sums[f] +=
+          PairwiseSum<Acc<T>>(0, pixels, [=](int64_t i) { return Convert<Acc<T>>(plane[i]); });
     }
   });
   WriteTarget(dbias, [=](int64_t i) { return sums[i]; });

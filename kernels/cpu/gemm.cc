@@ -259,23 +259,21 @@ void Gemm(std::span<const GemmArgs> products) {
     }
     tiles[i].end = total;
   }
-  ParallelFor(total, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const size_t i =
-          static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
-      const GemmArgs& g = products[i];
-      const Tiles& all = tiles[i];
-      const int64_t rows = all.rows, columns = all.columns;
-      const int64_t index = at - (all.end - g.batch * rows * columns);
-      const int64_t batch = index / (rows * columns), place = index % (rows * columns);
-      const int64_t row = all.columns_first ? place / columns : place % rows;
-      const int64_t column = all.columns_first ? place % columns : place / rows;
-      DispatchFloat("gemm", g.dtype, [&]<class T>(TypeTag<T>) {
-        DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) {
-          RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
-        });
+  ParallelForEach(total, 1, [&](int64_t at) {
+    const size_t i =
+        static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
+    const GemmArgs& g = products[i];
+    const Tiles& all = tiles[i];
+    const int64_t rows = all.rows, columns = all.columns;
+    const int64_t index = at - (all.end - g.batch * rows * columns);
+    const int64_t batch = index / (rows * columns), place = index % (rows * columns);
+    const int64_t row = all.columns_first ? place / columns : place % rows;
+    const int64_t column = all.columns_first ? place % columns : place / rows;
+    DispatchFloat("gemm", g.dtype, [&]<class T>(TypeTag<T>) {
+      DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) {
+        RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
       });
-    }
+    });
   });
 }
 

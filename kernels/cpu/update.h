@@ -31,9 +31,8 @@ void ForEachChunk(std::span<const UpdateTensors> tensors, const F& f) {
       chunks.push_back({&t, at, std::min(n, at + kElementwiseGrain)});
     }
   }
-  ParallelFor(static_cast<int64_t>(chunks.size()), 1, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) f(*chunks[i].tensors, chunks[i].begin, chunks[i].end);
-  });
+  ParallelForEach(std::ssize(chunks), 1,
+                  [&](int64_t i) { f(*chunks[i].tensors, chunks[i].begin, chunks[i].end); });
 }
 
 // Calls f(value, original, grad, state) with pointers to element `begin` of t.value (null, if the

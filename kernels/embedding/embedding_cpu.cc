@@ -86,14 +86,12 @@ void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, TablePart
       const auto* from = dy.data<T>();
       auto* to = dweight.data<To>();
       // Few rows may hold most of the places (characters), so chunks are small.
-      ParallelFor(v * blocks, std::max<int64_t>(1, v * blocks / 1024), [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          const int64_t row = i / blocks, channel = i % blocks * kChannelBlock;
-          const std::span positions(places.positions.data() + places.start[row],
-                                    places.positions.data() + places.start[row + 1]);
-          SumPlaces(from + channel, c, positions, to + row * c + channel,
-                    std::min(kChannelBlock, c - channel), accumulate);
-        }
+      ParallelForEach(v * blocks, std::max<int64_t>(1, v * blocks / 1024), [&](int64_t i) {
+        const int64_t row = i / blocks, channel = i % blocks * kChannelBlock;
+        const std::span positions(places.positions.data() + places.start[row],
+                                  places.positions.data() + places.start[row + 1]);
+        SumPlaces(from + channel, c, positions, to + row * c + channel,
+                  std::min(kChannelBlock, c - channel), accumulate);
       });
     });
   });

@@ -38,15 +38,13 @@ void Normalize(int64_t n, double eps, A* x) {
   const int64_t chunks = DivideUp(n, kElementwiseGrain);
   const Tensor squares = Tensor::Empty({chunks}, DType::kF64);
   double* const sums = squares.data<double>();
-  ParallelFor(chunks, 1, [=](int64_t chunk, int64_t end) {
-    for (; chunk < end; ++chunk) {
-      const A* from = x + chunk * kElementwiseGrain;
-      const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
-      sums[chunk] = SumOver<double>(count, [=](int64_t i) {
-        const double v = from[i];
-        return v * v;
-      });
-    }
+  ParallelForEach(chunks, 1, [=](int64_t chunk) {
+    const A* from = x + chunk * kElementwiseGrain;
+    const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
+    sums[chunk] = SumOver<double>(count, [=](int64_t i) {
+      const double v = from[i];
+      return v * v;
+    });
   });
   double total = 0;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
