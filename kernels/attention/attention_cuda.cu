@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/kernel_choices.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/cudnn_attention.h"
-#include "kernels/attention/flash_attention.h"
 
 namespace lockstep::cuda {
 namespace {

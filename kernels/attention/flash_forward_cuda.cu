@@ -1,5 +1,5 @@
 #include "core/cuda/launch.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/flash_tile.cuh"
 
 namespace lockstep::cuda {

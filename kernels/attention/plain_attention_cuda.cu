@@ -1,8 +1,8 @@
 #include <type_traits>
 
 #include "core/cuda/launch.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_tile.cuh"
-#include "kernels/attention/flash_attention.h"
 
 namespace lockstep::cuda {
 namespace {

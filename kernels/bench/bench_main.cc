@@ -16,7 +16,7 @@
 #include "core/cuda/error.h"
 #include "core/kernel_choices.h"
 #include "core/thread_pool.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/bench/bits.h"
 #include "kernels/bench/gpt.h"
 #include "kernels/bench/library.h"

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/cudnn_attention.h"
-#include "kernels/attention/flash_attention.h"
 #include "kernels/bench/timing.h"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/product_of.h"
