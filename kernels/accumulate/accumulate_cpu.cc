@@ -13,10 +13,14 @@ void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
       const From* source = from.data<From>();
       To* target = to.data<To>();
       ForEachRun(to.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
-        for (int64_t i = 0; i < n; ++i) {
-          To& sum = target[at[1] + i * steps[1]];
-          sum = Convert<To>(Convert<A>(sum) + Convert<A>(source[at[0] + i * steps[0]]));
-        }
+        const auto run = [from = source + at[0], to = target + at[1], n](auto step_a, auto step_b) {
+          for (int64_t i = 0; i < n; ++i) {
+            To& sum = to[i * step_b];
+            sum = Convert<To>(Convert<A>(sum) + Convert<A>(from[i * step_a]));
+          }
+        };
+        if (steps[0] == 1 && steps[1] == 1) return run(One(), One());
+        run(steps[0], steps[1]);
       });
     });
   });

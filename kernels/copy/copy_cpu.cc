@@ -11,11 +11,9 @@ namespace {
 // to[i * step_b] = from[i * step_a], converted.
 template <class From, class To>
 void CopyRun(const From* from, To* to, int64_t n, int64_t step_a, int64_t step_b) {
-  if constexpr (kIsFast<From> || kIsFast<To> || std::is_same_v<From, To>) {
-    if (step_a == 1 && step_b == 1) {
-      for (int64_t i = 0; i < n; ++i) to[i] = Convert<To>(from[i]);
-      return;
-    }
+  if (step_a == 1 && step_b == 1) {
+    for (int64_t i = 0; i < n; ++i) to[i] = Convert<To>(from[i]);
+    return;
   }
   for (int64_t i = 0; i < n; ++i) to[i * step_b] = Convert<To>(from[i * step_a]);
 }
