@@ -53,8 +53,8 @@ LS_HOST_DEVICE constexpr float ToUniform(uint32_t x) {
 }
 
 // A 64-bit hash of text (FNV-1a), which turns names of parameters and sites into stream numbers.
-constexpr uint64_t HashName(const char* text, uint64_t n) {
-  uint64_t h = 14695981039346656037ull;
+// `h` is that of the text before, if there is some.
+constexpr uint64_t HashName(const char* text, uint64_t n, uint64_t h = 14695981039346656037ull) {
   for (uint64_t i = 0; i < n; ++i) h = (h ^ static_cast<uint8_t>(text[i])) * 1099511628211ull;
   return h;
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/round_up.h"
+
 namespace lockstep {
 
 // The number of threads that ParallelFor uses, including the caller. By default, the hardware's.
@@ -32,12 +34,21 @@ void ParallelFor(int64_t n, int64_t grain, const F& f) {
     const F& f;
     int64_t n, grain;
   } context{f, n, grain};
-  internal::RunChunks((n + grain - 1) / grain,
-                      [](const void* c, int64_t chunk) {
-                        const Context& x = *static_cast<const Context*>(c);
-                        x.f(chunk * x.grain, std::min(x.n, (chunk + 1) * x.grain));
-                      },
-                      &context);
+  internal::RunChunks(
+      DivideUp(n, grain),
+      [](const void* c, int64_t chunk) {
+        const Context& x = *static_cast<const Context*>(c);
+        x.f(chunk * x.grain, std::min(x.n, (chunk + 1) * x.grain));
+      },
+      &context);
+}
+
+// Calls f(i) for i in [0, n), in such chunks: for rows, whose work is worth a call.
+template <class F>
+void ParallelForEach(int64_t n, int64_t grain, const F& f) {
+  ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
 }
 
 }  // namespace lockstep

@@ -62,6 +62,29 @@ void CheckPositions(const char* op, const Tensor& positions, int64_t b, int64_t 
   }
 }
 
+void CheckNormInput(const char* op, const Tensor& x, double eps) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0, op,
+           ": x must be a floating [..., C] with C > 0, got ", x.Describe());
+  LS_CHECK(eps >= 0, op, ": eps must not be negative, got ", eps);
+}
+
+void CheckNormParameter(const char* op, const char* name, const Tensor& t, const Tensor& x,
+                        int64_t c) {
+  const bool dtype_fits = t.defined() && (t.dtype() == x.dtype() || t.dtype() == DType::kF32);
+  LS_CHECK(dtype_fits && t.shape() == Shape{c} && t.device() == x.device(), op, ": ", name,
+           " must be ", x.dtype(), "[", c, "] on ", x.device(), " as x is ", x.Describe(), ", got ",
+           t.Describe());
+}
+
+void CheckTargets(const char* op, const Tensor& targets, const char* name, const Tensor& scores) {
+  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
+           op, ": targets must be i32 or i64, got ", targets.Describe());
+  const Shape rows(std::span(scores.shape().begin(), scores.shape().end() - 1));
+  LS_CHECK(targets.shape() == rows && targets.device() == scores.device(), op,
+           ": targets must have the shape of ", name, " without the last dimension, ", rows, " on ",
+           scores.device(), ", got ", targets.Describe());
+}
+
 void ThrowTarget(const char* op, int64_t target, int64_t position, int64_t classes,
                  int64_t ignore_index) {
   throw ArgumentError(StrCat(

@@ -28,6 +28,16 @@ void CheckSorts(const char* op, const char* why, Device device, int64_t elements
 void CheckPositions(const char* op, const Tensor& positions, int64_t b, int64_t t, Device device,
                     int64_t rows);
 
+// Throws ArgumentError, which names `op`, unless x is a floating [..., C] with C > 0 and eps >= 0.
+void CheckNormInput(const char* op, const Tensor& x, double eps);
+// The same unless the parameter `t` of a norm of `c` channels is [c], of x's dtype or f32, and on
+// x's device.
+void CheckNormParameter(const char* op, const char* name, const Tensor& t, const Tensor& x,
+                        int64_t c);
+
+// Throws ArgumentError, which names `op`, unless the targets are indices of the shape of `scores`,
+// which `name` names, without the last dimension, and on its device.
+void CheckTargets(const char* op, const Tensor& targets, const char* name, const Tensor& scores);
 // Throws ArgumentError for a class of a row of a loss that is neither in [0, classes) nor ignored.
 [[noreturn]] void ThrowTarget(const char* op, int64_t target, int64_t position, int64_t classes,
                               int64_t ignore_index);

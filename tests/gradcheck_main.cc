@@ -58,7 +58,7 @@ int Run(int argc, char** argv) {
   }
   for (const OpCase* c : cases) {
     for (const OpSample& s : c->samples()) {
-      if (s.benchmark_only || !check::HasGradient(*c, s) || !SelectsSample(filter, *c, s)) continue;
+      if (s.benchmark || !check::HasGradient(*c, s) || !SelectsSample(filter, *c, s)) continue;
       if (list) {
         std::printf("%s/%s\n", c->name.c_str(), s.name.c_str());
         ++totals.checks;

@@ -55,7 +55,7 @@ Result Declaration(const OpCase& c) {
     for (const OpSample& s : c.samples()) {
       if (!names.insert(s.name).second) Fail(result, StrCat("two samples are named ", s.name));
       if (!s.run) Fail(result, StrCat("sample ", s.name, " has no run"));
-      if (s.benchmark_only) continue;
+      if (s.benchmark) continue;
       if (!s.reference) Fail(result, StrCat("sample ", s.name, " has no reference"));
       gradient = gradient || HasGradient(c, s);
       for (const InputSpec& spec : s.inputs) {
@@ -275,7 +275,7 @@ std::vector<NamedCheck> Checks(const OpCase& c, Device device) {
   std::vector<NamedCheck> checks;
   if (device.is_cpu()) checks.push_back({"Declaration", [&c] { return Declaration(c); }});
   for (const OpSample& s : c.samples()) {
-    if (!s.benchmark_only) AddSample(checks, c, s, device);
+    if (!s.benchmark) AddSample(checks, c, s, device);
   }
   for (const ErrorSample& e : c.errors ? c.errors() : std::vector<ErrorSample>{}) {
     checks.push_back({StrCat("Error/", e.name), [e, device] { return ErrorMessage(e, device); }});

@@ -185,7 +185,7 @@ Run RunAll(const OpSample& s, const std::vector<RefTensor>& values, const std::v
 
 void Hash::Add(double x) {
   const uint64_t bits = std::isnan(x) ? 0x7ff8000000000000 : std::bit_cast<uint64_t>(x);
-  for (int i = 0; i < 64; i += 8) hash_ = (hash_ ^ (bits >> i & 255)) * 1099511628211ull;
+  hash_ = HashName(reinterpret_cast<const char*>(&bits), sizeof(bits), hash_);
 }
 
 void Hash::Add(const Tensor& x) {

@@ -104,24 +104,23 @@ Tensor Square(const Tensor& in, const Tensor& z, const Faults& faults) {
 OpSample Sample(const Faults& faults, const InputSpec& x = {.shape = {3, 5}, .low = 0.5}) {
   InputSpec z = x;
   z.non_contiguous = false;
-  return {
-      .name = "sample",
-      .inputs = {x, z},
-      .run = [faults](
-                 std::span<const Tensor> in) { return std::vector{Square(in[0], in[1], faults)}; },
-      .reference =
-          [](std::span<const RefTensor> in) {
-            RefTensor y = in[0];
-            for (size_t i = 0; i < y.data.size(); ++i) {
-              y.data[i] = in[0].data[i] * in[0].data[i] + in[1].data[i];
-            }
-            return std::vector{y};
-          }};
+  return {.name = "sample",
+          .inputs = {x, z},
+          .run = [faults](TensorSpan in) { return std::vector{Square(in[0], in[1], faults)}; },
+          .reference =
+              [](RefSpan in) {
+                RefTensor y = in[0];
+                for (size_t i = 0; i < y.data.size(); ++i) {
+                  y.data[i] = in[0].data[i] * in[0].data[i] + in[1].data[i];
+                }
+                return y;
+              }};
 }
 
 OpCase Case(const Faults& faults = {}) {
   OpCase c;
   c.name = "square";
+  c.dtypes = {DType::kF64, DType::kF32};
   c.samples = [faults] {
     std::vector<OpSample> s = {Sample(faults), Sample(faults, {.shape = {0}}),
                                Sample(faults, {.shape = {2, 3}, .non_contiguous = true})};
@@ -298,10 +297,10 @@ TEST(OpCheckTest, ToleranceScalesWithTheValues) {
   const InputSpec tiny{.shape = {3, 5}, .low = 0.5e-2, .high = 1e-2};
   EXPECT_TRUE(check::Forward(Case(), Sample({}, tiny), DType::kF32, kCpu).passed());
   OpSample off = Sample({}, tiny);
-  off.run = [](std::span<const Tensor> in) {
+  off.run = [](TensorSpan in) {
     const Tensor y = Square(in[0], in[1], {}).Detach();
     if (y.dtype() == DType::kF32) y.data<float>()[0] *= 1.0001f;
-    return std::vector{y};
+    return y;
   };
   EXPECT_FALSE(check::Forward(Case(), off, DType::kF32, kCpu).passed());
 }

@@ -100,25 +100,19 @@ void Set(const MatmulDesc& desc, cublasLtMatmulDescAttributes_t attribute, const
         "cublasLtMatmulDescSetAttribute", p);
 }
 
-cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::kBias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::kGelu:
-      return CUBLASLT_EPILOGUE_GELU;
-    case Epilogue::kGeluBias:
-      return CUBLASLT_EPILOGUE_GELU_BIAS;
-    case Epilogue::kGeluAux:
-      return CUBLASLT_EPILOGUE_GELU_AUX;
-    case Epilogue::kGeluAuxBias:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::kDGelu:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::kNone:
-      break;
-  }
-  return CUBLASLT_EPILOGUE_DEFAULT;
-}
+// What cuBLASLt calls an epilogue, and what we call it in a problem's text.
+struct EpilogueNames {
+  cublasLtEpilogue_t id;
+  const char* text;
+};
+constexpr EpilogueNames kEpilogues[] = {{CUBLASLT_EPILOGUE_DEFAULT, ""},
+                                        {CUBLASLT_EPILOGUE_BIAS, ", bias"},
+                                        {CUBLASLT_EPILOGUE_GELU, ", gelu"},
+                                        {CUBLASLT_EPILOGUE_GELU_BIAS, ", bias, gelu"},
+                                        {CUBLASLT_EPILOGUE_GELU_AUX, ", gelu, aux"},
+                                        {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, ", bias, gelu, aux"},
+                                        {CUBLASLT_EPILOGUE_DGELU, ", dgelu"}};
+const EpilogueNames& NamesOf(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
 
 // The addresses that change from call to call.
 void SetPointers(const MatmulDesc& desc, const BlasLtMatmul& p) {
@@ -136,7 +130,7 @@ MatmulDesc MakeDesc(const BlasLtMatmul& p) {
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a), p);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_b), p);
-  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(p.epilogue), p);
+  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, NamesOf(p.epilogue).id, p);
   if (p.bias != nullptr) Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(p.d_dtype), p);
   if (p.aux != nullptr) {
     Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldd, p);
@@ -224,32 +218,12 @@ std::string Describe(const cublasLtMatmulAlgo_t& algorithm, size_t workspace, fl
   return StrCat(text, ", workspace ", workspace, ", waves ", waves);
 }
 
-const char* NameOf(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::kBias:
-      return ", bias";
-    case Epilogue::kGelu:
-      return ", gelu";
-    case Epilogue::kGeluBias:
-      return ", bias, gelu";
-    case Epilogue::kGeluAux:
-      return ", gelu, aux";
-    case Epilogue::kGeluAuxBias:
-      return ", bias, gelu, aux";
-    case Epilogue::kDGelu:
-      return ", dgelu";
-    case Epilogue::kNone:
-      break;
-  }
-  return "";
-}
-
 // The product as callers see it, with row-major matrices.
 std::string Describe(const BlasLtMatmul& p) {
   return StrCat(p.batch == 1 ? std::string() : StrCat(p.batch, " of "), p.dtype, "[", p.n, ", ",
                 p.k, "] x [", p.k, ", ", p.m, "] ", p.transpose_b ? "T" : "N",
                 p.transpose_a ? "T" : "N", ", ld ", p.ldb, " ", p.lda, " ", p.ldd, " -> ",
-                p.d_dtype, p.accumulate ? ", added" : "", NameOf(p.epilogue));
+                p.d_dtype, p.accumulate ? ", added" : "", NamesOf(p.epilogue).text);
 }
 
 Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {

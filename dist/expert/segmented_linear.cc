@@ -36,8 +36,7 @@ class SegmentedLinearNode : public Node {
       for (int64_t s = 0; s < CountOf(segments_); ++s) {
         GroupedLinearBackwardArgs args = ArgsOf(dy, s);
         args.weight = weight;
-        args.dx = RowsOf(segments_, dx, s);
-        args.accumulate_x = accumulate;
+        args.dx = {RowsOf(segments_, dx, s), accumulate};
         grouped_linear_backward(CurrentStream(dy.device()), args);
       }
     }
@@ -72,7 +71,7 @@ class SegmentedLinearNode : public Node {
     if (n == CountOf(segments_)) {
       GroupedLinearBackwardArgs args = ArgsOf(dy, s);
       args.x = RowsOf(segments_, x, s);
-      args.dweight = to;
+      args.dweight = {to};
       grouped_linear_backward(stream, args);
       return;
     }

@@ -56,18 +56,17 @@ void WeightGradient(const TensorRanks& ranks, const Tensor& x, const Tensor& dy,
                     const GradTarget& dw, int dim, std::span<const int64_t> segments) {
   const Stream stream = CurrentStream(dy.device());
   if (!ShapeDecidesBits(dy)) {
-    return linear_backward(
-        stream, {.x = x, .dy = dy, .dweight = dw.tensor, .accumulate_weight = dw.accumulate});
+    return linear_backward(stream, {.x = x, .dy = dy, .dweight = dw});
   }
   const int64_t own = ranks.own();
   for (int64_t j = 0; j < own; ++j) {
     LinearBackwardArgs part{.x = x, .dy = dy};
     Tensor& cut = dim == 0 ? part.dy : part.x;
     cut = PartAlong(cut, 1, segments, own, j);
-    part.dweight =
+    part.dweight.tensor =
         Tensor::Empty({part.dy.dim(1), part.x.dim(1)}, AccumulationDType(dy.dtype()), dy.device());
     linear_backward(stream, part);
-    WritePart(dw, dim, segments, own, j, part.dweight);
+    WritePart(dw, dim, segments, own, j, part.dweight.tensor);
   }
 }
 
@@ -77,15 +76,14 @@ void GradientOfInputs(const TensorRanks& ranks, const Tensor& dy, const Tensor& 
   const Stream stream = CurrentStream(dy.device());
   const Tensor to = AsMatrix(dx.tensor);
   if (!ShapeDecidesBits(dy)) {
-    return linear_backward(stream,
-                           {.weight = weight, .dy = dy, .dx = to, .accumulate_x = dx.accumulate});
+    return linear_backward(stream, {.weight = weight, .dy = dy, .dx = {to, dx.accumulate}});
   }
   const int64_t own = ranks.own();
   for (int64_t j = 0; j < own; ++j) {
     LinearBackwardArgs part{.weight = PartAlong(weight, 1, {}, own, j), .dy = dy};
-    part.dx = Tensor::Empty({dy.dim(0), part.weight.dim(1)}, dy.dtype(), dy.device());
+    part.dx.tensor = Tensor::Empty({dy.dim(0), part.weight.dim(1)}, dy.dtype(), dy.device());
     linear_backward(stream, part);
-    WritePart({to, dx.accumulate}, 1, {}, own, j, part.dx);
+    WritePart({to, dx.accumulate}, 1, {}, own, j, part.dx.tensor);
   }
 }
 
@@ -109,9 +107,7 @@ class ColumnLinearNode : public Node {
       WeightGradient(*ranks_, AsMatrix(ranks_->GatherSequence(x_.Unpack())), dy,
                      grads.OpenAnyDType(1), 0, segments_);
     }
-    if (const auto [dbias, accumulate] = grads.OpenAnyDType(2); dbias.defined()) {
-      linear_backward(stream, {.dy = dy, .dbias = dbias, .accumulate_bias = accumulate});
-    }
+    if (grads.needs(2)) linear_backward(stream, {.dy = dy, .dbias = grads.OpenAnyDType(2)});
     if (!grads.needs(0)) return;
     const Tensor weight = weight_.Unpack();
     const int64_t own = ranks_->own();

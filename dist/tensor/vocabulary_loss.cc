@@ -139,8 +139,7 @@ class ChunkedLoss {
         linear_backward(stream_, {.x = x,
                                   .weight = weight,
                                   .dy = dlogits,
-                                  .dweight = VocabularyRowsOf(dweight_, most_, j),
-                                  .accumulate_weight = begin > 0});
+                                  .dweight = {VocabularyRowsOf(dweight_, most_, j), begin > 0}});
       }
       if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false, wide_);
       const Tensor none = Empty(x.shape());
@@ -206,13 +205,7 @@ Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, cons
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
   loss.WantGradients(dx, dweight);
   const Tensor losses = loss.Run(chunk_rows);
-  const Tensor scale = Tensor::Empty({1}, wide, device);
-  Tensor total = Tensor::Empty({}, wide, device);
-  cross_entropy_reduce(CurrentStream(device), {.losses = losses,
-                                               .targets = flat,
-                                               .ignore_index = ignore_index,
-                                               .total = total,
-                                               .scale = scale});
+  auto [total, scale] = ReduceLosses(losses, flat, Reduction::kSum, ignore_index);
   if (record && dx.defined()) dx = ranks->ScatterSum(dx.View(whole.shape()), x.dtype());
   ops::RecordGradients(x, weight, dx, dweight, scale, &total);
   return total;

@@ -1,23 +1,26 @@
 // Fills core's accumulate slot: to += from, for gradients. Core declares it (core/slots.h).
 #include "core/slots.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {
 
 void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
-  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+  const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
+  DispatchFloat("accumulate", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchFloat("accumulate", to.dtype(), [&]<class To>(TypeTag<To>) {
       using A = std::common_type_t<Acc<From>, Acc<To>>;
       const From* source = from.data<From>();
       To* target = to.data<To>();
-      ForEachRun(from, to, [=](int64_t a, int64_t b, int64_t n, int64_t step_a, int64_t step_b) {
-        for (int64_t i = 0; i < n; ++i) {
-          To& sum = target[b + i * step_b];
-          sum = Convert<To>(Convert<A>(sum) + Convert<A>(source[a + i * step_a]));
-        }
+      ForEachRun(to.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
+        const auto run = [from = source + at[0], to = target + at[1], n](auto step_a, auto step_b) {
+          for (int64_t i = 0; i < n; ++i) {
+            To& sum = to[i * step_b];
+            sum = Convert<To>(Convert<A>(sum) + Convert<A>(from[i * step_a]));
+          }
+        };
+        if (steps[0] == 1 && steps[1] == 1) return run(One(), One());
+        run(steps[0], steps[1]);
       });
     });
   });

@@ -2,7 +2,7 @@
 #include "core/slots.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -30,9 +30,8 @@ void Accumulate(Stream stream, const Tensor& from, const Tensor& to) {
     return;
   }
   const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
-  Launch({"accumulate", from, to}, AccumulateStridedKernel<From, To>,
-         Blocks(to.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, to.numel(), dims,
-         source, Data<To>(to));
+  LaunchThreads({"accumulate", from, to}, AccumulateStridedKernel<From, To>, to.numel(), stream,
+                to.numel(), dims, source, Data<To>(to));
 }
 
 // Same as AccumulateStridedKernel, but computed in f64: for gradients of casts to f64.
@@ -50,18 +49,14 @@ void AccumulateCuda(Stream stream, const Tensor& from, const Tensor& to) {
   LS_CHECK(IsFloating(from.dtype()) && IsFloating(to.dtype()), "accumulate adds floats, not ",
            from.dtype(), " to ", to.dtype());
   if (from.dtype() == DType::kF64 || to.dtype() == DType::kF64) {
-    Launch({"accumulate", from, to}, AccumulateWideKernel, Blocks(to.numel(), kElementwiseThreads),
-           kElementwiseThreads, 0, stream, to.numel(),
-           StridedDims<2>(to.shape(), {from.strides(), to.strides()}), from.dtype(),
-           from.raw_data(), to.dtype(), to.raw_data());
+    LaunchThreads({"accumulate", from, to}, AccumulateWideKernel, to.numel(), stream, to.numel(),
+                  StridedDims<2>(to.shape(), {from.strides(), to.strides()}), from.dtype(),
+                  from.raw_data(), to.dtype(), to.raw_data());
     return;
   }
-  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
-      Accumulate<From, To>(stream, from, to);
-    });
+  DispatchFloat("accumulate", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchFloat("accumulate", to.dtype(),
+                  [&]<class To>(TypeTag<To>) { Accumulate<From, To>(stream, from, to); });
   });
 }
 

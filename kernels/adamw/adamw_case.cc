@@ -43,7 +43,7 @@ OpCase Make() {
                          "eps must not be negative, got -1")});
 }
 
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(Make());
 
 }  // namespace
 }  // namespace lockstep

@@ -119,15 +119,13 @@ OpSample JointGrouped(const std::string& name, int64_t batch, int64_t length, in
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = {batch, length, (heads + 2 * kv_heads) * d}, .low = -2, .high = 2}};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     return InTraining(in[0].device(), [&] {
       return ops::CausalAttention(in[0], heads, kv_heads,
                                   rules.Options(batch, length, length, in[0].device()));
     });
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return JointReference(in[0], heads, kv_heads, rules);
-  };
+  s.reference = [=](RefSpan in) { return JointReference(in[0], heads, kv_heads, rules); };
   return s;
 }
 
@@ -145,15 +143,13 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, const 
   s.inputs = {{.shape = q, .low = -2, .high = 2},
               {.shape = k, .low = -2, .high = 2},
               {.shape = k, .low = -2, .high = 2}};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     return InTraining(in[0].device(), [&] {
       return ops::CausalAttention(in[0], in[1], in[2],
                                   rules.Options(q[0], q[1], k[1], in[0].device()));
     });
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{Attend(in[0], in[1], in[2], rules)};
-  };
+  s.reference = [=](RefSpan in) { return Attend(in[0], in[1], in[2], rules); };
   return s;
 }
 
@@ -161,17 +157,16 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, const 
 OpSample Benchmark(const std::string& name, int64_t batch, int64_t length, int64_t heads, int64_t d,
                    const Rules& rules = {}) {
   OpSample s = Sample(name, batch, length, heads, d, rules);
-  s.flops = 2.0 * batch * heads * length * (length + 1) * d;
-  s.elements_moved = 4.0 * batch * length * heads * d;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * batch * heads * length * (length + 1) * d,
+                 .elements = 4.0 * batch * length * heads * d};
   return s;
 }
 
 // Outside of a TrainingScope dropout does nothing.
 OpSample Evaluation() {
   OpSample s = Sample("evaluation", 1, 5, 1, 4);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::CausalAttention(in[0], 1, 1, {.dropout = 0.5, .site = kSite})};
+  s.run = [](TensorSpan in) {
+    return ops::CausalAttention(in[0], 1, 1, {.dropout = 0.5, .site = kSite});
   };
   return s;
 }
@@ -244,59 +239,35 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   const auto attend_documents = [=](const std::vector<int32_t>& first_key) {
-    ops::CausalAttention(zeros({1, 3, 24}, kCpu), 2, 2,
+    ops::CausalAttention(Zeros(kCpu, 1, 3, 24), 2, 2,
                          {.first_key = Tensor::FromVector(first_key, {1, 3}, kCpu)});
   };
   return {
-      {"matrix",
-       [=](Device d) {
-         ops::CausalAttention(zeros({4, 6}, d), 1);
-       },
+      {"matrix", [=](Device d) { ops::CausalAttention(Zeros(d, 4, 6), 1); },
        "attention: qkv must be a floating tensor [B, T, (n_head + 2 n_kv_head) D], got f32[4, 6]"},
-      {"heads",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 3);
-       },
+      {"heads", [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 3); },
        "attention: the last size of qkv must be a positive multiple of n_head + 2 n_kv_head = 9"},
-      {"no_heads",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 0);
-       },
+      {"no_heads", [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 0); },
        "attention: n_head must be a positive multiple of n_kv_head, got 0 and 0"},
-      {"kv_heads",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 3, 2);
-       },
+      {"kv_heads", [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 3, 2); },
        "attention: n_head must be a positive multiple of n_kv_head, got 3 and 2"},
       {"dropout",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 2, 2, {.dropout = 1.0});
-       },
+       [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 2, 2, {.dropout = 1.0}); },
        "attention: dropout must be in [0, 1), got 1"},
-      {"window",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 2, 2, {.window = -1});
-       },
+      {"window", [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 2, 2, {.window = -1}); },
        "attention: window must be a positive number, or 0 for the default, got -1"},
       {"softcap",
-       [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 24}, d), 2, 2, {.softcap = NAN});
-       },
+       [=](Device d) { ops::CausalAttention(Zeros(d, 1, 4, 24), 2, 2, {.softcap = NAN}); },
        "attention: softcap must be a positive number, or 0 for the default, got nan"},
       {"first_key_shape",
        [=](Device d) {
-         ops::CausalAttention(zeros({2, 4, 24}, d), 2, 2,
-                              {.first_key = zeros({4}, d, DType::kI32)});
+         ops::CausalAttention(Zeros(d, 2, 4, 24), 2, 2, {.first_key = Zeros(DType::kI32, d, 4)});
        },
        "attention: first_key must be i32[2, 4], a key's position for each query"},
       {"first_key_dtype",
        [=](Device d) {
-         ops::CausalAttention(zeros({2, 4, 24}, d), 2, 2,
-                              {.first_key = zeros({2, 4}, d, DType::kI64)});
+         ops::CausalAttention(Zeros(d, 2, 4, 24), 2, 2, {.first_key = Zeros(DType::kI64, d, 2, 4)});
        },
        "attention: first_key must be i32[2, 4], a key's position for each query"},
       // Values are checked only on the CPU: other devices could not report to the host.
@@ -317,41 +288,29 @@ std::vector<ErrorSample> Errors() {
        "attention: first_key[0, 2] is 0 after 1: documents follow one another"},
       {"lengths",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 2, 3}, d), zeros({1, 3, 2, 3}, d),
-                              zeros({1, 3, 2, 3}, d));
+         ops::CausalAttention(Zeros(d, 1, 4, 2, 3), Zeros(d, 1, 3, 2, 3), Zeros(d, 1, 3, 2, 3));
        },
        "attention: k and v must be [B, T, G, D] = [1, 4 or more, G, 3], got f32[1, 3, 2, 3]"},
       {"no_queries",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 0, 2, 3}, d), zeros({1, 3, 2, 3}, d),
-                              zeros({1, 3, 2, 3}, d));
+         ops::CausalAttention(Zeros(d, 1, 0, 2, 3), Zeros(d, 1, 3, 2, 3), Zeros(d, 1, 3, 2, 3));
        },
        "attention: no queries, but keys"},
       {"groups",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 3, 3}, d), zeros({1, 4, 2, 3}, d),
-                              zeros({1, 4, 2, 3}, d));
+         ops::CausalAttention(Zeros(d, 1, 4, 3, 3), Zeros(d, 1, 4, 2, 3), Zeros(d, 1, 4, 2, 3));
        },
        "attention: the heads of q must be a positive multiple of those of k and v, got 3 and 2"},
       {"mixed",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 2, 3}, d), zeros({1, 4, 2, 3}, d),
-                              zeros({1, 4, 2, 3}, d, DType::kF64));
+         ops::CausalAttention(Zeros(d, 1, 4, 2, 3), Zeros(d, 1, 4, 2, 3),
+                              Zeros(DType::kF64, d, 1, 4, 2, 3));
        },
        "attention: q, k and v must have the same dtype and device"},
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "attention";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "attention", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -148,10 +148,8 @@ namespace avx512 = avx2;
 // Calls f(computing type, stored type).
 template <class F>
 void Dispatch(const Tensor& q, const F& f) {
-  DispatchFloat("attention", q.dtype(), [&](auto tag) {
-    using X = typename decltype(tag)::type;
-    f(TypeTag<Acc<X>>(), TypeTag<X>());
-  });
+  DispatchFloat("attention", q.dtype(),
+                [&]<class X>(TypeTag<X>) { f(TypeTag<Acc<X>>(), TypeTag<X>()); });
 }
 
 HeadDropout MakeDropout(const AttentionDropout& dropout, int64_t batch, int64_t head) {
@@ -228,11 +226,9 @@ std::vector<Piece> PiecesOf(const AttentionForwardArgs& args) {
 void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
   const int64_t heads = args.q.dim(2);
   const std::vector<Piece> pieces = PiecesOf(args);
-  Dispatch(args.q, [&](auto computing, auto stored) {
-    using T = typename decltype(computing)::type;
-    using X = typename decltype(stored)::type;
+  Dispatch(args.q, [&]<class T, class X>(TypeTag<T>, TypeTag<X>) {
     const auto run = HasAvx512() ? avx512::ForwardHead<T, X> : avx2::ForwardHead<T, X>;
-    ParallelFor(std::ssize(pieces) * heads, 1, [&](int64_t at, int64_t) {
+    ParallelForEach(std::ssize(pieces) * heads, 1, [&](int64_t at) {
       static thread_local Buffers<T> buffers;
       const Piece& piece = pieces[static_cast<size_t>(at / heads)];
       run(MakeHead<T, X>(args, piece.batch, at % heads), piece.run, buffers);
@@ -243,12 +239,10 @@ void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
 void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
   const int64_t heads = args.k.dim(2), group = args.q.dim(2) / heads, length = args.k.dim(1);
   if (length == 0) return;
-  Dispatch(args.q, [&](auto computing, auto stored) {
-    using T = typename decltype(computing)::type;
-    using X = typename decltype(stored)::type;
+  Dispatch(args.q, [&]<class T, class X>(TypeTag<T>, TypeTag<X>) {
     const auto run = HasAvx512() ? avx512::BackwardHeads<T, X, std::vector<QueryRange>>
                                  : avx2::BackwardHeads<T, X, std::vector<QueryRange>>;
-    ParallelFor(args.q.dim(0) * heads, 1, [&](int64_t at, int64_t) {
+    ParallelForEach(args.q.dim(0) * heads, 1, [&](int64_t at) {
       static thread_local Buffers<T> buffers;
       static thread_local std::vector<Head<T, X>> members;
       const int64_t batch = at / heads, key_head = at % heads;

@@ -74,7 +74,7 @@ struct Place {
                    int64_t begin = 0) {
     // There are fewer than 2^31 blocks (Blocks() checks it), and so fewer samples and heads.
     const int64_t block = blockIdx.x, pair = DivideSmall(block, heads);
-    const int64_t tile = DivideSmall(pair, batches), tiles = CeilDiv(length, rows);
+    const int64_t tile = DivideSmall(pair, batches), tiles = DivideUp(length, rows);
     batch = pair - tile * batches;
     head = block - pair * heads;
     first = begin + (last_first ? tiles - 1 - tile : tile) * rows;

@@ -157,7 +157,7 @@ inline void MultiplyTile(const Tile& tile, const T* y, T* x) {
 template <class T, class X>
 void ForwardHead(const Head<T, X>& head, const QueryRange& run, Buffers<T>& buffers) {
   const int64_t begin = run.begin, end = run.end;
-  const int64_t d = head.d, ld = RoundUp(d, kLanes<T>), blocks = (end - begin + kTile - 1) / kTile;
+  const int64_t d = head.d, ld = RoundUp(d, kLanes<T>), blocks = DivideUp(end - begin, kTile);
   buffers.Reset(kTile * ld * 3 + blocks * (kTile * ld * 2 + 2 * kTile) + 2 * kTile * kTile + kTile);
   T* const rows = buffers.Take(kTile * ld);
   T* const k = buffers.Take(kTile * ld);

@@ -15,10 +15,10 @@
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/slots.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/cudnn_plan.h"
-#include "kernels/attention/flash_attention.h"
 
 namespace lockstep::cuda {
 #ifdef LOCKSTEP_HAS_CUDNN

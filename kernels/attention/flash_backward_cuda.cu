@@ -1,5 +1,5 @@
 #include "core/cuda/launch.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/flash_tile.cuh"
 
 namespace lockstep::cuda {
@@ -401,8 +401,8 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
     using Shape = BackwardShape<kHead>;
     Launch(name, FlashDeltaKernel<T, kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads,
            0, stream, Data<T>(y), Data<T>(dy), rows, queries, heads, a.d, Data<float>(delta));
-    const int64_t query_blocks = batches * heads * CeilDiv(queries, Shape::kRows);
-    const int64_t key_blocks = batches * k.dim(2) * CeilDiv(length, Shape::kRows);
+    const int64_t query_blocks = batches * heads * DivideUp(queries, Shape::kRows);
+    const int64_t key_blocks = batches * k.dim(2) * DivideUp(length, Shape::kRows);
     Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout, kRules>, Blocks(query_blocks, 1),
            kFlashThreads, Shape::kBytes, stream, a);
     Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout, kRules>, Blocks(key_blocks, 1),
@@ -414,8 +414,7 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
 }  // namespace
 
 void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
-  DispatchFlashType(args.q.dtype(),
-                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
+  DispatchFlashType(args.q.dtype(), [&]<class T>(TypeTag<T>) { Run<T>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
 #include "core/cuda/launch.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/flash_tile.cuh"
 
 namespace lockstep::cuda {
@@ -244,7 +244,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
     using Shape = ForwardShape<kHead>;
     Launch({"flash_attention_forward", q, k},
            FlashForwardKernel<T, kHead, decltype(dropout)::value, decltype(rules)::value>,
-           Blocks(a.batches * a.heads * CeilDiv(a.queries, Shape::kRows), 1), kFlashThreads,
+           Blocks(a.batches * a.heads * DivideUp(a.queries, Shape::kRows), 1), kFlashThreads,
            Shape::kBytes, stream, a);
   });
 }
@@ -252,8 +252,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
 }  // namespace
 
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
-  DispatchFlashType(args.q.dtype(),
-                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
+  DispatchFlashType(args.q.dtype(), [&]<class T>(TypeTag<T>) { Run<T>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

@@ -44,7 +44,7 @@ struct AveragedAxis {
     const int64_t in = window.in;
     if (adaptive) {
       const int64_t first = o * in / window.out;
-      const int64_t last = ((o + 1) * in + window.out - 1) / window.out;
+      const int64_t last = DivideUp((o + 1) * in, window.out);
       return {first, last, last - first};
     }
     const int64_t begin = window.Begin(o);

@@ -66,8 +66,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const AvgPool2dOpti
   OpSample s;
   s.name = name;
   s.inputs = {x};
-  s.run = [=](std::span<const Tensor> in) { return std::vector{ops::AvgPool2d(in[0], o)}; };
-  s.reference = [=](std::span<const RefTensor> in) { return std::vector{Reference(o, in[0])}; };
+  s.run = [=](TensorSpan in) { return ops::AvgPool2d(in[0], o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0]); };
   return s;
 }
 
@@ -75,22 +75,17 @@ OpSample Adaptive(const std::string& name, const Shape& x, Size2 out) {
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = x}};
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{ops::AdaptiveAvgPool2d(in[0], out)};
-  };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{AdaptiveReference(out, in[0])};
-  };
+  s.run = [=](TensorSpan in) { return ops::AdaptiveAvgPool2d(in[0], out); };
+  s.reference = [=](RefSpan in) { return AdaptiveReference(out, in[0]); };
   return s;
 }
 
 std::vector<OpSample> Samples() {
   OpSample large = Sample("halves of 56x56", {.shape = {16, 64, 56, 56}}, {});
-  large.flops = 16.0 * 64 * 56 * 56;
-  large.elements_moved = 16.0 * 64 * (56 * 56 + 28 * 28);
-  large.backward_flops = large.flops;
-  large.backward_elements_moved = large.elements_moved;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 64 * 56 * 56,
+                     .elements = 16.0 * 64 * (56 * 56 + 28 * 28),
+                     .backward_flops = 16.0 * 64 * 56 * 56,
+                     .backward_elements = 16.0 * 64 * (56 * 56 + 28 * 28)};
   const AvgPool2dOptions padded = {.kernel = {3, 2}, .stride = 2, .padding = 1};
   AvgPool2dOptions uncounted = padded, up = padded, up_uncounted = padded;
   uncounted.count_include_pad = up_uncounted.count_include_pad = false;
@@ -127,21 +122,13 @@ std::vector<ErrorSample> Errors() {
            "avg_pool2d: the window spans 3 rows, the input has 2"},
           {"no cells",
            [](Device d) {
-             ops::AdaptiveAvgPool2d(Tensor::Zeros({1, 1, 2, 2}, DType::kF32, d), {0, 1});
+             ops::AdaptiveAvgPool2d(Zeros(d, 1, 1, 2, 2), {0, 1});
            },
            "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got 0 x 1"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "avg_pool2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "avg_pool2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

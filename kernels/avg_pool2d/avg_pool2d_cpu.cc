@@ -8,36 +8,32 @@ namespace {
 
 // Planes that one thread takes at a time. Windows cover a plane about once; overlaps cost more.
 int64_t PlaneGrain(const AveragedAxis& rows, const AveragedAxis& columns) {
-  const int64_t work = rows.window.in * columns.window.in + rows.window.out * columns.window.out;
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, work));
+  return GrainOf(rows.window.in * columns.window.in + rows.window.out * columns.window.out);
 }
 
 void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,
                          const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchFloat("avg_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t width = columns.window.in, in = rows.window.in * width;
     const int64_t out = rows.window.out * columns.window.out;
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    ParallelFor(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t begin, int64_t end) {
-      for (int64_t plane = begin; plane < end; ++plane) {
-        const T* image = from + plane * in;
-        T* result = to + plane * out;
-        for (int64_t p = 0; p < rows.window.out; ++p) {
-          const AveragedAxis::Range down = rows.At(p);
-          for (int64_t q = 0; q < columns.window.out; ++q) {
-            const AveragedAxis::Range across = columns.At(q);
-            A sum = 0;
-            for (int64_t i = down.first; i < down.last; ++i) {
-              const T* row = image + i * width + across.first;
-              sum += SumOver<A>(across.last - across.first,
-                                [=](int64_t j) { return Convert<A>(row[j]); });
-            }
-            *result++ = Convert<T>(sum / static_cast<A>(down.divisor * across.divisor));
+    ParallelForEach(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t plane) {
+      const T* image = from + plane * in;
+      T* result = to + plane * out;
+      for (int64_t p = 0; p < rows.window.out; ++p) {
+        const AveragedAxis::Range down = rows.At(p);
+        for (int64_t q = 0; q < columns.window.out; ++q) {
+          const AveragedAxis::Range across = columns.At(q);
+          A sum = 0;
+          for (int64_t i = down.first; i < down.last; ++i) {
+            const T* row = image + i * width + across.first;
+            sum += SumOver<A>(across.last - across.first,
+                              [=](int64_t j) { return Convert<A>(row[j]); });
           }
+          *result++ = Convert<T>(sum / static_cast<A>(down.divisor * across.divisor));
         }
       }
     });
@@ -47,8 +43,7 @@ void AvgPool2dForwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& c
 void AvgPool2dBackwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& columns,
                           const Tensor& dy, const Tensor& dx, bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("avg_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("avg_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t width = columns.window.in, in = rows.window.in * width;
     const int64_t out = rows.window.out * columns.window.out;
@@ -71,10 +66,7 @@ void AvgPool2dBackwardCpu(Stream, const AveragedAxis& rows, const AveragedAxis& 
             }
           }
         }
-        T* result = to + plane * in;
-        for (int64_t i = 0; i < in; ++i) {
-          result[i] = Convert<T>(accumulate ? Convert<A>(result[i]) + sums[i] : sums[i]);
-        }
+        WriteOrAdd(accumulate, 0, in, to + plane * in, [=](int64_t i) { return sums[i]; });
       }
     });
   });

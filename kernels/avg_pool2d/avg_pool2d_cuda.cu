@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/avg_pool2d/avg_pool2d.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
@@ -70,21 +69,17 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 void AvgPool2dForwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                           const Tensor& x, const Tensor& y) {
-  DispatchFloat("avg_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"avg_pool2d_forward", x}, AvgPoolForwardKernel<T>,
-           Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(x), y.numel(), Data<T>(y));
+  DispatchFloat("avg_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"avg_pool2d_forward", x}, AvgPoolForwardKernel<T>, y.numel(), stream, rows,
+                  columns, Data<T>(x), y.numel(), Data<T>(y));
   });
 }
 
 void AvgPool2dBackwardCuda(Stream stream, const AveragedAxis& rows, const AveragedAxis& columns,
                            const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("avg_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"avg_pool2d_backward", dy}, AvgPoolBackwardKernel<T>,
-           Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(dy), dx.numel(), Data<T>(dx), accumulate);
+  DispatchFloat("avg_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"avg_pool2d_backward", dy}, AvgPoolBackwardKernel<T>, dx.numel(), stream, rows,
+                  columns, Data<T>(dy), dx.numel(), Data<T>(dx), accumulate);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/batch_norm/batch_norm.h"
 
 #include "core/slots.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -55,14 +56,6 @@ void Backward(const std::shared_ptr<BatchNormExchange>& exchange, const SavedTen
       stream, {x, dy, weight, mean, rstd, moments.defined() ? sums : Tensor(), moments, dx});
 }
 
-void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
-  if (!t.defined()) return;
-  LS_CHECK((t.dtype() == x.dtype() || t.dtype() == DType::kF32) && t.shape() == Shape{x.dim(1)} &&
-               t.device() == x.device(),
-           "batch_norm: ", name, " must be ", x.dtype(), "[", x.dim(1), "] on ", x.device(),
-           " as x is ", x.Describe(), ", got ", t.Describe());
-}
-
 void CheckRunning(const char* name, const Tensor& t, const Tensor& x) {
   LS_CHECK(t.defined() && (t.dtype() == DType::kF32 || t.dtype() == AccumulationDType(x.dtype())) &&
                t.shape() == Shape{x.dim(1)} && t.device() == x.device() && t.is_contiguous(),
@@ -74,8 +67,8 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& bias, const Batc
            const BatchNormOptions& o) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 2,
            "batch_norm: x must be a floating [N, C, ...], got ", x.Describe());
-  CheckAffine("weight", weight, x);
-  CheckAffine("bias", bias, x);
+  if (weight.defined()) CheckNormParameter("batch_norm", "weight", weight, x, x.dim(1));
+  if (bias.defined()) CheckNormParameter("batch_norm", "bias", bias, x, x.dim(1));
   LS_CHECK(o.eps >= 0, "batch_norm: eps must not be negative, got ", o.eps);
   if (r.mean.defined() || r.var.defined() || !o.training) {
     CheckRunning("running mean", r.mean, x);

@@ -21,7 +21,7 @@ struct Inputs {
   explicit Inputs(const Kind& k) : weight(1), mean(k.affine ? 3 : 1) {}
 };
 
-std::vector<Tensor> Run(const Kind& k, std::span<const Tensor> in) {
+std::vector<Tensor> Run(const Kind& k, TensorSpan in) {
   const Inputs at(k);
   BatchNormRunning running;
   if (k.running) {
@@ -37,7 +37,7 @@ std::vector<Tensor> Run(const Kind& k, std::span<const Tensor> in) {
   return {y, running.mean, running.var, running.batches};
 }
 
-std::vector<RefTensor> Reference(const Kind& k, std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(const Kind& k, RefSpan in) {
   const Inputs at(k);
   const RefTensor& x = in[0];
   const int64_t n = x.shape[0], c = x.shape[1];
@@ -84,8 +84,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const Kind& k = {})
     s.inputs.push_back({.shape = {c}, .differentiable = false});
     s.inputs.push_back({.shape = {c}, .low = 0.5, .high = 2, .differentiable = false});
   }
-  s.run = [k](std::span<const Tensor> in) { return Run(k, in); };
-  s.reference = [k](std::span<const RefTensor> in) { return Reference(k, in); };
+  s.run = [k](TensorSpan in) { return Run(k, in); };
+  s.reference = [k](RefSpan in) { return Reference(k, in); };
   return s;
 }
 
@@ -93,9 +93,7 @@ std::vector<OpSample> Samples() {
   OpSample mixed = Sample("weights of f32", {.shape = {4, 6, 3, 3}});
   for (size_t i : {1, 2}) mixed.inputs[i].dtype = DType::kF32;
   OpSample large = Sample("resnet", {.shape = {16, 256, 28, 28}});
-  large.flops = 16.0 * 256 * 28 * 28 * 8;
-  large.elements_moved = 16.0 * 256 * 28 * 28 * 2;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 256 * 28 * 28 * 8, .elements = 16.0 * 256 * 28 * 28 * 2};
   return {Sample("empty in evaluation", {.shape = {0, 5, 2, 2}}, {.training = false}),
           Sample("no channels", {.shape = {3, 0, 2}}),
           // With a small eps the gradient of two values is 0 except for rounding.
@@ -123,9 +121,7 @@ std::vector<ErrorSample> Errors() {
   const auto norm = [](const Shape& x, const BatchNormOptions& o, int64_t running = 3,
                        DType dtype = DType::kF32) {
     return [=](Device d) {
-      const auto tensor = [&] {
-        return running < 0 ? Tensor() : Tensor::Zeros({running}, DType::kF32, d);
-      };
+      const auto tensor = [&] { return running < 0 ? Tensor() : Zeros(d, running); };
       ops::BatchNorm(Tensor::Zeros(x, dtype, d), {}, {}, {tensor(), tensor(), {}}, o);
     };
   };
@@ -154,22 +150,14 @@ std::vector<ErrorSample> Errors() {
       {"no count", norm({2, 3}, average), "pass running.batches"},
       {"weight",
        [](Device d) {
-         ops::BatchNorm(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d),
-                        {}, {}, {.training = true, .eps = 0, .momentum = 0.1, .exchange = nullptr});
+         ops::BatchNorm(Zeros(d, 2, 3), Zeros(d, 2), {}, {},
+                        {.training = true, .eps = 0, .momentum = 0.1, .exchange = nullptr});
        },
        "batch_norm: weight must be f32[3]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "batch_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "batch_norm", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

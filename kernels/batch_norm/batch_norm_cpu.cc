@@ -13,11 +13,6 @@ void Dispatch(const Tensor& x, const F& f) {
   DispatchFloat("batch_norm", x.dtype(), f);
 }
 
-// Rows of S elements that one thread takes at a time; a row is a channel of a sample.
-int64_t RowGrain(const Tensor& planes) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, planes.dim(2)));
-}
-
 // ---- Joining. Item 2 i absorbs item 2 i + 1, then item 4 i absorbs item 4 i + 2, and so on: the
 // tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
 
@@ -80,44 +75,37 @@ void Reduce(A* parts, int64_t items, int64_t rows, int64_t c, A* out, const F& f
 // ---- Forward. ----
 
 void MomentsCpu(Stream, const Tensor& x, const Tensor& moments) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(0), c = x.dim(1), size = x.dim(2);
     const Tensor parts = Tensor::Empty({n, 3, c}, DTypeOf<A>);
     const T* in = x.data<T>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, RowGrain(x), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* from = in + row * size;
-        A* to = out + row / c * 3 * c + row % c;
-        const A sum = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(from[i]); });
-        const A mean = size > 0 ? sum / static_cast<A>(size) : A(0);
-        to[0] = static_cast<A>(size);
-        to[c] = mean;
-        to[2 * c] = PairwiseSum<A>(0, size, [=](int64_t i) {
-          const A centred = Convert<A>(from[i]) - mean;
-          return centred * centred;
-        });
-      }
+    ParallelForEach(n * c, GrainOf(x.dim(2)), [=](int64_t row) {
+      const T* from = in + row * size;
+      A* to = out + row / c * 3 * c + row % c;
+      const A sum = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(from[i]); });
+      const A mean = size > 0 ? sum / static_cast<A>(size) : A(0);
+      to[0] = static_cast<A>(size);
+      to[c] = mean;
+      to[2 * c] = PairwiseSum<A>(0, size, [=](int64_t i) {
+        const A centred = Convert<A>(from[i]) - mean;
+        return centred * centred;
+      });
     });
     Reduce(out, n, 3, c, moments.data<A>(), JoinMoments<A>);
   });
 }
 
 void JoinCpu(Stream, const Tensor& parts, const Tensor& moments) {
-  Dispatch(parts, [&](auto tag) {
-    using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      Reduce(parts.data<A>(), parts.dim(0), 3, parts.dim(2), moments.data<A>(), JoinMoments<A>);
-    }
+  DispatchWide(parts.dtype(), [&]<class A>(TypeTag<A>) {
+    Reduce(parts.data<A>(), parts.dim(0), 3, parts.dim(2), moments.data<A>(), JoinMoments<A>);
   });
 }
 
 // running = (1 - factor) running + factor value, in f64, rounded once.
 void Blend(const Tensor& running, int64_t i, double factor, double value) {
-  Dispatch(running, [&](auto tag) {
-    using R = typename decltype(tag)::type;
+  Dispatch(running, [&]<class R>(TypeTag<R>) {
     R& r = running.data<R>()[i];
     r = Convert<R>((1 - factor) * Convert<double>(r) + factor * value);
   });
@@ -129,21 +117,18 @@ void FinishCpu(Stream, const BatchNormFinishArgs& args) {
     const int64_t batches = ++args.batches.data<int64_t>()[0];
     if (factor < 0) factor = 1.0 / static_cast<double>(batches);
   }
-  Dispatch(args.moments, [&](auto tag) {
-    using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      const int64_t c = args.moments.dim(1);
-      const A* moments = args.moments.data<A>();
-      A *mean = args.mean.data<A>(), *rstd = args.rstd.data<A>();
-      for (int64_t k = 0; k < c; ++k) {
-        const A n = moments[k], squares = moments[2 * c + k];
-        mean[k] = moments[c + k];
-        rstd[k] = A(1) / std::sqrt(squares / n + static_cast<A>(args.eps));
-        if (!args.running_mean.defined() || n < 2) continue;
-        Blend(args.running_mean, k, factor, mean[k]);
-        Blend(args.running_var, k, factor,
-              static_cast<double>(squares) / (static_cast<double>(n) - 1));
-      }
+  DispatchWide(args.moments.dtype(), [&]<class A>(TypeTag<A>) {
+    const int64_t c = args.moments.dim(1);
+    const A* moments = args.moments.data<A>();
+    A *mean = args.mean.data<A>(), *rstd = args.rstd.data<A>();
+    for (int64_t k = 0; k < c; ++k) {
+      const A n = moments[k], squares = moments[2 * c + k];
+      mean[k] = moments[c + k];
+      rstd[k] = A(1) / std::sqrt(squares / n + static_cast<A>(args.eps));
+      if (!args.running_mean.defined() || n < 2) continue;
+      Blend(args.running_mean, k, factor, mean[k]);
+      Blend(args.running_var, k, factor,
+            static_cast<double>(squares) / (static_cast<double>(n) - 1));
     }
   });
 }
@@ -152,14 +137,11 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
                     const Tensor& mean, const Tensor& rstd) {
   mean.CopyFrom(running_mean);
   const Tensor var = running_var.To(mean.dtype());
-  Dispatch(mean, [&](auto tag) {
-    using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      const A* v = var.data<A>();
-      A* out = rstd.data<A>();
-      for (int64_t k = 0; k < rstd.numel(); ++k) {
-        out[k] = A(1) / std::sqrt(v[k] + static_cast<A>(eps));
-      }
+  DispatchWide(mean.dtype(), [&]<class A>(TypeTag<A>) {
+    const A* v = var.data<A>();
+    A* out = rstd.data<A>();
+    for (int64_t k = 0; k < rstd.numel(); ++k) {
+      out[k] = A(1) / std::sqrt(v[k] + static_cast<A>(eps));
     }
   });
 }
@@ -168,9 +150,8 @@ void FromRunningCpu(Stream, const Tensor& running_mean, const Tensor& running_va
 template <class F>
 void ForEachRow(const Tensor& planes, const F& f) {
   const int64_t c = planes.dim(1), size = planes.dim(2);
-  ParallelFor(planes.dim(0) * c, RowGrain(planes), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) f(row % c, row * size);
-  });
+  ParallelForEach(planes.dim(0) * c, GrainOf(planes.dim(2)),
+                  [&](int64_t row) { f(row % c, row * size); });
 }
 
 // A parameter in the accumulation type; `otherwise` where it is undefined.
@@ -181,8 +162,7 @@ Tensor Widened(const Tensor& parameter, int64_t c, double otherwise) {
 
 void NormalizeCpu(Stream, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                   const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Tensor weights = Widened<A>(weight, x.dim(1), 1), biases = Widened<A>(bias, x.dim(1), 0);
     const A *w = weights.data<A>(), *b = biases.data<A>();
@@ -203,41 +183,34 @@ void NormalizeCpu(Stream, const Tensor& x, const Tensor& mean, const Tensor& rst
 
 void BackwardSumsCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& mean,
                      const Tensor& rstd, const Tensor& sums) {
-  Dispatch(x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(0), c = x.dim(1), size = x.dim(2);
     const Tensor parts = Tensor::Empty({n, 2, c}, DTypeOf<A>);
     const T *in = x.data<T>(), *grad = dy.data<T>();
     const A *m = mean.data<A>(), *r = rstd.data<A>();
     A* out = parts.data<A>();
-    ParallelFor(n * c, RowGrain(x), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T *from = in + row * size, *g = grad + row * size;
-        const A centre = m[row % c];
-        A* to = out + row / c * 2 * c + row % c;
-        to[0] = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(g[i]); });
-        to[c] = r[row % c] * PairwiseSum<A>(0, size, [=](int64_t i) {
-                  return Convert<A>(g[i]) * (Convert<A>(from[i]) - centre);
-                });
-      }
+    ParallelForEach(n * c, GrainOf(x.dim(2)), [=](int64_t row) {
+      const T *from = in + row * size, *g = grad + row * size;
+      const A centre = m[row % c];
+      A* to = out + row / c * 2 * c + row % c;
+      to[0] = PairwiseSum<A>(0, size, [=](int64_t i) { return Convert<A>(g[i]); });
+      to[c] = r[row % c] * PairwiseSum<A>(0, size, [=](int64_t i) {
+                return Convert<A>(g[i]) * (Convert<A>(from[i]) - centre);
+              });
     });
     Reduce(out, n, 2, c, sums.data<A>(), AddParts<A>);
   });
 }
 
 void AddCpu(Stream, const Tensor& parts, const Tensor& sums) {
-  Dispatch(parts, [&](auto tag) {
-    using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      Reduce(parts.data<A>(), parts.dim(0), 2, parts.dim(2), sums.data<A>(), AddParts<A>);
-    }
+  DispatchWide(parts.dtype(), [&]<class A>(TypeTag<A>) {
+    Reduce(parts.data<A>(), parts.dim(0), 2, parts.dim(2), sums.data<A>(), AddParts<A>);
   });
 }
 
 void BackwardInputCpu(Stream, const BatchNormBackwardArgs& args) {
-  Dispatch(args.x, [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  Dispatch(args.x, [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t c = args.x.dim(1), size = args.x.dim(2);
     const Tensor weights = Widened<A>(args.weight, c, 1);

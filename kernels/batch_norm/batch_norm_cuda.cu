@@ -233,17 +233,15 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 void Reduce(const LaunchName& name, void (*kernel)(float*, int64_t, int64_t, float*), Stream stream,
             const Tensor& parts, const Tensor& out) {
   const int64_t c = parts.dim(2);
-  Launch(name, kernel, Blocks(c, kElementwiseThreads), kElementwiseThreads, 0, stream,
-         Data<float>(parts), parts.dim(0), c, Data<float>(out));
+  LaunchThreads(name, kernel, c, stream, Data<float>(parts), parts.dim(0), c, Data<float>(out));
 }
 
 // Calls f(tag, threads, aligned) for a kernel with one block per plane of x (and dy).
 template <class F>
 void DispatchPlanes(const Tensor& x, const Tensor& dy, const F& f) {
-  DispatchFloat("batch_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("batch_norm", x.dtype(), [&]<class T>(TypeTag<T> tag) {
     const int64_t size = x.dim(2);
-    DispatchRowThreads(CeilDiv(size, kPackSize<T>), [&](auto threads) {
+    DispatchRowThreads(DivideUp(size, kPackSize<T>), [&](auto threads) {
       DispatchBool(AlignedRows(size, Data<T>(x), Data<T>(dy)),
                    [&](auto aligned) { f(tag, threads, aligned); });
     });
@@ -253,8 +251,7 @@ void DispatchPlanes(const Tensor& x, const Tensor& dy, const F& f) {
 void MomentsCuda(Stream stream, const Tensor& x, const Tensor& moments) {
   const int64_t n = x.dim(0), c = x.dim(1);
   const Tensor parts = Tensor::Empty({n, 3, c}, DType::kF32, x.device());
-  DispatchPlanes(x, x, [&](auto tag, auto threads, auto aligned) {
-    using T = typename decltype(tag)::type;
+  DispatchPlanes(x, x, [&]<class T>(TypeTag<T>, auto threads, auto aligned) {
     constexpr int kThreads = decltype(threads)::value;
     Launch({"batch_norm_moments", x}, PlaneMomentsKernel<kThreads, decltype(aligned)::value, T>,
            Blocks(n * c, 1), kThreads, 0, stream, Data<T>(x), c, x.dim(2), Data<float>(parts));
@@ -283,10 +280,9 @@ void FinishCuda(Stream stream, const BatchNormFinishArgs& args) {
 void FromRunningCuda(Stream stream, const Tensor& running_mean, const Tensor& running_var,
                      double eps, const Tensor& mean, const Tensor& rstd) {
   const int64_t c = mean.numel();
-  Launch({"batch_norm_from_running", running_mean}, FromRunningKernel,
-         Blocks(c, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<float>(running_mean),
-         Data<float>(running_var), c, static_cast<float>(eps), Data<float>(mean),
-         Data<float>(rstd));
+  LaunchThreads({"batch_norm_from_running", running_mean}, FromRunningKernel, c, stream,
+                Data<float>(running_mean), Data<float>(running_var), c, static_cast<float>(eps),
+                Data<float>(mean), Data<float>(rstd));
 }
 
 // Calls f(TypeTag<W>) with the type of a parameter of x's dtype or f32; f32 where it is undefined.
@@ -298,18 +294,14 @@ void DispatchParameter(const Tensor& parameter, const F& f) {
 
 void NormalizeCuda(Stream stream, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                    const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  DispatchFloat("batch_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchParameter<T>(weight, [&](auto weight_tag) {
-      DispatchParameter<T>(bias, [&](auto bias_tag) {
-        using W = typename decltype(weight_tag)::type;
-        using B = typename decltype(bias_tag)::type;
+  DispatchFloat("batch_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchParameter<T>(weight, [&]<class W>(TypeTag<W>) {
+      DispatchParameter<T>(bias, [&]<class B>(TypeTag<B>) {
         const int64_t n = x.numel();
-        Launch({"batch_norm_normalize", x}, NormalizeKernel<T, W, B>,
-               Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream,
-               Data<T>(x), Data<float>(mean), Data<float>(rstd), DataOrNull<W>(weight),
-               DataOrNull<B>(bias), n, x.dim(1), x.dim(2), Data<T>(y),
-               AllAligned16(Data<T>(x), Data<T>(y)));
+        LaunchThreads({"batch_norm_normalize", x}, NormalizeKernel<T, W, B>,
+                      DivideUp(n, kPackSize<T>), stream, Data<T>(x), Data<float>(mean),
+                      Data<float>(rstd), DataOrNull<W>(weight), DataOrNull<B>(bias), n, x.dim(1),
+                      x.dim(2), Data<T>(y), AllAligned16(Data<T>(x), Data<T>(y)));
       });
     });
   });
@@ -319,8 +311,7 @@ void BackwardSumsCuda(Stream stream, const Tensor& x, const Tensor& dy, const Te
                       const Tensor& rstd, const Tensor& sums) {
   const int64_t n = x.dim(0), c = x.dim(1);
   const Tensor parts = Tensor::Empty({n, 2, c}, DType::kF32, x.device());
-  DispatchPlanes(x, dy, [&](auto tag, auto threads, auto aligned) {
-    using T = typename decltype(tag)::type;
+  DispatchPlanes(x, dy, [&]<class T>(TypeTag<T>, auto threads, auto aligned) {
     constexpr int kThreads = decltype(threads)::value;
     Launch({"batch_norm_backward_sums", x},
            PlaneGradientSumsKernel<kThreads, decltype(aligned)::value, T>, Blocks(n * c, 1),
@@ -335,18 +326,16 @@ void AddCuda(Stream stream, const Tensor& parts, const Tensor& sums) {
 }
 
 void BackwardInputCuda(Stream stream, const BatchNormBackwardArgs& args) {
-  DispatchFloat("batch_norm", args.x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchParameter<T>(args.weight, [&](auto weight_tag) {
-      using W = typename decltype(weight_tag)::type;
+  DispatchFloat("batch_norm", args.x.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchParameter<T>(args.weight, [&]<class W>(TypeTag<W>) {
       const int64_t n = args.x.numel();
       const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
       T* dx = Data<T>(args.dx.tensor);
-      Launch({"batch_norm_backward_input", args.x}, BatchNormInputGradientKernel<T, W>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, x, dy,
-             DataOrNull<W>(args.weight), Data<float>(args.mean), Data<float>(args.rstd),
-             DataOrNull<float>(args.sums), DataOrNull<float>(args.moments), n, args.x.dim(1),
-             args.x.dim(2), dx, args.dx.accumulate, AllAligned16(x, dy, dx));
+      LaunchThreads({"batch_norm_backward_input", args.x}, BatchNormInputGradientKernel<T, W>,
+                    DivideUp(n, kPackSize<T>), stream, x, dy, DataOrNull<W>(args.weight),
+                    Data<float>(args.mean), Data<float>(args.rstd), DataOrNull<float>(args.sums),
+                    DataOrNull<float>(args.moments), n, args.x.dim(1), args.x.dim(2), dx,
+                    args.dx.accumulate, AllAligned16(x, dy, dx));
     });
   });
 }

@@ -16,7 +16,7 @@
 #include "core/cuda/error.h"
 #include "core/kernel_choices.h"
 #include "core/thread_pool.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/bench/bits.h"
 #include "kernels/bench/gpt.h"
 #include "kernels/bench/library.h"
@@ -46,17 +46,12 @@ struct Benchmark {
 
   std::string name() const { return StrCat(op->name, "/", sample.name, "/", dtype, "/", pass()); }
   const char* pass() const { return backward ? "backward" : "forward"; }
-  // FLOPs of the pass: a backward that declares none counts as two forwards, as a GEMM's does.
   double flops() const {
-    return !backward                   ? sample.flops
-           : sample.backward_flops > 0 ? sample.backward_flops
-                                       : 2 * sample.flops;
+    return backward ? sample.benchmark->backward_flops : sample.benchmark->flops;
   }
   double bytes() const {
-    const double elements = !backward                            ? sample.elements_moved
-                            : sample.backward_elements_moved > 0 ? sample.backward_elements_moved
-                                                                 : 2 * sample.elements_moved;
-    return elements * static_cast<double>(SizeOf(dtype));
+    return (backward ? sample.benchmark->backward_elements : sample.benchmark->elements) *
+           static_cast<double>(SizeOf(dtype));
   }
 };
 
@@ -75,7 +70,7 @@ GptShape ShapeOf(const Options& options) {
 void AddBenchmarks(const OpCase& c, const Options& options, double calls,
                    std::vector<Benchmark>& found) {
   for (const OpSample& s : c.samples()) {
-    if ((s.flops == 0 && s.elements_moved == 0) || !SelectsSample(options.filter, c, s)) continue;
+    if (!s.benchmark || !SelectsSample(options.filter, c, s)) continue;
     const bool gradient =
         c.differentiable && std::any_of(s.inputs.begin(), s.inputs.end(), HasGradient);
     for (DType dtype : c.dtypes) {

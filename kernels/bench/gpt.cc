@@ -13,14 +13,12 @@
 namespace lockstep {
 namespace {
 
-using Inputs = std::span<const Tensor>;
-
 // At most this many parameters stand for all of a model: more do not improve bandwidth.
 constexpr double kMostUpdated = 1 << 24;
 
 StepCase Case(const std::string& op, const std::string& sample, double calls,
-              std::vector<InputSpec> inputs, double flops, double elements,
-              std::function<std::vector<Tensor>(Inputs)> run, double backward_flops = 0) {
+              std::vector<InputSpec> inputs, const OpWork& work,
+              std::function<Results<Tensor>(TensorSpan)> run) {
   StepCase c;
   c.op.name = op;
   c.op.dtypes = {DType::kBF16, DType::kF32};
@@ -29,9 +27,7 @@ StepCase Case(const std::string& op, const std::string& sample, double calls,
   s.name = sample;
   s.inputs = std::move(inputs);
   s.run = std::move(run);
-  s.flops = flops;
-  s.backward_flops = backward_flops;
-  s.elements_moved = elements;
+  s.benchmark = work;
   c.op.samples = [s] { return std::vector{s}; };
   return c;
 }
@@ -42,12 +38,12 @@ StepCase Product(const std::string& name, const GptShape& shape, int64_t k, int6
   if (bias) inputs.push_back({.shape = {n}});
   const double size = static_cast<double>(n * k) + m * static_cast<double>(n + k);
   return Case("linear", name, static_cast<double>(shape.layers), inputs,
-              2 * m * static_cast<double>(n) * static_cast<double>(k), size, [](Inputs in) {
-                return std::vector{ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor())};
+              {2 * m * static_cast<double>(n) * static_cast<double>(k), size}, [](TensorSpan in) {
+                return ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor());
               });
 }
 
-std::vector<Tensor> UpdateWeights(Inputs in) {
+std::vector<Tensor> UpdateWeights(TensorSpan in) {
   StepState state(in[0].device(), 1);
   state.Begin(1, 1e-4, {{0.9, 0.95}});
   const UpdateTensors tensors = {.value = in[0],
@@ -80,12 +76,12 @@ std::vector<StepCase> GptStep(const GptShape& g) {
   value.dtype.reset();
 
   std::vector<StepCase> step;
-  step.push_back(Case(
-      "token_position_embedding", "step", 1, {ids, {.shape = {g.vocabulary, c}}, {.shape = {t, c}}},
-      x_size, 2 * x_size,
-      [](Inputs in) { return std::vector{ops::TokenPositionEmbedding(in[0], in[1], in[2])}; }));
+  step.push_back(
+      Case("token_position_embedding", "step", 1,
+           {ids, {.shape = {g.vocabulary, c}}, {.shape = {t, c}}}, {x_size, 2 * x_size},
+           [](TensorSpan in) { return ops::TokenPositionEmbedding(in[0], in[1], in[2]); }));
   step.push_back(Case("residual_norm", "step", 2 * layers + 1, {x, x, vector, vector, vector},
-                      9 * x_size, 4 * x_size, [](Inputs in) {
+                      {9 * x_size, 4 * x_size}, [](TensorSpan in) {
                         ops::Branch branch(in[1]);
                         branch.bias = in[2];
                         const auto [sum, y] =
@@ -93,29 +89,28 @@ std::vector<StepCase> GptStep(const GptShape& g) {
                         return std::vector{sum, y};
                       }));
   step.push_back(Product("qkv", g, c, 3 * c, true));
-  step.push_back(Case(
-      "attention", "step", layers, {{.shape = {g.batch, t, 3 * c}}},
-      2 * rows * static_cast<double>(t + 1) * width, 4 * x_size,
-      [heads = g.heads](Inputs in) { return std::vector{ops::CausalAttention(in[0], heads)}; }));
+  step.push_back(
+      Case("attention", "step", layers, {{.shape = {g.batch, t, 3 * c}}},
+           {2 * rows * static_cast<double>(t + 1) * width, 4 * x_size},
+           [heads = g.heads](TensorSpan in) { return ops::CausalAttention(in[0], heads); }));
   step.push_back(Product("projection", g, c, c, false));
   step.push_back(Case(
       "mlp", "step", layers, {x, {.shape = {4 * c, c}}, {.shape = {4 * c}}, {.shape = {c, 4 * c}}},
-      16 * rows * width * width, 10 * x_size + 8 * width * width, [](Inputs in) {
-        return std::vector{ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3])};
+      {16 * rows * width * width, 10 * x_size + 8 * width * width}, [](TensorSpan in) {
+        return ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3]);
       }));
-  step.push_back(Case(
-      "linear_cross_entropy", "step", 1, {x, {.shape = {g.vocabulary, c}}, ids},
-      // Its forward computes the gradients, its backward scales them.
-      6 * rows * width * vocabulary, 2 * (x_size + vocabulary * width),
-      [chunk = ops::LossChunk(g.vocabulary, c, g.rows())](Inputs in) {
-        return std::vector{ops::LinearCrossEntropy(in[0], in[1], in[2], Reduction::kMean, chunk)};
-      },
-      width * vocabulary));
+  step.push_back(
+      Case("linear_cross_entropy", "step", 1, {x, {.shape = {g.vocabulary, c}}, ids},
+           // Its forward computes the gradients, its backward scales them.
+           {6 * rows * width * vocabulary, 2 * (x_size + vocabulary * width), width * vocabulary},
+           [chunk = ops::LossChunk(g.vocabulary, c, g.rows())](TensorSpan in) {
+             return ops::LinearCrossEntropy(in[0], in[1], in[2], Reduction::kMean, chunk);
+           }));
   // In bytes of bf16: 4 of the gradient, 8 each of two moments and the master, 2 of the weight.
   step.push_back(Case("adamw", "step", parameters / updated, {value, state, state, state, state},
-                      14 * updated, 15 * updated, UpdateWeights));
-  step.push_back(Case("global_norm", "step", parameters / updated, {state}, 2 * updated,
-                      2 * updated, [](Inputs in) {
+                      {14 * updated, 15 * updated}, UpdateWeights));
+  step.push_back(Case("global_norm", "step", parameters / updated, {state},
+                      {2 * updated, 2 * updated}, [](TensorSpan in) {
                         StepState of(in[0].device(), 1);
                         of.Begin(1, 1e-4);
                         ops::GradNorm(in, 1, of);

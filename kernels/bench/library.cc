@@ -3,36 +3,29 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/cudnn_attention.h"
-#include "kernels/attention/flash_attention.h"
 #include "kernels/bench/timing.h"
 #include "kernels/matmul/gemm_cuda.h"
+#include "kernels/matmul/product_of.h"
 
 namespace lockstep {
 namespace {
 
-// One product of matrices, of the op's operands or of a gradient.
+// c = op(a) op(b), of batches of matrices: of the op's operands, or of a gradient.
 struct Product {
-  bool transpose_a = false, transpose_b = false;
-  Tensor a, b, c;
-  int64_t m = 0, n = 0, k = 0, batch = 1;
+  Tensor a;
+  bool transpose_a = false;
+  Tensor b;
+  bool transpose_b = false;
+  Tensor c;
 };
 
 LibraryCall ByCuBlasLt(std::vector<Product> products) {
   return {"cuBLASLt", [products = std::move(products)] {
             for (const Product& p : products) {
-              cuda::GemmArgs g;
-              g.transpose_a = p.transpose_a;
-              g.transpose_b = p.transpose_b;
-              g.m = p.m;
-              g.n = p.n;
-              g.k = p.k;
-              g.batch = p.batch;
-              g.dtype = g.c_dtype = p.a.dtype();
-              g.a = p.a.raw_data();
-              g.b = p.b.raw_data();
-              g.c = p.c.raw_data();
-              cuda::Gemm(CurrentStream(p.a.device()), g);
+              cuda::Gemm(CurrentStream(p.a.device()),
+                         ProductOf<cuda::GemmArgs>(p.a, p.transpose_a, p.b, p.transpose_b, p.c));
             }
           }};
 }
@@ -42,12 +35,13 @@ LibraryCall ByCuBlasLt(std::vector<Product> products) {
 LibraryCall Products(const Tensor& a, const Tensor& b, bool transpose_b, int64_t n, int64_t batch,
                      bool backward) {
   const int64_t k = a.dim(-1), m = a.numel() / (k * batch);
-  const Tensor y = RandomTensor({batch * m, n}, a.dtype(), a.device());
-  if (!backward) return ByCuBlasLt({{false, transpose_b, a, b, y, m, n, k, batch}});
-  const Tensor da = Tensor::EmptyLike(a), db = Tensor::EmptyLike(b);
-  const Product of_a = {false, !transpose_b, y, b, da, m, k, n, batch};
-  if (transpose_b) return ByCuBlasLt({of_a, {true, false, y, a, db, n, k, m, batch}});
-  return ByCuBlasLt({of_a, {true, false, a, y, db, k, n, m, batch}});
+  const Tensor x = a.View({batch, m, k}), w = b.View({batch, b.dim(-2), b.dim(-1)});
+  const Tensor y = RandomTensor({batch, m, n}, a.dtype(), a.device());
+  if (!backward) return ByCuBlasLt({{x, false, w, transpose_b, y}});
+  const Product of_a = {y, false, w, !transpose_b, Tensor::EmptyLike(x)};
+  const Tensor dw = Tensor::EmptyLike(w);
+  if (transpose_b) return ByCuBlasLt({of_a, {y, true, x, false, dw}});
+  return ByCuBlasLt({of_a, {x, true, y, false, dw}});
 }
 
 // Attention of q [B, T, H, D], k and v [B, T, G, D].

@@ -32,27 +32,28 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
   return {.name = StrCat(f.name, "_", name),
           .inputs = {{.shape = a, .low = f.low, .non_contiguous = non_contiguous},
                      {.shape = b, .low = 0.5, .high = 2, .non_contiguous = non_contiguous}},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0], in[1]); },
           .reference =
-              [f, y](std::span<const RefTensor> in) {
+              [f, y](RefSpan in) {
                 RefTensor out(y);
                 for (size_t i = 0; i < out.data.size(); ++i) {
                   const auto at = static_cast<int64_t>(i);
                   out.data[i] = f.reference(BroadcastAt(in[0], y, at), BroadcastAt(in[1], y, at));
                 }
-                return std::vector{out};
+                return out;
               },
           .kinks = f.kinks};
 }
 
 OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
   OpSample s = Sample(f, name, {4096, 768}, b, {4096, 768});
-  s.flops = 4096 * 768;
-  s.elements_moved = 2.0 * 4096 * 768 + static_cast<double>(b.numel());
-  // A sum hands dy on; the others read both operands too.
-  s.backward_flops = (f.sum ? 1 : 2) * s.flops;
-  s.backward_elements_moved = (f.sum ? 1 : 2) * s.elements_moved;
-  s.benchmark_only = true;
+  OpWork work = {.flops = 4096 * 768,
+                 .elements = 2.0 * 4096 * 768 + static_cast<double>(b.numel())};
+  if (f.sum) {  // hands dy on; the others read both operands too
+    work.backward_flops = work.flops;
+    work.backward_elements = work.elements;
+  }
+  s.benchmark = work;
   return s;
 }
 
@@ -60,20 +61,20 @@ OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
 OpSample Shared() {
   return {.name = "shared_operand",
           .inputs = {{.shape = {5, 7}, .low = 0.5, .high = 2}},
-          .run = [](std::span<const Tensor> in) { return std::vector{in[0] * in[0] / in[0]}; },
-          .reference = [](std::span<const RefTensor> in) { return std::vector{in[0]}; }};
+          .run = [](TensorSpan in) { return in[0] * in[0] / in[0]; },
+          .reference = [](RefSpan in) { return in[0]; }};
 }
 
 // (a + b) - a = b.
 OpSample Operators() {
   return {.name = "operators",
           .inputs = {{.shape = {5, 7}}, {.shape = {7}}},
-          .run = [](std::span<const Tensor> in) { return std::vector{(in[0] + in[1]) - in[0]}; },
+          .run = [](TensorSpan in) { return (in[0] + in[1]) - in[0]; },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y = in[0];
                 for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[1].data[i % 7];
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -82,14 +83,14 @@ OpSample Ties() {
   return {.name = "ties",
           .inputs = {{.shape = {5, 7}}},
           .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0])};
+              [](TensorSpan in) {
+                return ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0]);
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v *= 3;
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -120,12 +121,12 @@ const NumberFunction kNumberFunctions[] = {
 OpSample NumberSample(const NumberFunction& f, const std::string& name, const InputSpec& x) {
   return {.name = StrCat(f.name, name),
           .inputs = {x},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0]); },
           .reference =
-              [f](std::span<const RefTensor> in) {
+              [f](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = f.reference(v);
-                return std::vector{y};
+                return y;
               },
           .kinks = f.kinks};
 }
@@ -134,17 +135,14 @@ OpSample NumberSample(const NumberFunction& f, const std::string& name, const In
 OpSample View() {
   return {.name = "view",
           .inputs = {{.shape = {5, 17}}, {.shape = {16}}},
-          .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Mul(in[0].Slice(1, 1, 17), in[1])};
-              },
+          .run = [](TensorSpan in) { return ops::Mul(in[0].Slice(1, 1, 17), in[1]); },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 RefTensor y({5, 16});
                 for (size_t i = 0; i < y.data.size(); ++i) {
                   y.data[i] = in[0].data[i / 16 * 17 + i % 16 + 1] * in[1].data[i % 16];
                 }
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -154,13 +152,13 @@ OpSample Integers() {
   return {.name = "integers",
           .inputs = {x, {.shape = {11}, .low = -50, .high = 50, .index = true}},
           .run =
-              [](std::span<const Tensor> in) {
+              [](TensorSpan in) {
                 const Tensor &a = in[0], &b = in[1];
                 return std::vector{a + b,      a - b, a * b, ops::Maximum(a, b), ops::Minimum(b, a),
                                    3.0 - a * 2};
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 std::vector<RefTensor> out(6, RefTensor({6, 11}));
                 for (size_t i = 0; i < 66; ++i) {
                   const double a = in[0].data[i], b = in[1].data[i % 11];
@@ -172,80 +170,67 @@ OpSample Integers() {
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "binary";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties(), Integers()};
-    for (const NumberFunction& f : kNumberFunctions) {
-      const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
-      InputSpec strided = odd;
-      strided.non_contiguous = true;
-      samples.push_back(NumberSample(f, "_odd", odd));
-      samples.push_back(NumberSample(f, "_transposed", strided));
-    }
-    for (const Function& f : kFunctions) {
-      OpSample long_bias = Sample(f, "long_bias", {600, 70}, {70}, {600, 70});
-      // One element of b takes part 600 times, and some of these are at a kink.
-      long_bias.finite_differences = !f.kinks;
-      const std::vector<OpSample> some = {
-          Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
-          Sample(f, "empty_broadcast", {0, 3}, {1, 3}, {0, 3}),
-          Sample(f, "scalars", {}, {}, {}),
-          Sample(f, "one", {1}, {1}, {1}),
-          Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
-          Sample(f, "chunks", {33001}, {33001}, {33001}),
-          Sample(f, "bias", {6, 11}, {11}, {6, 11}),
-          Sample(f, "bias_first", {11}, {6, 11}, {6, 11}),
-          Sample(f, "column", {6, 11}, {6, 1}, {6, 11}),
-          Sample(f, "with_scalar", {6, 11}, {}, {6, 11}),
-          Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
-          Sample(f, "middle", {2, 3, 4}, {2, 1, 4}, {2, 3, 4}),
-          Sample(f, "two_runs", {2, 3, 4, 3}, {3, 1, 3}, {2, 3, 4, 3}),
-          Sample(f, "ones", {1, 3}, {2, 1, 1, 3}, {2, 1, 1, 3}),
-          long_bias,
-          Sample(f, "transposed", {5, 9}, {5, 9}, {5, 9}, true),
-          Sample(f, "transposed_broadcast", {4, 5, 1}, {5, 6}, {4, 5, 6}, true),
-          Benchmark(f, "same", {4096, 768}),
-          Benchmark(f, "bias_large", {768})};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"shapes",
-         [](Device d) {
-           ops::Add(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d));
-         },
-         "add: shapes [2, 3] and [2] do not broadcast"},
-        {"dtypes",
-         [](Device d) {
-           ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
-         },
-         "mul: both operands must have the same floating dtype and device, got f32[2]"},
-        {"integers",
-         [](Device d) {
-           const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
-           ops::Div(x, x);
-         },
-         "div: both operands must have the same floating dtype"},
-        {"integers_and_a_fraction", [](Device d) { 1.5 - Tensor::Zeros({2}, DType::kI32, d); },
-         "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
-        {"bools",
-         [](Device d) {
-           const Tensor x = Tensor::Zeros({2}, DType::kBool, d);
-           ops::Add(x, x);
-         },
-         "add: both operands must have the same floating dtype and device, got bool[2]"},
-        {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
-         "and undefined tensor"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties(), Integers()};
+  for (const NumberFunction& f : kNumberFunctions) {
+    const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
+    InputSpec strided = odd;
+    strided.non_contiguous = true;
+    samples.push_back(NumberSample(f, "_odd", odd));
+    samples.push_back(NumberSample(f, "_transposed", strided));
+  }
+  for (const Function& f : kFunctions) {
+    OpSample long_bias = Sample(f, "long_bias", {600, 70}, {70}, {600, 70});
+    // One element of b takes part 600 times, and some of these are at a kink.
+    long_bias.finite_differences = !f.kinks;
+    const std::vector<OpSample> some = {
+        Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
+        Sample(f, "empty_broadcast", {0, 3}, {1, 3}, {0, 3}),
+        Sample(f, "scalars", {}, {}, {}),
+        Sample(f, "one", {1}, {1}, {1}),
+        Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
+        Sample(f, "chunks", {33001}, {33001}, {33001}),
+        Sample(f, "bias", {6, 11}, {11}, {6, 11}),
+        Sample(f, "bias_first", {11}, {6, 11}, {6, 11}),
+        Sample(f, "column", {6, 11}, {6, 1}, {6, 11}),
+        Sample(f, "with_scalar", {6, 11}, {}, {6, 11}),
+        Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
+        Sample(f, "middle", {2, 3, 4}, {2, 1, 4}, {2, 3, 4}),
+        Sample(f, "two_runs", {2, 3, 4, 3}, {3, 1, 3}, {2, 3, 4, 3}),
+        Sample(f, "ones", {1, 3}, {2, 1, 1, 3}, {2, 1, 1, 3}),
+        long_bias,
+        Sample(f, "transposed", {5, 9}, {5, 9}, {5, 9}, true),
+        Sample(f, "transposed_broadcast", {4, 5, 1}, {5, 6}, {4, 5, 6}, true),
+        Benchmark(f, "same", {4096, 768}),
+        Benchmark(f, "bias_large", {768})};
+    samples.insert(samples.end(), some.begin(), some.end());
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"shapes", [](Device d) { ops::Add(Zeros(d, 2, 3), Zeros(d, 2)); },
+           "add: shapes [2, 3] and [2] do not broadcast"},
+          {"dtypes", [](Device d) { ops::Mul(Zeros(d, 2), Zeros(DType::kF64, d, 2)); },
+           "mul: both operands must have the same floating dtype and device, got f32[2]"},
+          {"integers",
+           [](Device d) {
+             const Tensor x = Zeros(DType::kI32, d, 2);
+             ops::Div(x, x);
+           },
+           "div: both operands must have the same floating dtype"},
+          {"integers_and_a_fraction", [](Device d) { 1.5 - Zeros(DType::kI32, d, 2); },
+           "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
+          {"bools",
+           [](Device d) {
+             const Tensor x = Zeros(DType::kBool, d, 2);
+             ops::Add(x, x);
+           },
+           "add: both operands must have the same floating dtype and device, got bool[2]"},
+          {"undefined", [](Device d) { ops::Div(Zeros(d, 2), Tensor()); }, "and undefined tensor"}};
+}
+
+const bool registered = RegisterOpCase({.name = "binary", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

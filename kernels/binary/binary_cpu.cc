@@ -71,15 +71,14 @@ void DispatchGradient(BinaryOp op, int which, F&& f) {
 
 void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
-  DispatchFloat("binary", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
+  DispatchFloat("binary", y.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchForward(op, [&](auto function) {
       const T* left = a.data<T>();
       const T* right = b.data<T>();
       T* out = y.data<T>();
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         const T* p = left + at[0];
         const T* q = right + at[1];
         T* to = out + at[2];
@@ -100,17 +99,16 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
   if (dy.numel() == 0) return;
   const Tensor& left_tensor = a.defined() ? a : dy;
   const Tensor& right_tensor = b.defined() ? b : dy;
-  const StridedLoop<3> loop(dy.shape(),
-                            {&left_tensor.strides(), &right_tensor.strides(), &dy.strides()});
-  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const StridedDims<3> dims(dy.shape(),
+                            {left_tensor.strides(), right_tensor.strides(), dy.strides()});
+  DispatchFloat("binary", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const auto run = [&](auto function, auto* out) {
       using To = std::remove_pointer_t<decltype(out)>;
       const T* left = left_tensor.data<T>();
       const T* right = right_tensor.data<T>();
       const T* grad = dy.data<T>();
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(dy.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         const T* p = left + at[0];
         const T* q = right + at[1];
         const T* g = grad + at[2];
@@ -142,10 +140,10 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
 // T: i64, i32, u16 or u8. In unsigned arithmetic, which wraps around.
 template <class T, class F>
 void OfIntegers(const Tensor& a, const Tensor& b, const Tensor& y, const F& f) {
-  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
+  const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
   const T *left = a.data<T>(), *right = b.data<T>();
   T* out = y.data<T>();
-  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+  ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
     for (int64_t i = 0; i < n; ++i) {
       out[at[2] + i * steps[2]] =
           static_cast<T>(f(left[at[0] + i * steps[0]], right[at[1] + i * steps[1]]));
@@ -171,16 +169,7 @@ void OfIntegers(IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y)
 
 void IntegerArithmeticCpu(Stream, IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  switch (y.dtype()) {
-    case DType::kI64:
-      return OfIntegers<int64_t>(op, a, b, y);
-    case DType::kI32:
-      return OfIntegers<int32_t>(op, a, b, y);
-    case DType::kU16:
-      return OfIntegers<uint16_t>(op, a, b, y);
-    default:
-      return OfIntegers<uint8_t>(op, a, b, y);
-  }
+  DispatchInteger(y.dtype(), [&]<class T>(TypeTag<T>) { OfIntegers<T>(op, a, b, y); });
 }
 
 LS_REGISTER(integer_arithmetic, DeviceType::kCpu, IntegerArithmeticCpu);

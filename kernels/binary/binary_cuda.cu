@@ -1,8 +1,8 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
 #include "kernels/integers.h"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -90,6 +90,16 @@ void DispatchGradient(BinaryOp op, int which, const F& f) {
   LS_INVARIANT(false, "dy itself needs no kernel");
 }
 
+// N elements of p at steps of `step`: one access where they lie side by side and aligned.
+template <int N, class T>
+__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step) {
+  if (step == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
+  Packed<T, N> x;
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = p[i * step];
+  return x;
+}
+
 // Broadcast operands: y is contiguous, a and b are not. One pack of y per thread; where the
 // innermost run of equal steps is a multiple of the pack, it is read by 16-byte accesses, or by one
 // element that is repeated. No shared memory.
@@ -126,8 +136,7 @@ __global__ void BinaryStridedKernel(int64_t n, bool packed, StridedDims<2> dims,
 
 void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor& b,
                        const Tensor& y) {
-  DispatchFloat("binary", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", y.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForward(op, [&](auto function) {
       const T *left = Data<T>(a), *right = Data<T>(b);
       T* out = Data<T>(y);
@@ -138,10 +147,10 @@ void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor
         return;
       }
       // y is the row-major walk itself.
-      Launch({"binary_forward", a, b}, BinaryStridedKernel<decltype(function), T>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n,
-             IsAligned16(out), StridedDims<2>(y.shape(), {a.strides(), b.strides()}), function,
-             left, right, out);
+      LaunchThreads({"binary_forward", a, b}, BinaryStridedKernel<decltype(function), T>,
+                    DivideUp(n, kPackSize<T>), stream, n, IsAligned16(out),
+                    StridedDims<2>(y.shape(), {a.strides(), b.strides()}), function, left, right,
+                    out);
     });
   });
 }
@@ -173,8 +182,8 @@ void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Ten
   const StridedDims<2> dims(dy.shape(), {a.strides(), b.strides()});
   DispatchBool(accumulate, [&](auto flag) {
     constexpr bool kAccumulate = decltype(flag)::value;
-    Launch(name, BinaryGradientStridedKernel<kAccumulate, F, T, To>, Blocks(n, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, n, dims, function, left, right, grad, dx);
+    LaunchThreads(name, BinaryGradientStridedKernel<kAccumulate, F, T, To>, n, stream, n, dims,
+                  function, left, right, grad, dx);
   });
 }
 
@@ -182,8 +191,7 @@ void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Ten
 void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
                         const Tensor& dy, const Tensor& dx, bool accumulate) {
   const Tensor &left = a.defined() ? a : dy, &right = b.defined() ? b : dy;
-  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("binary", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* grad = Data<T>(dy);
     DispatchGradient(op, which, [&](auto function) {
       if (dx.dtype() == dy.dtype()) {
@@ -233,10 +241,9 @@ __global__ void __launch_bounds__(kThreads)
 void IntegerArithmeticCuda(Stream stream, IntegerOp op, const Tensor& a, const Tensor& b,
                            const Tensor& y) {
   const int64_t n = y.numel();
-  Launch({"integer_arithmetic", a, b}, IntegerArithmeticKernel<kElementwiseThreads>,
-         Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n,
-         StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, y.dtype(), a.raw_data(),
-         b.raw_data(), y.raw_data());
+  LaunchThreads({"integer_arithmetic", a, b}, IntegerArithmeticKernel<kElementwiseThreads>, n,
+                stream, n, StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, y.dtype(),
+                a.raw_data(), b.raw_data(), y.raw_data());
 }
 
 LS_REGISTER(integer_arithmetic, DeviceType::kCuda, IntegerArithmeticCuda);

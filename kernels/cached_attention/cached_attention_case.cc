@@ -86,13 +86,13 @@ OpSample Attend(const std::string& name, const Sizes& s,
   OpSample sample;
   sample.name = name;
   sample.inputs = Inputs(s, /*queries=*/true);
-  sample.run = [=](std::span<const Tensor> in) {
+  sample.run = [=](TensorSpan in) {
     const Device device = in[0].device();
-    return std::vector{ops::CachedAttention(in[0], in[1], in[2], Index(places.rows, device),
-                                            Index(places.positions, device), options)};
+    return ops::CachedAttention(in[0], in[1], in[2], Index(places.rows, device),
+                                Index(places.positions, device), options);
   };
-  sample.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{AttendReference(in[0], in[1], in[2], places, options)};
+  sample.reference = [=](RefSpan in) {
+    return AttendReference(in[0], in[1], in[2], places, options);
   };
   return sample;
 }
@@ -102,15 +102,13 @@ OpSample Store(const std::string& name, const Sizes& s) {
   OpSample sample;
   sample.name = name;
   sample.inputs = Inputs(s, /*queries=*/false);
-  sample.run = [=](std::span<const Tensor> in) {
+  sample.run = [=](TensorSpan in) {
     const Device device = in[0].device();
     const Tensor cache = in[1].Clone();  // samples keep their inputs
     ops::StoreInCache(in[0], Index(places.rows, device), Index(places.positions, device), cache);
-    return std::vector{cache};
+    return cache;
   };
-  sample.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{StoreReference(in[0], places, in[1])};
-  };
+  sample.reference = [=](RefSpan in) { return StoreReference(in[0], places, in[1]); };
   return sample;
 }
 
@@ -119,9 +117,8 @@ OpSample Benchmark(const std::string& name, const Sizes& s) {
   const Places places(s.batch, s.tokens, s.sequences, s.capacity);
   double keys = 0;
   for (int32_t position : places.positions) keys += position + 1;
-  sample.flops = 4.0 * keys * s.heads * s.d;
-  sample.elements_moved = 2.0 * (keys * s.groups + s.batch * s.heads) * s.d;
-  sample.benchmark_only = true;
+  sample.benchmark = {.flops = 4.0 * keys * s.heads * s.d,
+                      .elements = 2.0 * (keys * s.groups + s.batch * s.heads) * s.d};
   return sample;
 }
 
@@ -161,98 +158,70 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   const auto attend = [=](const Tensor& q, const Tensor& cache, std::vector<int32_t> rows,
                           std::vector<int32_t> positions) {
     ops::CachedAttention(q, cache, cache, Index(rows, q.device()), Index(positions, q.device()));
   };
   // Rows and positions are checked only on the CPU: other devices could not report to the host.
   return {
-      {"matrix",
-       [=](Device d) {
-         attend(zeros({2, 4}, d), zeros({1, 1, 2, 4}, d), {0}, {0});
-       },
+      {"matrix", [=](Device d) { attend(Zeros(d, 2, 4), Zeros(d, 1, 1, 2, 4), {0}, {0}); },
        "cached_attention: q must be a floating tensor [B, T, heads, D], got f32[2, 4]"},
-      {"sizes",
-       [=](Device d) {
-         attend(zeros({1, 1, 2, 4}, d), zeros({1, 2, 3, 5}, d), {0}, {0});
-       },
+      {"sizes", [=](Device d) { attend(Zeros(d, 1, 1, 2, 4), Zeros(d, 1, 2, 3, 5), {0}, {0}); },
        "cached_attention: the cache must be a contiguous f32 [S, G, P, 4] on cpu, got f32[1, 2, 3, "
        "5]"},
       {"mixed",
-       [=](Device d) {
-         attend(zeros({1, 1, 2, 4}, d), zeros({1, 2, 3, 4}, d, DType::kF64), {0}, {0});
-       },
+       [=](Device d) { attend(Zeros(d, 1, 1, 2, 4), Zeros(DType::kF64, d, 1, 2, 3, 4), {0}, {0}); },
        "cached_attention: the cache must be a contiguous f32 [S, G, P, 4] on cpu, got f64"},
-      {"groups",
-       [=](Device d) {
-         attend(zeros({1, 1, 3, 4}, d), zeros({1, 2, 3, 4}, d), {0}, {0});
-       },
+      {"groups", [=](Device d) { attend(Zeros(d, 1, 1, 3, 4), Zeros(d, 1, 2, 3, 4), {0}, {0}); },
        "cached_attention: the heads of q must be a positive multiple of those of the cache, got 3 "
        "and 2"},
       {"indices",
        [=](Device d) {
-         attend(zeros({2, 1, 2, 4}, d), zeros({2, 2, 3, 4}, d), {0}, {0, 0});
+         attend(Zeros(d, 2, 1, 2, 4), Zeros(d, 2, 2, 3, 4), {0}, {0, 0});
        },
        "cached_attention: rows and positions must be i32[2] on cpu, got i32[1]"},
-      {"row",
-       [=](Device) {
-         attend(zeros({1, 1, 2, 4}, kCpu), zeros({2, 2, 3, 4}, kCpu), {2}, {0});
-       },
+      {"row", [=](Device) { attend(Zeros(kCpu, 1, 1, 2, 4), Zeros(kCpu, 2, 2, 3, 4), {2}, {0}); },
        "cached_attention: the row 2 of sequence 0 is not in [0, 2)"},
       {"position",
-       [=](Device) {
-         attend(zeros({1, 2, 2, 4}, kCpu), zeros({1, 2, 3, 4}, kCpu), {0}, {2});
-       },
+       [=](Device) { attend(Zeros(kCpu, 1, 2, 2, 4), Zeros(kCpu, 1, 2, 3, 4), {0}, {2}); },
        "cached_attention: 2 tokens from position 2 do not fit a cache of 3 positions"},
       {"gradient",
        [=](Device d) {
-         Tensor q = zeros({1, 1, 2, 4}, d);
-         attend(q.SetRequiresGrad(), zeros({1, 2, 3, 4}, d), {0}, {0});
+         Tensor q = Zeros(d, 1, 1, 2, 4);
+         attend(q.SetRequiresGrad(), Zeros(d, 1, 2, 3, 4), {0}, {0});
        },
        "cached_attention has no gradient: generate within NoGrad"},
       {"dropout",
        [=](Device d) {
-         const Tensor cache = zeros({1, 2, 3, 4}, d);
-         ops::CachedAttention(zeros({1, 1, 2, 4}, d), cache, cache, Index({0}, d), Index({0}, d),
+         const Tensor cache = Zeros(d, 1, 2, 3, 4);
+         ops::CachedAttention(Zeros(d, 1, 1, 2, 4), cache, cache, Index({0}, d), Index({0}, d),
                               {.dropout = 0.1});
        },
        "cached_attention has neither dropout nor first_key"},
       {"window",
        [=](Device d) {
-         const Tensor cache = zeros({1, 2, 3, 4}, d);
-         ops::CachedAttention(zeros({1, 1, 2, 4}, d), cache, cache, Index({0}, d), Index({0}, d),
+         const Tensor cache = Zeros(d, 1, 2, 3, 4);
+         ops::CachedAttention(Zeros(d, 1, 1, 2, 4), cache, cache, Index({0}, d), Index({0}, d),
                               {.window = -2});
        },
        "cached_attention: window must be a positive number, or 0 for the default, got -2"},
       {"store_twice",
        [=](Device) {
-         ops::StoreInCache(zeros({2, 1, 2, 4}, kCpu), Index({1, 1}, kCpu), Index({0, 1}, kCpu),
-                           zeros({2, 2, 3, 4}, kCpu));
+         ops::StoreInCache(Zeros(kCpu, 2, 1, 2, 4), Index({1, 1}, kCpu), Index({0, 1}, kCpu),
+                           Zeros(kCpu, 2, 2, 3, 4));
        },
        "store_in_cache: the row 1 of the cache is named twice"},
       {"store_heads",
        [=](Device d) {
-         ops::StoreInCache(zeros({1, 1, 2, 4}, d), Index({0}, d), Index({0}, d),
-                           zeros({2, 1, 3, 4}, d));
+         ops::StoreInCache(Zeros(d, 1, 1, 2, 4), Index({0}, d), Index({0}, d),
+                           Zeros(d, 2, 1, 3, 4));
        },
        "store_in_cache: the cache has 1 heads and x 2"},
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "cached_attention";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  c.differentiable = false;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(
+    {.name = "cached_attention", .samples = Samples, .errors = Errors, .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

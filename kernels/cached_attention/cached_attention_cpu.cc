@@ -36,13 +36,10 @@ void CacheStoreCpu(Stream, const CacheStoreArgs& args) {
   const char* from = static_cast<const char*>(x.raw_data());
   char* to = static_cast<char*>(cache.raw_data());
   const Shape& s = x.strides();
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / d);
-  ParallelFor(x.dim(0) * t * heads, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
-      const int64_t place = (row[b] * heads + h) * capacity + position[b] + i;
-      std::memcpy(to + place * bytes, from + (b * s[0] + i * s[1] + h * s[2]) * size, bytes);
-    }
+  ParallelForEach(x.dim(0) * t * heads, GrainOf(d), [&](int64_t at) {
+    const int64_t h = at % heads, i = at / heads % t, b = at / heads / t;
+    const int64_t place = (row[b] * heads + h) * capacity + position[b] + i;
+    std::memcpy(to + place * bytes, from + (b * s[0] + i * s[1] + h * s[2]) * size, bytes);
   });
 }
 
@@ -104,8 +101,7 @@ void CachedAttentionCpu(Stream, const CachedAttentionArgs& args) {
   const int64_t longest = *std::max_element(position, position + q.dim(0)) + t;
   const int64_t grain = std::max<int64_t>(1, 2 * kElementwiseGrain / (longest * d));
   const Shape& s = q.strides();
-  DispatchFloat("cached_attention", q.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("cached_attention", q.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     ParallelFor(q.dim(0) * t * heads, grain, [&](int64_t begin, int64_t end) {
       static thread_local Scratch<A> scratch;

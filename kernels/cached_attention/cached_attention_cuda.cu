@@ -119,19 +119,17 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 void CacheStoreCuda(Stream stream, const CacheStoreArgs& args) {
-  DispatchFloat("store_in_cache", args.x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("store_in_cache", args.x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = args.x.numel();
-    Launch({"store_in_cache", args.x, args.cache}, CacheStoreKernel<T>,
-           Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, Tokens<T>(args.x),
-           CachePlaces(args.rows, args.positions, args.cache), n, Data<T>(args.cache));
+    LaunchThreads({"store_in_cache", args.x, args.cache}, CacheStoreKernel<T>, n, stream,
+                  Tokens<T>(args.x), CachePlaces(args.rows, args.positions, args.cache), n,
+                  Data<T>(args.cache));
   });
 }
 
 void CachedAttentionCuda(Stream stream, const CachedAttentionArgs& args) {
   if (args.q.numel() == 0) return;
-  DispatchFloat("cached_attention", args.q.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("cached_attention", args.q.dtype(), [&]<class T>(TypeTag<T>) {
     const size_t bytes = sizeof(float) * (2 * static_cast<size_t>(args.q.dim(3)) + kKeys);
     DispatchBool(!args.scores.plain(), [&](auto rules) {
       Launch({"cached_attention", args.q, args.k}, CachedAttentionKernel<T, decltype(rules)::value>,

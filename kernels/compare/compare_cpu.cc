@@ -32,15 +32,14 @@ using Compared = std::conditional_t<kIsNarrow<T>, float, T>;
 
 void CompareCpu(Stream, CompareOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
-  DispatchAll("compare", a.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const StridedDims<3> dims(y.shape(), {a.strides(), b.strides(), y.strides()});
+  DispatchAll("compare", a.dtype(), [&]<class T>(TypeTag<T>) {
     using C = Compared<T>;
     const T* left = a.data<T>();
     const T* right = b.data<T>();
     bool* out = y.data<bool>();
     DispatchCompare(op, [&](auto holds) {
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         const T* p = left + at[0];
         const T* q = right + at[1];
         bool* to = out + at[2];

@@ -1,8 +1,7 @@
-#include "core/cuda/launch.h"
 #include "kernels/compare/compare.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -47,9 +46,9 @@ void CompareCuda(Stream stream, CompareOp op, const Tensor& a, const Tensor& b, 
                       : IsFloating(dtype)  ? CompareKernel<float>
                                            : CompareKernel<int64_t>;
   const int64_t n = y.numel();
-  Launch({"compare", a, b}, kernel, Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream,
-         n, StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, dtype, a.raw_data(),
-         b.raw_data(), Data<bool>(y));
+  LaunchThreads({"compare", a, b}, kernel, n, stream, n,
+                StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, dtype, a.raw_data(),
+                b.raw_data(), Data<bool>(y));
 }
 
 LS_REGISTER(compare_slot, DeviceType::kCuda, CompareCuda);

@@ -4,7 +4,7 @@
 namespace lockstep {
 namespace {
 
-RefTensor Reference(std::span<const RefTensor> in, int dim) {
+RefTensor Reference(RefSpan in, int dim) {
   Shape shape = in[0].shape;
   int64_t outer = 1, inner = 1, joined = 0;
   for (int i = 0; i < dim; ++i) outer *= shape[i];
@@ -30,22 +30,22 @@ OpSample Sample(const std::string& name, const std::vector<Shape>& shapes, int d
   for (const Shape& shape : shapes) {
     s.inputs.push_back({.shape = shape, .non_contiguous = non_contiguous});
   }
-  s.run = [dim](std::span<const Tensor> in) {
-    return std::vector{ops::Concat(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  s.run = [dim](TensorSpan in) {
+    return ops::Concat(std::vector<Tensor>(in.begin(), in.end()), dim);
   };
   const int at = dim < 0 ? dim + shapes[0].ndim() : dim;
-  s.reference = [at](std::span<const RefTensor> in) { return std::vector{Reference(in, at)}; };
+  s.reference = [at](RefSpan in) { return Reference(in, at); };
   return s;
 }
 
 OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
                bool non_contiguous = false) {
   OpSample s = Sample(StrCat("stack_", name), std::vector<Shape>(n, shape), 0, non_contiguous);
-  s.run = [dim](std::span<const Tensor> in) {
-    return std::vector{ops::Stack(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  s.run = [dim](TensorSpan in) {
+    return ops::Stack(std::vector<Tensor>(in.begin(), in.end()), dim);
   };
   const int at = dim < 0 ? dim + shape.ndim() + 1 : dim;
-  s.reference = [at](std::span<const RefTensor> in) {
+  s.reference = [at](RefSpan in) {
     std::vector<RefTensor> slices;
     for (const RefTensor& x : in) {
       Shape slice;
@@ -55,104 +55,90 @@ OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
       }
       slices.emplace_back(slice).data = x.data;
     }
-    return std::vector{Reference(slices, at)};
+    return Reference(slices, at);
   };
   return s;
 }
 
 OpSample Repeat(const std::string& name, const Shape& shape, const std::vector<int64_t>& counts) {
   OpSample s = Sample(StrCat("repeat_", name), {shape}, 0);
-  s.run = [counts](std::span<const Tensor> in) { return std::vector{ops::Repeat(in[0], counts)}; };
-  s.reference = [counts](std::span<const RefTensor> in) {
+  s.run = [counts](TensorSpan in) { return ops::Repeat(in[0], counts); };
+  s.reference = [counts](RefSpan in) {
     RefTensor y = in[0];
     for (int d = 0; d < y.shape.ndim(); ++d) {
       y = Reference(std::vector<RefTensor>(static_cast<size_t>(counts[d]), y), d);
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "concat";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.gradient_tolerances = {
-      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
-  c.samples = [] {
-    OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
-    same.inputs.pop_back();
-    same.run = [](std::span<const Tensor> in) {
-      return std::vector{ops::Concat({in[0], in[0]}, 1)};
-    };
-    same.reference = [](std::span<const RefTensor> in) {
-      return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
-    };
-    OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
-    large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{Repeat("rows", {2, 3}, {3, 1}),
-                                 Repeat("both", {2, 3, 2}, {1, 4, 2}),
-                                 Sample("empty", {{0, 3}, {0, 3}}, 1),
-                                 Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
-                                 Sample("single", {{2, 3}}, 0),
-                                 Sample("one", {{1}, {1}}, 0),
-                                 Sample("first", {{2, 5}, {3, 5}}, 0),
-                                 Sample("middle", {{2, 1, 5}, {2, 4, 5}, {2, 2, 5}}, 1),
-                                 Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
-                                 Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
-                                 Sample("chunks", {{150, 130}, {150, 170}}, 1),
-                                 Stack("empty", 2, {0, 3}, 1),
-                                 Stack("scalars", 3, {}, 0),
-                                 Stack("single", 1, {2, 3}, 1),
-                                 Stack("first", 3, {2, 5}, 0),
-                                 Stack("middle", 2, {2, 5}, 1),
-                                 Stack("last", 4, {2, 5}, -1),
-                                 Stack("transposed", 2, {5, 3}, 1, true),
-                                 same,
-                                 large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"repeat_counts",
-         [](Device d) {
-           ops::Repeat(Tensor::Zeros({2, 3}, DType::kF32, d), {2});
-         },
-         "needs a count for each dimension, got 1"},
-        {"repeat_nothing", [](Device d) { ops::Repeat(Tensor::Zeros({2}, DType::kF32, d), {0}); },
-         "repeat: the count of dimension 0 must be at least 1, got 0"},
-        {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
-        {"shapes",
-         [](Device d) {
-           ops::Concat(
-               {Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2, 4}, DType::kF32, d)}, 0);
-         },
-         "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
-        {"dtypes",
-         [](Device d) {
-           ops::Concat({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d)}, 0);
-         },
-         "does not fit the first"},
-        {"no_such_dimension",
-         [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
-         "concat: there is no dimension 1"},
-        {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
-        {"stack_shapes",
-         [](Device d) {
-           ops::Stack({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)});
-         },
-         "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
-         "(f32[2] on cpu)"},
-        {"stack_no_such_dimension",
-         [](Device d) { ops::Stack({Tensor::Zeros({2}, DType::kF32, d)}, 2); },
-         "stack: dimension 2 cannot be added to tensors of shape [2]"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
+  same.inputs.pop_back();
+  same.run = [](TensorSpan in) { return ops::Concat({in[0], in[0]}, 1); };
+  same.reference = [](RefSpan in) { return Reference(std::vector{in[0], in[0]}, 1); };
+  OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
+  large.benchmark = {.elements = 2.0 * 4096 * 2304, .backward_elements = 2.0 * 4096 * 2304};
+  return {Repeat("rows", {2, 3}, {3, 1}),
+          Repeat("both", {2, 3, 2}, {1, 4, 2}),
+          Sample("empty", {{0, 3}, {0, 3}}, 1),
+          Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
+          Sample("single", {{2, 3}}, 0),
+          Sample("one", {{1}, {1}}, 0),
+          Sample("first", {{2, 5}, {3, 5}}, 0),
+          Sample("middle", {{2, 1, 5}, {2, 4, 5}, {2, 2, 5}}, 1),
+          Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
+          Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
+          Sample("chunks", {{150, 130}, {150, 170}}, 1),
+          Stack("empty", 2, {0, 3}, 1),
+          Stack("scalars", 3, {}, 0),
+          Stack("single", 1, {2, 3}, 1),
+          Stack("first", 3, {2, 5}, 0),
+          Stack("middle", 2, {2, 5}, 1),
+          Stack("last", 4, {2, 5}, -1),
+          Stack("transposed", 2, {5, 3}, 1, true),
+          same,
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"repeat_counts", [](Device d) { ops::Repeat(Zeros(d, 2, 3), {2}); },
+           "needs a count for each dimension, got 1"},
+          {"repeat_nothing", [](Device d) { ops::Repeat(Zeros(d, 2), {0}); },
+           "repeat: the count of dimension 0 must be at least 1, got 0"},
+          {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
+          {"shapes",
+           [](Device d) {
+             ops::Concat({Zeros(d, 2, 3), Zeros(d, 2, 4)}, 0);
+           },
+           "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
+          {"dtypes",
+           [](Device d) {
+             ops::Concat({Zeros(d, 2), Zeros(DType::kF64, d, 2)}, 0);
+           },
+           "does not fit the first"},
+          {"no_such_dimension", [](Device d) { ops::Concat({Zeros(d, 2)}, 1); },
+           "concat: there is no dimension 1"},
+          {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
+          {"stack_shapes",
+           [](Device d) {
+             ops::Stack({Zeros(d, 2), Zeros(d, 3)});
+           },
+           "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
+           "(f32[2] on cpu)"},
+          {"stack_no_such_dimension", [](Device d) { ops::Stack({Zeros(d, 2)}, 2); },
+           "stack: dimension 2 cannot be added to tensors of shape [2]"}};
+}
+
+// Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.
+const bool registered = RegisterOpCase({.name = "concat",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}},
+                                                                {DType::kF16, {1e-3, 0, ""}},
+                                                                {DType::kBF16, {8e-3, 0, ""}}}});
 
 }  // namespace
 }  // namespace lockstep

@@ -46,12 +46,8 @@ OpSample Sample(const std::string& name, const Shape& x, const Shape& weight,
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = weight}};
   if (bias) s.inputs.push_back({.shape = {weight[0]}});
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{ops::Conv2d(in[0], in[1], bias ? in[2] : Tensor(), o)};
-  };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{Reference(o, in[0], in[1], bias ? &in[2] : nullptr)};
-  };
+  s.run = [=](TensorSpan in) { return ops::Conv2d(in[0], in[1], bias ? in[2] : Tensor(), o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0], in[1], bias ? &in[2] : nullptr); };
   return s;
 }
 
@@ -59,9 +55,9 @@ OpSample Sample(const std::string& name, const Shape& x, const Shape& weight,
 OpSample Large(const std::string& name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t k) {
   OpSample s = Sample(name, {n, c, size, size}, {o, c, k, k}, {.padding = (k - 1) / 2}, false);
   const double pixels = static_cast<double>(n * size * size);
-  s.flops = 2 * pixels * static_cast<double>(o * c * k * k);
-  s.elements_moved = pixels * static_cast<double>(c + o) + static_cast<double>(o * c * k * k);
-  s.benchmark_only = true;
+  s.benchmark = {
+      .flops = 2 * pixels * static_cast<double>(o * c * k * k),
+      .elements = pixels * static_cast<double>(c + o) + static_cast<double>(o * c * k * k)};
   return s;
 }
 
@@ -114,30 +110,14 @@ std::vector<ErrorSample> Errors() {
           {"huge padding", conv({1, 1, 4, 4}, {1, 1, 3, 3}, {.padding = int64_t{1} << 62}),
            "all below 2^31"},
           {"bias",
-           [](Device d) {
-             ops::Conv2d(Tensor::Zeros({1, 1, 3, 3}, DType::kF32, d),
-                         Tensor::Zeros({2, 1, 3, 3}, DType::kF32, d),
-                         Tensor::Zeros({3}, DType::kF32, d));
-           },
+           [](Device d) { ops::Conv2d(Zeros(d, 1, 1, 3, 3), Zeros(d, 2, 1, 3, 3), Zeros(d, 3)); },
            "conv2d: bias must be f32[2]"},
           {"dtypes",
-           [](Device d) {
-             ops::Conv2d(Tensor::Zeros({1, 1, 3, 3}, DType::kBF16, d),
-                         Tensor::Zeros({2, 1, 3, 3}, DType::kF32, d));
-           },
+           [](Device d) { ops::Conv2d(Zeros(DType::kBF16, d, 1, 1, 3, 3), Zeros(d, 2, 1, 3, 3)); },
            "conv2d: x and weight must have the same dtype and device"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "conv2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "conv2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -72,22 +72,17 @@ const T* Patches(const Conv2dShape& s, const T* image, Scratch<T>& scratch) {
   if (IsPointwise(s)) return image;
   T* const patches = scratch.Get(s.taps() * s.out_pixels());
   const int64_t window = s.rows.kernel * s.columns.kernel;
-  ParallelFor(s.taps(),
-              std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, s.out_pixels())),
-              [&](int64_t begin, int64_t end) {
-                for (int64_t tap = begin; tap < end; ++tap) {
-                  TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
-                         tap % s.columns.kernel, patches + tap * s.out_pixels());
-                }
-              });
+  ParallelForEach(s.taps(), GrainOf(s.out_pixels()), [&](int64_t tap) {
+    TapRow(s, image + tap / window * s.in_pixels(), tap % window / s.columns.kernel,
+           tap % s.columns.kernel, patches + tap * s.out_pixels());
+  });
   return patches;
 }
 
 void Conv2dForwardCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tensor& weight,
                       const Tensor& bias, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchFloat("conv2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T *in = x.data<T>(), *w = weight.data<T>();
     const T* b = bias.defined() ? bias.data<T>() : nullptr;
     T* out = y.data<T>();
@@ -99,19 +94,16 @@ void Conv2dForwardCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tenso
         for (int64_t f = 0; b != nullptr && f < s.filters; ++f) {
           std::fill_n(to + f * s.out_pixels(), s.out_pixels(), b[place.group * s.filters + f]);
         }
-        GemmArgs g;
-        g.m = s.filters;
-        g.n = s.out_pixels();
-        g.k = s.taps();
-        g.dtype = g.c_dtype = DTypeOf<T>;
-        g.a = w + place.weight;
-        g.lda = g.k;
-        g.b = Patches(s, in + place.in, scratch);
-        g.ldb = g.n;
-        g.c = to;
-        g.ldc = g.n;
-        g.accumulate = b != nullptr;  // onto the bias: one rounding
-        Gemm(g);
+        // Onto the bias: one rounding.
+        Gemm(Dense({.m = s.filters,
+                    .n = s.out_pixels(),
+                    .k = s.taps(),
+                    .dtype = DTypeOf<T>,
+                    .a = w + place.weight,
+                    .b = Patches(s, in + place.in, scratch),
+                    .c_dtype = DTypeOf<T>,
+                    .c = to,
+                    .accumulate = b != nullptr}));
       }
     });
   });
@@ -140,33 +132,25 @@ template <class T>
 void FoldPatches(const Conv2dShape& s, const Acc<T>* patches, T* dx, bool accumulate) {
   using A = Acc<T>;
   const int64_t window = s.rows.kernel * s.columns.kernel, pixels = s.in_pixels();
-  ParallelFor(
-      s.channels,
-      std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, window * s.out_pixels())),
-      [&](int64_t begin, int64_t end) {
-        static thread_local Scratch<A> scratch;
-        for (int64_t c = begin; c < end; ++c) {
-          A* plane = scratch.Get(pixels);
-          T* to = dx + c * pixels;
-          std::fill_n(plane, pixels, A(0));
-          for (int64_t k = 0; k < window; ++k) {
-            AddTapRow(s, patches + (c * window + k) * s.out_pixels(), k / s.columns.kernel,
-                      k % s.columns.kernel, plane);
-          }
-          if (accumulate) {
-            for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(Convert<A>(to[i]) + plane[i]);
-          } else {
-            for (int64_t i = 0; i < pixels; ++i) to[i] = Convert<T>(plane[i]);
-          }
-        }
-      });
+  ParallelFor(s.channels, GrainOf(window * s.out_pixels()), [&](int64_t begin, int64_t end) {
+    static thread_local Scratch<A> scratch;
+    for (int64_t c = begin; c < end; ++c) {
+      A* plane = scratch.Get(pixels);
+      T* to = dx + c * pixels;
+      std::fill_n(plane, pixels, A(0));
+      for (int64_t k = 0; k < window; ++k) {
+        AddTapRow(s, patches + (c * window + k) * s.out_pixels(), k / s.columns.kernel,
+                  k % s.columns.kernel, plane);
+      }
+      WriteOrAdd(accumulate, 0, pixels, to, [=](int64_t i) { return plane[i]; });
+    }
+  });
 }
 
 void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, const Tensor& weight,
                             const Tensor& dx, bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T *from = dy.data<T>(), *w = weight.data<T>();
     T* to = dx.data<T>();
@@ -175,22 +159,17 @@ void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, cons
       static thread_local Scratch<A> scratch;
       for (int64_t at = begin; at < end; ++at) {
         const Place place(s, at);
-        GemmArgs g;
-        g.transpose_a = true;
-        g.m = s.taps();
-        g.n = s.out_pixels();
-        g.k = s.filters;
-        g.dtype = DTypeOf<T>;
-        g.a = w + place.weight;
-        g.lda = g.m;
-        g.b = from + place.out;
-        g.ldb = g.n;
-        g.c_dtype = direct ? DTypeOf<T> : DTypeOf<A>;
-        A* patches = direct ? nullptr : scratch.Get(g.m * g.n);
-        g.c = direct ? static_cast<void*>(to + place.in) : patches;
-        g.ldc = g.n;
-        g.accumulate = direct && accumulate;
-        Gemm(g);
+        A* patches = direct ? nullptr : scratch.Get(s.taps() * s.out_pixels());
+        Gemm(Dense({.transpose_a = true,
+                    .m = s.taps(),
+                    .n = s.out_pixels(),
+                    .k = s.filters,
+                    .dtype = DTypeOf<T>,
+                    .a = w + place.weight,
+                    .b = from + place.out,
+                    .c_dtype = direct ? DTypeOf<T> : DTypeOf<A>,
+                    .c = direct ? static_cast<void*>(to + place.in) : patches,
+                    .accumulate = direct && accumulate}));
         if (!direct) FoldPatches<T>(s, patches, to + place.in, accumulate);
       }
     });
@@ -214,29 +193,23 @@ void SumProducts(const Conv2dShape& s, const T* x, const T* dy, int64_t begin, i
   static thread_local Scratch<T> scratch;
   for (int64_t at = begin * s.groups; at < end * s.groups; ++at) {
     const Place place(s, at);
-    GemmArgs g;
-    g.transpose_b = true;
-    g.m = s.filters;
-    g.n = s.taps();
-    g.k = s.out_pixels();
-    g.dtype = DTypeOf<T>;
-    g.a = dy + place.out;
-    g.lda = g.k;
-    g.b = Patches(s, x + place.in, scratch);
-    g.ldb = g.k;
-    g.c_dtype = DTypeOf<Acc<T>>;
-    g.c = sums + place.weight;
-    g.ldc = g.n;
-    g.accumulate = place.image > begin;
-    Gemm(g);
+    Gemm(Dense({.transpose_b = true,
+                .m = s.filters,
+                .n = s.taps(),
+                .k = s.out_pixels(),
+                .dtype = DTypeOf<T>,
+                .a = dy + place.out,
+                .b = Patches(s, x + place.in, scratch),
+                .c_dtype = DTypeOf<Acc<T>>,
+                .c = sums + place.weight,
+                .accumulate = place.image > begin}));
   }
 }
 
 // target (+)= f(i) of the accumulation type, for every element.
 template <class F>
 void WriteTarget(const GradTarget& target, const F& f) {
-  DispatchFloat("conv2d", target.tensor.dtype(), [&](auto tag) {
-    using D = typename decltype(tag)::type;
+  DispatchFloat("conv2d", target.tensor.dtype(), [&]<class D>(TypeTag<D>) {
     D* out = target.tensor.data<D>();
     const bool accumulate = target.accumulate;
     ParallelFor(target.tensor.numel(), kElementwiseGrain / 16, [&](int64_t begin, int64_t end) {
@@ -256,11 +229,9 @@ void WeightGradient(const Conv2dShape& s, const T* x, const T* dy, const GradTar
   const Tensor partials = Tensor::Empty({blocks, n}, DTypeOf<A>);
   A* const sums = partials.data<A>();
   if (s.images == 0) partials.Fill(0);
-  ParallelFor(s.images == 0 ? 0 : blocks, 1, [&](int64_t block, int64_t end) {
-    for (; block < end; ++block) {
-      SumProducts(s, x, dy, block * s.images / blocks, (block + 1) * s.images / blocks,
-                  sums + block * n);
-    }
+  ParallelForEach(s.images == 0 ? 0 : blocks, 1, [&](int64_t block) {
+    SumProducts(s, x, dy, block * s.images / blocks, (block + 1) * s.images / blocks,
+                sums + block * n);
   });
   WriteTarget(dweight, [=](int64_t i) {
     A sum = 0;
@@ -274,14 +245,12 @@ void BiasGradient(const Conv2dShape& s, const T* dy, const GradTarget& dbias) {
   const int64_t filters = s.groups * s.filters, pixels = s.out_pixels();
   const Tensor totals = Tensor::Empty({filters}, DType::kF64);
   double* const sums = totals.data<double>();
-  ParallelFor(filters, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t f = begin; f < end; ++f) {
-      sums[f] = 0;
-      for (int64_t image = 0; image < s.images; ++image) {
-        const T* plane = dy + (image * filters + f) * pixels;
-        sums[f] +=
-            PairwiseSum<Acc<T>>(0, pixels, [=](int64_t i) { return Convert<Acc<T>>(plane[i]); });
-      }
+  ParallelForEach(filters, 1, [&](int64_t f) {
+    sums[f] = 0;
+    for (int64_t image = 0; image < s.images; ++image) {
+      const T* plane = dy + (image * filters + f) * pixels;
+      sums[f] +=
+          PairwiseSum<Acc<T>>(0, pixels, [=](int64_t i) { return Convert<Acc<T>>(plane[i]); });
     }
   });
   WriteTarget(dbias, [=](int64_t i) { return sums[i]; });
@@ -289,8 +258,7 @@ void BiasGradient(const Conv2dShape& s, const T* dy, const GradTarget& dbias) {
 
 void Conv2dBackwardWeightCpu(Stream, const Conv2dShape& s, const Tensor& x, const Tensor& dy,
                              const GradTarget& dweight, const GradTarget& dbias) {
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     if (dweight.tensor.defined()) WeightGradient(s, x.data<T>(), dy.data<T>(), dweight);
     if (dbias.tensor.defined()) BiasGradient(s, dy.data<T>(), dbias);
   });

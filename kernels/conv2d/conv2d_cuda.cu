@@ -118,21 +118,17 @@ __global__ void __launch_bounds__(Threads)
 
 void Conv2dForwardCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,
                        const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  DispatchFloat("conv2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"conv2d_forward", x, weight}, Conv2dForwardKernel<T>,
-           Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, shape,
-           Data<T>(x), Data<T>(weight), DataOrNull<T>(bias), y.numel(), Data<T>(y));
+  DispatchFloat("conv2d", x.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"conv2d_forward", x, weight}, Conv2dForwardKernel<T>, y.numel(), stream, shape,
+                  Data<T>(x), Data<T>(weight), DataOrNull<T>(bias), y.numel(), Data<T>(y));
   });
 }
 
 void Conv2dBackwardInputCuda(Stream stream, const Conv2dShape& shape, const Tensor& dy,
                              const Tensor& weight, const Tensor& dx, bool accumulate) {
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"conv2d_backward_input", dy, weight}, Conv2dInputGradientKernel<T>,
-           Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, shape,
-           Data<T>(dy), Data<T>(weight), dx.numel(), Data<T>(dx), accumulate);
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"conv2d_backward_input", dy, weight}, Conv2dInputGradientKernel<T>, dx.numel(),
+                  stream, shape, Data<T>(dy), Data<T>(weight), dx.numel(), Data<T>(dx), accumulate);
   });
 }
 
@@ -155,26 +151,23 @@ void NoteWeightGradient(const Conv2dShape& s, DType dtype) {
 void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Tensor& x,
                               const Tensor& dy, const GradTarget& dweight,
                               const GradTarget& dbias) {
-  DispatchFloat("conv2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("conv2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const auto run = [&](const GradTarget& target, const auto& launch) {
       if (!target.tensor.defined()) return;
       DispatchFloat("conv2d", target.tensor.dtype(), [&](auto to_tag) {
         // At least four pixels per thread.
-        DispatchRowThreads(CeilDiv(shape.images * shape.out_pixels(), 4),
+        DispatchRowThreads(DivideUp(shape.images * shape.out_pixels(), 4),
                            [&](auto threads) { launch(to_tag, threads); });
       });
     };
     if (dweight.tensor.defined()) NoteWeightGradient(shape, dy.dtype());
-    run(dweight, [&](auto to_tag, auto threads) {
-      using D = typename decltype(to_tag)::type;
+    run(dweight, [&]<class D>(TypeTag<D>, auto threads) {
       constexpr int kThreads = decltype(threads)::value;
       Launch({"conv2d_backward_weight", x, dy}, Conv2dWeightGradientKernel<kThreads, T, D>,
              Blocks(dweight.tensor.numel(), 1), kThreads, 0, stream, shape, Data<T>(x), Data<T>(dy),
              Data<D>(dweight.tensor), dweight.accumulate);
     });
-    run(dbias, [&](auto to_tag, auto threads) {
-      using D = typename decltype(to_tag)::type;
+    run(dbias, [&]<class D>(TypeTag<D>, auto threads) {
       constexpr int kThreads = decltype(threads)::value;
       Launch({"conv2d_backward_bias", dy}, Conv2dBiasGradientKernel<kThreads, T, D>,
              Blocks(dbias.tensor.numel(), 1), kThreads, 0, stream, shape, Data<T>(dy),

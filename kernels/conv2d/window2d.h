@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"  // LS_HOST_DEVICE
+#include "core/round_up.h"
 
 namespace lockstep {
 
@@ -34,11 +35,11 @@ struct WindowAxis {
   // The outputs [first, last) whose k-th tap lies in the input.
   LS_HOST_DEVICE int64_t FirstWithTap(int64_t k) const {
     const int64_t before = padding - k * dilation;  // inputs are missing up to there
-    return before <= 0 ? 0 : Least(out, (before + stride - 1) / stride);
+    return before <= 0 ? 0 : Least(out, DivideUp(before, stride));
   }
   LS_HOST_DEVICE int64_t LastWithTap(int64_t k) const {
     const int64_t reach = in + padding - k * dilation;
-    return reach <= 0 ? 0 : Least(out, (reach + stride - 1) / stride);
+    return reach <= 0 ? 0 : Least(out, DivideUp(reach, stride));
   }
 
   // The output whose k-th tap is input i, or -1. Divides in 32 bits, which suffice after
@@ -74,7 +75,7 @@ inline WindowAxis MakeWindowAxis(const char* op, const char* what, int64_t in, i
   const int64_t room = in + 2 * padding - axis.extent();
   LS_CHECK(room >= 0, op, ": the window spans ", axis.extent(), " ", what, ", the input has ", in,
            " and ", padding, " of padding on either side: use a smaller kernel or more padding");
-  axis.out = (ceil ? (room + stride - 1) / stride : room / stride) + 1;
+  axis.out = (ceil ? DivideUp(room, stride) : room / stride) + 1;
   if (ceil && axis.Begin(axis.out - 1) >= in) --axis.out;
   return axis;
 }

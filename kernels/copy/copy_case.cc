@@ -9,7 +9,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to = DType::k
   return {.name = name,
           .inputs = {x},
           .run =
-              [=](std::span<const Tensor> in) {
+              [=](TensorSpan in) {
                 const Tensor x = in[0].Detach();
                 const DType dtype = to == DType::kF64 ? x.dtype() : to;
                 Tensor y = Tensor::Empty(x.shape(), dtype, x.device());
@@ -18,57 +18,49 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to = DType::k
                   y = y.Slice(1, 1, x.dim(0) + 1).Transpose(0, 1);
                 }
                 y.CopyFrom(x);
-                return std::vector{y};
+                return y;
               },
           .reference =
-              [to](std::span<const RefTensor> in) {
+              [to](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = RoundTo(to, v);
-                return std::vector{y};
+                return y;
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "copy";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // A copy is exact, and rounding has one answer.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.differentiable = false;
-  c.samples = [] {
-    const InputSpec wide{.shape = {7, 11}, .low = -300, .high = 300, .non_contiguous = true};
-    const InputSpec integers{.shape = {7, 11}, .low = -2, .high = 3, .index = true};
-    std::vector<OpSample> s = {Sample("empty", {.shape = {0, 4}}),
-                               Sample("one", {.shape = {}}),
-                               Sample("odd", {.shape = {3, 5, 7}}),
-                               Sample("chunks", {.shape = {50001}}),
-                               Sample("from_strided", wide),
-                               Sample("to_strided", {.shape = {7, 11}}, DType::kF64, true),
-                               Sample("strided_to_strided", wide, DType::kF64, true),
-                               Sample("to_f32", wide, DType::kF32),
-                               Sample("to_bf16", wide, DType::kBF16),
-                               Sample("to_f16", wide, DType::kF16),
-                               Sample("to_i32", wide, DType::kI32),
-                               Sample("to_i64", wide, DType::kI64),
-                               Sample("to_bool", integers, DType::kBool)};
-    OpSample large = Sample("large", {.shape = {8 << 20}});
-    large.elements_moved = 2.0 * (8 << 20);
-    large.benchmark_only = true;
-    s.push_back(large);
-    return s;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"shapes",
-         [](Device d) {
-           Tensor::Zeros({2, 3}, DType::kF32, d).CopyFrom(Tensor::Zeros({3, 2}, DType::kF32, d));
-         },
-         "copy of f32[3, 2] on cpu into f32[2, 3] on cpu: the shapes differ"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  const InputSpec wide{.shape = {7, 11}, .low = -300, .high = 300, .non_contiguous = true};
+  const InputSpec integers{.shape = {7, 11}, .low = -2, .high = 3, .index = true};
+  std::vector<OpSample> s = {Sample("empty", {.shape = {0, 4}}),
+                             Sample("one", {.shape = {}}),
+                             Sample("odd", {.shape = {3, 5, 7}}),
+                             Sample("chunks", {.shape = {50001}}),
+                             Sample("from_strided", wide),
+                             Sample("to_strided", {.shape = {7, 11}}, DType::kF64, true),
+                             Sample("strided_to_strided", wide, DType::kF64, true),
+                             Sample("to_f32", wide, DType::kF32),
+                             Sample("to_bf16", wide, DType::kBF16),
+                             Sample("to_f16", wide, DType::kF16),
+                             Sample("to_i32", wide, DType::kI32),
+                             Sample("to_i64", wide, DType::kI64),
+                             Sample("to_bool", integers, DType::kBool)};
+  OpSample large = Sample("large", {.shape = {8 << 20}});
+  large.benchmark = {.elements = 2.0 * (8 << 20)};
+  s.push_back(large);
+  return s;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"shapes", [](Device d) { Zeros(d, 2, 3).CopyFrom(Zeros(d, 3, 2)); },
+           "copy of f32[3, 2] on cpu into f32[2, 3] on cpu: the shapes differ"}};
+}
+
+// A copy is exact, and rounding has one answer.
+const bool registered = RegisterOpCase({.name = "copy",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

@@ -3,8 +3,7 @@
 #include <type_traits>
 
 #include "core/slots.h"
-#include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -12,11 +11,9 @@ namespace {
 // to[i * step_b] = from[i * step_a], converted.
 template <class From, class To>
 void CopyRun(const From* from, To* to, int64_t n, int64_t step_a, int64_t step_b) {
-  if constexpr (kIsFast<From> || kIsFast<To> || std::is_same_v<From, To>) {
-    if (step_a == 1 && step_b == 1) {
-      for (int64_t i = 0; i < n; ++i) to[i] = Convert<To>(from[i]);
-      return;
-    }
+  if (step_a == 1 && step_b == 1) {
+    for (int64_t i = 0; i < n; ++i) to[i] = Convert<To>(from[i]);
+    return;
   }
   for (int64_t i = 0; i < n; ++i) to[i * step_b] = Convert<To>(from[i * step_a]);
 }
@@ -34,20 +31,19 @@ void CopyRunThroughFloat(const From* from, To* to, int64_t n, int64_t step_a, in
 }
 
 void CopyCpu(Stream, const Tensor& from, const Tensor& to) {
-  DispatchAll("copy", from.dtype(), [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    DispatchAll("copy", to.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+  const StridedDims<2> dims(to.shape(), {from.strides(), to.strides()});
+  DispatchAll("copy", from.dtype(), [&]<class From>(TypeTag<From>) {
+    DispatchAll("copy", to.dtype(), [&]<class To>(TypeTag<To>) {
       const From* source = from.data<From>();
       To* target = to.data<To>();
       constexpr bool kThroughFloat = !std::is_same_v<From, To> && !std::is_same_v<From, float> &&
                                      !std::is_same_v<To, float> &&
                                      (kIsNarrow<From> || kIsNarrow<To>);
-      ForEachRun(from, to, [=](int64_t a, int64_t b, int64_t n, int64_t step_a, int64_t step_b) {
+      ForEachRun(to.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         if constexpr (kThroughFloat) {
-          CopyRunThroughFloat(source + a, target + b, n, step_a, step_b);
+          CopyRunThroughFloat(source + at[0], target + at[1], n, steps[0], steps[1]);
         } else {
-          CopyRun(source + a, target + b, n, step_a, step_b);
+          CopyRun(source + at[0], target + at[1], n, steps[0], steps[1]);
         }
       });
     });

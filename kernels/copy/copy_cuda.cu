@@ -4,7 +4,7 @@
 #include "core/slots.h"
 #include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -49,9 +49,8 @@ void CopyUnits(Stream stream, const Tensor& from, const Tensor& to, StridedDims<
     }
   }
   const int64_t n = to.numel() / std::max<int64_t>(1, per_unit);
-  Launch({"copy", from, to}, CopyStridedKernel<Unit>, Blocks(n, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, n, dims, static_cast<const Unit*>(from.raw_data()),
-         static_cast<Unit*>(to.raw_data()));
+  LaunchThreads({"copy", from, to}, CopyStridedKernel<Unit>, n, stream, n, dims,
+                Units<const Unit>(from), Units<Unit>(to));
 }
 
 void CopyStrided(Stream stream, const Tensor& from, const Tensor& to) {
@@ -60,18 +59,8 @@ void CopyStrided(Stream stream, const Tensor& from, const Tensor& to) {
   int64_t unit = 16;
   while (unit > element && !CanWiden(dims, element, unit, from.raw_data(), to.raw_data()))
     unit /= 2;
-  switch (unit) {
-    case 16:
-      return CopyUnits<uint4>(stream, from, to, dims);
-    case 8:
-      return CopyUnits<uint64_t>(stream, from, to, dims);
-    case 4:
-      return CopyUnits<uint32_t>(stream, from, to, dims);
-    case 2:
-      return CopyUnits<uint16_t>(stream, from, to, dims);
-    default:
-      return CopyUnits<uint8_t>(stream, from, to, dims);
-  }
+  DispatchWideUnit(unit,
+                   [&]<class Unit>(TypeTag<Unit>) { CopyUnits<Unit>(stream, from, to, dims); });
 }
 
 // ---- Conversions ----
@@ -100,11 +89,11 @@ void CheckConverts(DType dtype) {
 void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   if (from.is_contiguous() && to.is_contiguous() && IsNarrowFloat(from.dtype()) &&
       IsNarrowFloat(to.dtype())) {
-    DispatchFloat("copy", from.dtype(), [&](auto from_tag) {
-      const auto* source = Data<typename decltype(from_tag)::type>(from);
-      DispatchFloat("copy", to.dtype(), [&](auto to_tag) {
-        Elementwise({"copy", from, to}, stream, to.numel(), false, Identity(),
-                    Data<typename decltype(to_tag)::type>(to), source);
+    DispatchFloat("copy", from.dtype(), [&]<class From>(TypeTag<From>) {
+      const auto* source = Data<From>(from);
+      DispatchFloat("copy", to.dtype(), [&]<class To>(TypeTag<To>) {
+        Elementwise({"copy", from, to}, stream, to.numel(), false, Identity(), Data<To>(to),
+                    source);
       });
     });
     return;
@@ -113,9 +102,9 @@ void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   // i64 does not fit into a double; an integer that becomes a float is rounded once.
   const auto kernel =
       IsFloating(from.dtype()) ? ConvertStridedKernel<double> : ConvertStridedKernel<int64_t>;
-  Launch({"copy", from, to}, kernel, Blocks(to.numel(), kElementwiseThreads), kElementwiseThreads,
-         0, stream, to.numel(), StridedDims<2>(to.shape(), {from.strides(), to.strides()}),
-         from.dtype(), from.raw_data(), to.dtype(), to.raw_data());
+  LaunchThreads({"copy", from, to}, kernel, to.numel(), stream, to.numel(),
+                StridedDims<2>(to.shape(), {from.strides(), to.strides()}), from.dtype(),
+                from.raw_data(), to.dtype(), to.raw_data());
 }
 
 // ---- Which copy ----

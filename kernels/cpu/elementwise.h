@@ -1,23 +1,22 @@
-// What the CPU implementations share: dispatch by dtype, element conversion, strided loops.
+// What the CPU implementations share: dispatch by dtype, element conversion.
 #pragma once
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
+#include "kernels/dispatch.h"
 
 namespace lockstep::cpu {
 
 // Elements per chunk of an elementwise loop: some 10 microseconds of work.
 inline constexpr int64_t kElementwiseGrain = 16384;
 
-template <class T>
-struct TypeTag {
-  using type = T;
-};
+// Items per chunk of a loop over items of so many elements, or of as much work.
+inline int64_t GrainOf(int64_t elements) {
+  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, elements));
+}
 
 // Calls f(TypeTag<T>) with the floating type of `dtype`:
-//   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-//     using T = typename decltype(tag)::type; ...
-//   });
+//   DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) { ... });
 template <class F>
 void DispatchFloat(const char* op, DType dtype, F&& f) {
   switch (dtype) {
@@ -35,14 +34,10 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
-// Like DispatchFloat, for every dtype.
+// For integers and bools.
 template <class F>
-void DispatchAll(const char* op, DType dtype, F&& f) {
+void DispatchInteger(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF8E4M3:
-      return f(TypeTag<F8E4M3>());
-    case DType::kF8E5M2:
-      return f(TypeTag<F8E5M2>());
     case DType::kI64:
       return f(TypeTag<int64_t>());
     case DType::kI32:
@@ -51,40 +46,17 @@ void DispatchAll(const char* op, DType dtype, F&& f) {
       return f(TypeTag<uint16_t>());
     case DType::kU8:
       return f(TypeTag<uint8_t>());
-    case DType::kBool:
+    default:
       return f(TypeTag<bool>());
-    default:
-      return DispatchFloat(op, dtype, std::forward<F>(f));
   }
 }
 
-// For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of an element's
-// size.
+// Like DispatchFloat, for every dtype.
 template <class F>
-void DispatchUnit(DType dtype, F&& f) {
-  switch (SizeOf(dtype)) {
-    case 1:
-      return f(TypeTag<uint8_t>());
-    case 2:
-      return f(TypeTag<uint16_t>());
-    case 4:
-      return f(TypeTag<uint32_t>());
-    default:
-      return f(TypeTag<uint64_t>());
-  }
-}
-
-// For token ids and targets.
-template <class F>
-void DispatchIndex(const char* op, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kI64:
-      return f(TypeTag<int64_t>());
-    case DType::kI32:
-      return f(TypeTag<int32_t>());
-    default:
-      throw ArgumentError(StrCat(op, " takes indices of i32 or i64, not ", dtype));
-  }
+void DispatchAll(const char* op, DType dtype, F&& f) {
+  if (dtype == DType::kF8E4M3) return f(TypeTag<F8E4M3>());
+  if (dtype == DType::kF8E5M2) return f(TypeTag<F8E5M2>());
+  IsFloating(dtype) ? DispatchFloat(op, dtype, f) : DispatchInteger(dtype, f);
 }
 
 template <class T>
@@ -105,36 +77,16 @@ inline To Convert(From x) {
   }
 }
 
-// The offset, in elements, of row-major element `index` under the given strides.
-inline int64_t StridedOffset(const Shape& shape, const Shape& strides, int64_t index) {
-  int64_t offset = 0;
-  for (int i = shape.ndim() - 1; i >= 0; --i) {
-    offset += index % shape[i] * strides[i];
-    index /= shape[i];
+// to[i] = value(i), or += that, for i in [begin, end). Two loops: with both cases in one, compilers
+// do not vectorise it.
+template <class T, class F>
+[[gnu::always_inline]] inline void WriteOrAdd(bool accumulate, int64_t begin, int64_t end, T* to,
+                                              const F& value) {
+  if (accumulate) {
+    for (int64_t i = begin; i < end; ++i) to[i] = Convert<T>(Convert<Acc<T>>(to[i]) + value(i));
+  } else {
+    for (int64_t i = begin; i < end; ++i) to[i] = Convert<T>(value(i));
   }
-  return offset;
-}
-
-// Calls f(offset_a, offset_b, n, step_a, step_b) for runs along the last dimension that cover all
-// elements of two tensors of the same shape, in parallel. A scalar is one run.
-template <class F>
-void ForEachRun(const Tensor& a, const Tensor& b, const F& f) {
-  if (a.numel() == 0) return;
-  if (a.is_contiguous() && b.is_contiguous()) {
-    ParallelFor(a.numel(), kElementwiseGrain, [&](int64_t begin, int64_t end) {
-      f(begin, begin, end - begin, int64_t{1}, int64_t{1});
-    });
-    return;
-  }
-  const Shape& shape = a.shape();
-  const int64_t n = shape[-1];
-  ParallelFor(
-      a.numel() / n, std::max<int64_t>(1, kElementwiseGrain / n), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          f(StridedOffset(shape, a.strides(), row * n), StridedOffset(shape, b.strides(), row * n),
-            n, a.strides()[-1], b.strides()[-1]);
-        }
-      });
 }
 
 }  // namespace lockstep::cpu

@@ -170,32 +170,31 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
   };
   const int64_t a_element = pack_cost(m, transpose_a), b_element = pack_cost(n, transpose_b);
-  const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const auto even = [&](int64_t size, int64_t tile, int64_t unit) {
-    const int64_t parts = divide(size, tile), part = divide(size, parts);
-    return parts == 1 ? part : divide(part, unit) * unit;
+    const int64_t parts = DivideUp(size, tile), part = DivideUp(size, parts);
+    return parts == 1 ? part : RoundUp(part, unit);
   };
   GemmTile best{m, n};
   int64_t best_time = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
-    const int64_t tm = even(m, try_m, short_blocks ? 8 : 24), rows = divide(m, tm);
+    const int64_t tm = even(m, try_m, short_blocks ? 8 : 24), rows = DivideUp(m, tm);
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
-      const int64_t tn = even(n, try_n, by_onednn ? 48 : 16), columns = divide(n, tn);
+      const int64_t tn = even(n, try_n, by_onednn ? 48 : 16), columns = DivideUp(n, tn);
       if (tn * depth > 2 * kept || (tn > 1024 && !prefer_whole_rows)) continue;
       // Each row of B goes through the registers once per few rows of A, and at least once; the
       // last columns, by fewer vectors at a time.
       const int64_t ragged = short_blocks && tn % 48 != 0 ? 16 : 0;
-      int64_t tile = k * (tm + 4) * (divide(tn, 16) * 16 + ragged) + 100'000;
+      int64_t tile = k * (tm + 4) * (RoundUp(tn, 16) + ragged) + 100'000;
       if (tn < n) tile += copy_cost * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
-      const int64_t rounds = divide(rows * columns * batch, threads);
+      const int64_t rounds = DivideUp(rows * columns * batch, threads);
       // The number of panels that a thread packs: tiles with the same panel pack it once.
       const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
         return size * k > kept
                    ? rounds
-                   : std::min(rounds,
-                              divide(parts * batch * std::min<int64_t>(others, threads), threads));
+                   : std::min(rounds, DivideUp(parts * batch * std::min<int64_t>(others, threads),
+                                               threads));
       };
       const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
       int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
@@ -251,7 +250,7 @@ void Gemm(std::span<const GemmArgs> products) {
     Check(g);
     if (g.m > 0 && g.n > 0 && g.batch > 0) {
       const GemmTile tile = TileOf(g);
-      const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
+      const int64_t rows = DivideUp(g.m, tile.m), columns = DivideUp(g.n, tile.n);
       const int64_t element = SizeOf(g.dtype);
       const bool pack_a = PacksA(g.transpose_a, g.lda, g.k, element, IsByOneDnn(g.dtype, g.bf16));
       const bool columns_first = ColumnsFirst(pack_a, g.transpose_a, g.n * g.k * element);
@@ -260,25 +259,21 @@ void Gemm(std::span<const GemmArgs> products) {
     }
     tiles[i].end = total;
   }
-  ParallelFor(total, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      const size_t i =
-          static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
-      const GemmArgs& g = products[i];
-      const Tiles& all = tiles[i];
-      const int64_t rows = all.rows, columns = all.columns;
-      const int64_t index = at - (all.end - g.batch * rows * columns);
-      const int64_t batch = index / (rows * columns), place = index % (rows * columns);
-      const int64_t row = all.columns_first ? place / columns : place % rows;
-      const int64_t column = all.columns_first ? place % columns : place / rows;
-      DispatchFloat("gemm", g.dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
-          using C = typename decltype(c_tag)::type;
-          RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
-        });
+  ParallelForEach(total, 1, [&](int64_t at) {
+    const size_t i =
+        static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
+    const GemmArgs& g = products[i];
+    const Tiles& all = tiles[i];
+    const int64_t rows = all.rows, columns = all.columns;
+    const int64_t index = at - (all.end - g.batch * rows * columns);
+    const int64_t batch = index / (rows * columns), place = index % (rows * columns);
+    const int64_t row = all.columns_first ? place / columns : place % rows;
+    const int64_t column = all.columns_first ? place % columns : place / rows;
+    DispatchFloat("gemm", g.dtype, [&]<class T>(TypeTag<T>) {
+      DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) {
+        RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
       });
-    }
+    });
   });
 }
 

@@ -51,6 +51,14 @@ struct GemmArgs {
   enum class BF16Products { kByCpu, kConverted } bf16 = BF16Products::kByCpu;
 };
 
+// The same with the leading dimensions of matrices without gaps.
+inline GemmArgs Dense(GemmArgs g) {
+  g.lda = g.transpose_a ? g.m : g.k;
+  g.ldb = g.transpose_b ? g.k : g.n;
+  g.ldc = g.n;
+  return g;
+}
+
 void Gemm(const GemmArgs& args);
 
 // Whether oneDNN multiplies bf16: where the CPU has units for it (AVX512_BF16 or AMX), unless they

@@ -209,9 +209,9 @@ void MultiplyByOneDnn(const TiledProduct<BF16>& p, int64_t row, int64_t column, 
   const int64_t i = row * p.tile.m, j = column * p.tile.n;
   const int64_t m = p.Rows(row), n = p.Columns(column), k = p.k;
   const int64_t block = PackedColumns(n), computed = RowsToCompute(m, n);
-  const int64_t rows = CeilDivide(p.m, p.tile.m), columns = CeilDivide(p.n, p.tile.n);
+  const int64_t rows = DivideUp(p.m, p.tile.m), columns = DivideUp(p.n, p.tile.n);
   const int64_t most = PackedDepth();
-  const int64_t deepest = std::min(k, most), slices = CeilDivide(k, deepest);
+  const int64_t deepest = std::min(k, most), slices = DivideUp(k, deepest);
   const bool in_place = (ldc == n || m == 1) && computed == m;
   float* const sums = in_place ? c : scratch_c.Get(computed * n);
   if (!in_place && accumulate) CopyRows(c, ldc, m, n, sums, n);

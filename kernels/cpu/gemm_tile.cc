@@ -84,7 +84,7 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
       const A* const next = i + rows < m ? from + rows * a.next_row : from;
       for (int64_t j = j0; j < end; j += blocks.columns) {
         const int64_t columns = std::min(blocks.columns, end - j);
-        const int64_t vectors = CeilDivide(columns, blocks.lanes);
+        const int64_t vectors = DivideUp(columns, blocks.lanes);
         const int64_t passed = (j - j0) / blocks.columns * depth - depth;
         Prefetch ahead;
         if (finish.beside != nullptr && passed >= 0 && passed < end - j0) {
@@ -133,8 +133,8 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
   const BlockFunctions<A>& blocks = HasAvx512() ? avx512::kBlocks<A> : avx2::kBlocks<A>;
   const int64_t i = row * p.tile.m, j = column * p.tile.n;
   const int64_t m = p.Rows(row), n = p.Columns(column);
-  const int64_t rows = CeilDivide(p.m, p.tile.m), columns = CeilDivide(p.n, p.tile.n);
-  const int64_t chunks = CeilDivide(p.k, kChunk), deepest = std::min(p.k, kChunk);
+  const int64_t rows = DivideUp(p.m, p.tile.m), columns = DivideUp(p.n, p.tile.n);
+  const int64_t chunks = DivideUp(p.k, kChunk), deepest = std::min(p.k, kChunk);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t at = chunk * kChunk, depth = std::min(kChunk, p.k - at);
     const Operand<T> stored = p.a.From(i, at);
@@ -147,7 +147,7 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
     }
     if (!in_place) {
       const auto panel = panels_a.Find(p.number, row * chunks + chunk, rows * chunks,
-                                       CeilDivide(p.tile.m, blocks.rows) * blocks.rows * deepest);
+                                       RoundUp(p.tile.m, blocks.rows) * deepest);
       a = {panel.data, depth, depth, 1};
       if (stored.transposed) a = {panel.data, depth, 1, blocks.rows};
       if (!panel.packed) PackA(stored, m, depth, blocks.rows, panel.data);

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "core/dtype.h"
+#include "core/round_up.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_pack.h"
 
@@ -14,8 +15,6 @@ namespace lockstep::cpu {
 
 // How much of k is packed at a time: the law's chunk, and for oneDNN, which packs more at a time.
 inline constexpr int64_t kChunk = 256, kMultiplyDepth = 4096;
-
-constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A product of A [m, k] and B [k, n], which is cut into tiles of one size; those at its ends may be
 // smaller. Products are numbered process-wide.

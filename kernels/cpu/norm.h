@@ -63,8 +63,7 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add
 
 template <Centring centring, class T, class Branch = NoBranch>
 void NormForward(const NormForwardRows<T>& in, const Branch& add_branch = {}) {
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / in.c);
-  VectorisedParallelFor<T>(in.rows, grain, [=](int64_t row, int64_t end) {
+  VectorisedParallelFor<T>(in.rows, GrainOf(in.c), [=](int64_t row, int64_t end) {
     for (; row < end; ++row) NormForwardRow<centring>(in, row, add_branch);
   });
 }
@@ -131,8 +130,7 @@ void NormAffineGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* dwei
 template <class A>
 void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride, const GradTarget& target) {
   if (!target.tensor.defined()) return;
-  DispatchFloat("norm", target.tensor.dtype(), [&](auto tag) {
-    using D = typename decltype(tag)::type;
+  DispatchFloat("norm", target.tensor.dtype(), [&]<class D>(TypeTag<D>) {
     D* out = target.tensor.data<D>();
     const bool accumulate = target.accumulate;
     constexpr int64_t kColumns = 256;
@@ -168,8 +166,8 @@ void NormBackward(const NormBackwardRows<T>& in, const GradTarget& dweight, cons
   constexpr int64_t kNormSums = centring == Centring::kMean ? 2 : 1;
   constexpr int64_t kSums = kNormSums + BranchGradient::kSums;
   // At most 64 partial sums, of at least 16 rows: they depend on the shape, not on the threads.
-  const int64_t block_rows = std::max<int64_t>(16, (rows + 63) / 64);
-  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = std::max<int64_t>(16, DivideUp(rows, 64));
+  const int64_t blocks = DivideUp(rows, block_rows);
   const bool sums_wanted = affine || BranchGradient::kSums > 0;
   const Tensor partials = Tensor::Empty({sums_wanted ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();

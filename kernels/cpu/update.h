@@ -31,9 +31,8 @@ void ForEachChunk(std::span<const UpdateTensors> tensors, const F& f) {
       chunks.push_back({&t, at, std::min(n, at + kElementwiseGrain)});
     }
   }
-  ParallelFor(static_cast<int64_t>(chunks.size()), 1, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) f(*chunks[i].tensors, chunks[i].begin, chunks[i].end);
-  });
+  ParallelForEach(std::ssize(chunks), 1,
+                  [&](int64_t i) { f(*chunks[i].tensors, chunks[i].begin, chunks[i].end); });
 }
 
 // Calls f(value, original, grad, state) with pointers to element `begin` of t.value (null, if the
@@ -42,10 +41,8 @@ void ForEachChunk(std::span<const UpdateTensors> tensors, const F& f) {
 template <class F>
 void DispatchUpdate(const char* op, const UpdateTensors& t, int64_t begin, const F& f) {
   const bool narrow = !t.states.empty() && t.states[0].dtype() == DType::kBF16;
-  DispatchFloat(op, t.value.dtype(), [&](auto value_tag) {
-    using T = typename decltype(value_tag)::type;
-    DispatchFloat(op, t.grad.dtype(), [&](auto grad_tag) {
-      using G = typename decltype(grad_tag)::type;
+  DispatchFloat(op, t.value.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat(op, t.grad.dtype(), [&]<class G>(TypeTag<G>) {
       const G* grad = t.grad.data<G>() + begin;
       T* value = t.value.data<T>() + begin;
       const auto with_states = [&](T* to, auto* original) {

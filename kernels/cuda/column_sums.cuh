@@ -58,7 +58,7 @@ void LaunchColumnSums(const char* name, Stream stream, const From* from, int64_t
                       int64_t columns, int64_t stride, int64_t chunk_rows, To* to,
                       bool accumulate) {
   constexpr int kColumns = kWarpSize * kPackSize<From>;
-  const int64_t chunks = rows == 0 ? 1 : CeilDiv(rows, chunk_rows);
+  const int64_t chunks = rows == 0 ? 1 : DivideUp(rows, chunk_rows);
   const dim3 grid(Blocks(columns, kColumns), static_cast<unsigned>(chunks));
   DispatchBool(AlignedRows(columns, from) && stride % kPackSize<From> == 0, [&](auto aligned) {
     Launch(name, ColumnSumsKernel<decltype(aligned)::value, From, To>, grid,
@@ -76,15 +76,14 @@ void ColumnSums(const char* name, Stream stream, const From* from, int64_t rows,
                 int64_t stride, const Tensor& target, bool accumulate) {
   if (columns == 0) return;
   constexpr int64_t kLeastRows = 64, kMostChunks = 256;
-  DispatchFloat(name, target.dtype(), [&](auto tag) {
-    using To = typename decltype(tag)::type;
+  DispatchFloat(name, target.dtype(), [&]<class To>(TypeTag<To>) {
     To* to = Data<To>(target);
-    const int64_t chunk_rows = std::max(kLeastRows, CeilDiv(rows, kMostChunks));
+    const int64_t chunk_rows = std::max(kLeastRows, DivideUp(rows, kMostChunks));
     if (rows <= 8 * kLeastRows) {
       return internal::LaunchColumnSums(name, stream, from, rows, columns, stride, 8 * kLeastRows,
                                         to, accumulate);
     }
-    const int64_t chunks = CeilDiv(rows, chunk_rows);
+    const int64_t chunks = DivideUp(rows, chunk_rows);
     const Tensor partial = Tensor::Empty({chunks, columns}, DType::kF32, target.device());
     internal::LaunchColumnSums(name, stream, from, rows, columns, stride, chunk_rows,
                                Data<float>(partial), false);

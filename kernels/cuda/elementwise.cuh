@@ -48,12 +48,6 @@ __global__ void ElementwiseKernel(int64_t n, bool packed, F f, Out* out, const I
 
 }  // namespace internal
 
-// For a flag that is known at compile time: no kernel for the other value.
-template <bool value, class F>
-void DispatchBool(std::bool_constant<value> flag, F&& f) {
-  f(flag);
-}
-
 // out[i] = f(in[i]...), or out[i] += that, for i in [0, n). f is a functor of floats, copied to the
 // device: struct { __device__ float operator()(float x) const; }. `out` may be one of the inputs.
 // The pointers are f32, f16 or bf16; contiguous, of any alignment, which changes only the speed.

@@ -4,15 +4,16 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
+#include "core/cuda/launch.h"
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace lockstep::cuda {
 
 // Threads of an elementwise kernel's block.
 inline constexpr int kElementwiseThreads = 256;
-
-__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
 __host__ __device__ constexpr T Min(T a, T b) {
@@ -33,10 +34,18 @@ __device__ inline int CountWithin(int64_t begin, int64_t n) {
 
 // The grid's x for `items`, `per_block` per block; 0 for none.
 inline unsigned Blocks(int64_t items, int64_t per_block) {
-  const int64_t blocks = CeilDiv(items, per_block);
+  const int64_t blocks = DivideUp(items, per_block);
   LS_CHECK(blocks <= INT32_MAX, items, " are more than a grid can have (2^31 - 1 blocks of ",
            per_block, ")");
   return static_cast<unsigned>(blocks);
+}
+
+// Launches an elementwise kernel, of `threads` threads and without shared memory.
+template <class... Params, class... Args>
+void LaunchThreads(const LaunchName& name, void (*kernel)(Params...), int64_t threads,
+                   Stream stream, Args&&... args) {
+  Launch(name, kernel, Blocks(threads, kElementwiseThreads), kElementwiseThreads, 0, stream,
+         std::forward<Args>(args)...);
 }
 
 // The thread's number in a one-dimensional grid.

@@ -284,7 +284,7 @@ template <Centring kCentring, class T, class W, class Branch = NoBranch<T>>
 void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T, W>& in,
                  const Branch& branch = {}, bool aligned = true) {
   aligned = aligned && AlignedRows(in.c, in.x, in.y) && AllAligned16(in.weight, in.bias);
-  DispatchRowThreads(CeilDiv(in.c, kPackSize<T>), [&](auto threads) {
+  DispatchRowThreads(DivideUp(in.c, kPackSize<T>), [&](auto threads) {
     DispatchBool(aligned, [&](auto is_aligned) {
       constexpr int kThreads = decltype(threads)::value;
       Launch(name,
@@ -317,18 +317,18 @@ void NormBackward(const LaunchName& name, Stream stream, NormBackwardRows<T, W> 
   const bool wanted = gradients.weight.tensor.defined() || gradients.bias.tensor.defined() ||
                       gradients.branch_bias.tensor.defined();
   const int64_t sums = kSums * in.c;
-  in.block_rows = std::max(kLeastRows, CeilDiv(in.rows, kMostBlocks));
+  in.block_rows = std::max(kLeastRows, DivideUp(in.rows, kMostBlocks));
   in.c_inverse = 1.0f / static_cast<float>(in.c);
-  const int64_t blocks = CeilDiv(in.rows, in.block_rows);
+  const int64_t blocks = DivideUp(in.rows, in.block_rows);
   const Tensor partial = Tensor::Empty({wanted ? blocks : 0, sums}, DType::kF32, device);
   in.partial = wanted ? Data<float>(partial) : nullptr;
   aligned = aligned && in.c % kNormPack == 0 && AllAligned16(in.x, in.dy, in.added, in.dx) &&
             AllAligned16(in.weight);
   const bool is_long = in.c > kNormColumns && in.dx != nullptr;
   const Tensor row_sums = Tensor::Empty({is_long ? in.rows : 0, 2}, DType::kF32, device);
-  const int64_t warps = CeilDiv(std::min(in.c, kNormColumns), kWarpSize * kNormPack);
+  const int64_t warps = DivideUp(std::min(in.c, kNormColumns), kWarpSize * kNormPack);
   const dim3 grid(Blocks(in.rows, in.block_rows),
-                  static_cast<unsigned>(CeilDiv(in.c, kNormColumns)));
+                  static_cast<unsigned>(DivideUp(in.c, kNormColumns)));
   DispatchBool(aligned, [&](auto is_aligned) {
     constexpr bool kAligned = decltype(is_aligned)::value;
     if (is_long) {

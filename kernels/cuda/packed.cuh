@@ -41,62 +41,25 @@ bool AllAligned16(const P*... p) {
   return (IsAligned16(p) && ...);
 }
 
-namespace internal {
-
-template <int N, class T, class Read>
-__device__ inline Packed<T, N> LoadBy(const T* p, const Read& read) {
+// p is aligned to 16 bytes. Global or shared memory.
+template <class T, int N = kPackSize<T>>
+__device__ inline Packed<T, N> Load(const T* p) {
   Packed<T, N> x;
 #pragma unroll
   for (int i = 0; i < Packed<T, N>::kAccesses; ++i) {
-    const uint4 raw = read(reinterpret_cast<const uint4*>(p) + i);
+    const uint4 raw = reinterpret_cast<const uint4*>(p)[i];
     memcpy(reinterpret_cast<unsigned char*>(x.v) + 16 * i, &raw, 16);
   }
   return x;
 }
-
-template <int N, class T, class Write>
-__device__ inline void StoreBy(T* p, const Packed<T, N>& x, const Write& write) {
+template <class T, int N>
+__device__ inline void Store(T* p, const Packed<T, N>& x) {
 #pragma unroll
   for (int i = 0; i < Packed<T, N>::kAccesses; ++i) {
     uint4 raw;
     memcpy(&raw, reinterpret_cast<const unsigned char*>(x.v) + 16 * i, 16);
-    write(reinterpret_cast<uint4*>(p) + i, raw);
+    reinterpret_cast<uint4*>(p)[i] = raw;
   }
-}
-
-struct PlainRead {
-  __device__ uint4 operator()(const uint4* p) const { return *p; }
-};
-struct StreamingRead {
-  __device__ uint4 operator()(const uint4* p) const { return __ldcs(p); }
-};
-struct PlainWrite {
-  __device__ void operator()(uint4* p, const uint4& x) const { *p = x; }
-};
-struct StreamingWrite {
-  __device__ void operator()(uint4* p, const uint4& x) const { __stcs(p, x); }
-};
-
-}  // namespace internal
-
-// p is aligned to 16 bytes. Global or shared memory.
-template <class T, int N = kPackSize<T>>
-__device__ inline Packed<T, N> Load(const T* p) {
-  return internal::LoadBy<N>(p, internal::PlainRead());
-}
-template <class T, int N>
-__device__ inline void Store(T* p, const Packed<T, N>& x) {
-  internal::StoreBy(p, x, internal::PlainWrite());
-}
-
-// For global memory that is not touched again soon: leaves the cache to the rest.
-template <class T, int N = kPackSize<T>>
-__device__ inline Packed<T, N> LoadStreaming(const T* p) {
-  return internal::LoadBy<N>(p, internal::StreamingRead());
-}
-template <class T, int N>
-__device__ inline void StoreStreaming(T* p, const Packed<T, N>& x) {
-  internal::StoreBy(p, x, internal::StreamingWrite());
 }
 
 // Only the first n elements, from memory of any alignment; the others are `otherwise`: for the ends

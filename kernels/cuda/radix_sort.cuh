@@ -136,7 +136,7 @@ class RadixSort {
   RadixSort(const LaunchName& name, Stream stream, int64_t n)
       : name_(name), stream_(stream), n_(static_cast<int>(n)) {
     LS_CHECK(n <= kMost, name.name(), ": ", n, " positions are more than CUDA can sort (2^30)");
-    tiles_ = static_cast<int>(CeilDiv(n, internal::kRadixTile));
+    tiles_ = static_cast<int>(DivideUp(n, internal::kRadixTile));
     counts_ = Empty(internal::kRadix * tiles_);
     for (Tensor* x : {&keys_, &places_, &spare_keys_, &spare_places_}) *x = Empty(n);
   }

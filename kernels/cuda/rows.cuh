@@ -69,7 +69,7 @@ void DispatchRowThreads(int64_t packs, F&& f) {
 
 // The block size for rows of c elements in packs of n, for kernels without needs of their own.
 inline unsigned RowThreads(int64_t c, int n) {
-  return static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(CeilDiv(c, n), 32) * 32, 32, 256));
+  return static_cast<unsigned>(std::clamp<int64_t>(DivideUp(DivideUp(c, n), 32) * 32, 32, 256));
 }
 
 }  // namespace lockstep::cuda

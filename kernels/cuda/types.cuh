@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <type_traits>
-#include <utility>
 
 #include "core/tensor.h"
+#include "kernels/dispatch.h"
 
 namespace lockstep::cuda {
 
@@ -63,19 +63,13 @@ __device__ inline To Convert(From x) {
   }
 }
 
-template <class T>
-struct TypeTag {
-  using type = T;
-};
-
 [[noreturn]] inline void ThrowNoKernel(const char* op, DType dtype, const char* has) {
   throw ArgumentError(
       StrCat(op, " has no CUDA kernel for ", dtype, "; it has ", has, ": cast the input"));
 }
 
 // Calls f(TypeTag<T>) with the device type of a floating `dtype`:
-//   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-//     using T = typename decltype(tag)::type;
+//   DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
 //     Launch({"gelu_forward", x}, GeluForwardKernel<T>, ..., Data<T>(x), Data<T>(y));
 //   });
 template <class F>
@@ -92,28 +86,11 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
-// For token ids and targets.
+// Like DispatchUnit, also for 16 bytes.
 template <class F>
-void DispatchIndex(const char* op, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kI64:
-      return f(TypeTag<int64_t>());
-    case DType::kI32:
-      return f(TypeTag<int32_t>());
-    default:
-      throw ArgumentError(StrCat(op, " takes indices of i32 or i64, not ", dtype));
-  }
-}
-
-// Calls f with std::true_type or std::false_type: a flag of the call as one of the kernel's
-// template arguments.
-template <class F>
-void DispatchBool(bool value, F&& f) {
-  if (value) {
-    f(std::true_type());
-  } else {
-    f(std::false_type());
-  }
+void DispatchWideUnit(int64_t bytes, F&& f) {
+  if (bytes == 16) return f(TypeTag<uint4>());
+  DispatchUnit(bytes, f);
 }
 
 }  // namespace lockstep::cuda

@@ -212,12 +212,8 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
   for (const UpdateTensors& t : tensors) {
     if (std::find(all.begin(), all.end(), kinds_of(t)) == all.end()) all.push_back(kinds_of(t));
   }
-  const auto run = [&](const Kinds& kinds, auto value_tag, auto original_tag, auto grad_tag,
-                       auto state_tag) {
-    using T = typename decltype(value_tag)::type;
-    using P = typename decltype(original_tag)::type;
-    using G = typename decltype(grad_tag)::type;
-    using S = typename decltype(state_tag)::type;
+  const auto run = [&]<class T, class P, class G, class S>(const Kinds& kinds, TypeTag<T>,
+                                                           TypeTag<P>, TypeTag<G>, TypeTag<S>) {
     UpdateTable table{};
     int blocks = 0;
     const auto flush = [&] {
@@ -227,7 +223,7 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
     };
     for (const UpdateTensors& t : tensors) {
       if (kinds_of(t) != kinds || t.value.numel() == 0) continue;
-      const int64_t needed = CeilDiv(t.value.numel(), kUpdateChunk);
+      const int64_t needed = DivideUp(t.value.numel(), kUpdateChunk);
       if (table.count == kTableTensors || blocks + needed > INT32_MAX) flush();
       UpdateTensor& entry = table.tensors[table.count++];
       entry = {};
@@ -253,9 +249,8 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
     flush();
   };
   for (const Kinds& kinds : all) {
-    DispatchFloat(Rule::kName, kinds.value, [&](auto value_tag) {
+    DispatchFloat(Rule::kName, kinds.value, [&]<class T>(TypeTag<T> value_tag) {
       DispatchFloat(Rule::kName, kinds.grad, [&](auto grad_tag) {
-        using T = typename decltype(value_tag)::type;
         const auto with_states = [&](auto original_tag) {
           if constexpr (Rule::kStates > 0) {
             if (kinds.narrow) {

@@ -28,8 +28,7 @@ void DropoutForwardCpu(Stream, const Tensor& x, int64_t samples, SamplePart part
   int64_t* k = key.data<int64_t>();
   WriteDropoutKey(*values, site, k);
   if (x.numel() == 0) return;
-  DispatchFloat("dropout", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", x.dtype(), [&]<class T>(TypeTag<T>) {
     ApplyMask<T, false>(x.data<T>(), x.numel(), {k, p, x.numel() / samples, part}, y.data<T>());
   });
 }
@@ -38,8 +37,7 @@ void DropoutBackwardCpu(Stream, const Tensor& dy, int64_t samples, SamplePart pa
                         const Tensor& key, const Tensor& dx, bool accumulate) {
   if (dy.numel() == 0) return;
   const ElementMask mask(key.data<int64_t>(), p, dy.numel() / samples, part);
-  DispatchFloat("dropout", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const auto apply = accumulate ? ApplyMask<T, true> : ApplyMask<T, false>;
     apply(dy.data<T>(), dy.numel(), mask, dx.data<T>());
   });

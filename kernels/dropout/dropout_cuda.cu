@@ -57,8 +57,7 @@ int64_t PerSample(const Tensor& x, int64_t samples) {
 void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SamplePart part, double p,
                         uint64_t site, const StepValues* values, const Tensor& y,
                         const Tensor& key) {
-  DispatchFloat("dropout", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(x);
     T* out = Data<T>(y);
     const unsigned blocks = Blocks(x.numel(), kElementwiseThreads * kPackSize<T>);
@@ -71,16 +70,15 @@ void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SampleP
 
 void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, SamplePart part,
                          double p, const Tensor& key, const Tensor& dx, bool accumulate) {
-  DispatchFloat("dropout", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("dropout", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(dy);
     T* out = Data<T>(dx);
     DispatchBool(accumulate, [&](auto flag) {
       constexpr bool kAccumulate = decltype(flag)::value;
-      Launch({"dropout_backward", dy}, DropoutBackwardKernel<kAccumulate, T>,
-             Blocks(dy.numel(), kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream,
-             dy.numel(), AllAligned16(in, out), MakeDropoutSetting(p, PerSample(dy, samples), part),
-             Data<int64_t>(key), in, out);
+      LaunchThreads({"dropout_backward", dy}, DropoutBackwardKernel<kAccumulate, T>,
+                    DivideUp(dy.numel(), kPackSize<T>), stream, dy.numel(), AllAligned16(in, out),
+                    MakeDropoutSetting(p, PerSample(dy, samples), part), Data<int64_t>(key), in,
+                    out);
     });
   });
 }

@@ -4,7 +4,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   const RefTensor &ids = in[0], &weight = in[1];
   const int64_t c = weight.shape[1];
   Shape shape = ids.shape;
@@ -19,85 +19,63 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 }
 
 OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t c) {
+  return {.name = name,
+          .inputs = {{.shape = ids, .low = 0, .high = static_cast<double>(v), .index = true},
+                     {.shape = {v, c}}},
+          .run = [](TensorSpan in) { return ops::Embedding(in[0], in[1]); },
+          .reference = Reference};
+}
+
+std::vector<OpSample> Samples() {
+  OpSample strided = Sample("strided", {4, 6}, 9, 5);
+  for (InputSpec& input : strided.inputs) input.non_contiguous = true;
+  OpSample i64 = Sample("i64", {3, 4}, 11, 7);
+  i64.run = [](TensorSpan in) { return ops::Embedding(in[0].To(DType::kI64), in[1]); };
+  // Two lookups in one table: the second gradient is added to the first.
+  OpSample shared = Sample("shared table", {5}, 6, 3);
+  shared.run = [](TensorSpan in) {
+    return std::vector{ops::Embedding(in[0], in[1]), ops::Embedding(in[0], in[1])};
+  };
+  shared.reference = [](RefSpan in) { return std::vector{Reference(in)[0], Reference(in)[0]}; };
+  OpSample large = Sample("gpt2", {8, 1024}, 50304, 768);
+  large.benchmark = {.flops = 1, .elements = 8.0 * 1024 * 768 * 2};
+  OpSample three_bytes = Sample("ids of three bytes", {2, 9}, 65600, 2);
+  three_bytes.finite_differences = false;  // slow, and the other samples have them
+  return {Sample("empty", {0, 3}, 5, 4),
+          Sample("one", {1}, 1, 1),
+          Sample("scalar id", {}, 4, 3),
+          Sample("repeated", {3, 17}, 4, 13),
+          Sample("sparse", {2, 3}, 40, 8),
+          Sample("frequent", {7, 41}, 2, 5),
+          Sample("several channel blocks", {2, 5}, 3, 517),
+          Sample("several tiles of ids", {3, 701}, 300, 8),
+          three_bytes,
+          strided,
+          i64,
+          shared,
+          large};
+}
+
+std::vector<ErrorSample> Errors() {
   return {
-      .name = name,
-      .inputs = {{.shape = ids, .low = 0, .high = static_cast<double>(v), .index = true},
-                 {.shape = {v, c}}},
-      .run = [](std::span<const Tensor> in) { return std::vector{ops::Embedding(in[0], in[1])}; },
-      .reference = Reference};
+      // Ids are checked only on the CPU: other devices could not report to the host.
+      {"id too large",
+       [](Device) {
+         ops::Embedding(Tensor::FromVector<int32_t>({0, 1, 2, 0, 65, 1}, {2, 3}),
+                        Zeros(kCpu, 65, 4));
+       },
+       "embedding: the id 65 at [1, 1] is not in [0, 65)"},
+      {"negative id",
+       [](Device) { ops::Embedding(Tensor::FromVector<int64_t>({-1}, {1}), Zeros(kCpu, 3, 4)); },
+       "embedding: the id -1 at [0] is not in [0, 3)"},
+      {"floating ids", [](Device d) { ops::Embedding(Zeros(d, 2), Zeros(d, 3, 4)); },
+       "embedding: ids must be i32 or i64, got f32[2]"},
+      {"weight of three dimensions",
+       [](Device d) { ops::Embedding(Zeros(DType::kI32, d, 2), Zeros(d, 3, 4, 5)); },
+       "embedding: weight must be a floating [V, C], got f32[3, 4, 5]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "embedding";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    OpSample strided = Sample("strided", {4, 6}, 9, 5);
-    for (InputSpec& input : strided.inputs) input.non_contiguous = true;
-    OpSample i64 = Sample("i64", {3, 4}, 11, 7);
-    i64.run = [](std::span<const Tensor> in) {
-      return std::vector{ops::Embedding(in[0].To(DType::kI64), in[1])};
-    };
-    // Two lookups in one table: the second gradient is added to the first.
-    OpSample shared = Sample("shared table", {5}, 6, 3);
-    shared.run = [](std::span<const Tensor> in) {
-      return std::vector{ops::Embedding(in[0], in[1]), ops::Embedding(in[0], in[1])};
-    };
-    shared.reference = [](std::span<const RefTensor> in) {
-      return std::vector{Reference(in)[0], Reference(in)[0]};
-    };
-    OpSample large = Sample("gpt2", {8, 1024}, 50304, 768);
-    large.flops = 1;
-    large.elements_moved = 8.0 * 1024 * 768 * 2;
-    large.benchmark_only = true;
-    OpSample three_bytes = Sample("ids of three bytes", {2, 9}, 65600, 2);
-    three_bytes.finite_differences = false;  // slow, and the other samples have them
-    return std::vector<OpSample>{Sample("empty", {0, 3}, 5, 4),
-                                 Sample("one", {1}, 1, 1),
-                                 Sample("scalar id", {}, 4, 3),
-                                 Sample("repeated", {3, 17}, 4, 13),
-                                 Sample("sparse", {2, 3}, 40, 8),
-                                 Sample("frequent", {7, 41}, 2, 5),
-                                 Sample("several channel blocks", {2, 5}, 3, 517),
-                                 Sample("several tiles of ids", {3, 701}, 300, 8),
-                                 three_bytes,
-                                 strided,
-                                 i64,
-                                 shared,
-                                 large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        // Ids are checked only on the CPU: other devices could not report to the host.
-        {"id too large",
-         [](Device) {
-           ops::Embedding(Tensor::FromVector<int32_t>({0, 1, 2, 0, 65, 1}, {2, 3}),
-                          Tensor::Zeros({65, 4}, DType::kF32));
-         },
-         "embedding: the id 65 at [1, 1] is not in [0, 65)"},
-        {"negative id",
-         [](Device) {
-           ops::Embedding(Tensor::FromVector<int64_t>({-1}, {1}),
-                          Tensor::Zeros({3, 4}, DType::kF32));
-         },
-         "embedding: the id -1 at [0] is not in [0, 3)"},
-        {"floating ids",
-         [](Device d) {
-           ops::Embedding(Tensor::Zeros({2}, DType::kF32, d),
-                          Tensor::Zeros({3, 4}, DType::kF32, d));
-         },
-         "embedding: ids must be i32 or i64, got f32[2]"},
-        {"weight of three dimensions",
-         [](Device d) {
-           ops::Embedding(Tensor::Zeros({2}, DType::kI32, d),
-                          Tensor::Zeros({3, 4, 5}, DType::kF32, d));
-         },
-         "embedding: weight must be a floating [V, C], got f32[3, 4, 5]"}};
-  };
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "embedding", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -12,8 +12,7 @@ constexpr int64_t kChannelBlock = 256;
 
 void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, TablePart part,
                          const Tensor& y) {
-  DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
-    using I = typename decltype(id_tag)::type;
+  DispatchIndex("embedding", ids.dtype(), [&]<class I>(TypeTag<I>) {
     const int64_t rows = weight.dim(0), first = part.first;
     CheckIds<I>("embedding", ids, part.Whole(rows));
     const I* id = ids.data<I>();
@@ -22,14 +21,12 @@ void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, TableP
     char* out = static_cast<char*>(y.raw_data());
     if (row_bytes == 0) return;
     const int64_t grain = std::max<int64_t>(1, kElementwiseGrain * 4 / row_bytes);
-    ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = id[i] - first;
-        if (row < 0 || row >= rows) {
-          std::memset(out + i * row_bytes, 0, static_cast<size_t>(row_bytes));
-        } else {
-          std::memcpy(out + i * row_bytes, table + row * row_bytes, static_cast<size_t>(row_bytes));
-        }
+    ParallelForEach(ids.numel(), grain, [=](int64_t i) {
+      const int64_t row = id[i] - first;
+      if (row < 0 || row >= rows) {
+        std::memset(out + i * row_bytes, 0, static_cast<size_t>(row_bytes));
+      } else {
+        std::memcpy(out + i * row_bytes, table + row * row_bytes, static_cast<size_t>(row_bytes));
       }
     });
   });
@@ -80,23 +77,21 @@ void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, TablePart
   const int64_t v = dweight.dim(0), c = dweight.dim(1);
   if (dweight.numel() == 0) return;
   Places places;
-  DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
-    places = FindPlaces(ids.data<typename decltype(id_tag)::type>(), ids.numel(), part.first, v);
+  DispatchIndex("embedding", ids.dtype(), [&]<class Id>(TypeTag<Id>) {
+    places = FindPlaces(ids.data<Id>(), ids.numel(), part.first, v);
   });
-  const int64_t blocks = (c + kChannelBlock - 1) / kChannelBlock;
-  DispatchFloat("embedding", dy.dtype(), [&](auto tag) {
-    DispatchFloat("embedding", dweight.dtype(), [&](auto to_tag) {
-      const auto* from = dy.data<typename decltype(tag)::type>();
-      auto* to = dweight.data<typename decltype(to_tag)::type>();
+  const int64_t blocks = DivideUp(c, kChannelBlock);
+  DispatchFloat("embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("embedding", dweight.dtype(), [&]<class To>(TypeTag<To>) {
+      const auto* from = dy.data<T>();
+      auto* to = dweight.data<To>();
       // Few rows may hold most of the places (characters), so chunks are small.
-      ParallelFor(v * blocks, std::max<int64_t>(1, v * blocks / 1024), [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          const int64_t row = i / blocks, channel = i % blocks * kChannelBlock;
-          const std::span positions(places.positions.data() + places.start[row],
-                                    places.positions.data() + places.start[row + 1]);
-          SumPlaces(from + channel, c, positions, to + row * c + channel,
-                    std::min(kChannelBlock, c - channel), accumulate);
-        }
+      ParallelForEach(v * blocks, std::max<int64_t>(1, v * blocks / 1024), [&](int64_t i) {
+        const int64_t row = i / blocks, channel = i % blocks * kChannelBlock;
+        const std::span positions(places.positions.data() + places.start[row],
+                                  places.positions.data() + places.start[row + 1]);
+        SumPlaces(from + channel, c, positions, to + row * c + channel,
+                  std::min(kChannelBlock, c - channel), accumulate);
       });
     });
   });

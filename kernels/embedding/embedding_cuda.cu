@@ -120,10 +120,8 @@ void EmbeddingForwardCuda(Stream stream, const Tensor& ids, const Tensor& weight
                           const Tensor& y) {
   const int64_t c = weight.dim(1);
   if (y.numel() == 0) return;
-  DispatchFloat("embedding", weight.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
-      using I = typename decltype(id_tag)::type;
+  DispatchFloat("embedding", weight.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchIndex("embedding", ids.dtype(), [&]<class I>(TypeTag<I>) {
       DispatchBool(AlignedRows(c, Data<T>(weight), Data<T>(y)), [&](auto aligned) {
         Launch({"embedding_forward", ids, weight},
                EmbeddingForwardKernel<decltype(aligned)::value, T, I>, Blocks(ids.numel(), 1),
@@ -142,8 +140,7 @@ void EmbeddingBackwardCuda(Stream stream, const Tensor& ids, const Tensor& dy, T
   // The windows that may have a whole segment.
   const int64_t windows = ids.numel() / kSegment;
   const Tensor partial = Tensor::Empty({windows, c}, DType::kF32, dy.device());
-  DispatchFloat("embedding", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = Data<T>(dy);
     const int *start = Data<int>(places.start), *positions = Data<int>(places.positions);
     DispatchBool(AlignedRows(c, from), [&](auto aligned) {
@@ -152,8 +149,7 @@ void EmbeddingBackwardCuda(Stream stream, const Tensor& ids, const Tensor& dy, T
              RowThreads(c, kPackSize<T>), 0, stream, start, positions, Data<int>(places.rows), from,
              static_cast<int>(v), c, Data<float>(partial));
     });
-    DispatchFloat("embedding", dweight.dtype(), [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+    DispatchFloat("embedding", dweight.dtype(), [&]<class D>(TypeTag<D>) {
       D* to = Data<D>(dweight);
       const bool is_aligned = AlignedRows(c, from) && AlignedRows(c, to);
       DispatchBool(is_aligned, [&](auto aligned) {

@@ -36,13 +36,11 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, 
   const int64_t n = ids.numel();
   const LaunchName name("embedding_sort", ids);
   RadixSort sort(name, stream, n);
-  DispatchIndex("embedding", ids.dtype(), [&](auto tag) {
-    sort.By(Data<typename decltype(tag)::type>(ids), first, v, false);
-  });
+  DispatchIndex("embedding", ids.dtype(),
+                [&]<class T>(TypeTag<T>) { sort.By(Data<T>(ids), first, v, false); });
   const Tensor start = Tensor::Empty({v + 1}, DType::kI32, ids.device());
-  Launch(name, internal::SegmentStartsKernel<kElementwiseThreads>,
-         Blocks(n + 1, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<int>(sort.keys()),
-         static_cast<int>(n), static_cast<int>(v), Data<int>(start));
+  LaunchThreads(name, internal::SegmentStartsKernel<kElementwiseThreads>, n + 1, stream,
+                Data<int>(sort.keys()), static_cast<int>(n), static_cast<int>(v), Data<int>(start));
   return {sort.places(), start, sort.keys()};
 }
 

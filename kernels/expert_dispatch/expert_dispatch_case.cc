@@ -25,14 +25,14 @@ OpSample Order(const std::string& name, int64_t n, int64_t k, int64_t n_expert) 
   OpSample s;
   s.name = "order_" + name;
   s.inputs = {Experts(n, k, n_expert)};
-  s.run = [n_expert](std::span<const Tensor> in) {
+  s.run = [n_expert](TensorSpan in) {
     const ExpertOrder order = ops::SortByExpert(in[0], n_expert);
     const Tensor load = Tensor::Zeros({n_expert}, DType::kI64, in[0].device());
     ops::CountRows(order, load);
     ops::CountRows(order, load);
     return std::vector{order.offsets, order.rows, order.places, load};
   };
-  s.reference = [n, k, n_expert](std::span<const RefTensor> in) {
+  s.reference = [n, k, n_expert](RefSpan in) {
     RefTensor offsets({n_expert + 1}), rows({n * k}), places({n, k}), load({n_expert});
     const std::vector<int64_t> pairs = SortedPairs(in[0], n_expert);
     for (size_t row = 0; row < pairs.size(); ++row) {
@@ -52,10 +52,10 @@ OpSample Dispatch(const std::string& name, int64_t n, int64_t c, int64_t k, int6
   OpSample s;
   s.name = "dispatch_" + name;
   s.inputs = {{.shape = {n, c}, .dtype = {}}, Experts(n, k, n_expert)};
-  s.run = [n_expert](std::span<const Tensor> in) {
-    return std::vector{ops::Dispatch(in[0], ops::SortByExpert(in[1], n_expert))};
+  s.run = [n_expert](TensorSpan in) {
+    return ops::Dispatch(in[0], ops::SortByExpert(in[1], n_expert));
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor y({n * k, c});
     const std::vector<int64_t> pairs = SortedPairs(in[1], n_expert);
     for (int64_t row = 0; row < n * k; ++row) {
@@ -63,7 +63,7 @@ OpSample Dispatch(const std::string& name, int64_t n, int64_t c, int64_t k, int6
         y.data[row * c + i] = in[0].data[pairs[static_cast<size_t>(row)] / k * c + i];
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -74,11 +74,11 @@ OpSample Combine(const std::string& name, int64_t n, int64_t c, int64_t k, int64
   s.inputs = {{.shape = {n * k, c}, .dtype = {}},
               Experts(n, k, n_expert),
               {.shape = {n, k}, .low = 0, .high = 1, .dtype = {}}};
-  s.run = [n_expert](std::span<const Tensor> in) {
+  s.run = [n_expert](TensorSpan in) {
     const DType wide = AccumulationDType(in[0].dtype());
-    return std::vector{ops::Combine(in[0], in[2].To(wide), ops::SortByExpert(in[1], n_expert))};
+    return ops::Combine(in[0], in[2].To(wide), ops::SortByExpert(in[1], n_expert));
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor y({n, c});
     const std::vector<int64_t> pairs = SortedPairs(in[1], n_expert);
     for (int64_t row = 0; row < n * k; ++row) {
@@ -87,7 +87,7 @@ OpSample Combine(const std::string& name, int64_t n, int64_t c, int64_t k, int64
         y.data[pair / k * c + i] += in[2].data[pair] * in[0].data[row * c + i];
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -116,59 +116,38 @@ std::vector<OpSample> Samples() {
     for (InputSpec& input : sample.inputs) input.non_contiguous = true;
     s.push_back(sample);
   }
-  constexpr int64_t n = 4096, c = 4096, k = 2;
-  OpSample dispatch = Dispatch("mixtral", n, c, k, 8), combine = Combine("mixtral", n, c, k, 8);
-  dispatch.elements_moved = dispatch.backward_elements_moved = static_cast<double>(n * c * (1 + k));
-  combine.elements_moved = static_cast<double>(n * c * (1 + k));
-  combine.backward_elements_moved = static_cast<double>(n * c * (2 + 2 * k));
-  for (OpSample* sample : {&dispatch, &combine}) {
-    sample->benchmark_only = true;
-    s.push_back(*sample);
-  }
+  constexpr int64_t k = 2;
+  OpSample dispatch = Dispatch("mixtral", 4096, 4096, k, 8);
+  OpSample combine = Combine("mixtral", 4096, 4096, k, 8);
+  constexpr double kMoved = 4096.0 * 4096 * (1 + k);
+  dispatch.benchmark = {.elements = kMoved, .backward_elements = kMoved};
+  combine.benchmark = {.elements = kMoved};
+  s.push_back(dispatch);
+  s.push_back(combine);
   return s;
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  const auto order = [=](Device d) { return ops::SortByExpert(zeros({3, 2}, d, DType::kI32), 4); };
-  return {{"wrong_experts", [=](Device d) { ops::SortByExpert(zeros({3}, d, DType::kI32), 4); },
+  const auto order = [=](Device d) { return ops::SortByExpert(Zeros(DType::kI32, d, 3, 2), 4); };
+  return {{"wrong_experts", [=](Device d) { ops::SortByExpert(Zeros(DType::kI32, d, 3), 4); },
            "sort_by_expert: the experts must be i32 [N, k], got i32[3]"},
-          {"no_experts",
-           [=](Device d) {
-             ops::SortByExpert(zeros({3, 2}, d, DType::kI32), 0);
-           },
+          {"no_experts", [=](Device d) { ops::SortByExpert(Zeros(DType::kI32, d, 3, 2), 0); },
            "sort_by_expert: there must be an expert, got 0"},
-          {"wrong_tokens",
-           [=](Device d) {
-             ops::Dispatch(zeros({4, 5}, d), order(d));
-           },
+          {"wrong_tokens", [=](Device d) { ops::Dispatch(Zeros(d, 4, 5), order(d)); },
            "dispatch: x must be a floating [3, C], got f32[4, 5]"},
-          {"wrong_rows",
-           [=](Device d) {
-             ops::Combine(zeros({3, 5}, d), zeros({3, 2}, d), order(d));
-           },
+          {"wrong_rows", [=](Device d) { ops::Combine(Zeros(d, 3, 5), Zeros(d, 3, 2), order(d)); },
            "combine: y must be a floating [6, C], got f32[3, 5]"},
           {"wrong_gates",
            [=](Device d) {
-             ops::Combine(zeros({6, 5}, d, DType::kBF16), zeros({3, 2}, d, DType::kBF16), order(d));
+             ops::Combine(Zeros(DType::kBF16, d, 6, 5), Zeros(DType::kBF16, d, 3, 2), order(d));
            },
            "combine: the gates must be f32[3, 2], got bf16[3, 2]"},
-          {"wrong_load", [=](Device d) { ops::CountRows(order(d), zeros({4}, d)); },
+          {"wrong_load", [=](Device d) { ops::CountRows(order(d), Zeros(d, 4)); },
            "count_rows: the load must be a contiguous i64[4], got f32[4]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "expert_dispatch";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "expert_dispatch", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

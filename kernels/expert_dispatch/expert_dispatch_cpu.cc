@@ -8,11 +8,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows of C elements per chunk.
-int64_t Grain(int64_t c) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, c));
-}
-
 void SortByExpertCpu(Stream, const SortByExpertArgs& args) {
   const int64_t n = args.experts.numel(), e = args.offsets.numel() - 1;
   const int32_t* experts = args.experts.data<int32_t>();
@@ -37,23 +32,18 @@ void SortByExpertCpu(Stream, const SortByExpertArgs& args) {
 // Calls f(T, gate type) for the dtype of the rows.
 template <class F>
 void Dispatch(const char* op, DType dtype, const F& f) {
-  DispatchFloat(op, dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    f(tag, TypeTag<Acc<T>>());
-  });
+  DispatchFloat(op, dtype, [&]<class T>(TypeTag<T> tag) { f(tag, TypeTag<Acc<T>>()); });
 }
 
 void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
   const int64_t c = args.from.dim(1), k = args.k;
-  Dispatch("gather_rows", args.from.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("gather_rows", args.from.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T* from = args.from.data<T>();
     const A* gates = args.gates.defined() ? args.gates.data<A>() : nullptr;
     const int32_t* rows = args.rows.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.rows.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.rows.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = from + rows[row] / k * c;
         T* y = to + row * c;
@@ -62,12 +52,7 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
           continue;
         }
         const A gate = gates != nullptr ? gates[rows[row]] : A(1);
-        if (accumulate) {
-          for (int64_t i = 0; i < c; ++i)
-            y[i] = Convert<T>(Convert<A>(y[i]) + gate * Convert<A>(x[i]));
-        } else {
-          for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(gate * Convert<A>(x[i]));
-        }
+        WriteOrAdd(accumulate, 0, c, y, [=](int64_t i) { return gate * Convert<A>(x[i]); });
       }
     });
   });
@@ -76,15 +61,13 @@ void GatherRowsCpu(Stream, const GatherRowsArgs& args) {
 void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
   constexpr int64_t kBlock = 512;
   const int64_t c = args.from.dim(1), k = args.places.dim(1);
-  Dispatch("sum_slots", args.from.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("sum_slots", args.from.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T* from = args.from.data<T>();
     const A* gates = args.gates.defined() ? args.gates.data<A>() : nullptr;
     const int32_t* places = args.places.data<int32_t>();
     T* to = args.to.data<T>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.to.dim(0), Grain(c * k), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.to.dim(0), GrainOf(c * k), [=](int64_t begin, int64_t end) {
       A sum[kBlock];
       for (int64_t token = begin; token < end; ++token) {
         for (int64_t first = 0; first < c; first += kBlock) {
@@ -96,11 +79,7 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
             for (int64_t i = 0; i < n; ++i) sum[i] += gate * Convert<A>(x[i]);
           }
           T* y = to + token * c + first;
-          if (accumulate) {
-            for (int64_t i = 0; i < n; ++i) y[i] = Convert<T>(Convert<A>(y[i]) + sum[i]);
-          } else {
-            for (int64_t i = 0; i < n; ++i) y[i] = Convert<T>(sum[i]);
-          }
+          WriteOrAdd(accumulate, 0, n, y, [&](int64_t i) { return sum[i]; });
         }
       }
     });
@@ -109,14 +88,12 @@ void SumSlotsCpu(Stream, const SumSlotsArgs& args) {
 
 void GateGradientsCpu(Stream, const GateGradientsArgs& args) {
   const int64_t c = args.rows.dim(1), k = args.places.dim(1);
-  Dispatch("gate_gradients", args.rows.dtype(), [&](auto tag, auto gate_tag) {
-    using T = typename decltype(tag)::type;
-    using A = typename decltype(gate_tag)::type;
+  Dispatch("gate_gradients", args.rows.dtype(), [&]<class T, class A>(TypeTag<T>, TypeTag<A>) {
     const T *rows = args.rows.data<T>(), *dy = args.dy.data<T>();
     const int32_t* places = args.places.data<int32_t>();
     A* dgates = args.dgates.data<A>();
     const bool accumulate = args.accumulate;
-    VectorisedParallelFor<T>(args.places.numel(), Grain(c), [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor<T>(args.places.numel(), GrainOf(c), [=](int64_t begin, int64_t end) {
       for (int64_t pair = begin; pair < end; ++pair) {
         const T *x = rows + places[pair] * c, *g = dy + pair / k * c;
         const A dot =

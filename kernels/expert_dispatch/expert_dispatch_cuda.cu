@@ -97,17 +97,15 @@ __global__ void CountRowsKernel(const int* offsets, int64_t e, int64_t* load) {
 void SortByExpertCuda(Stream stream, const SortByExpertArgs& args) {
   const int64_t n = args.experts.numel(), e = args.offsets.numel() - 1;
   const SortedPlaces sorted = SortPlaces(stream, args.experts.View({n}), 0, e);
-  Launch({"sort_by_expert", args.experts}, ExpertOrderKernel,
-         Blocks(std::max(n, e + 1), kElementwiseThreads), kElementwiseThreads, 0, stream,
-         Data<int>(sorted.start), Data<int>(sorted.positions), n, e, Data<int>(args.offsets),
-         Data<int>(args.rows), Data<int>(args.places));
+  LaunchThreads({"sort_by_expert", args.experts}, ExpertOrderKernel, std::max(n, e + 1), stream,
+                Data<int>(sorted.start), Data<int>(sorted.positions), n, e, Data<int>(args.offsets),
+                Data<int>(args.rows), Data<int>(args.places));
 }
 
 void GatherRowsCuda(Stream stream, const GatherRowsArgs& args) {
   const int64_t c = args.from.dim(1);
   if (args.to.numel() == 0) return;
-  DispatchFloat("gather_rows", args.from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gather_rows", args.from.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = Data<T>(args.from);
     T* to = Data<T>(args.to);
     DispatchBool(AlignedRows(c, from, to), [&](auto aligned) {
@@ -125,8 +123,7 @@ void GatherRowsCuda(Stream stream, const GatherRowsArgs& args) {
 void SumSlotsCuda(Stream stream, const SumSlotsArgs& args) {
   const int64_t c = args.from.dim(1);
   if (args.to.numel() == 0) return;
-  DispatchFloat("sum_slots", args.from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sum_slots", args.from.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = Data<T>(args.from);
     T* to = Data<T>(args.to);
     DispatchBool(AlignedRows(c, from, to), [&](auto aligned) {
@@ -143,8 +140,7 @@ void SumSlotsCuda(Stream stream, const SumSlotsArgs& args) {
 
 void GateGradientsCuda(Stream stream, const GateGradientsArgs& args) {
   const int64_t c = args.rows.dim(1), pairs = args.places.numel();
-  DispatchFloat("gate_gradients", args.rows.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gate_gradients", args.rows.dtype(), [&]<class T>(TypeTag<T>) {
     const T *rows = Data<T>(args.rows), *dy = Data<T>(args.dy);
     DispatchBool(AlignedRows(c, rows, dy), [&](auto aligned) {
       DispatchBool(args.accumulate, [&](auto accumulate) {
@@ -159,8 +155,8 @@ void GateGradientsCuda(Stream stream, const GateGradientsArgs& args) {
 }
 
 void CountRowsCuda(Stream stream, const Tensor& offsets, const Tensor& load) {
-  Launch({"count_rows", offsets}, CountRowsKernel, Blocks(load.numel(), kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Data<int>(offsets), load.numel(), Data<int64_t>(load));
+  LaunchThreads({"count_rows", offsets}, CountRowsKernel, load.numel(), stream, Data<int>(offsets),
+                load.numel(), Data<int64_t>(load));
 }
 
 LS_REGISTER(sort_by_expert, DeviceType::kCuda, SortByExpertCuda);

@@ -10,8 +10,7 @@ namespace {
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // {gates, experts} of logits [N, E], and of a bias [E] if there is one.
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
-                                 const RouterOptions& options) {
+std::vector<RefTensor> Reference(RefSpan in, int64_t k, const RouterOptions& options) {
   const int64_t n = in[0].shape[0], e = in[0].shape[1];
   const bool sigmoid = options.score == RouterScore::kSigmoid;
   RefTensor gates({n, k}), experts({n, k});
@@ -49,7 +48,7 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
 
 struct Extra {
   double low = -2, high = 2;
-  bool bias = false, non_contiguous = false, finite_differences = true, benchmark_only = false;
+  bool bias = false, non_contiguous = false, finite_differences = true;
 };
 
 OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
@@ -63,18 +62,13 @@ OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
   if (extra.bias) {
     s.inputs.push_back({.shape = {e}, .differentiable = false, .dtype = DType::kF32});
   }
-  s.run = [k, options](std::span<const Tensor> in) {
+  s.run = [k, options](TensorSpan in) {
     const Tensor bias = in.size() > 1 ? in[1] : Tensor();
     const Tensor experts = ops::TopExperts(in[0], bias, k, options.score);
     return std::vector{ops::ExpertGates(in[0], experts, options), experts};
   };
-  s.reference = [k, options](std::span<const RefTensor> in) { return Reference(in, k, options); };
+  s.reference = [k, options](RefSpan in) { return Reference(in, k, options); };
   s.finite_differences = extra.finite_differences;
-  s.benchmark_only = extra.benchmark_only;
-  if (extra.benchmark_only) {
-    s.elements_moved = static_cast<double>(2 * n * e + 3 * n * k);
-    s.backward_elements_moved = static_cast<double>(2 * n * e + 2 * n * k);
-  }
   return s;
 }
 
@@ -82,6 +76,9 @@ std::vector<OpSample> Samples() {
   const RouterOptions shares{.normalise = false}, doubled{.scale = 2.5};
   const RouterOptions sigmoid{.score = RouterScore::kSigmoid};
   const RouterOptions plain_sigmoid{.score = RouterScore::kSigmoid, .normalise = false, .scale = 3};
+  OpSample large = Sample("qwen3_30b", 8192, 128, 8);
+  large.benchmark = {.elements = 8192.0 * (2 * 128 + 3 * 8),
+                     .backward_elements = 8192.0 * (2 * 128 + 2 * 8)};
   return {
       Sample("empty", 0, 4, 2),
       Sample("one", 1, 1, 1),
@@ -107,55 +104,34 @@ std::vector<OpSample> Samples() {
       Sample("non_contiguous", 10, 6, 2, {}, {.non_contiguous = true}),
       // Among this many some are near a tie, which differences would cross.
       Sample("many_tokens", 3000, 10, 2, {}, {.finite_differences = false}),
-      Sample("qwen3_30b", 8192, 128, 8, {}, {.benchmark_only = true}),
+      large,
   };
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  return {{"bf16_logits",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d, DType::kBF16), {}, 2);
-           },
+  return {{"bf16_logits", [](Device d) { ops::TopExperts(Zeros(DType::kBF16, d, 2, 4), {}, 2); },
            "top_experts: the logits must be f32 or f64 [N, E], got bf16[2, 4]"},
-          {"too_many",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), {}, 5);
-           },
+          {"too_many", [](Device d) { ops::TopExperts(Zeros(d, 2, 4), {}, 5); },
            "top_experts: a token cannot go to 5 of 4 experts"},
-          {"bias_of_softmax",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), zeros({4}, d), 2);
-           },
+          {"bias_of_softmax", [](Device d) { ops::TopExperts(Zeros(d, 2, 4), Zeros(d, 4), 2); },
            "top_experts: a bias is for sigmoid scores"},
           {"wrong_bias",
-           [=](Device d) {
-             ops::TopExperts(zeros({2, 4}, d), zeros({3}, d), 2, RouterScore::kSigmoid);
-           },
+           [](Device d) { ops::TopExperts(Zeros(d, 2, 4), Zeros(d, 3), 2, RouterScore::kSigmoid); },
            "top_experts: the bias must be f32[4]"},
           {"wrong_experts",
-           [=](Device d) {
-             ops::ExpertGates(zeros({2, 4}, d), zeros({3, 2}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::ExpertGates(Zeros(d, 2, 4), Zeros(DType::kI32, d, 3, 2), {}); },
            "expert_gates: the experts must be i32[2, k]"},
           {"no_scale",
-           [=](Device d) {
-             ops::ExpertGates(zeros({2, 4}, d), zeros({2, 2}, d, DType::kI32), {.scale = 0});
+           [](Device d) {
+             ops::ExpertGates(Zeros(d, 2, 4), Zeros(DType::kI32, d, 2, 2), {.scale = 0});
            },
            "expert_gates: the scale must be positive, got 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "expert_router";
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "expert_router",
+                                        .dtypes = {DType::kF64, DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

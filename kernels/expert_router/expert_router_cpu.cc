@@ -8,16 +8,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Calls f(TypeTag<T>) for the dtypes of logits.
-template <class F>
-void DispatchLogits(DType dtype, const F& f) {
-  dtype == DType::kF64 ? f(TypeTag<double>()) : f(TypeTag<float>());
-}
-
-int64_t Grain(int64_t experts) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, 4 * experts));
-}
-
 template <class T>
 T Sigmoid(T x) {
   return T(1) / (T(1) + Exp(-x));
@@ -25,12 +15,11 @@ T Sigmoid(T x) {
 
 void TopExpertsCpu(Stream, const TopExpertsArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const float* bias = args.bias.defined() ? args.bias.data<float>() : nullptr;
     int32_t* experts = args.experts.data<int32_t>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       std::vector<T> score(static_cast<size_t>(e));
       std::vector<char> taken(static_cast<size_t>(e));
       for (int64_t row = begin; row < end; ++row) {
@@ -87,12 +76,11 @@ struct RowGates {
 
 void ExpertGatesForwardCpu(Stream, const ExpertGatesArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* gates = args.gates.data<T>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       RowGates<T> of;
       for (int64_t row = begin; row < end; ++row) {
         of.Compute(args.options, logits + row * e, e, experts + row * k, k);
@@ -128,12 +116,11 @@ void GatesBackwardRow(const RouterOptions& options, const RowGates<T>& of, const
 
 void ExpertGatesBackwardCpu(Stream, const ExpertGatesBackwardArgs& args) {
   const int64_t n = args.logits.dim(0), e = args.logits.dim(1), k = args.experts.dim(1);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T *logits = args.logits.data<T>(), *dgates = args.dgates.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* dlogits = args.dlogits.data<T>();
-    ParallelFor(n, Grain(e), [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(n, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       RowGates<T> of;
       std::vector<T> d(static_cast<size_t>(e));
       for (int64_t row = begin; row < end; ++row) {

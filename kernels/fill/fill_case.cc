@@ -8,7 +8,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double value) {
   return {.name = name,
           .inputs = {x},
           .run =
-              [value](std::span<const Tensor> in) {
+              [value](TensorSpan in) {
                 const Tensor x = in[0].Detach();
                 Tensor y = Tensor::EmptyLike(x);
                 if (!x.is_contiguous()) {
@@ -16,38 +16,30 @@ OpSample Sample(const std::string& name, const InputSpec& x, double value) {
                   y = y.Slice(1, 1, x.dim(0) + 1).Transpose(0, 1);
                 }
                 y.Fill(value);
-                return std::vector{y};
+                return y;
               },
           .reference =
-              [value](std::span<const RefTensor> in) {
+              [value](RefSpan in) {
                 RefTensor y(in[0].shape);
                 std::fill(y.data.begin(), y.data.end(), value);
-                return std::vector{y};
+                return y;
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "fill";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // -2.5 is exact in every dtype.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.differentiable = false;
-  c.samples = [] {
-    std::vector<OpSample> s = {
-        Sample("empty", {.shape = {0, 4}}, -2.5), Sample("one", {.shape = {}}, -2.5),
-        Sample("odd", {.shape = {3, 5, 7}}, -2.5), Sample("chunks", {.shape = {50001}}, -2.5),
-        Sample("transposed", {.shape = {7, 11}, .non_contiguous = true}, 0)};
-    OpSample large = Sample("large", {.shape = {8 << 20}}, -2.5);
-    large.elements_moved = 8 << 20;
-    large.benchmark_only = true;
-    s.push_back(large);
-    return s;
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> s = {
+      Sample("empty", {.shape = {0, 4}}, -2.5), Sample("one", {.shape = {}}, -2.5),
+      Sample("odd", {.shape = {3, 5, 7}}, -2.5), Sample("chunks", {.shape = {50001}}, -2.5),
+      Sample("transposed", {.shape = {7, 11}, .non_contiguous = true}, 0)};
+  OpSample large = Sample("large", {.shape = {8 << 20}}, -2.5);
+  large.benchmark = {.elements = 8 << 20};
+  s.push_back(large);
+  return s;
 }
 
-const bool registered = RegisterOpCase(Make);
+// -2.5 is exact in every dtype.
+const bool registered = RegisterOpCase(
+    {.name = "fill", .samples = Samples, .tolerances = NoTolerance(), .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

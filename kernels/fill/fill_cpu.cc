@@ -1,17 +1,23 @@
 // Fills core's fill slot: every element becomes a value. Core declares it (core/slots.h).
+#include <algorithm>
+
 #include "core/slots.h"
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {
 
 void FillCpu(Stream, const Tensor& x, double value) {
-  DispatchAll("fill", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const StridedDims<1> dims(x.shape(), {x.strides()});
+  DispatchAll("fill", x.dtype(), [&]<class T>(TypeTag<T>) {
     T* data = x.data<T>();
     const T v = Convert<T>(value);
-    ForEachRun(x, x, [=](int64_t at, int64_t, int64_t n, int64_t step, int64_t) {
-      for (int64_t i = 0; i < n; ++i) data[at + i * step] = v;
+    ForEachRun(x.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
+      if (steps[0] == 1) {
+        std::fill_n(data + at[0], n, v);
+      } else {
+        for (int64_t i = 0; i < n; ++i) data[at[0] + i * steps[0]] = v;
+      }
     });
   });
 }

@@ -4,7 +4,7 @@
 #include "core/slots.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 template <class Bits>
 Bits BitsOf(DType dtype, double value) {
   Bits bits{};
-  cpu::DispatchAll("fill", dtype, [&](auto tag) {
-    const auto v = cpu::Convert<typename decltype(tag)::type>(value);
+  cpu::DispatchAll("fill", dtype, [&]<class T>(TypeTag<T>) {
+    const auto v = cpu::Convert<T>(value);
     LS_INVARIANT(sizeof(v) == sizeof(bits), dtype);
     std::memcpy(&bits, &v, sizeof(bits));
   });
@@ -51,28 +51,19 @@ __global__ void FillStridedKernel(int64_t n, StridedDims<1> dims, Bits value, Bi
 template <class Bits>
 void Fill(Stream stream, const Tensor& x, double value) {
   const Bits bits = BitsOf<Bits>(x.dtype(), value);
-  Bits* data = static_cast<Bits*>(x.raw_data());
+  Bits* data = Units<Bits>(x);
   const int64_t n = x.numel();
   if (x.is_contiguous()) {
-    Launch({"fill", x}, FillKernel<Bits>, Blocks(n, kElementwiseThreads * kPackSize<Bits>),
-           kElementwiseThreads, 0, stream, n, IsAligned16(data), bits, data);
+    LaunchThreads({"fill", x}, FillKernel<Bits>, DivideUp(n, kPackSize<Bits>), stream, n,
+                  IsAligned16(data), bits, data);
   } else {
-    Launch({"fill", x}, FillStridedKernel<Bits>, Blocks(n, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, n, StridedDims<1>(x.shape(), {x.strides()}), bits, data);
+    LaunchThreads({"fill", x}, FillStridedKernel<Bits>, n, stream, n,
+                  StridedDims<1>(x.shape(), {x.strides()}), bits, data);
   }
 }
 
 void FillCuda(Stream stream, const Tensor& x, double value) {
-  switch (SizeOf(x.dtype())) {
-    case 1:
-      return Fill<uint8_t>(stream, x, value);
-    case 2:
-      return Fill<uint16_t>(stream, x, value);
-    case 4:
-      return Fill<uint32_t>(stream, x, value);
-    default:
-      return Fill<uint64_t>(stream, x, value);
-  }
+  DispatchUnit(SizeOf(x.dtype()), [&]<class Bits>(TypeTag<Bits>) { Fill<Bits>(stream, x, value); });
 }
 
 LS_REGISTER(fill_slot, DeviceType::kCuda, FillCuda);

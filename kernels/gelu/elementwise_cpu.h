@@ -27,15 +27,9 @@ void ElementwiseBackward(Function function, const Tensor& saved, const Tensor& d
   const T* grad = dy.data<T>();
   T* out = dx.data<T>();
   VectorisedParallelFor<T>(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-    const auto gradient = [=](int64_t i) {
+    WriteOrAdd(accumulate, begin, end, out, [=](int64_t i) {
       return Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
-    };
-    // Two loops: with both cases in one, compilers do not vectorise it.
-    if (accumulate) {
-      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
-    } else {
-      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
-    }
+    });
   });
 }
 

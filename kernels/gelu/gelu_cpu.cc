@@ -24,16 +24,14 @@ void DispatchForm(GeluForm form, const F& f) {
 }
 
 void GeluForwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& y) {
-  DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForm(form, [&](auto function) { ElementwiseForward<T>(function, x, y); });
   });
 }
 
 void GeluBackwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& dy, const Tensor& dx,
                      bool accumulate) {
-  DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForm(form,
                  [&](auto function) { ElementwiseBackward<T>(function, x, dy, dx, accumulate); });
   });

@@ -26,8 +26,7 @@ void DispatchForm(GeluForm form, const F& f) {
 }
 
 void GeluForwardCuda(Stream stream, GeluForm form, const Tensor& x, const Tensor& y) {
-  DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForm<GeluForward>(form, [&](auto function) {
       const T* in = Data<T>(x);
       Elementwise({"gelu_forward", x}, stream, x.numel(), false, function, Data<T>(y), in);
@@ -37,8 +36,7 @@ void GeluForwardCuda(Stream stream, GeluForm form, const Tensor& x, const Tensor
 
 void GeluBackwardCuda(Stream stream, GeluForm form, const Tensor& x, const Tensor& dy,
                       const Tensor& dx, bool accumulate) {
-  DispatchFloat("gelu", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("gelu", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchForm<GeluGradient>(form, [&](auto function) {
       const T *in = Data<T>(x), *grad = Data<T>(dy);
       Elementwise({"gelu_backward", x}, stream, x.numel(), accumulate, function, Data<T>(dx), in,

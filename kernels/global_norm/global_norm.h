@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/dispatcher.h"
+#include "core/round_up.h"
 #include "core/step_state.h"
 #include "core/tensor.h"
 
@@ -15,9 +16,7 @@ namespace lockstep {
 inline constexpr int64_t kGradNormChunk = 16384;
 
 // The number of chunks of a gradient.
-inline int64_t GradNormChunks(int64_t numel) {
-  return (numel + kGradNormChunk - 1) / kGradNormChunk;
-}
+inline int64_t GradNormChunks(int64_t numel) { return DivideUp(numel, kGradNormChunk); }
 inline int64_t GradNormChunks(const Tensor& grad) { return GradNormChunks(grad.numel()); }
 
 namespace ops {

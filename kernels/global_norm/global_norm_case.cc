@@ -18,7 +18,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
   OpSample s;
   s.name = name;
   s.inputs = grads;
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), 1);
     state.EnableLossScaling({.init = loss_scale});
     state.Begin(0, 0.1);
@@ -28,7 +28,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
     return std::vector{Field(state, offsetof(StepValues, grad_norm)),
                        Field(state, offsetof(StepValues, clip_factor))};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     double squares = 0;
     for (const RefTensor& grad : in) {
       for (double x : grad.data) squares += x * x;
@@ -41,47 +41,37 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "global_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.differentiable = false;
-  c.samples = [] {
-    // 124 million elements would not fit small machines; bandwidth is that of 16 million.
-    OpSample large = Sample("16 million", {{.shape = {4096, 4096}}}, 1);
-    large.flops = 2.0 * 4096 * 4096;
-    large.elements_moved = 4096.0 * 4096;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{
-        Sample("empty", {{.shape = {0, 3}}}, 1),
-        Sample("one", {{.shape = {1}}}, 0.001),
-        Sample("several", {{.shape = {7, 13}}, {.shape = {5}}, {.shape = {3, 2, 2}}}, 1),
-        Sample("not clipped", {{.shape = {7, 13}}, {.shape = {5}}}, 100),
-        Sample("measured only", {{.shape = {31}}}, 0),
-        Sample("infinite limit", {{.shape = {31}}}, std::numeric_limits<double>::infinity()),
-        Sample("scaled loss", {{.shape = {31}}, {.shape = {2}}}, 0.5, 1024),
-        Sample("several chunks", {{.shape = {5, 13001}}, {.shape = {16384}}}, 1),
-        Sample("strided", {{.shape = {5, 9}, .non_contiguous = true}}, 1),
-        large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"negative limit", [](Device d) { ops::GradNorm({}, -1, StepState(d, 1)); },
-         "grad_norm: max_norm must be at least 0 (0 = measure only), got -1"},
-        {"limit is NaN", [](Device d) { ops::GradNorm({}, std::nan(""), StepState(d, 1)); },
-         "grad_norm: max_norm must be at least 0"},
-        {"integers",
-         [](Device d) {
-           const std::vector<Tensor> grads = {Tensor::Zeros({2}, DType::kF32, d),
-                                              Tensor::Zeros({2}, DType::kI32, d)};
-           ops::GradNorm(grads, 1, StepState(d, 1));
-         },
-         "grad_norm: gradient 1 must be contiguous, floating"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  // 124 million elements would not fit small machines; bandwidth is that of 16 million.
+  OpSample large = Sample("16 million", {{.shape = {4096, 4096}}}, 1);
+  large.benchmark = {.flops = 2.0 * 4096 * 4096, .elements = 4096.0 * 4096};
+  return {Sample("empty", {{.shape = {0, 3}}}, 1),
+          Sample("one", {{.shape = {1}}}, 0.001),
+          Sample("several", {{.shape = {7, 13}}, {.shape = {5}}, {.shape = {3, 2, 2}}}, 1),
+          Sample("not clipped", {{.shape = {7, 13}}, {.shape = {5}}}, 100),
+          Sample("measured only", {{.shape = {31}}}, 0),
+          Sample("infinite limit", {{.shape = {31}}}, std::numeric_limits<double>::infinity()),
+          Sample("scaled loss", {{.shape = {31}}, {.shape = {2}}}, 0.5, 1024),
+          Sample("several chunks", {{.shape = {5, 13001}}, {.shape = {16384}}}, 1),
+          Sample("strided", {{.shape = {5, 9}, .non_contiguous = true}}, 1),
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"negative limit", [](Device d) { ops::GradNorm({}, -1, StepState(d, 1)); },
+           "grad_norm: max_norm must be at least 0 (0 = measure only), got -1"},
+          {"limit is NaN", [](Device d) { ops::GradNorm({}, std::nan(""), StepState(d, 1)); },
+           "grad_norm: max_norm must be at least 0"},
+          {"integers",
+           [](Device d) {
+             const std::vector<Tensor> grads = {Zeros(d, 2), Zeros(DType::kI32, d, 2)};
+             ops::GradNorm(grads, 1, StepState(d, 1));
+           },
+           "grad_norm: gradient 1 must be contiguous, floating"}};
+}
+
+const bool registered = RegisterOpCase(
+    {.name = "global_norm", .samples = Samples, .errors = Errors, .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

@@ -20,19 +20,16 @@ void SquareSumsCpu(Stream, std::span<const Tensor> grads, const Tensor& sums) {
     for (int64_t at = 0; at < grad.numel(); at += kGradNormChunk) chunks.push_back({&grad, at});
   }
   double* out = sums.data<double>();
-  ParallelFor(sums.numel(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Tensor& grad = *chunks[i].grad;
-      const int64_t n = std::min(kGradNormChunk, grad.numel() - chunks[i].begin);
-      DispatchFloat("grad_norm", grad.dtype(), [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        const T* g = grad.data<T>() + chunks[i].begin;
-        out[i] = SumOver<double>(n, [=](int64_t k) {
-          const double x = Convert<double>(g[k]);
-          return x * x;
-        });
+  ParallelForEach(sums.numel(), 1, [&](int64_t i) {
+    const Tensor& grad = *chunks[i].grad;
+    const int64_t n = std::min(kGradNormChunk, grad.numel() - chunks[i].begin);
+    DispatchFloat("grad_norm", grad.dtype(), [&]<class T>(TypeTag<T>) {
+      const T* g = grad.data<T>() + chunks[i].begin;
+      out[i] = SumOver<double>(n, [=](int64_t k) {
+        const double x = Convert<double>(g[k]);
+        return x * x;
       });
-    }
+    });
   });
 }
 

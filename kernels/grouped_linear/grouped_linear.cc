@@ -18,16 +18,10 @@ class GroupedLinearNode : public Node {
     GroupedLinearBackwardArgs args;
     args.dy = grads[0].Contiguous();
     args.offsets = offsets_.Unpack();
-    if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
-      args.weight = weight_.Unpack();
-      args.dx = dx;
-      args.accumulate_x = accumulate;
-    }
-    if (const auto [dweight, accumulate] = grads.OpenAnyDType(1); dweight.defined()) {
-      args.x = x_.Unpack();
-      args.dweight = dweight;
-      args.accumulate_weight = accumulate;
-    }
+    args.dx = grads.Open(0);
+    if (grads.needs(0)) args.weight = weight_.Unpack();
+    args.dweight = grads.OpenAnyDType(1);
+    if (grads.needs(1)) args.x = x_.Unpack();
     grouped_linear_backward(CurrentStream(args.dy.device()), args);
   }
   bool SplitsByInput() const override { return true; }

@@ -1,6 +1,7 @@
 // A linear layer per group of rows: what the experts of a mixture multiply.
 #pragma once
 
+#include "core/autograd/gradients.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 
@@ -32,17 +33,15 @@ struct GroupedLinearForwardArgs {
 inline constinit Slot<void(const GroupedLinearForwardArgs&)> grouped_linear_forward{
     "grouped_linear_forward"};
 
-// dx = dy weight[e], dweight[e] = dy^T x over the rows of group e; or += these. Each may be
-// undefined: not needed. dweight may have another dtype.
+// dx = dy weight[e], dweight[e] = dy^T x over the rows of group e. Each may be undefined:
+// not needed. dweight may have another dtype.
 struct GroupedLinearBackwardArgs {
-  Tensor x;        // [R, K]; unused without dweight
-  Tensor weight;   // [E, N, K]; unused without dx
-  Tensor offsets;  // i32 [E + 1]
-  Tensor dy;       // [R, N]
-  Tensor dx;       // [R, K] or undefined
-  bool accumulate_x = false;
-  Tensor dweight;  // [E, N, K] or undefined
-  bool accumulate_weight = false;
+  Tensor x;            // [R, K]; unused without dweight
+  Tensor weight;       // [E, N, K]; unused without dx
+  Tensor offsets;      // i32 [E + 1]
+  Tensor dy;           // [R, N]
+  GradTarget dx;       // [R, K] or undefined
+  GradTarget dweight;  // [E, N, K] or undefined
 };
 inline constinit Slot<void(const GroupedLinearBackwardArgs&)> grouped_linear_backward{
     "grouped_linear_backward"};

@@ -24,10 +24,10 @@ OpSample Sample(const std::string& name, const std::vector<int32_t>& sizes, int6
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = {offsets.back(), k}, .dtype = {}}, {.shape = {groups, n, k}, .dtype = {}}};
-  s.run = [offsets](std::span<const Tensor> in) {
-    return std::vector{ops::GroupedLinear(in[0], in[1], OffsetsOn(in[0].device(), offsets))};
+  s.run = [offsets](TensorSpan in) {
+    return ops::GroupedLinear(in[0], in[1], OffsetsOn(in[0].device(), offsets));
   };
-  s.reference = [offsets, n, k](std::span<const RefTensor> in) {
+  s.reference = [offsets, n, k](RefSpan in) {
     RefTensor y({offsets.back(), n});
     for (size_t e = 0; e + 1 < offsets.size(); ++e) {
       for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
@@ -39,16 +39,15 @@ OpSample Sample(const std::string& name, const std::vector<int32_t>& sizes, int6
         }
       }
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
 
 OpSample Benchmark(const std::string& name, int64_t groups, int32_t rows, int64_t n, int64_t k) {
   OpSample s = Sample(name, std::vector<int32_t>(static_cast<size_t>(groups), rows), n, k);
-  s.flops = 2.0 * static_cast<double>(groups * rows) * static_cast<double>(n * k);
-  s.elements_moved = static_cast<double>(groups * (rows * (n + k) + n * k));
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * static_cast<double>(groups * rows) * static_cast<double>(n * k),
+                 .elements = static_cast<double>(groups * (rows * (n + k) + n * k))};
   return s;
 }
 
@@ -85,45 +84,22 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   const auto run = [=](const Tensor& x, const Tensor& weight) {
     ops::GroupedLinear(x, weight, OffsetsOn(x.device(), {0, 1, 3}));
   };
-  return {{"no_matrix",
-           [=](Device d) {
-             run(zeros({3}, d), zeros({2, 4, 3}, d));
-           },
+  return {{"no_matrix", [=](Device d) { run(Zeros(d, 3), Zeros(d, 2, 4, 3)); },
            "grouped_linear: x must be a floating tensor [R, K], got f32[3]"},
-          {"wrong_inputs",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({2, 4, 3}, d));
-           },
+          {"wrong_inputs", [=](Device d) { run(Zeros(d, 3, 5), Zeros(d, 2, 4, 3)); },
            "grouped_linear: weight must be [E, N, 5] (groups, out, in) for x of shape [3, 5], got "
            "f32[2, 4, 3]"},
-          {"mixed",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({2, 4, 5}, d, DType::kBF16));
-           },
+          {"mixed", [=](Device d) { run(Zeros(d, 3, 5), Zeros(DType::kBF16, d, 2, 4, 5)); },
            "grouped_linear: x and weight must have the same dtype and device"},
-          {"wrong_offsets",
-           [=](Device d) {
-             run(zeros({3, 5}, d), zeros({3, 4, 5}, d));
-           },
+          {"wrong_offsets", [=](Device d) { run(Zeros(d, 3, 5), Zeros(d, 3, 4, 5)); },
            "grouped_linear: the offsets must be i32[4]"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "grouped_linear";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "grouped_linear", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

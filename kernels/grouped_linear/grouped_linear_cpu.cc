@@ -24,27 +24,6 @@ std::span<const int32_t> OffsetsOf(const Tensor& offsets) {
   return {offsets.data<int32_t>(), static_cast<size_t>(offsets.numel())};
 }
 
-// c [m, n] = op(a) op(b), with rows of these lengths.
-GemmArgs Product(DType dtype, const void* a, bool transpose_a, const void* b, bool transpose_b,
-                 int64_t m, int64_t n, int64_t k, DType c_dtype, void* c, bool accumulate) {
-  GemmArgs g;
-  g.transpose_a = transpose_a;
-  g.transpose_b = transpose_b;
-  g.m = m;
-  g.n = n;
-  g.k = k;
-  g.dtype = dtype;
-  g.a = a;
-  g.lda = transpose_a ? m : k;
-  g.b = b;
-  g.ldb = transpose_b ? k : n;
-  g.c_dtype = c_dtype;
-  g.c = c;
-  g.ldc = n;
-  g.accumulate = accumulate;
-  return g;
-}
-
 void GroupedLinearForwardCpu(Stream, const GroupedLinearForwardArgs& args) {
   const auto offsets = OffsetsOf(args.offsets);
   CheckOffsets(offsets, args.x.dim(0));
@@ -53,29 +32,50 @@ void GroupedLinearForwardCpu(Stream, const GroupedLinearForwardArgs& args) {
   for (int64_t e = 0; e < args.weight.dim(0); ++e) {
     const int64_t rows = offsets[e + 1] - offsets[e];
     if (rows == 0) continue;
-    products.push_back(Product(args.x.dtype(), Row(args.x, offsets[e]), false,
-                               Row(args.weight, e * n), true, rows, n, k, args.y.dtype(),
-                               Row(args.y, offsets[e]), false));
+    products.push_back(Dense({.transpose_b = true,
+                              .m = rows,
+                              .n = n,
+                              .k = k,
+                              .dtype = args.x.dtype(),
+                              .a = Row(args.x, offsets[e]),
+                              .b = Row(args.weight, e * n),
+                              .c_dtype = args.y.dtype(),
+                              .c = Row(args.y, offsets[e])}));
   }
   Gemm(products);
 }
 
 void GroupedLinearBackwardCpu(Stream, const GroupedLinearBackwardArgs& args) {
   const auto offsets = OffsetsOf(args.offsets);
-  const Shape shape = args.dweight.defined() ? args.dweight.shape() : args.weight.shape();
+  const Shape shape =
+      args.dweight.tensor.defined() ? args.dweight.tensor.shape() : args.weight.shape();
   const int64_t experts = shape[0], n = shape[1], k = shape[2];
   const DType dtype = args.dy.dtype();
   std::vector<GemmArgs> products;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t begin = offsets[e], rows = offsets[e + 1] - begin;
-    if (args.dx.defined() && rows > 0) {
-      products.push_back(Product(dtype, Row(args.dy, begin), false, Row(args.weight, e * n), false,
-                                 rows, k, n, dtype, Row(args.dx, begin), args.accumulate_x));
+    if (args.dx.tensor.defined() && rows > 0) {
+      products.push_back(Dense({.m = rows,
+                                .n = k,
+                                .k = n,
+                                .dtype = dtype,
+                                .a = Row(args.dy, begin),
+                                .b = Row(args.weight, e * n),
+                                .c_dtype = dtype,
+                                .c = Row(args.dx.tensor, begin),
+                                .accumulate = args.dx.accumulate}));
     }
-    if (args.dweight.defined()) {  // also of no rows: zeros
-      products.push_back(Product(dtype, Row(args.dy, begin), true, Row(args.x, begin), false, n, k,
-                                 rows, args.dweight.dtype(), Row(args.dweight, e * n),
-                                 args.accumulate_weight));
+    if (args.dweight.tensor.defined()) {  // also of no rows: zeros
+      products.push_back(Dense({.transpose_a = true,
+                                .m = n,
+                                .n = k,
+                                .k = rows,
+                                .dtype = dtype,
+                                .a = Row(args.dy, begin),
+                                .b = Row(args.x, begin),
+                                .c_dtype = args.dweight.tensor.dtype(),
+                                .c = Row(args.dweight.tensor, e * n),
+                                .accumulate = args.dweight.accumulate}));
     }
   }
   Gemm(products);

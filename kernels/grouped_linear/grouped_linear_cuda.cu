@@ -77,7 +77,7 @@ template <bool kTransposed>
 __global__ void __launch_bounds__(kThreads)
     GroupedProductKernel(const float* from, const float* weight, const int* offsets, int groups,
                          int64_t in, int64_t out, bool accumulate, float* to) {
-  const int64_t tiles = CeilDiv(out, kTile);
+  const int64_t tiles = DivideUp(out, kTile);
   const RowTile<kTile> at(offsets, groups, blockIdx.x / tiles);
   const int64_t first_column = blockIdx.x % tiles * kTile;
   const float *a = from + at.first * in, *b = weight + at.group * in * out;
@@ -99,7 +99,7 @@ template <class T, class D>
 __global__ void __launch_bounds__(kThreads)
     GroupedWeightKernel(const T* x, const T* dy, const int* offsets, int64_t k, int64_t n,
                         bool accumulate, D* dweight) {
-  const int64_t tiles = CeilDiv(k, kTile);
+  const int64_t tiles = DivideUp(k, kTile);
   const int64_t first_row = blockIdx.x / tiles * kTile, first_column = blockIdx.x % tiles * kTile;
   const int64_t begin = offsets[blockIdx.y], rows = offsets[blockIdx.y + 1] - begin;
   Tile tile;
@@ -124,7 +124,7 @@ void GroupedProduct(const char* name, Stream stream, const Tensor& from, const T
     return GroupedProductByMma(name, stream, from, weight, transposed, offsets, to, accumulate);
   }
   const int64_t groups = weight.dim(0), out = to.dim(1);
-  const int64_t tiles = RowTiles(from.dim(0), groups, kTile) * CeilDiv(out, kTile);
+  const int64_t tiles = RowTiles(from.dim(0), groups, kTile) * DivideUp(out, kTile);
   DispatchBool(transposed, [&](auto kTransposed) {
     Launch({name, from, weight}, GroupedProductKernel<decltype(kTransposed)::value>,
            Blocks(tiles, 1), kThreads, 0, stream, Data<float>(from), Data<float>(weight),
@@ -143,24 +143,23 @@ void NoteMixedWeight(const char* name, DType from, DType to, int64_t groups, int
 }
 
 void GroupedWeight(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
-  if (args.dweight.numel() == 0) return;
-  const DType from = args.dy.dtype(), to = args.dweight.dtype();
-  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
+  const Tensor& dweight = args.dweight.tensor;
+  if (dweight.numel() == 0) return;
+  const DType from = args.dy.dtype(), to = dweight.dtype();
+  const int64_t groups = dweight.dim(0), n = dweight.dim(1), k = dweight.dim(2);
   if (OnTensorCores(from)) {
     if (to == from || to == DType::kF32) return GroupedWeightByMma(name, stream, args);
     NoteMixedWeight(name, from, to, groups, k, n);
   }
-  DispatchFloat(name, from, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat(name, to, [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+  DispatchFloat(name, from, [&]<class T>(TypeTag<T>) {
+    DispatchFloat(name, to, [&]<class D>(TypeTag<D>) {
       // The others are on tensor cores.
       if constexpr (!kIs16Bit<T> || (kIs16Bit<D> && !std::is_same_v<T, D>)) {
-        const dim3 grid(Blocks(CeilDiv(n, kTile) * CeilDiv(k, kTile), 1),
+        const dim3 grid(Blocks(DivideUp(n, kTile) * DivideUp(k, kTile), 1),
                         static_cast<unsigned>(groups));
         Launch({name, args.x, args.dy}, GroupedWeightKernel<T, D>, grid, kThreads, 0, stream,
                Data<T>(args.x), Data<T>(args.dy), Data<int>(args.offsets), k, n,
-               args.accumulate_weight, Data<D>(args.dweight));
+               args.dweight.accumulate, Data<D>(dweight));
       }
     });
   });
@@ -173,11 +172,11 @@ void GroupedLinearForwardCuda(Stream stream, const GroupedLinearForwardArgs& arg
 
 void GroupedLinearBackwardCuda(Stream stream, const GroupedLinearBackwardArgs& args) {
   constexpr const char* kName = "grouped_linear_backward";
-  if (args.dx.defined()) {
-    GroupedProduct(kName, stream, args.dy, args.weight, false, args.offsets, args.dx,
-                   args.accumulate_x);
+  if (args.dx.tensor.defined()) {
+    GroupedProduct(kName, stream, args.dy, args.weight, false, args.offsets, args.dx.tensor,
+                   args.dx.accumulate);
   }
-  if (args.dweight.defined()) GroupedWeight(kName, stream, args);
+  if (args.dweight.tensor.defined()) GroupedWeight(kName, stream, args);
 }
 
 LS_REGISTER(grouped_linear_forward, DeviceType::kCuda, GroupedLinearForwardCuda);

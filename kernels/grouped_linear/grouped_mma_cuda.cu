@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMmaThreads)
                             int64_t out, bool accumulate, T* to) {
   using Shape = ProductShape<T, kTransposed, kRows>;
   constexpr int kColumns = Shape::kColumns;
-  const int64_t tiles = CeilDiv(out, kColumns);
+  const int64_t tiles = DivideUp(out, kColumns);
   const RowTile<kRows> at(offsets, groups, blockIdx.x / tiles);
   if (at.rows <= 0) return;
   const int64_t column = blockIdx.x % tiles * kColumns, columns = out - column;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMmaThreads)
                            bool accumulate, D* dweight) {
   using Shape = WeightShape<T>;
   constexpr int kTile = Shape::kColumns;
-  const int64_t tiles = CeilDiv(k, kTile);
+  const int64_t tiles = DivideUp(k, kTile);
   const int64_t row = blockIdx.x / tiles * kTile, column = blockIdx.x % tiles * kTile;
   const int64_t begin = offsets[blockIdx.y], rows = offsets[blockIdx.y + 1] - begin;
   const auto within = [](int64_t left) { return static_cast<int>(Min<int64_t>(left, kTile)); };
@@ -78,8 +78,7 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
                          bool accumulate) {
   const int64_t rows = from.dim(0), groups = weight.dim(0), in = from.dim(1), out = to.dim(1);
   LS_CHECK(in <= INT32_MAX, name, ": rows of ", in, " numbers are too long");
-  DispatchFloat(name, from.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat(name, from.dtype(), [&]<class T>(TypeTag<T>) {
     const T *a = Data<T>(from), *b = Data<T>(weight);
     T* c = Data<T>(to);
     const bool all_aligned =
@@ -87,7 +86,7 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
     if (!all_aligned) NoteUnaligned(name, from.dtype(), groups, in, out);
     const auto run = [&](auto kTransposed, auto kRows, auto kAligned) {
       using Shape = ProductShape<T, decltype(kTransposed)::value, decltype(kRows)::value>;
-      const int64_t tiles = RowTiles(rows, groups, kRows) * CeilDiv(out, Shape::kColumns);
+      const int64_t tiles = RowTiles(rows, groups, kRows) * DivideUp(out, Shape::kColumns);
       Launch({name, from, weight},
              GroupedProductMmaKernel<decltype(kTransposed)::value, decltype(kRows)::value,
                                      decltype(kAligned)::value, T>,
@@ -109,14 +108,13 @@ void GroupedProductByMma(const char* name, Stream stream, const Tensor& from, co
 }
 
 void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBackwardArgs& args) {
-  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
-  const auto run = [&](auto tag, auto to_tag) {
-    using T = typename decltype(tag)::type;
-    using D = typename decltype(to_tag)::type;
+  const Tensor& to = args.dweight.tensor;
+  const int64_t groups = to.dim(0), n = to.dim(1), k = to.dim(2);
+  const auto run = [&]<class T, class D>(TypeTag<T>, TypeTag<D>) {
     using Shape = WeightShape<T>;
     const T *x = Data<T>(args.x), *dy = Data<T>(args.dy);
-    D* dweight = Data<D>(args.dweight);
-    const dim3 grid(Blocks(CeilDiv(n, Shape::kColumns) * CeilDiv(k, Shape::kColumns), 1),
+    D* dweight = Data<D>(to);
+    const dim3 grid(Blocks(DivideUp(n, Shape::kColumns) * DivideUp(k, Shape::kColumns), 1),
                     static_cast<unsigned>(groups));
     const bool all_aligned =
         AlignedRows(k, x) && AlignedRows(n, dy) && AlignedMmaTarget(dweight, k);
@@ -124,11 +122,11 @@ void GroupedWeightByMma(const char* name, Stream stream, const GroupedLinearBack
     DispatchBool(all_aligned, [&](auto kAligned) {
       Launch({name, args.x, args.dy}, GroupedWeightMmaKernel<decltype(kAligned)::value, T, D>, grid,
              kMmaThreads, Shape::kBytes, stream, x, dy, Data<int>(args.offsets), k, n,
-             args.accumulate_weight, dweight);
+             args.dweight.accumulate, dweight);
     });
   };
   DispatchFloat(name, args.dy.dtype(), [&](auto tag) {
-    if (args.dweight.dtype() == DType::kF32) return run(tag, TypeTag<float>());
+    if (to.dtype() == DType::kF32) return run(tag, TypeTag<float>());
     run(tag, tag);
   });
 }

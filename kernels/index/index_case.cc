@@ -31,7 +31,7 @@ void ForEach(const RefTensor& x, int dim, const RefTensor& index, const F& f) {
   }
 }
 
-std::vector<RefTensor> SelectReference(std::span<const RefTensor> in, int dim) {
+std::vector<RefTensor> SelectReference(RefSpan in, int dim) {
   const RefTensor &x = in[0], &index = in[1];
   Shape shape = x.shape;
   shape[dim] = index.shape[0];
@@ -54,29 +54,24 @@ InputSpec IndexInto(const Shape& shape, int64_t size) {
 OpSample Select(const std::string& name, const Shape& x, int dim, int64_t n) {
   return {.name = StrCat("select_", name),
           .inputs = {{.shape = x}, IndexInto({n}, x[dim])},
-          .run =
-              [dim](std::span<const Tensor> in) {
-                return std::vector{ops::IndexSelect(in[0], dim, in[1])};
-              },
-          .reference = [dim](std::span<const RefTensor> in) { return SelectReference(in, dim); }};
+          .run = [dim](TensorSpan in) { return ops::IndexSelect(in[0], dim, in[1]); },
+          .reference = [dim](RefSpan in) { return SelectReference(in, dim); }};
 }
 
 // The index has n elements in `dim`.
 OpSample Gather(const std::string& name, const Shape& x, int dim, int64_t n) {
   Shape shape = x;
   shape[dim] = n;
-  return {
-      .name = StrCat("gather_", name),
-      .inputs = {{.shape = x}, IndexInto(shape, x[dim])},
-      .run =
-          [dim](std::span<const Tensor> in) { return std::vector{ops::Gather(in[0], dim, in[1])}; },
-      .reference =
-          [dim](std::span<const RefTensor> in) {
-            RefTensor y(in[1].shape);
-            ForEach(in[0], dim, in[1],
-                    [&](size_t from, size_t at) { y.data[at] = in[0].data[from]; });
-            return std::vector{y};
-          }};
+  return {.name = StrCat("gather_", name),
+          .inputs = {{.shape = x}, IndexInto(shape, x[dim])},
+          .run = [dim](TensorSpan in) { return ops::Gather(in[0], dim, in[1]); },
+          .reference =
+              [dim](RefSpan in) {
+                RefTensor y(in[1].shape);
+                ForEach(in[0], dim, in[1],
+                        [&](size_t from, size_t at) { y.data[at] = in[0].data[from]; });
+                return y;
+              }};
 }
 
 OpSample Scatter(bool add, const std::string& name, const Shape& x, int dim, int64_t n) {
@@ -85,17 +80,17 @@ OpSample Scatter(bool add, const std::string& name, const Shape& x, int dim, int
   return {.name = StrCat(add ? "scatter_add_" : "scatter_", name),
           .inputs = {{.shape = x}, IndexInto(shape, x[dim]), {.shape = shape}},
           .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{add ? ops::ScatterAdd(in[0], dim, in[1], in[2])
-                                       : ops::Scatter(in[0], dim, in[1], in[2])};
+              [=](TensorSpan in) {
+                return add ? ops::ScatterAdd(in[0], dim, in[1], in[2])
+                           : ops::Scatter(in[0], dim, in[1], in[2]);
               },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 RefTensor y = in[0];
                 ForEach(in[0], dim, in[1], [&](size_t to, size_t at) {
                   y.data[to] = add ? y.data[to] + in[2].data[at] : in[2].data[at];
                 });
-                return std::vector{y};
+                return y;
               }};
 }
 
@@ -105,9 +100,7 @@ OpSample Strided(OpSample s) {
 }
 
 OpSample Large(OpSample s, double elements, double backward) {
-  s.elements_moved = elements;
-  s.backward_elements_moved = backward;
-  s.benchmark_only = true;
+  s.benchmark = {.elements = elements, .backward_elements = backward};
   return s;
 }
 
@@ -121,16 +114,14 @@ OpSample Bools() {
   OpSample s = Scatter(false, "bools", {3, 5}, 1, 4);
   s.inputs[0] = IndexInto({3, 5}, 2);
   s.inputs[2] = IndexInto({3, 4}, 2);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Scatter(in[0].To(DType::kBool), 1, in[1], in[2].To(DType::kBool))};
+  s.run = [](TensorSpan in) {
+    return ops::Scatter(in[0].To(DType::kBool), 1, in[1], in[2].To(DType::kBool));
   };
   return s;
 }
 OpSample I64() {
   OpSample s = Select("i64", {4, 3}, 0, 6);
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::IndexSelect(in[0], -2, in[1].To(DType::kI64))};
-  };
+  s.run = [](TensorSpan in) { return ops::IndexSelect(in[0], -2, in[1].To(DType::kI64)); };
   return s;
 }
 
@@ -175,71 +166,44 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   constexpr DType kI64 = DType::kI64;
   return {
       // An index is checked only on the CPU: other devices could not report to the host.
       {"too_large",
        [=](Device) {
-         ops::Gather(zeros({2, 3}, kCpu), 1, Tensor::FromVector<int64_t>({0, 2, 1, 3}, {2, 2}));
+         ops::Gather(Zeros(kCpu, 2, 3), 1, Tensor::FromVector<int64_t>({0, 2, 1, 3}, {2, 2}));
        },
        "gather: the index 3 at [1, 1] is not in [0, 3), the dimension of x that it picks from"},
       {"negative",
        [=](Device) {
-         ops::IndexSelect(zeros({2, 3}, kCpu), 0, Tensor::FromVector<int32_t>({0, -1}, {2}));
+         ops::IndexSelect(Zeros(kCpu, 2, 3), 0, Tensor::FromVector<int32_t>({0, -1}, {2}));
        },
        "index_select: the index -1 at [1] is not in [0, 2)"},
-      {"floating_index",
-       [=](Device d) {
-         ops::IndexSelect(zeros({2, 3}, d), 0, zeros({2}, d));
-       },
+      {"floating_index", [=](Device d) { ops::IndexSelect(Zeros(d, 2, 3), 0, Zeros(d, 2)); },
        "index_select: the index must be i32 or i64, on cpu as x is, got f32[2]"},
       {"index_of_two_dimensions",
-       [=](Device d) {
-         ops::IndexSelect(zeros({2, 3}, d), 0, zeros({2, 1}, d, kI64));
-       },
+       [=](Device d) { ops::IndexSelect(Zeros(d, 2, 3), 0, Zeros(kI64, d, 2, 1)); },
        "index_select: the index must have one dimension, got i64[2, 1]"},
-      {"no_such_dimension",
-       [=](Device d) {
-         ops::Gather(zeros({2, 3}, d), 2, zeros({2, 3}, d, kI64));
-       },
+      {"no_such_dimension", [=](Device d) { ops::Gather(Zeros(d, 2, 3), 2, Zeros(kI64, d, 2, 3)); },
        "gather: there is no dimension 2 in a tensor of shape [2, 3]"},
-      {"shape_of_index",
-       [=](Device d) {
-         ops::Gather(zeros({2, 3}, d), 1, zeros({1, 3}, d, kI64));
-       },
+      {"shape_of_index", [=](Device d) { ops::Gather(Zeros(d, 2, 3), 1, Zeros(kI64, d, 1, 3)); },
        "gather: the index must have the shape of x, [2, 3], except in dimension 1, got i64[1, 3]"},
       {"shape_of_source",
-       [=](Device d) {
-         ops::Scatter(zeros({2, 3}, d), 1, zeros({2, 2}, d, kI64), zeros({2, 3}, d));
-       },
+       [=](Device d) { ops::Scatter(Zeros(d, 2, 3), 1, Zeros(kI64, d, 2, 2), Zeros(d, 2, 3)); },
        "scatter: the source must have the shape of the index, [2, 2], and the dtype and device"},
       {"dtype_of_source",
-       [=](Device d) {
-         ops::Scatter(zeros({2}, d), 0, zeros({1}, d, kI64), zeros({1}, d, DType::kF64));
-       },
+       [=](Device d) { ops::Scatter(Zeros(d, 2), 0, Zeros(kI64, d, 1), Zeros(DType::kF64, d, 1)); },
        "scatter: the source must have the shape of the index, [1], and the dtype and device of x"},
       {"sums_of_integers",
        [=](Device d) {
-         ops::ScatterAdd(zeros({2}, d, kI64), 0, zeros({1}, d, kI64), zeros({1}, d, kI64));
+         ops::ScatterAdd(Zeros(kI64, d, 2), 0, Zeros(kI64, d, 1), Zeros(kI64, d, 1));
        },
        "scatter_add: x must be a floating tensor, got i64[2]"},
-      {"undefined", [=](Device d) { ops::Gather(Tensor(), 0, zeros({1}, d, kI64)); },
+      {"undefined", [=](Device d) { ops::Gather(Tensor(), 0, Zeros(kI64, d, 1)); },
        "gather: x is undefined"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "index";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "index", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

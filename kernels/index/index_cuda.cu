@@ -1,7 +1,5 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/radix_sort.cuh"
-#include "kernels/cuda/unit.cuh"
 #include "kernels/index/index.h"
 
 namespace lockstep::cuda {
@@ -39,10 +37,9 @@ void GatherUnits(Stream stream, const Tensor& x, const Tensor& index, const Tens
   const int64_t units = y.numel() / per_unit;
   // NaN in every floating dtype; of bools, false.
   const int missing = y.dtype() == DType::kBool ? 0 : 0xff;
-  Launch({"gather", x, index}, GatherKernel<Unit>, Blocks(units, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, static_cast<const Unit*>(x.raw_data()),
-         Data<int64_t>(index), Steps{steps[0], steps[1], steps[2]}, units, x.dim(1), y.dim(1),
-         y.dim(2) / per_unit, missing, static_cast<Unit*>(y.raw_data()));
+  LaunchThreads({"gather", x, index}, GatherKernel<Unit>, units, stream, Units<const Unit>(x),
+                Data<int64_t>(index), Steps{steps[0], steps[1], steps[2]}, units, x.dim(1),
+                y.dim(1), y.dim(2) / per_unit, missing, Units<Unit>(y));
 }
 
 void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tensor& y) {
@@ -55,18 +52,8 @@ void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tenso
            reinterpret_cast<uintptr_t>(y.raw_data()) % bytes == 0;
   };
   while (index.strides()[2] == 0 && unit < 16 && fits(2 * unit)) unit *= 2;
-  switch (unit) {
-    case 16:
-      return GatherUnits<uint4>(stream, x, index, y);
-    case 8:
-      return GatherUnits<uint64_t>(stream, x, index, y);
-    case 4:
-      return GatherUnits<uint32_t>(stream, x, index, y);
-    case 2:
-      return GatherUnits<uint16_t>(stream, x, index, y);
-    default:
-      return GatherUnits<uint8_t>(stream, x, index, y);
-  }
+  DispatchWideUnit(unit,
+                   [&]<class Unit>(TypeTag<Unit>) { GatherUnits<Unit>(stream, x, index, y); });
 }
 
 // ---- Scattering ----
@@ -136,11 +123,9 @@ void WithTargets(Stream stream, const Tensor& index, int64_t v, const F& f) {
 
 void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
-    DispatchFloat("scatter_add", y.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      Launch({"scatter_add", index, y}, AddRunsKernel<T>,
-             Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
-             Data<T>(source), Data<T>(y));
+    DispatchFloat("scatter_add", y.dtype(), [&]<class T>(TypeTag<T>) {
+      LaunchThreads({"scatter_add", index, y}, AddRunsKernel<T>, targets.elements, stream, targets,
+                    Data<T>(source), Data<T>(y));
     });
   });
 }
@@ -148,11 +133,9 @@ void ScatterAddCuda(Stream stream, const Tensor& index, const Tensor& source, co
 void MoveRuns(Stream stream, bool back, const Tensor& index, const Tensor& source,
               const Tensor& y) {
   WithTargets(stream, index, y.dim(1), [&](const Targets& targets) {
-    DispatchUnit(y.dtype(), [&](auto tag) {
-      using Unit = typename decltype(tag)::type;
-      Launch({"scatter", index, y}, MoveRunsKernel<Unit>,
-             Blocks(targets.elements, kElementwiseThreads), kElementwiseThreads, 0, stream, targets,
-             back, Units<Unit>(source), Units<Unit>(y));
+    DispatchUnit(SizeOf(y.dtype()), [&]<class Unit>(TypeTag<Unit>) {
+      LaunchThreads({"scatter", index, y}, MoveRunsKernel<Unit>, targets.elements, stream, targets,
+                    back, Units<Unit>(source), Units<Unit>(y));
     });
   });
 }

@@ -2,16 +2,10 @@
 
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
-
-void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
-  const bool dtype_fits = t.defined() && (t.dtype() == x.dtype() || t.dtype() == DType::kF32);
-  LS_CHECK(dtype_fits && t.shape() == Shape{x.dim(-1)} && t.device() == x.device(),
-           "layer_norm: ", name, " must be ", x.dtype(), "[", x.dim(-1), "] on ", x.device(),
-           " as x is ", x.Describe(), ", got ", t.Describe());
-}
 
 struct Result {
   Tensor y, mean, rstd;
@@ -39,11 +33,9 @@ void OfferLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, d
 }
 
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0,
-           "layer_norm: x must be a floating [..., C] with C > 0, got ", x.Describe());
-  CheckAffine("weight", weight, x);
-  if (bias.defined()) CheckAffine("bias", bias, x);
-  LS_CHECK(eps >= 0, "layer_norm: eps must not be negative, got ", eps);
+  CheckNormInput("layer_norm", x, eps);
+  CheckNormParameter("layer_norm", "weight", weight, x, x.dim(-1));
+  if (bias.defined()) CheckNormParameter("layer_norm", "bias", bias, x, x.dim(-1));
   const Tensor input = x.Detach().Contiguous();
   const Tensor w = weight.Detach().Contiguous();
   const Tensor b = bias.defined() ? bias.Detach().Contiguous() : Tensor();

@@ -6,8 +6,7 @@ namespace {
 
 void LayerNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& bias,
                          double eps, const Tensor& y, const Tensor& mean, const Tensor& rstd) {
-  DispatchFloat("layer_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("layer_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t c = x.dim(-1);
     const Tensor weights = weight.To(DTypeOf<A>);
@@ -27,8 +26,7 @@ void LayerNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, const Te
 void LayerNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& mean,
                           const Tensor& rstd, const Tensor& dy, const GradTarget& dx,
                           const GradTarget& dweight, const GradTarget& dbias) {
-  DispatchFloat("layer_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("layer_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Tensor weights = weight.To(DTypeOf<A>);
     NormBackward<Centring::kMean, T>({.rows = mean.numel(),

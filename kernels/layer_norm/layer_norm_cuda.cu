@@ -6,9 +6,7 @@ namespace {
 
 void LayerNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& bias,
                           double eps, const Tensor& y, const Tensor& mean, const Tensor& rstd) {
-  DispatchNorm("layer_norm", x, weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
+  DispatchNorm("layer_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     const Tensor b = bias.defined() ? bias.To(weight.dtype()) : bias;
     NormForward<Centring::kMean, T, W>({"layer_norm_forward", x, weight}, stream,
                                        {.rows = mean.numel(),
@@ -26,9 +24,7 @@ void LayerNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, 
 void LayerNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& dy, const GradTarget& dx,
                            const GradTarget& dweight, const GradTarget& dbias) {
-  DispatchNorm("layer_norm", x, weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
+  DispatchNorm("layer_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     NormBackwardRows<T, W> rows{};
     rows.rows = mean.numel();
     rows.c = x.dim(-1);

@@ -34,18 +34,14 @@ class LinearNode : public Node {
     if (grads.needs(0)) args.weight = weight_.Unpack();
     if (grads.needs(1)) args.x = AsMatrix(x_.Unpack());
     if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
-      args.dx = AsMatrix(dx);
-      args.accumulate_x = accumulate;
+      args.dx = {AsMatrix(dx), accumulate};
       if (before != nullptr) {
         args.activation = before->activation_;
         args.pre_activation = AsMatrix(before->pre_activation_.Unpack());
       }
     }
-    const GradTarget dweight = grads.OpenAnyDType(1), dbias = grads.OpenAnyDType(2);
-    args.dweight = dweight.tensor;
-    args.accumulate_weight = dweight.accumulate;
-    args.dbias = dbias.tensor;
-    args.accumulate_bias = dbias.accumulate;
+    args.dweight = grads.OpenAnyDType(1);
+    args.dbias = grads.OpenAnyDType(2);
     linear_backward(stream, args);
     if (before != nullptr) before->activation_is_done_ = true;  // last: nothing can fail any more
   }

@@ -1,6 +1,7 @@
 // The affine map, and its fusion with an activation.
 #pragma once
 
+#include "core/autograd/gradients.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 
@@ -52,22 +53,19 @@ struct LinearBackwardActivationArgs {
 inline constinit Slot<void(const LinearBackwardActivationArgs&)> linear_backward_activation{
     "linear_backward_activation"};
 
-// dx = dy weight, dweight = dy^T x, dbias = the sum of dy's rows; or += these. Each may be
-// undefined: not needed. dweight and dbias may have another dtype than dy and x. With an
-// activation, whose result x was, dx = (dy weight) * activation'(pre_activation), not with
-// accumulate_x.
+// dx = dy weight, dweight = dy^T x, dbias = the sum of dy's rows. Each may be undefined: not
+// needed. dweight and dbias may have another dtype than dy and x. With an
+// activation, whose result x was, dx = (dy weight) * activation'(pre_activation), not added
+// to.
 struct LinearBackwardArgs {
   Tensor x;       // [M, K]; unused without dweight
   Tensor weight;  // [N, K]; unused without dx
   Tensor dy;      // [M, N]
-  Tensor dx;      // [M, K] or undefined
-  bool accumulate_x = false;
+  GradTarget dx;  // [M, K] or undefined
   Activation activation = Activation::kNone;
   Tensor pre_activation;  // [M, K], unless kNone
-  Tensor dweight;         // [N, K] or undefined
-  bool accumulate_weight = false;
-  Tensor dbias;  // [N] or undefined
-  bool accumulate_bias = false;
+  GradTarget dweight;     // [N, K] or undefined
+  GradTarget dbias;       // [N] or undefined
   bool full_f32 = false;
 };
 inline constinit Slot<void(const LinearBackwardArgs&)> linear_backward{"linear_backward"};

@@ -1,25 +1,15 @@
-#include <cmath>
-
 #include "kernels/linear/linear.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
 
 // x [..., K], weight [N, K], bias [N] or absent.
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Activation activation) {
-  const int64_t n = in[1].shape[0], k = in[1].shape[1];
-  Shape shape = in[0].shape;
-  shape[-1] = n;
-  RefTensor y(shape);
-  for (size_t at = 0; at < y.data.size(); ++at) {
-    const int64_t row = static_cast<int64_t>(at) / n, column = static_cast<int64_t>(at) % n;
-    double z = in.size() > 2 ? in[2].data[column] : 0;
-    for (int64_t i = 0; i < k; ++i) z += in[0].data[row * k + i] * in[1].data[column * k + i];
-    const double tanh = std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z));
-    y.data[at] = activation == Activation::kGelu ? 0.5 * z * (1 + tanh) : z;
-  }
-  return {y};
+RefTensor Reference(RefSpan in, Activation activation) {
+  RefTensor y = LinearReference(in[0], in[1], in.size() > 2 ? &in[2] : nullptr);
+  if (activation == Activation::kNone) return y;
+  for (double& z : y.data) z = GeluTanh(z);
+  return y;
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
@@ -28,10 +18,10 @@ OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = {n, x[-1]}}};
   if (bias) s.inputs.push_back({.shape = {n}});
-  s.run = [activation](std::span<const Tensor> in) {
-    return std::vector{ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), activation)};
+  s.run = [activation](TensorSpan in) {
+    return ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), activation);
   };
-  s.reference = [activation](std::span<const RefTensor> in) { return Reference(in, activation); };
+  s.reference = [activation](RefSpan in) { return Reference(in, activation); };
   return s;
 }
 
@@ -42,12 +32,11 @@ OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int6
   s.name = name;
   s.inputs = {
       {.shape = x}, {.shape = {hidden, x[-1]}}, {.shape = {hidden}}, {.shape = {n, hidden}}};
-  s.run = [](std::span<const Tensor> in) {
-    return std::vector{ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3])};
+  s.run = [](TensorSpan in) {
+    return ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3]);
   };
-  s.reference = [](std::span<const RefTensor> in) {
-    const std::vector<RefTensor> h = Reference(in.first(3), Activation::kGelu);
-    return Reference(std::vector{h[0], in[3]}, Activation::kNone);
+  s.reference = [](RefSpan in) {
+    return LinearReference(Reference(in.first(3), Activation::kGelu), in[3], nullptr);
   };
   return s;
 }
@@ -55,9 +44,7 @@ OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int6
 OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n,
                    Activation activation = Activation::kNone) {
   OpSample s = Sample(name, {m, k}, n, true, activation);
-  s.flops = 2.0 * m * n * k;
-  s.elements_moved = 1.0 * (m * k + n * k + n + m * n);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * m * n * k, .elements = 1.0 * (m * k + n * k + n + m * n)};
   return s;
 }
 
@@ -103,48 +90,21 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::Linear(zeros({}, d), zeros({2, 1}, d));
-       },
+      {"scalar", [](Device d) { ops::Linear(Zeros(d), Zeros(d, 2, 1)); },
        "linear: x must be a floating tensor [..., K], got f32[]"},
-      {"integers",
-       [=](Device d) {
-         ops::Linear(zeros({2}, d, DType::kI32), zeros({2, 2}, d));
-       },
+      {"integers", [](Device d) { ops::Linear(Zeros(DType::kI32, d, 2), Zeros(d, 2, 2)); },
        "linear: x must be a floating tensor [..., K], got i32[2]"},
-      {"wrong_inputs",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({3, 5}, d));
-       },
+      {"wrong_inputs", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(d, 3, 5)); },
        "linear: weight must be [N, 3] (out, in) for x of shape [4, 3], got f32[3, 5]"},
-      {"mixed",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d, DType::kF64));
-       },
+      {"mixed", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(DType::kF64, d, 5, 3)); },
        "linear: x and weight must have the same dtype and device, got f32[4, 3]"},
-      {"wrong_bias",
-       [=](Device d) {
-         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d), zeros({3}, d));
-       },
+      {"wrong_bias", [](Device d) { ops::Linear(Zeros(d, 4, 3), Zeros(d, 5, 3), Zeros(d, 3)); },
        "linear: bias must be [5] for a weight of shape [5, 3], got f32[3]"},
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "linear";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "linear", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -14,8 +14,7 @@ namespace {
 void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
   const bool plain = args.activation == Activation::kNone || args.activation == Activation::kGelu;
   if (args.x.dim(0) <= kFewRows && plain) {
-    DispatchFloat("linear", args.x.dtype(),
-                  [&](auto tag) { LinearFewRows<typename decltype(tag)::type>(args); });
+    DispatchFloat("linear", args.x.dtype(), [&]<class T>(TypeTag<T>) { LinearFewRows<T>(args); });
     return;
   }
   GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
@@ -27,8 +26,7 @@ void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
 
 void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& args) {
   LS_INVARIANT(args.activation == Activation::kGelu);
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* z = args.pre_activation.data<T>();
     const T* dy = args.dy.data<T>();
@@ -45,12 +43,13 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
 // The sum over rows. A thread owns columns; it adds short runs of rows in the accumulation type and
 // these sums in f64, in order.
 template <class T, class B>
-void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
+void SumRows(const Tensor& dy, const GradTarget& out) {
   using A = Acc<T>;
   constexpr int64_t kColumns = 64, kRun = 64;
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const T* from = dy.data<T>();
-  B* to = out.data<B>();
+  B* to = out.tensor.data<B>();
+  const bool accumulate = out.accumulate;
   VectorisedParallelFor<T>(columns, kColumns, [=](int64_t begin, int64_t end) {
     double total[kColumns] = {};
     const int64_t n = end - begin;
@@ -76,22 +75,22 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
 void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
   std::array<GemmArgs, 2> products;
   size_t n = 0;
-  if (args.dx.defined()) {
-    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx);
-    g.accumulate = args.accumulate_x;
+  if (args.dx.tensor.defined()) {
+    GemmArgs& g = products[n++] =
+        ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx.tensor);
+    g.accumulate = args.dx.accumulate;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
   }
-  if (args.dweight.defined()) {
-    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight);
-    g.accumulate = args.accumulate_weight;
+  if (args.dweight.tensor.defined()) {
+    GemmArgs& g = products[n++] =
+        ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight.tensor);
+    g.accumulate = args.dweight.accumulate;
   }
   Gemm(std::span(products).first(n));
-  if (!args.dbias.defined()) return;
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    DispatchFloat("linear", args.dbias.dtype(), [&](auto bias_tag) {
-      SumRows<typename decltype(tag)::type, typename decltype(bias_tag)::type>(
-          args.dy, args.dbias, args.accumulate_bias);
-    });
+  if (!args.dbias.tensor.defined()) return;
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("linear", args.dbias.tensor.dtype(),
+                  [&]<class B>(TypeTag<B>) { SumRows<T, B>(args.dy, args.dbias); });
   });
 }
 

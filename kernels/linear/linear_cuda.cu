@@ -67,9 +67,8 @@ void LinearFewRows(Stream stream, const LinearForwardArgs& args) {
 void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   if (args.y.numel() == 0) return;
   if (args.x.dim(0) <= kFewRows) {
-    return DispatchFloat("linear", args.x.dtype(), [&](auto tag) {
-      LinearFewRows<typename decltype(tag)::type>(stream, args);
-    });
+    return DispatchFloat("linear", args.x.dtype(),
+                         [&]<class T>(TypeTag<T>) { LinearFewRows<T>(stream, args); });
   }
   GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
@@ -89,29 +88,28 @@ void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationA
 // depends on the algorithm it chose: a bias would get different bits when its weight is frozen, or
 // when its gradient is added to. So they are summed here, in one more pass over dy.
 void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear", args.dy.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = args.dy.dim(1);
-    ColumnSums("linear_backward_bias", stream, Data<T>(args.dy), args.dy.dim(0), n, n, args.dbias,
-               args.accumulate_bias);
+    ColumnSums("linear_backward_bias", stream, Data<T>(args.dy), args.dy.dim(0), n, n,
+               args.dbias.tensor, args.dbias.accumulate);
   });
 }
 
 void LinearBackwardCuda(Stream stream, const LinearBackwardArgs& args) {
-  if (args.dx.defined()) {
-    GemmArgs g = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx);
-    g.accumulate = args.accumulate_x;
+  if (args.dx.tensor.defined()) {
+    GemmArgs g = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx.tensor);
+    g.accumulate = args.dx.accumulate;
     g.full_f32 = args.full_f32;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
     Gemm(stream, g);
   }
-  if (args.dweight.defined()) {
-    GemmArgs g = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight);
-    g.accumulate = args.accumulate_weight;
+  if (args.dweight.tensor.defined()) {
+    GemmArgs g = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight.tensor);
+    g.accumulate = args.dweight.accumulate;
     g.full_f32 = args.full_f32;
     Gemm(stream, g);
   }
-  if (args.dbias.defined()) BackwardBias(stream, args);
+  if (args.dbias.tensor.defined()) BackwardBias(stream, args);
 }
 
 LS_REGISTER(linear_forward, DeviceType::kCuda, LinearForwardCuda);

@@ -4,6 +4,8 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
+#include "core/round_up.h"
+#include "kernels/checks.h"
 #include "kernels/linear/linear.h"
 #include "kernels/unary/unary.h"
 
@@ -50,8 +52,8 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                int64_t ignore_index, double softcap) {
   const Device device = all.x.device();
   const Stream stream = CurrentStream(device);
-  const int64_t rows = all.x.dim(0), chunks = (rows + chunk_rows - 1) / chunk_rows;
-  const int64_t most = (rows + chunks - 1) / chunks;
+  const int64_t rows = all.x.dim(0), chunks = DivideUp(rows, chunk_rows);
+  const int64_t most = DivideUp(rows, chunks);
   const Tensor logits = Tensor::Empty({most, weight.dim(0)}, all.x.dtype(), device);
   const Tensor log_sum_exp = Tensor::Empty({most}, all.losses.dtype(), device);
   const bool record = all.dx.defined() || dweight.defined();
@@ -73,9 +75,8 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
     linear_backward(stream, {.x = chunk.x,
                              .weight = weight,
                              .dy = y,
-                             .dx = chunk.dx,
-                             .dweight = dweight,
-                             .accumulate_weight = begin > 0});
+                             .dx = {chunk.dx},
+                             .dweight = {dweight, begin > 0}});
   }
 }
 
@@ -87,13 +88,7 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reducti
                weight.dim(0) > 0 && weight.dtype() == x.dtype() && weight.device() == x.device(),
            "linear_cross_entropy: weight must be ", x.dtype(), "[V, ", x.dim(-1), "] on ",
            x.device(), " with V > 0 for x ", x.Describe(), ", got ", weight.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "linear_cross_entropy: targets must be i32 or i64, got ", targets.Describe());
-  Shape rows;
-  for (int i = 0; i + 1 < x.ndim(); ++i) rows.push_back(x.dim(i));
-  LS_CHECK(targets.shape() == rows && targets.device() == x.device(),
-           "linear_cross_entropy: targets must have the shape of x without the last dimension, ",
-           rows, " on ", x.device(), ", got ", targets.Describe());
+  CheckTargets("linear_cross_entropy", targets, "x", x);
   LS_CHECK(reduction != Reduction::kNone,
            "linear_cross_entropy: the losses must be added up: use kSum or kMean, or "
            "SoftmaxCrossEntropy of Linear");
@@ -141,14 +136,7 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
   Tensor dweight;
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
   RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index, softcap);
-  const Tensor scale = Tensor::Empty({1}, wide, device);
-  Tensor total = Tensor::Empty({}, wide, device);
-  cross_entropy_reduce(CurrentStream(device), {.losses = all.losses,
-                                               .targets = all.targets,
-                                               .ignore_index = ignore_index,
-                                               .mean = reduction == Reduction::kMean,
-                                               .total = total,
-                                               .scale = scale});
+  auto [total, scale] = ReduceLosses(all.losses, all.targets, reduction, ignore_index);
   RecordGradients(x, weight, all.dx, dweight, scale, &total);
   return total;
 }

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -9,29 +9,10 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction, int64_t ignore,
-                                 double softcap) {
-  const RefTensor &x = in[0], &weight = in[1], &targets = in[2];
-  const int64_t v = weight.shape[0], c = weight.shape[1];
-  std::vector<double> logits(static_cast<size_t>(v));
-  double sum = 0, count = 0;
-  for (size_t row = 0; row < targets.data.size(); ++row) {
-    const auto target = static_cast<int64_t>(targets.data[row]);
-    if (target == ignore) continue;
-    double largest = -INFINITY, total = 0;
-    for (int64_t j = 0; j < v; ++j) {
-      logits[j] = 0;
-      for (int64_t i = 0; i < c; ++i) logits[j] += x.data[row * c + i] * weight.data[j * c + i];
-      if (softcap > 0) logits[j] = softcap * std::tanh(logits[j] / softcap);
-      largest = std::max(largest, logits[j]);
-    }
-    for (double logit : logits) total += std::exp(logit - largest);
-    sum += largest + std::log(total) - logits[target];
-    count += 1;
-  }
-  RefTensor out{Shape{}};
-  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
-  return {out};
+RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap) {
+  RefTensor logits = LinearReference(in[0], in[1], nullptr);
+  for (double& z : logits.data) z = softcap > 0 ? softcap * std::tanh(z / softcap) : z;
+  return CrossEntropyReference(logits, in[2], reduction, ignore);
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction reduction,
@@ -41,13 +22,10 @@ OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction re
   InputSpec targets{.shape = {}, .low = 0, .high = static_cast<double>(v), .index = true};
   for (int i = 0; i + 1 < x.ndim(); ++i) targets.shape.push_back(x[i]);
   s.inputs = {{.shape = x, .low = -2, .high = 2}, {.shape = {v, x[-1]}}, targets};
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{
-        ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap)};
+  s.run = [=](TensorSpan in) {
+    return ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return Reference(in, reduction, ignore, softcap);
-  };
+  s.reference = [=](RefSpan in) { return Reference(in, reduction, ignore, softcap); };
   return s;
 }
 
@@ -55,12 +33,9 @@ OpSample Benchmark(const std::string& name, int64_t rows, int64_t chunk_rows) {
   constexpr double kC = 768, kV = 50304;
   OpSample s = Sample(name, {rows, 768}, 50304, Reduction::kSum, chunk_rows);
   const auto n = static_cast<double>(rows);
-  s.flops = 2 * n * kC * kV + 15 * n * kV;
-  s.elements_moved = n * kC + kC * kV;
+  s.benchmark = {.flops = 2 * n * kC * kV + 15 * n * kV, .elements = n * kC + kC * kV};
   // Backward of the chunked op scales what forward computed.
-  s.backward_flops = chunk_rows == 0 ? 2 * s.flops : kC * (kV + n);
-  s.backward_elements_moved = chunk_rows == 0 ? 2 * s.elements_moved : 2 * s.elements_moved;
-  s.benchmark_only = true;
+  if (chunk_rows > 0) s.benchmark->backward_flops = kC * (kV + n);
   return s;
 }
 
@@ -118,8 +93,8 @@ std::vector<ErrorSample> Errors() {
            "[4]"},
           {"float_targets",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
-             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kF32, d), Reduction::kSum, 1);
+             const Tensor x = Zeros(d, 2, 3);
+             ops::LinearCrossEntropy(x, x, Zeros(d, 2), Reduction::kSum, 1);
            },
            "linear_cross_entropy: targets must be i32 or i64, got f32[2]"},
           {"per_row", run({4, 3}, {5, 3}, {4}, 0, Reduction::kNone),
@@ -128,31 +103,22 @@ std::vector<ErrorSample> Errors() {
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got -1"},
           {"negative_cap",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
-             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kI32, d), Reduction::kSum, 1,
-                                     -1, -2);
+             const Tensor x = Zeros(d, 2, 3);
+             ops::LinearCrossEntropy(x, x, Zeros(DType::kI32, d, 2), Reduction::kSum, 1, -1, -2);
            },
            "linear_cross_entropy: softcap must be at least 0 (0: none), got -2"},
           // Targets are checked only on the CPU: other devices could not report to the host.
           {"target_of_a_later_chunk",
            [](Device) {
-             const Tensor x = Tensor::Zeros({5, 3}, DType::kF32);
+             const Tensor x = Zeros(kCpu, 5, 3);
              ops::LinearCrossEntropy(x, x, Tensor::FromVector<int32_t>({0, 1, 4, 5, 2}, {5}),
                                      Reduction::kSum, 2);
            },
            "target 5 at position 3 is outside of the 5 classes"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "linear_cross_entropy";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "linear_cross_entropy", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -27,15 +27,13 @@ void ScaleInto(const T* grad, A factor, int64_t n, bool accumulate, Y* y) {
 }
 
 void BackwardCpu(Stream, const LinearCrossEntropyBackwardArgs& args) {
-  DispatchFloat("linear_cross_entropy", args.grad.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear_cross_entropy", args.grad.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const A factor = *args.upstream.data<A>() * *args.scale.data<A>();
     const int64_t n = args.y.numel();
     if (n == 0) return;
     if (args.grad.raw_data() == args.y.raw_data()) return ScaleInPlace(factor, n, args.y.data<T>());
-    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
-      using Y = typename decltype(y_tag)::type;
+    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&]<class Y>(TypeTag<Y>) {
       ScaleInto(args.grad.data<T>(), factor, n, args.accumulate, args.y.data<Y>());
     });
   });

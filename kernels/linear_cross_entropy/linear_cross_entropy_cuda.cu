@@ -11,11 +11,9 @@ struct MultiplyByBoth {
 };
 
 void BackwardCuda(Stream stream, const LinearCrossEntropyBackwardArgs& args) {
-  DispatchFloat("linear_cross_entropy", args.grad.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("linear_cross_entropy", args.grad.dtype(), [&]<class T>(TypeTag<T>) {
     const T* grad = Data<T>(args.grad);
-    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
-      using Y = typename decltype(y_tag)::type;
+    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&]<class Y>(TypeTag<Y>) {
       Elementwise({"linear_cross_entropy_backward", args.grad}, stream, args.y.numel(),
                   args.accumulate,
                   MultiplyByBoth{Data<float>(args.upstream), Data<float>(args.scale)},

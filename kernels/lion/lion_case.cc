@@ -35,7 +35,7 @@ OpCase Make() {
                              "betas must be in [0, 1), got 1")});
 }
 
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(Make());
 
 }  // namespace
 }  // namespace lockstep

@@ -23,8 +23,7 @@ constexpr Function kFunctions[] = {
     {"l1", ops::L1Loss, [](double x, double t) { return std::fabs(x - t); }, 2},
     {"bce", ops::BceWithLogits, Bce, 12}};
 
-std::vector<RefTensor> Reference(const Function& f, std::span<const RefTensor> in,
-                                 Reduction reduction) {
+std::vector<RefTensor> Reference(const Function& f, RefSpan in, Reduction reduction) {
   RefTensor losses(in[0].shape), total(Shape{});
   for (size_t i = 0; i < losses.data.size(); ++i) {
     losses.data[i] = f.reference(in[0].data[i], in[1].data[i]);
@@ -42,67 +41,48 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& shape, 
       .name = StrCat(f.name, "_", name),
       .inputs = {{.shape = shape, .low = -range, .high = range, .non_contiguous = non_contiguous},
                  {.shape = shape, .low = 0, .high = 1, .non_contiguous = non_contiguous}},
-      .run =
-          [=](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1], reduction)}; },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(f, in, reduction); },
+      .run = [=](TensorSpan in) { return f.run(in[0], in[1], reduction); },
+      .reference = [=](RefSpan in) { return Reference(f, in, reduction); },
       .kinks = f.run == ops::L1Loss};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "loss";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
-    std::vector<OpSample> samples;
-    for (const Function& f : kFunctions) {
-      for (const OpSample& s :
-           {Sample(f, "empty", {0, 3}, kSum), Sample(f, "one", {}, kMean),
-            Sample(f, "none", {3, 5, 7}, kNone), Sample(f, "sum", {7, 13}, kSum),
-            Sample(f, "mean", {7, 13}, kMean), Sample(f, "chunks", {33001}, kMean),
-            Sample(f, "large_values", {5, 11}, kNone, 300),
-            Sample(f, "transposed", {5, 9}, kNone, 4, true)}) {
-        samples.push_back(s);
-      }
-      OpSample large = Sample(f, "large", {4096, 768}, kNone);
-      large.benchmark_only = true;
-      large.flops = f.flops * 4096 * 768;
-      large.elements_moved = 3.0 * 4096 * 768;
-      large.backward_flops = 2 * large.flops;
-      large.backward_elements_moved = 8.0 * 4096 * 768;
-      samples.push_back(large);
+std::vector<OpSample> Samples() {
+  constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
+  std::vector<OpSample> samples;
+  for (const Function& f : kFunctions) {
+    for (const OpSample& s :
+         {Sample(f, "empty", {0, 3}, kSum), Sample(f, "one", {}, kMean),
+          Sample(f, "none", {3, 5, 7}, kNone), Sample(f, "sum", {7, 13}, kSum),
+          Sample(f, "mean", {7, 13}, kMean), Sample(f, "chunks", {33001}, kMean),
+          Sample(f, "large_values", {5, 11}, kNone, 300),
+          Sample(f, "transposed", {5, 9}, kNone, 4, true)}) {
+      samples.push_back(s);
     }
-    return samples;
-  };
-  c.errors = [] {
-    const auto zeros = [](const Shape& shape, DType dtype, Device d) {
-      return Tensor::Zeros(shape, dtype, d);
-    };
-    return std::vector<ErrorSample>{
-        {"shapes",
-         [=](Device d) {
-           ops::MseLoss(zeros({2, 1}, DType::kF32, d), zeros({2}, DType::kF32, d));
-         },
-         "mse_loss: the target must have the shape, dtype and device of x, f32[2, 1] on cpu, got "
-         "f32[2] on cpu"},
-        {"dtypes",
-         [=](Device d) { ops::L1Loss(zeros({2}, DType::kF32, d), zeros({2}, DType::kBF16, d)); },
-         "l1_loss: the target must have the shape, dtype and device of x"},
-        {"integers",
-         [=](Device d) {
-           ops::BceWithLogits(zeros({2}, DType::kI32, d), zeros({2}, DType::kI32, d));
-         },
-         "bce_with_logits: x must be a floating tensor, got i32[2] on cpu"},
-        {"undefined", [=](Device d) { ops::MseLoss(zeros({2}, DType::kF32, d), Tensor()); },
-         "got undefined tensor"},
-        {"mean_of_nothing",
-         [=](Device d) { ops::MseLoss(zeros({0}, DType::kF32, d), zeros({0}, DType::kF32, d)); },
-         "mean over no elements"}};
-  };
-  return c;
+    OpSample large = Sample(f, "large", {4096, 768}, kNone);
+    large.benchmark = {.flops = f.flops * 4096 * 768,
+                       .elements = 3.0 * 4096 * 768,
+                       .backward_elements = 8.0 * 4096 * 768};
+    samples.push_back(large);
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {
+      {"shapes", [](Device d) { ops::MseLoss(Zeros(d, 2, 1), Zeros(d, 2)); },
+       "mse_loss: the target must have the shape, dtype and device of x, f32[2, 1] on cpu, got "
+       "f32[2] on cpu"},
+      {"dtypes", [](Device d) { ops::L1Loss(Zeros(d, 2), Zeros(DType::kBF16, d, 2)); },
+       "l1_loss: the target must have the shape, dtype and device of x"},
+      {"integers",
+       [](Device d) { ops::BceWithLogits(Zeros(DType::kI32, d, 2), Zeros(DType::kI32, d, 2)); },
+       "bce_with_logits: x must be a floating tensor, got i32[2] on cpu"},
+      {"undefined", [](Device d) { ops::MseLoss(Zeros(d, 2), Tensor()); }, "got undefined tensor"},
+      {"mean_of_nothing", [](Device d) { ops::MseLoss(Zeros(d, 0), Zeros(d, 0)); },
+       "mean over no elements"}};
+}
+
+const bool registered = RegisterOpCase({.name = "loss", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

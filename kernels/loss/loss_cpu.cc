@@ -67,8 +67,7 @@ void DispatchKind(LossKind kind, const F& f) {
 }
 
 void LossForwardCpu(Stream, LossKind kind, const Tensor& x, const Tensor& target, const Tensor& y) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchKind(kind, [&](auto loss) {
       const T *from = x.data<T>(), *to = target.data<T>();
@@ -84,8 +83,7 @@ void LossForwardCpu(Stream, LossKind kind, const Tensor& x, const Tensor& target
 
 void LossBackwardCpu(Stream, LossKind kind, int which, const Tensor& x, const Tensor& target,
                      const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     DispatchKind(kind, [&](auto loss) {
       const T *from = x.data<T>(), *to = target.data<T>();
@@ -93,17 +91,9 @@ void LossBackwardCpu(Stream, LossKind kind, int which, const Tensor& x, const Te
       T* out = dx.data<T>();
       const auto run = [=](auto derivative) {
         ParallelFor(dx.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-          const auto gradient = [=](int64_t i) {
+          WriteOrAdd(accumulate, begin, end, out, [=](int64_t i) {
             return grad[i] * derivative(Convert<A>(from[i]), Convert<A>(to[i]));
-          };
-          // Two loops: with both cases in one, compilers do not vectorise it.
-          if (accumulate) {
-            for (int64_t i = begin; i < end; ++i) {
-              out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
-            }
-          } else {
-            for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
-          }
+          });
         });
       };
       if (which == 0) {

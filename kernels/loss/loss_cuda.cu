@@ -52,8 +52,7 @@ void DispatchKind(LossKind kind, const F& f) {
 
 void LossForwardCuda(Stream stream, LossKind kind, const Tensor& x, const Tensor& target,
                      const Tensor& y) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchKind(kind, [&](auto of) {
       const T *from = Data<T>(x), *to = Data<T>(target);
       Elementwise({"loss_forward", x, target}, stream, y.numel(), std::false_type(),
@@ -64,8 +63,7 @@ void LossForwardCuda(Stream stream, LossKind kind, const Tensor& x, const Tensor
 
 void LossBackwardCuda(Stream stream, LossKind kind, int which, const Tensor& x,
                       const Tensor& target, const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("loss", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("loss", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchKind(kind, [&](auto of) {
       constexpr LossKind kKind = decltype(of)::value;
       const T *from = Data<T>(x), *to = Data<T>(target);

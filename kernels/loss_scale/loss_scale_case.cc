@@ -16,7 +16,7 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
   OpSample s;
   s.name = name;
   s.inputs = {root};
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), 1);
     state.EnableLossScaling(kOptions, from);
     const Tensor scaled = ops::ScaleRoot(in[0], state);
@@ -35,7 +35,7 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
                        after(offsetof(LossScale, good_steps), DType::kI32),
                        after(offsetof(LossScale, skipped), DType::kI64)};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     RefTensor scaled = in[0];
     for (double& x : scaled.data) x *= from.scale;
     double scale = from.scale, good = from.good_steps, skipped = static_cast<double>(from.skipped);
@@ -54,56 +54,54 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "loss_scale";
-  c.differentiable = false;
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}};  // powers of two are exact
-  c.samples = [] {
-    const InputSpec scalar{.shape = {}};
-    return std::vector<OpSample>{
-        Sample("empty", {.shape = {0, 3}}, {}),
-        Sample("strided", {.shape = {5, 9}, .non_contiguous = true}, {false}),
-        Sample("grows", scalar, {false, false, false, false}),
-        Sample("a skip begins anew", scalar, {false, false, true, false, false}),
-        Sample("shrinks below one", scalar, {true, true, true, true, true, true, true}),
-        Sample("continued", scalar, {false}, {.scale = 8, .good_steps = 2, .skipped = 5}),
-        Sample("never infinite", scalar, {false}, {.scale = 0x1p126f, .good_steps = 2})};
-  };
-  c.errors = [] {
-    const auto enable = [](const LossScaleOptions& options) {
-      return [options](Device d) { StepState(d, 1).EnableLossScaling(options); };
-    };
-    return std::vector<ErrorSample>{
-        {"no scale", enable({.init = 0}), "loss scaling: init must be in ["},
-        {"shrinking growth", enable({.growth = 0.5}), "loss scaling: growth must be in [1, "},
-        {"growing backoff", enable({.backoff = 2}), "loss scaling: backoff must be in ["},
-        {"a scale that rounds", enable({.init = 1000}),
-         "loss scaling: init must be a power of two, got 1000: use 512"},
-        {"growth that rounds", enable({.growth = 1.5}),
-         "loss scaling: growth must be a power of two, got 1.5: use 1"},
-        {"backoff that rounds", enable({.backoff = 0.1}),
-         "loss scaling: backoff must be a power of two, got 0.1: use 0.0625"},
-        {"a scale of another run that rounds",
-         [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = 3}); },
-         "loss scaling: the scale to continue with must be a power of two, got 3: use 2"},
-        {"no interval", enable({.growth_interval = 0}),
-         "loss scaling: growth_interval must be at least 1, got 0"},
-        {"damaged",
-         [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = NAN}); },
-         "loss scaling: cannot continue with a scale of nan"},
-        {"integers",
-         [](Device d) {
-           StepState state(d, 1);
-           state.EnableLossScaling();
-           (void)ops::ScaleRoot(Tensor::Zeros({}, DType::kI32, d), state);
-         },
-         "scale_root: the root gradient must be f32 or f64 and on cpu as the StepState is"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  const InputSpec scalar{.shape = {}};
+  return {Sample("empty", {.shape = {0, 3}}, {}),
+          Sample("strided", {.shape = {5, 9}, .non_contiguous = true}, {false}),
+          Sample("grows", scalar, {false, false, false, false}),
+          Sample("a skip begins anew", scalar, {false, false, true, false, false}),
+          Sample("shrinks below one", scalar, {true, true, true, true, true, true, true}),
+          Sample("continued", scalar, {false}, {.scale = 8, .good_steps = 2, .skipped = 5}),
+          Sample("never infinite", scalar, {false}, {.scale = 0x1p126f, .good_steps = 2})};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  const auto enable = [](const LossScaleOptions& options) {
+    return [options](Device d) { StepState(d, 1).EnableLossScaling(options); };
+  };
+  return {
+      {"no scale", enable({.init = 0}), "loss scaling: init must be in ["},
+      {"shrinking growth", enable({.growth = 0.5}), "loss scaling: growth must be in [1, "},
+      {"growing backoff", enable({.backoff = 2}), "loss scaling: backoff must be in ["},
+      {"a scale that rounds", enable({.init = 1000}),
+       "loss scaling: init must be a power of two, got 1000: use 512"},
+      {"growth that rounds", enable({.growth = 1.5}),
+       "loss scaling: growth must be a power of two, got 1.5: use 1"},
+      {"backoff that rounds", enable({.backoff = 0.1}),
+       "loss scaling: backoff must be a power of two, got 0.1: use 0.0625"},
+      {"a scale of another run that rounds",
+       [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = 3}); },
+       "loss scaling: the scale to continue with must be a power of two, got 3: use 2"},
+      {"no interval", enable({.growth_interval = 0}),
+       "loss scaling: growth_interval must be at least 1, got 0"},
+      {"damaged", [](Device d) { StepState(d, 1).EnableLossScaling({}, LossScale{.scale = NAN}); },
+       "loss scaling: cannot continue with a scale of nan"},
+      {"integers",
+       [](Device d) {
+         StepState state(d, 1);
+         state.EnableLossScaling();
+         (void)ops::ScaleRoot(Zeros(DType::kI32, d), state);
+       },
+       "scale_root: the root gradient must be f32 or f64 and on cpu as the StepState is"}};
+}
+
+// Powers of two are exact.
+const bool registered = RegisterOpCase({.name = "loss_scale",
+                                        .dtypes = {DType::kF64, DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = {{DType::kF64, {}}, {DType::kF32, {}}},
+                                        .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

@@ -5,8 +5,7 @@ namespace lockstep::cpu {
 namespace {
 
 void ScaleRootCpu(Stream, const Tensor& root, const StepValues* values, const Tensor& scaled) {
-  DispatchFloat("scale_root", root.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scale_root", root.dtype(), [&]<class T>(TypeTag<T>) {
     const T* from = root.data<T>();
     T* to = scaled.data<T>();
     for (int64_t i = 0; i < root.numel(); ++i) {

@@ -20,9 +20,8 @@ __global__ void UpdateLossScaleKernel(LossScaleOptions options, StepValues* valu
 
 void ScaleRootCuda(Stream stream, const Tensor& root, const StepValues* values,
                    const Tensor& scaled) {
-  Launch({"scale_root", root}, ScaleRootKernel, Blocks(root.numel(), kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Data<float>(root), root.numel(), values,
-         Data<float>(scaled));
+  LaunchThreads({"scale_root", root}, ScaleRootKernel, root.numel(), stream, Data<float>(root),
+                root.numel(), values, Data<float>(scaled));
 }
 
 void UpdateLossScaleCuda(Stream stream, const LossScaleOptions& options, StepValues* values) {

@@ -26,15 +26,15 @@ OpSample Sample(const std::string& name, const std::vector<int64_t>& rows,
   for (const Block& block : blocks) {
     if (block.rank > 0) s.inputs.push_back({.shape = {block.columns, block.rank}, .dtype = {}});
   }
-  s.run = [blocks, in_place](std::span<const Tensor> in) {
+  s.run = [blocks, in_place](TensorSpan in) {
     std::vector<ops::LowRankBlock> given;
     size_t next = 2;
     for (const Block& block : blocks) {
       given.push_back({block.rank > 0 ? in[next++] : Tensor(), block.columns, block.scale});
     }
-    return std::vector{ops::LowRankUpdate(in_place ? in[0].Clone() : in[0], in[1], given)};
+    return ops::LowRankUpdate(in_place ? in[0].Clone() : in[0], in[1], given);
   };
-  s.reference = [blocks, n, k](std::span<const RefTensor> in) {
+  s.reference = [blocks, n, k](RefSpan in) {
     RefTensor y = in[0];
     const int64_t m = n > 0 ? static_cast<int64_t>(y.data.size()) / n : 0;
     int64_t column = 0, rank = 0;
@@ -54,7 +54,7 @@ OpSample Sample(const std::string& name, const std::vector<int64_t>& rows,
       column += block.columns;
       rank += block.rank;
     }
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -68,9 +68,7 @@ OpSample Benchmark(const std::string& name, int64_t m, const std::vector<Block>&
     weights += static_cast<double>(block.columns * block.rank);
   }
   const auto rows = static_cast<double>(m);
-  s.flops = 2 * rows * weights;
-  s.elements_moved = 2 * rows * n + rows * k + weights;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2 * rows * weights, .elements = 2 * rows * n + rows * k + weights};
   return s;
 }
 
@@ -95,42 +93,31 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  return {{"other_rows",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({2, 5}, d), {{zeros({4, 5}, d), 4}});
-           },
-           "low_rank_update: x must be [..., K] with the rows of y"},
-          {"wrong_block",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d), {{zeros({5, 4}, d), 4}});
-           },
-           "low_rank_update: b must be f32[4, rank]"},
-          {"wrong_ranks",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d), {{zeros({4, 2}, d), 4}});
-           },
-           "low_rank_update: the blocks have 4 columns and ranks of 2 together"},
-          {"mixed",
-           [=](Device d) {
-             ops::LowRankUpdate(zeros({3, 4}, d), zeros({3, 5}, d, DType::kBF16),
-                                {{zeros({4, 5}, d), 4}});
-           },
-           "low_rank_update: all must have the same dtype and device"}};
+  return {
+      {"other_rows",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 2, 5), {{Zeros(d, 4, 5), 4}});
+       },
+       "low_rank_update: x must be [..., K] with the rows of y"},
+      {"wrong_block",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 3, 5), {{Zeros(d, 5, 4), 4}});
+       },
+       "low_rank_update: b must be f32[4, rank]"},
+      {"wrong_ranks",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(d, 3, 5), {{Zeros(d, 4, 2), 4}});
+       },
+       "low_rank_update: the blocks have 4 columns and ranks of 2 together"},
+      {"mixed",
+       [](Device d) {
+         ops::LowRankUpdate(Zeros(d, 3, 4), Zeros(DType::kBF16, d, 3, 5), {{Zeros(d, 4, 5), 4}});
+       },
+       "low_rank_update: all must have the same dtype and device"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "low_rank_update";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "low_rank_update", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -18,7 +18,7 @@ int64_t MatrixOf(const Shape& x, const Shape& leading, int64_t at) {
   return matrix;
 }
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   Shape a = in[0].shape, b = in[1].shape;
   const bool row = a.ndim() == 1, column = b.ndim() == 1;
   if (row) a = {1, a[0]};
@@ -46,15 +46,14 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 OpSample Sample(const std::string& name, const Shape& a, const Shape& b) {
   return {.name = name,
           .inputs = {{.shape = a}, {.shape = b}},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::MatMul(in[0], in[1])}; },
+          .run = [](TensorSpan in) { return ops::MatMul(in[0], in[1]); },
           .reference = Reference};
 }
 
 OpSample Benchmark(const std::string& name, const Shape& a, const Shape& b) {
   OpSample s = Sample(name, a, b);
-  s.flops = 2.0 * a.numel() * b[-1];
-  s.elements_moved = 1.0 * (a.numel() + b.numel() + a.numel() / a[-1] * b[-1]);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * a.numel() * b[-1],
+                 .elements = 1.0 * (a.numel() + b.numel() + a.numel() / a[-1] * b[-1])};
   return s;
 }
 
@@ -94,48 +93,21 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::MatMul(zeros({}, d), zeros({3, 2}, d));
-       },
+      {"scalar", [](Device d) { ops::MatMul(Zeros(d), Zeros(d, 3, 2)); },
        "matmul: a must be a floating tensor [..., M, K] or [K], got f32[]"},
-      {"vector",
-       [=](Device d) {
-         ops::MatMul(zeros({3}, d), zeros({4, 3}, d));
-       },
+      {"vector", [](Device d) { ops::MatMul(Zeros(d, 3), Zeros(d, 4, 3)); },
        "matmul: b must be [..., 3, N] or [3] for a of shape [3], got f32[4, 3]"},
-      {"inner",
-       [=](Device d) {
-         ops::MatMul(zeros({4, 3}, d), zeros({4, 3}, d));
-       },
+      {"inner", [](Device d) { ops::MatMul(Zeros(d, 4, 3), Zeros(d, 4, 3)); },
        "matmul: b must be [..., 3, N] or [3] for a of shape [4, 3], got f32[4, 3]"},
-      {"mixed",
-       [=](Device d) {
-         ops::MatMul(zeros({4, 3}, d), zeros({3, 2}, d, DType::kF64));
-       },
+      {"mixed", [](Device d) { ops::MatMul(Zeros(d, 4, 3), Zeros(DType::kF64, d, 3, 2)); },
        "matmul: a and b must have the same dtype and device, got f32[4, 3]"},
-      {"batch",
-       [=](Device d) {
-         ops::MatMul(zeros({2, 4, 3}, d), zeros({5, 3, 2}, d));
-       },
+      {"batch", [](Device d) { ops::MatMul(Zeros(d, 2, 4, 3), Zeros(d, 5, 3, 2)); },
        "matmul: leading dimensions: shapes [2] and [5] do not broadcast"},
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "matmul";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "matmul", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
   using Row = float[kTile + 1];  // one more: transposed writes meet different banks
   SHARED_ARRAY(Row, a_tile, kDepth);
   SHARED_ARRAY(Row, b_tile, kDepth);
-  const int64_t tiles_n = CeilDiv(g.n, kTile), tiles_m = CeilDiv(g.m, kTile);
+  const int64_t tiles_n = DivideUp(g.n, kTile), tiles_m = DivideUp(g.m, kTile);
   const int64_t first_column = blockIdx.x % tiles_n * kTile;
   const int64_t first_row = blockIdx.x / tiles_n % tiles_m * kTile;
   const int64_t matrix = blockIdx.x / tiles_n / tiles_m;
@@ -115,22 +115,19 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 template <bool kDerivative>
 void GeluOfProduct(Stream stream, DType dtype, const void* z, const void* dy, int64_t n, void* y) {
-  DispatchFloat("matmul", dtype, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  DispatchFloat("matmul", dtype, [&]<class C>(TypeTag<C>) {
     const C *from = static_cast<const C*>(z), *grad = static_cast<const C*>(dy);
     C* to = static_cast<C*>(y);
-    Launch(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
-           Blocks(n, kElementwiseThreads * kPackSize<C>), kElementwiseThreads, 0, stream, from,
-           grad, n, to, AllAligned16(from, grad, to));
+    LaunchThreads(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
+                  DivideUp(n, kPackSize<C>), stream, from, grad, n, to,
+                  AllAligned16(from, grad, to));
   });
 }
 
 void PlainGemm(Stream stream, const GemmArgs& args) {
-  DispatchFloat("matmul", args.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("matmul", args.c_dtype, [&](auto c_tag) {
-      using C = typename decltype(c_tag)::type;
-      const int64_t tiles = args.batch * CeilDiv(args.m, kTile) * CeilDiv(args.n, kTile);
+  DispatchFloat("matmul", args.dtype, [&]<class T>(TypeTag<T>) {
+    DispatchFloat("matmul", args.c_dtype, [&]<class C>(TypeTag<C>) {
+      const int64_t tiles = args.batch * DivideUp(args.m, kTile) * DivideUp(args.n, kTile);
       Launch("matmul", GemmKernel<T, C>, Blocks(tiles, 1), kThreads, 0, stream,
              GemmOperands<T, C>{args.transpose_a, args.transpose_b, args.m, args.n, args.k,
                                 static_cast<const T*>(args.a), static_cast<const T*>(args.b),

@@ -44,8 +44,8 @@ OpSample Sample(const std::string& name, const InputSpec& x, const MaxPool2dOpti
   OpSample s;
   s.name = name;
   s.inputs = {x};
-  s.run = [=](std::span<const Tensor> in) { return std::vector{ops::MaxPool2d(in[0], o)}; };
-  s.reference = [=](std::span<const RefTensor> in) { return std::vector{Reference(o, in[0])}; };
+  s.run = [=](TensorSpan in) { return ops::MaxPool2d(in[0], o); };
+  s.reference = [=](RefSpan in) { return Reference(o, in[0]); };
   s.kinks = true;
   return s;
 }
@@ -53,11 +53,10 @@ OpSample Sample(const std::string& name, const InputSpec& x, const MaxPool2dOpti
 std::vector<OpSample> Samples() {
   OpSample large = Sample("resnet stem", {.shape = {16, 64, 112, 112}},
                           {.kernel = 3, .stride = 2, .padding = 1});
-  large.flops = 16.0 * 64 * 56 * 56 * 9;
-  large.elements_moved = 16.0 * 64 * (112 * 112 + 56 * 56);
-  large.backward_flops = 16.0 * 64 * 56 * 56;
-  large.backward_elements_moved = large.elements_moved + 16.0 * 64 * 56 * 56;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 16.0 * 64 * 56 * 56 * 9,
+                     .elements = 16.0 * 64 * (112 * 112 + 56 * 56),
+                     .backward_flops = 16.0 * 64 * 56 * 56,
+                     .backward_elements = 16.0 * 64 * (112 * 112 + 2 * 56 * 56)};
   return {Sample("empty", {.shape = {0, 3, 4, 4}}, {}),
           Sample("one", {.shape = {1, 1, 1, 1}}, {.kernel = 1}),
           Sample("halves", {.shape = {2, 3, 6, 4}}, {}),
@@ -97,16 +96,8 @@ std::vector<ErrorSample> Errors() {
            "nothing but padding"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "max_pool2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "max_pool2d", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -7,8 +7,7 @@ namespace {
 
 // Planes that one thread takes at a time.
 int64_t PlaneGrain(const WindowAxis& rows, const WindowAxis& columns) {
-  const int64_t work = rows.in * columns.in + rows.out * columns.out * rows.kernel * columns.kernel;
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, work));
+  return GrainOf(rows.in * columns.in + rows.out * columns.out * rows.kernel * columns.kernel);
 }
 
 // The taps [first, last) of output o's window that lie in the input.
@@ -16,8 +15,8 @@ struct Taps {
   int64_t first, last;
   Taps(const WindowAxis& axis, int64_t o) {
     const int64_t begin = axis.Begin(o);
-    first = begin >= 0 ? 0 : (-begin + axis.dilation - 1) / axis.dilation;
-    last = std::min(axis.kernel, (axis.in - begin + axis.dilation - 1) / axis.dilation);
+    first = begin >= 0 ? 0 : DivideUp(-begin, axis.dilation);
+    last = std::min(axis.kernel, DivideUp(axis.in - begin, axis.dilation));
   }
 };
 
@@ -46,22 +45,19 @@ int64_t Argmax(const WindowAxis& rows, const WindowAxis& columns, const T* plane
 void MaxPool2dForwardCpu(Stream, const WindowAxis& rows, const WindowAxis& columns, const Tensor& x,
                          const Tensor& y, const Tensor& index) {
   if (y.numel() == 0) return;
-  DispatchFloat("max_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("max_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t out = rows.out * columns.out;
     const T* from = x.data<T>();
     T* to = y.data<T>();
     int32_t* where = index.defined() ? index.data<int32_t>() : nullptr;
-    ParallelFor(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t begin, int64_t end) {
-      for (int64_t plane = begin; plane < end; ++plane) {
-        const T* in = from + plane * rows.in * columns.in;
-        int64_t at = plane * out;
-        for (int64_t p = 0; p < rows.out; ++p) {
-          for (int64_t q = 0; q < columns.out; ++q, ++at) {
-            const int64_t best = Argmax(rows, columns, in, p, q);
-            to[at] = in[best];
-            if (where) where[at] = static_cast<int32_t>(best);
-          }
+    ParallelForEach(y.numel() / out, PlaneGrain(rows, columns), [&](int64_t plane) {
+      const T* in = from + plane * rows.in * columns.in;
+      int64_t at = plane * out;
+      for (int64_t p = 0; p < rows.out; ++p) {
+        for (int64_t q = 0; q < columns.out; ++q, ++at) {
+          const int64_t best = Argmax(rows, columns, in, p, q);
+          to[at] = in[best];
+          if (where) where[at] = static_cast<int32_t>(best);
         }
       }
     });
@@ -72,8 +68,7 @@ void MaxPool2dBackwardCpu(Stream, const WindowAxis& rows, const WindowAxis& colu
                           const Tensor& dy, const Tensor& index, const Tensor& dx,
                           bool accumulate) {
   if (dx.numel() == 0) return;
-  DispatchFloat("max_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("max_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t in = rows.in * columns.in, out = rows.out * columns.out;
     const T* from = dy.data<T>();
@@ -87,10 +82,7 @@ void MaxPool2dBackwardCpu(Stream, const WindowAxis& rows, const WindowAxis& colu
         for (int64_t i = plane * out; i < (plane + 1) * out; ++i) {
           sums[where[i]] += Convert<A>(from[i]);
         }
-        T* grad = to + plane * in;
-        for (int64_t i = 0; i < in; ++i) {
-          grad[i] = Convert<T>(accumulate ? Convert<A>(grad[i]) + sums[i] : sums[i]);
-        }
+        WriteOrAdd(accumulate, 0, in, to + plane * in, [=](int64_t i) { return sums[i]; });
       }
     });
   });

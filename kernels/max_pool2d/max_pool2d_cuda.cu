@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/max_pool2d/max_pool2d.h"
@@ -63,22 +62,18 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 void MaxPool2dForwardCuda(Stream stream, const WindowAxis& rows, const WindowAxis& columns,
                           const Tensor& x, const Tensor& y, const Tensor& index) {
-  DispatchFloat("max_pool2d", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"max_pool2d_forward", x}, MaxPoolForwardKernel<T>,
-           Blocks(y.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(x), y.numel(), Data<T>(y), DataOrNull<int>(index));
+  DispatchFloat("max_pool2d", x.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"max_pool2d_forward", x}, MaxPoolForwardKernel<T>, y.numel(), stream, rows,
+                  columns, Data<T>(x), y.numel(), Data<T>(y), DataOrNull<int>(index));
   });
 }
 
 void MaxPool2dBackwardCuda(Stream stream, const WindowAxis& rows, const WindowAxis& columns,
                            const Tensor& dy, const Tensor& index, const Tensor& dx,
                            bool accumulate) {
-  DispatchFloat("max_pool2d", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"max_pool2d_backward", dy}, MaxPoolBackwardKernel<T>,
-           Blocks(dx.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, rows, columns,
-           Data<T>(dy), Data<int>(index), dx.numel(), Data<T>(dx), accumulate);
+  DispatchFloat("max_pool2d", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"max_pool2d_backward", dy}, MaxPoolBackwardKernel<T>, dx.numel(), stream, rows,
+                  columns, Data<T>(dy), Data<int>(index), dx.numel(), Data<T>(dx), accumulate);
   });
 }
 

@@ -103,7 +103,7 @@ OpCase Make() {
            "no eps", [](auto&, auto& hyper) { hyper.eps = 0; }, "eps must be positive, got 0")});
 }
 
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(Make());
 
 }  // namespace
 }  // namespace lockstep

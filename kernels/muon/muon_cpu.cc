@@ -12,20 +12,16 @@ namespace {
 template <class A>
 void Multiply(const A* x, bool transpose_x, const A* y, bool transpose_y, int64_t m, int64_t n,
               int64_t k, A* out) {
-  GemmArgs g;
-  g.transpose_a = transpose_x;
-  g.transpose_b = transpose_y;
-  g.m = m;
-  g.n = n;
-  g.k = k;
-  g.dtype = g.c_dtype = DTypeOf<A>;
-  g.a = x;
-  g.lda = transpose_x ? m : k;
-  g.b = y;
-  g.ldb = transpose_y ? k : n;
-  g.c = out;
-  g.ldc = n;
-  Gemm(g);
+  Gemm(Dense({.transpose_a = transpose_x,
+              .transpose_b = transpose_y,
+              .m = m,
+              .n = n,
+              .k = k,
+              .dtype = DTypeOf<A>,
+              .a = x,
+              .b = y,
+              .c_dtype = DTypeOf<A>,
+              .c = out}));
 }
 
 // y = a x + b y, elementwise.
@@ -39,18 +35,16 @@ void Combine(int64_t n, A a, const A* x, A b, A* y) {
 // x *= 1 / max(|x|, eps), the squares summed in f64 over chunks in their order.
 template <class A>
 void Normalize(int64_t n, double eps, A* x) {
-  const int64_t chunks = (n + kElementwiseGrain - 1) / kElementwiseGrain;
+  const int64_t chunks = DivideUp(n, kElementwiseGrain);
   const Tensor squares = Tensor::Empty({chunks}, DType::kF64);
   double* const sums = squares.data<double>();
-  ParallelFor(chunks, 1, [=](int64_t chunk, int64_t end) {
-    for (; chunk < end; ++chunk) {
-      const A* from = x + chunk * kElementwiseGrain;
-      const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
-      sums[chunk] = SumOver<double>(count, [=](int64_t i) {
-        const double v = from[i];
-        return v * v;
-      });
-    }
+  ParallelForEach(chunks, 1, [=](int64_t chunk) {
+    const A* from = x + chunk * kElementwiseGrain;
+    const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
+    sums[chunk] = SumOver<double>(count, [=](int64_t i) {
+      const double v = from[i];
+      return v * v;
+    });
   });
   double total = 0;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
@@ -86,19 +80,16 @@ void MuonUpdateCpu(Stream stream, const UpdateTensors& t, const Tensor& matrices
                    const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
   if (values->found_inf != 0) return;
   const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
-  DispatchFloat("muon", matrices.dtype(), [&](auto tag) {
-    using A = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, Acc<A>>) {
-      A* x = matrices.data<A>();
-      const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
-      UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
-      Normalize(n, hyper.eps, x);
-      const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
-      UpdateTensors update = t;
-      update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
-      UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
-                          {MuonFactor(hyper.scale, rows, columns)}, values);
-    }
+  DispatchWide(matrices.dtype(), [&]<class A>(TypeTag<A>) {
+    A* x = matrices.data<A>();
+    const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
+    UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
+    Normalize(n, hyper.eps, x);
+    const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
+    UpdateTensors update = t;
+    update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
+    UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                        {MuonFactor(hyper.scale, rows, columns)}, values);
   });
 }
 

@@ -84,7 +84,7 @@ class Orthogonalizer {
   unsigned Grid(int64_t n) const { return Blocks(n, kThreads); }
 
   void Normalize(double eps, float* x) {
-    const int64_t chunks = CeilDiv(n_, kNormChunk);
+    const int64_t chunks = DivideUp(n_, kNormChunk);
     const Tensor sums = Tensor::Empty({chunks}, DType::kF64, memory_.device());
     const Tensor factor = Tensor::Empty({1}, DType::kF32, memory_.device());
     Launch("muon_normalize", MuonSquareSumsKernel, Blocks(n_, kNormChunk), kThreads, 0, stream_, x,
@@ -104,16 +104,14 @@ class Orthogonalizer {
   // out = op(x) op(y), [m, n] with sums over k
   void Multiply(const float* x, bool transpose_x, const float* y, bool transpose_y, int64_t m,
                 int64_t n, int64_t k, float* out) {
-    GemmArgs g;
-    g.transpose_a = transpose_x;
-    g.transpose_b = transpose_y;
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = x;
-    g.b = y;
-    g.c = out;
-    Gemm(stream_, g);
+    Gemm(stream_, {.transpose_a = transpose_x,
+                   .transpose_b = transpose_y,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .a = x,
+                   .b = y,
+                   .c = out});
   }
 
   // One step of Newton and Schulz from x to y.

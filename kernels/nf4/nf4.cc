@@ -115,10 +115,7 @@ class Nf4LinearNode : public Node {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = AsMatrix(grads[0].Contiguous());
     if (grads.needs(0)) BackwardX(stream, dy, grads);
-    if (grads.needs(1)) {
-      const GradTarget db = grads.OpenAnyDType(1);
-      linear_backward(stream, {.dy = dy, .dbias = db.tensor, .accumulate_bias = db.accumulate});
-    }
+    if (grads.needs(1)) linear_backward(stream, {.dy = dy, .dbias = grads.OpenAnyDType(1)});
   }
 
   bool SplitsByInput() const override { return true; }
@@ -135,8 +132,7 @@ class Nf4LinearNode : public Node {
       const auto [dx, accumulate] = grads.Open(0);
       args.weight = Tensor::Empty({rows, columns}, dy.dtype(), dy.device());
       DequantizePanel(stream, weight_, 0, 0, args.weight);
-      args.dx = AsMatrix(dx);
-      args.accumulate_x = accumulate;
+      args.dx = {AsMatrix(dx), accumulate};
       linear_backward(stream, args);
     } else {
       Tensor dx = Tensor::Empty(shape, dy.dtype(), dy.device());
@@ -144,10 +140,10 @@ class Nf4LinearNode : public Node {
         const int64_t n = std::min(panel, columns - at);
         args.weight = Tensor::Empty({rows, n}, dy.dtype(), dy.device());
         DequantizePanel(stream, weight_, 0, at, args.weight);
-        args.dx = Tensor::Empty({dy.dim(0), n}, dy.dtype(), dy.device());
+        args.dx.tensor = Tensor::Empty({dy.dim(0), n}, dy.dtype(), dy.device());
         linear_backward(stream, args);
-        AsMatrix(dx).Slice(1, at, at + n).CopyFrom(args.dx);
-        args.weight = args.dx = Tensor();
+        AsMatrix(dx).Slice(1, at, at + n).CopyFrom(args.dx.tensor);
+        args.weight = args.dx.tensor = Tensor();
       }
       grads.Put(0, std::move(dx));
     }

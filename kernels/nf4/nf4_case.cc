@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/nf4/nf4.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -62,25 +62,17 @@ struct Options {
   bool double_quantized = true;
 };
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, const Options& o) {
-  const int64_t n = in[1].shape[0], k = in[1].shape[1];
-  std::vector<double> weight;
+RefTensor Reference(RefSpan in, const Options& o) {
+  const int64_t k = in[1].shape[1];
+  RefTensor weight(in[1].shape);
+  size_t at = 0;
   for (int64_t rows : o.rows) {
     const std::span<const double> all(in[1].data);
-    const auto part =
-        Quantized(all.subspan(weight.size(), static_cast<size_t>(rows * k)), o.double_quantized);
-    weight.insert(weight.end(), part.begin(), part.end());
+    const auto part = Quantized(all.subspan(at, static_cast<size_t>(rows * k)), o.double_quantized);
+    std::copy(part.begin(), part.end(), weight.data.begin() + at);
+    at += part.size();
   }
-  Shape shape = in[0].shape;
-  shape[-1] = n;
-  RefTensor y(shape);
-  for (size_t at = 0; at < y.data.size(); ++at) {
-    const int64_t row = static_cast<int64_t>(at) / n, column = static_cast<int64_t>(at) % n;
-    double z = in.size() > 2 ? in[2].data[column] : 0;
-    for (int64_t i = 0; i < k; ++i) z += in[0].data[row * k + i] * weight[column * k + i];
-    y.data[at] = z;
-  }
-  return {y};
+  return LinearReference(in[0], weight, in.size() > 2 ? &in[2] : nullptr);
 }
 
 std::vector<Nf4Matrix> Parts(const Tensor& weight, const Options& o) {
@@ -100,26 +92,25 @@ OpSample Sample(const std::string& name, const Shape& x, const Options& o) {
   s.name = name;
   s.inputs = {{.shape = x}, {.shape = {n, x[-1]}, .differentiable = false}};
   if (o.bias) s.inputs.push_back({.shape = {n}});
-  s.run = [o](std::span<const Tensor> in) {
-    return std::vector{ops::Nf4Linear(in[0], Parts(in[1], o), in.size() > 2 ? in[2] : Tensor())};
+  s.run = [o](TensorSpan in) {
+    return ops::Nf4Linear(in[0], Parts(in[1], o), in.size() > 2 ? in[2] : Tensor());
   };
-  s.reference = [o](std::span<const RefTensor> in) { return Reference(in, o); };
+  s.reference = [o](RefSpan in) { return Reference(in, o); };
   return s;
 }
 
 // The weight is quantised once, beforehand.
 OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n) {
   OpSample s = Sample(name, {m, k}, {.rows = {n}});
-  s.run = [quantized = std::make_shared<std::vector<Nf4Matrix>>()](std::span<const Tensor> in) {
+  s.run = [quantized = std::make_shared<std::vector<Nf4Matrix>>()](TensorSpan in) {
     if (quantized->empty() || quantized->front().data.device() != in[1].device()) {
       *quantized = {ops::Nf4Quantize(in[1])};
     }
-    return std::vector{ops::Nf4Linear(in[0], *quantized, in[2])};
+    return ops::Nf4Linear(in[0], *quantized, in[2]);
   };
-  s.flops = 2.0 * m * n * k;
-  s.backward_flops = 2.0 * m * n * k;
-  s.elements_moved = 1.0 * (m * k + n + m * n);
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 2.0 * m * n * k,
+                 .elements = 1.0 * (m * k + n + m * n),
+                 .backward_flops = 2.0 * m * n * k};
   return s;
 }
 
@@ -156,76 +147,47 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
-  const auto quantized = [=](const Shape& shape, Device d) {
-    return std::vector{ops::Nf4Quantize(zeros(shape, d))};
+  const auto quantized = [](Device d, int64_t rows, int64_t columns) {
+    return std::vector{ops::Nf4Quantize(Zeros(d, rows, columns))};
   };
   return {
-      {"scalar",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({}, d), quantized({2, 1}, d));
-       },
+      {"scalar", [=](Device d) { ops::Nf4Linear(Zeros(d), quantized(d, 2, 1)); },
        "nf4: x must be a floating tensor [..., K], got f32[]"},
-      {"no_matrix",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({2, 1}, d), {});
-       },
+      {"no_matrix", [=](Device d) { ops::Nf4Linear(Zeros(d, 2, 1), {}); },
        "nf4: the weight must have at least one matrix"},
-      {"wrong_inputs",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({3, 5}, d));
-       },
+      {"wrong_inputs", [=](Device d) { ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 3, 5)); },
        "nf4: each matrix of the weight must be [N, 3] (out, in) for x of shape [4, 3], got [3, 5]"},
       {"wrong_bias",
-       [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({3}, d));
-       },
+       [=](Device d) { ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 5, 3), Zeros(d, 3)); },
        "nf4: bias must be [5] for a weight of that many rows, got f32[3]"},
       {"mixed",
        [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), quantized({5, 3}, d), zeros({5}, d, DType::kBF16));
+         ops::Nf4Linear(Zeros(d, 4, 3), quantized(d, 5, 3), Zeros(DType::kBF16, d, 5));
        },
        "nf4: x and bias must have the same dtype and device, got f32[4, 3]"},
       {"no_values",
        [=](Device d) {
-         ops::Nf4Linear(zeros({4, 3}, d), std::vector{Nf4Matrix{.shape = {5, 3}}});
+         ops::Nf4Linear(Zeros(d, 4, 3), std::vector{Nf4Matrix{.shape = {5, 3}}});
        },
        "nf4: the weight has no values yet"},
       {"other_data",
        [=](Device d) {
-         ops::Nf4Dequantize({.shape = {5, 3}, .data = zeros({9}, d, DType::kU8)}, DType::kF32);
+         ops::Nf4Dequantize({.shape = {5, 3}, .data = Zeros(DType::kU8, d, 9)}, DType::kF32);
        },
        "nf4: a weight of shape [5, 3] has u8[1049] of data, got u8[9]"},
-      {"quantise_integers",
-       [=](Device d) {
-         ops::Nf4Quantize(zeros({2, 2}, d, DType::kI32));
-       },
+      {"quantise_integers", [=](Device d) { ops::Nf4Quantize(Zeros(DType::kI32, d, 2, 2)); },
        "nf4: what is quantised must be a floating matrix [rows, columns], got i32[2, 2]"},
       {"quantise_infinite",
        [](Device d) {
          ops::Nf4Quantize(Tensor::Full({2, 2}, INFINITY, DType::kF32, d));
        },
        "nf4: a matrix with infinite or undefined (NaN) weights, of shape [2, 2], cannot be"},
-      {"to_integers",
-       [=](Device d) {
-         ops::Nf4Dequantize(quantized({2, 2}, d)[0], DType::kI32);
-       },
+      {"to_integers", [=](Device d) { ops::Nf4Dequantize(quantized(d, 2, 2)[0], DType::kI32); },
        "nf4: a weight is dequantised to a floating dtype, not to i32"},
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "nf4";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "nf4", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -197,17 +197,15 @@ void Nf4DequantizeCpu(Stream, const Nf4DequantizeArgs& args) {
   if (rows == 0 || n == 0) return;
   const Nf4Matrix::Layout l = m.layout();
   const auto* data = static_cast<const std::byte*>(m.data.raw_data());
-  DispatchFloat("nf4", args.out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("nf4", args.out.dtype(), [&]<class T>(TypeTag<T>) {
     T* out = args.out.data<T>();
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / n);
     const auto run = [&, out, n](auto avx512, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         DequantizeRun<decltype(avx512)::value>(
             m, l, data, (args.row + i) * m.columns() + args.column, n, out + i * n);
       }
     };
-    ParallelFor(rows, grain, [&](int64_t begin, int64_t end) {
+    ParallelFor(rows, GrainOf(n), [&](int64_t begin, int64_t end) {
 #ifdef __x86_64__
       if (HasAvx512()) return RunOnAvx512([&] { run(std::true_type(), begin, end); });
 #endif
@@ -229,8 +227,7 @@ void Nf4QuantizeInto(const Tensor& weight, const Nf4Matrix& m) {
   if (n > 0) {
     std::memset(data, 0, static_cast<size_t>(l.codes));  // what aligns the codes
     auto* const codes = reinterpret_cast<uint8_t*>(data + l.codes);
-    DispatchFloat("nf4", weight.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    DispatchFloat("nf4", weight.dtype(), [&]<class T>(TypeTag<T>) {
       const T* const values = weight.data<T>();
       VectorisedParallelFor(l.blocks, 256, [&](int64_t begin, int64_t end) {
         for (int64_t b = begin; b < end; ++b) {

@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/shared.cuh"
@@ -74,14 +73,12 @@ void Nf4DequantizeCuda(Stream stream, const Nf4DequantizeArgs& args) {
   }
   const int64_t m = args.out.dim(0), n = args.out.dim(1), columns = matrix.columns();
   const int64_t first = args.row * columns + args.column;
-  DispatchFloat("nf4", args.out.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("nf4", args.out.dtype(), [&]<class T>(TypeTag<T>) {
     T* const out = Data<T>(args.out);
     const bool packed = n % kValues == 0 && columns % kValues == 0 && first % kValues == 0 &&
                         m * n / kValues <= UINT32_MAX && AllAligned16(out, data);
-    Launch({"nf4_dequantize", args.out}, Nf4DequantizeKernel<T>,
-           Blocks(m * n, int64_t{kElementwiseThreads} * kValues), kElementwiseThreads, 0, stream,
-           data + l.codes, scales, first, columns, m, n, packed, out);
+    LaunchThreads({"nf4_dequantize", args.out}, Nf4DequantizeKernel<T>, DivideUp(m * n, kValues),
+                  stream, data + l.codes, scales, first, columns, m, n, packed, out);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/nll_loss/nll_loss.h"
 
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep::ops {
@@ -11,12 +12,7 @@ void Check(const Tensor& log_probs, const Tensor& targets) {
                log_probs.dim(-1) > 0,
            "nll_loss: log_probs must be a floating tensor [..., V] with V > 0, got ",
            log_probs.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "nll_loss: targets must be i32 or i64, got ", targets.Describe());
-  const Shape rows(std::span(log_probs.shape().begin(), log_probs.shape().end() - 1));
-  LS_CHECK(targets.shape() == rows && targets.device() == log_probs.device(),
-           "nll_loss: targets must have the shape of log_probs without the last dimension, ", rows,
-           " on ", log_probs.device(), ", got ", targets.Describe());
+  CheckTargets("nll_loss", targets, "log_probs", log_probs);
 }
 
 }  // namespace
@@ -24,24 +20,15 @@ void Check(const Tensor& log_probs, const Tensor& targets) {
 Tensor NllLoss(const Tensor& log_probs, const Tensor& targets, Reduction reduction,
                int64_t ignore_index) {
   Check(log_probs, targets);
-  const Device device = log_probs.device();
-  const Stream stream = CurrentStream(device);
-  const DType wide = AccumulationDType(log_probs.dtype());
   const int64_t rows = targets.numel();
   const Tensor classes = targets.Detach().Contiguous().View({rows});
-  const Tensor losses = Tensor::Empty({rows}, wide, device);
-  nll_loss_forward(stream, log_probs.Detach().Contiguous().View({rows, log_probs.dim(-1)}), classes,
+  const Tensor losses =
+      Tensor::Empty({rows}, AccumulationDType(log_probs.dtype()), log_probs.device());
+  nll_loss_forward(CurrentStream(losses.device()),
+                   log_probs.Detach().Contiguous().View({rows, log_probs.dim(-1)}), classes,
                    ignore_index, losses);
-  Tensor scale = Tensor::Full({1}, 1, wide, device), result = losses.View(targets.shape());
-  if (reduction != Reduction::kNone) {
-    result = Tensor::Empty({}, wide, device);
-    cross_entropy_reduce(stream, {.losses = losses,
-                                  .targets = classes,
-                                  .ignore_index = ignore_index,
-                                  .mean = reduction == Reduction::kMean,
-                                  .total = result,
-                                  .scale = scale});
-  }
+  auto [result, scale] = ReduceLosses(losses, classes, reduction, ignore_index);
+  if (reduction == Reduction::kNone) result = losses.View(targets.shape());
   RecordOp("nll_loss", {&log_probs}, {&result},
            {{classes, "the targets of nll_loss"}, {scale, "the scale of nll_loss"}},
            [ignore_index](const SavedTensors& saved, Gradients& grads) {

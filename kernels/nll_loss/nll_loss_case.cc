@@ -1,5 +1,5 @@
 #include "kernels/nll_loss/nll_loss.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 
 namespace lockstep {
 namespace {
@@ -7,88 +7,65 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: logarithms [..., V], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
-                                 int64_t ignore) {
-  const RefTensor& targets = in[1];
-  RefTensor losses(targets.shape), total(Shape{});
-  double count = 0;
-  for (size_t i = 0; i < targets.data.size(); ++i) {
-    const auto target = static_cast<int64_t>(targets.data[i]);
-    if (target == ignore) continue;
-    losses.data[i] = -in[0].data[static_cast<int64_t>(i) * in[0].shape[-1] + target];
-    total.data[0] += losses.data[i];
-    count += 1;
-  }
-  if (reduction == Reduction::kNone) return {losses};
-  if (reduction == Reduction::kMean && count > 0) total.data[0] /= count;
-  return {total};
+RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore) {
+  return LossReference(in[1], reduction, ignore, [&](int64_t i, int64_t target) {
+    return -in[0].data[i * in[0].shape[-1] + target];
+  });
 }
 
 OpSample Sample(const std::string& name, const Shape& shape, Reduction reduction,
                 int64_t ignore = -1, bool non_contiguous = false) {
-  return {
-      .name = name,
-      .inputs = {{.shape = shape, .low = -6, .high = 0, .non_contiguous = non_contiguous},
-                 {.shape = Shape(std::span(shape.begin(), shape.end() - 1)),
-                  .low = 0,
-                  .high = static_cast<double>(shape[-1]),
-                  .index = true}},
-      .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{ops::NllLoss(in[0], in[1], reduction, ignore)};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
+  return {.name = name,
+          .inputs = {{.shape = shape, .low = -6, .high = 0, .non_contiguous = non_contiguous},
+                     {.shape = Shape(std::span(shape.begin(), shape.end() - 1)),
+                      .low = 0,
+                      .high = static_cast<double>(shape[-1]),
+                      .index = true}},
+          .run = [=](TensorSpan in) { return ops::NllLoss(in[0], in[1], reduction, ignore); },
+          .reference = [=](RefSpan in) { return Reference(in, reduction, ignore); }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "nll_loss";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
-    OpSample large = Sample("large", {8192, 1000}, kMean);
-    large.benchmark_only = true;
-    // Forward reads an element of each row, backward writes all.
-    large.elements_moved = 8192;
-    large.backward_elements_moved = 8192.0 * 1000;
-    return std::vector<OpSample>{Sample("empty", {0, 5}, kSum),
-                                 Sample("one", {1, 1}, kMean),
-                                 Sample("single", {5}, kMean),
-                                 Sample("none", {3, 7, 19}, kNone),
-                                 Sample("sum", {3, 7, 19}, kSum),
-                                 Sample("mean", {21, 19}, kMean),
-                                 Sample("none_ignore", {11, 4}, kNone, kIgnore),
-                                 Sample("mean_ignore", {11, 4}, kMean, kIgnore),
-                                 Sample("all_ignored", {6, 1}, kMean, 0),
-                                 Sample("many_rows", {33001, 3}, kMean),
-                                 Sample("transposed", {9, 12}, kSum, -1, true),
-                                 large};
-  };
-  c.errors = [] {
-    const auto run = [](const Shape& log_probs, const Shape& targets, DType dtype, double target) {
-      return [=](Device d) {
-        ops::NllLoss(Tensor::Zeros(log_probs, DType::kF32, d),
-                     Tensor::Full(targets, target, dtype, d));
-      };
-    };
-    // Targets are checked only on the CPU: other devices could not report to the host.
-    const auto value = [=](double target) {
-      return [=](Device) { run({2, 3}, {2}, DType::kI64, target)(kCpu); };
-    };
-    return std::vector<ErrorSample>{
-        {"shapes", run({2, 3}, {3}, DType::kI32, 0),
-         "nll_loss: targets must have the shape of log_probs without the last dimension, [2] on "
-         "cpu, got i32[3] on cpu"},
-        {"float_targets", run({2, 3}, {2}, DType::kF32, 0),
-         "nll_loss: targets must be i32 or i64, got f32[2] on cpu"},
-        {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "with V > 0, got f32[2, 0] on cpu"},
-        {"too_large", value(3), "nll_loss: target 3 at position 0 is outside of the 3 classes"},
-        {"negative", value(-2), "nll_loss: target -2 at position 0"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
+  OpSample large = Sample("large", {8192, 1000}, kMean);
+  // Forward reads an element of each row, backward writes all.
+  large.benchmark = {.elements = 8192, .backward_elements = 8192.0 * 1000};
+  return {Sample("empty", {0, 5}, kSum),
+          Sample("one", {1, 1}, kMean),
+          Sample("single", {5}, kMean),
+          Sample("none", {3, 7, 19}, kNone),
+          Sample("sum", {3, 7, 19}, kSum),
+          Sample("mean", {21, 19}, kMean),
+          Sample("none_ignore", {11, 4}, kNone, kIgnore),
+          Sample("mean_ignore", {11, 4}, kMean, kIgnore),
+          Sample("all_ignored", {6, 1}, kMean, 0),
+          Sample("many_rows", {33001, 3}, kMean),
+          Sample("transposed", {9, 12}, kSum, -1, true),
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  const auto run = [](const Shape& log_probs, const Shape& targets, DType dtype, double target) {
+    return [=](Device d) {
+      ops::NllLoss(Tensor::Zeros(log_probs, DType::kF32, d),
+                   Tensor::Full(targets, target, dtype, d));
+    };
+  };
+  // Targets are checked only on the CPU: other devices could not report to the host.
+  const auto value = [=](double target) {
+    return [=](Device) { run({2, 3}, {2}, DType::kI64, target)(kCpu); };
+  };
+  return {{"shapes", run({2, 3}, {3}, DType::kI32, 0),
+           "nll_loss: targets must have the shape of log_probs without the last dimension, [2] on "
+           "cpu, got i32[3] on cpu"},
+          {"float_targets", run({2, 3}, {2}, DType::kF32, 0),
+           "nll_loss: targets must be i32 or i64, got f32[2] on cpu"},
+          {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "with V > 0, got f32[2, 0] on cpu"},
+          {"too_large", value(3), "nll_loss: target 3 at position 0 is outside of the 3 classes"},
+          {"negative", value(-2), "nll_loss: target -2 at position 0"}};
+}
+
+const bool registered = RegisterOpCase({.name = "nll_loss", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

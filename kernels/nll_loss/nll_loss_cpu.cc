@@ -15,9 +15,7 @@ void Dispatch(const Tensor& log_probs, const Tensor& targets, const F& f) {
 
 void NllLossForwardCpu(Stream, const Tensor& log_probs, const Tensor& targets, int64_t ignore,
                        const Tensor& losses) {
-  Dispatch(log_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(log_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const T* from = log_probs.data<T>();
     const I* classes = targets.data<I>();
     Acc<T>* out = losses.data<Acc<T>>();
@@ -36,9 +34,7 @@ void NllLossForwardCpu(Stream, const Tensor& log_probs, const Tensor& targets, i
 
 void NllLossBackwardCpu(Stream, const Tensor& targets, int64_t ignore, const Tensor& upstream,
                         const Tensor& scale, const Tensor& dlog_probs) {
-  Dispatch(dlog_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(dlog_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     using A = Acc<T>;
     const I* classes = targets.data<I>();
     const A* grad = upstream.data<A>();

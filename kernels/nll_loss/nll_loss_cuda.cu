@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/nll_loss/nll_loss.h"
@@ -45,26 +44,21 @@ void Dispatch(const Tensor& log_probs, const Tensor& targets, const F& f) {
 
 void NllLossForwardCuda(Stream stream, const Tensor& log_probs, const Tensor& targets,
                         int64_t ignore, const Tensor& losses) {
-  Dispatch(log_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(log_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const int64_t n = targets.numel();
-    Launch({"nll_loss_forward", log_probs, targets}, NllLossForwardKernel<T, I>,
-           Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n, log_probs.dim(1),
-           ignore, Data<T>(log_probs), Data<I>(targets), Data<float>(losses));
+    LaunchThreads({"nll_loss_forward", log_probs, targets}, NllLossForwardKernel<T, I>, n, stream,
+                  n, log_probs.dim(1), ignore, Data<T>(log_probs), Data<I>(targets),
+                  Data<float>(losses));
   });
 }
 
 void NllLossBackwardCuda(Stream stream, const Tensor& targets, int64_t ignore,
                          const Tensor& upstream, const Tensor& scale, const Tensor& dlog_probs) {
-  Dispatch(dlog_probs, targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(dlog_probs, targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const int64_t n = targets.numel(), step = upstream.numel() == 1 ? 0 : 1;
-    Launch({"nll_loss_backward", targets, dlog_probs}, NllLossBackwardKernel<T, I>,
-           Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n, dlog_probs.dim(1),
-           ignore, Data<I>(targets), Data<float>(upstream), step, Data<float>(scale),
-           Data<T>(dlog_probs));
+    LaunchThreads({"nll_loss_backward", targets, dlog_probs}, NllLossBackwardKernel<T, I>, n,
+                  stream, n, dlog_probs.dim(1), ignore, Data<I>(targets), Data<float>(upstream),
+                  step, Data<float>(scale), Data<T>(dlog_probs));
   });
 }
 

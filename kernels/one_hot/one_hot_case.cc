@@ -12,58 +12,52 @@ OpSample Sample(const std::string& name, const Shape& shape, int64_t classes, DT
                       .high = static_cast<double>(classes),
                       .index = true,
                       .non_contiguous = non_contiguous}},
-          .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{ops::OneHot(in[0].To(index), classes, dtype)};
-              },
+          .run = [=](TensorSpan in) { return ops::OneHot(in[0].To(index), classes, dtype); },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 Shape out = shape;
                 out.push_back(classes);
                 RefTensor y(out);
                 for (size_t i = 0; i < in[0].data.size(); ++i) {
                   y.data[i * classes + static_cast<size_t>(in[0].data[i])] = 1;
                 }
-                return std::vector{y};
+                return y;
               }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "one_hot";
-  c.dtypes = {DType::kF32};  // the results' is given
-  c.tolerances = {{DType::kF32, {}}};
-  c.differentiable = false;
-  c.samples = [] {
-    OpSample large = Sample("large", {8192}, 1000, DType::kI32, DType::kF32);
-    large.benchmark_only = true;
-    large.elements_moved = 8192 * 1001.0;
-    return std::vector<OpSample>{Sample("empty", {0, 3}, 4, DType::kI32, DType::kF32),
-                                 Sample("one", {}, 1, DType::kI64, DType::kF32),
-                                 Sample("odd", {3, 5, 7}, 11, DType::kI32, DType::kF32),
-                                 Sample("wide", {13}, 1003, DType::kI64, DType::kBF16),
-                                 Sample("integers", {13}, 5, DType::kI64, DType::kI64),
-                                 Sample("booleans", {13}, 5, DType::kI32, DType::kBool),
-                                 Sample("chunks", {33001}, 3, DType::kI32, DType::kF16),
-                                 Sample("transposed", {5, 9}, 4, DType::kI32, DType::kF32, true),
-                                 large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"floats", [](Device d) { ops::OneHot(Tensor::Zeros({2}, DType::kF32, d), 3); },
-         "one_hot: the index must be i32 or i64, got f32[2] on cpu"},
-        {"no_classes", [](Device d) { ops::OneHot(Tensor::Zeros({2}, DType::kI32, d), 0); },
-         "one_hot: the number of classes must be positive, got 0"},
-        // Only the CPU can report it to the host.
-        {"too_large", [](Device) { ops::OneHot(Tensor::Full({2}, 3, DType::kI64), 3); },
-         "one_hot: the index 3 at position 0 is outside of the 3 classes"},
-        {"negative", [](Device) { ops::OneHot(Tensor::Full({2}, -1, DType::kI32), 3); },
-         "one_hot: the index -1 at position 0"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  OpSample large = Sample("large", {8192}, 1000, DType::kI32, DType::kF32);
+  large.benchmark = {.elements = 8192 * 1001.0};
+  return {Sample("empty", {0, 3}, 4, DType::kI32, DType::kF32),
+          Sample("one", {}, 1, DType::kI64, DType::kF32),
+          Sample("odd", {3, 5, 7}, 11, DType::kI32, DType::kF32),
+          Sample("wide", {13}, 1003, DType::kI64, DType::kBF16),
+          Sample("integers", {13}, 5, DType::kI64, DType::kI64),
+          Sample("booleans", {13}, 5, DType::kI32, DType::kBool),
+          Sample("chunks", {33001}, 3, DType::kI32, DType::kF16),
+          Sample("transposed", {5, 9}, 4, DType::kI32, DType::kF32, true),
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"floats", [](Device d) { ops::OneHot(Zeros(d, 2), 3); },
+           "one_hot: the index must be i32 or i64, got f32[2] on cpu"},
+          {"no_classes", [](Device d) { ops::OneHot(Zeros(DType::kI32, d, 2), 0); },
+           "one_hot: the number of classes must be positive, got 0"},
+          // Only the CPU can report it to the host.
+          {"too_large", [](Device) { ops::OneHot(Tensor::Full({2}, 3, DType::kI64), 3); },
+           "one_hot: the index 3 at position 0 is outside of the 3 classes"},
+          {"negative", [](Device) { ops::OneHot(Tensor::Full({2}, -1, DType::kI32), 3); },
+           "one_hot: the index -1 at position 0"}};
+}
+
+// The dtype of the results is given.
+const bool registered = RegisterOpCase({.name = "one_hot",
+                                        .dtypes = {DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = {{DType::kF32, {}}},
+                                        .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

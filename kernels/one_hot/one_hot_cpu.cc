@@ -5,8 +5,7 @@ namespace lockstep::cpu {
 namespace {
 
 void OneHotCpu(Stream, const Tensor& index, const Tensor& y) {
-  DispatchIndex("one_hot", index.dtype(), [&](auto tag) {
-    using I = typename decltype(tag)::type;
+  DispatchIndex("one_hot", index.dtype(), [&]<class I>(TypeTag<I>) {
     const I* from = index.data<I>();
     uint8_t* to = y.data<uint8_t>();
     const int64_t classes = y.dim(1);

@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/one_hot/one_hot.h"
@@ -16,11 +15,10 @@ __global__ void OneHotKernel(int64_t n, int64_t classes, const I* index, uint8_t
 }
 
 void OneHotCuda(Stream stream, const Tensor& index, const Tensor& y) {
-  DispatchIndex("one_hot", index.dtype(), [&](auto tag) {
-    using I = typename decltype(tag)::type;
+  DispatchIndex("one_hot", index.dtype(), [&]<class I>(TypeTag<I>) {
     const int64_t n = index.numel();
-    Launch({"one_hot", index}, OneHotKernel<I>, Blocks(n, kElementwiseThreads), kElementwiseThreads,
-           0, stream, n, y.dim(1), Data<I>(index), Data<uint8_t>(y));
+    LaunchThreads({"one_hot", index}, OneHotKernel<I>, n, stream, n, y.dim(1), Data<I>(index),
+                  Data<uint8_t>(y));
   });
 }
 

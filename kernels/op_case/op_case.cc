@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/philox.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<OpCase (*)()>& Makers() {
-  static std::vector<OpCase (*)()> makers;
-  return makers;
+std::vector<OpCase>& Registered() {
+  static std::vector<OpCase> cases;
+  return cases;
 }
 
-std::vector<OpCase> MakeAll() {
-  std::vector<OpCase> cases;
-  for (auto make : Makers()) cases.push_back(make());
+std::vector<OpCase> Sorted() {
+  std::vector<OpCase> cases = Registered();
   std::sort(cases.begin(), cases.end(),
             [](const OpCase& a, const OpCase& b) { return a.name < b.name; });
   for (size_t i = 1; i < cases.size(); ++i) {
@@ -55,6 +55,10 @@ Tolerance DefaultTolerance(DType dtype) {
   }
 }
 
+std::map<DType, Tolerance> NoTolerance() {
+  return {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
+}
+
 Tolerance ForwardTolerance(const OpCase& c, DType dtype) {
   auto it = c.tolerances.find(dtype);
   return it != c.tolerances.end() ? it->second : DefaultTolerance(dtype);
@@ -65,13 +69,13 @@ Tolerance GradientTolerance(const OpCase& c, DType dtype) {
   return it != c.gradient_tolerances.end() ? it->second : Twice(ForwardTolerance(c, dtype));
 }
 
-bool RegisterOpCase(OpCase (*make)()) {
-  Makers().push_back(make);
+bool RegisterOpCase(OpCase op_case) {
+  Registered().push_back(std::move(op_case));
   return true;
 }
 
 const std::vector<OpCase>& AllOpCases() {
-  static const std::vector<OpCase> cases = MakeAll();
+  static const std::vector<OpCase> cases = Sorted();
   return cases;
 }
 
@@ -117,7 +121,7 @@ RefTensor InputValues(const OpSample& sample, size_t index, DType dtype) {
   const InputSpec& spec = sample.inputs[index];
   const DType rounded = InputDType(spec, dtype);
   RefTensor values(spec.shape);
-  const Philox random(HashName(sample.name.data(), sample.name.size()));
+  const Philox random(HashName(sample.name));
   for (size_t i = 0; i < values.data.size(); ++i) {
     const Philox::Block block = random(index, i);
     const double unit = (block.v[0] * 0x1p-32 + (block.v[1] >> 11) * 0x1p-53);

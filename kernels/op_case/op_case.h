@@ -32,20 +32,32 @@ struct InputSpec {
   std::optional<DType> dtype;   // always this one, such as f32 state; else the dtype under test
 };
 
+// What a sample's functions take, and what they return: one result or several.
+using TensorSpan = std::span<const Tensor>;
+using RefSpan = std::span<const RefTensor>;
+template <class T>
+struct Results : std::vector<T> {
+  Results() = default;
+  Results(T one) { this->push_back(std::move(one)); }
+  Results(std::vector<T> all) : std::vector<T>(std::move(all)) {}
+};
+
+// What a call costs at least: FLOPs, and elements read or written, in forward and in backward
+// without forward. Backward's default is a GEMM's.
+struct OpWork {
+  double flops = 0, elements = 0;
+  double backward_flops = 2 * flops, backward_elements = 2 * elements;
+};
+
 struct OpSample {
   std::string name;  // "one", "empty", "odd", "transposed", ...
   std::vector<InputSpec> inputs;
   // The op, on inputs of any dtype and device. Results that the reference has too, in its order.
-  std::function<std::vector<Tensor>(std::span<const Tensor>)> run;
+  std::function<Results<Tensor>(TensorSpan)> run;
   // The same in plain loops of doubles.
-  std::function<std::vector<RefTensor>(std::span<const RefTensor>)> reference;
-  // For the benchmark; samples without FLOPs and bytes are not benchmarked. Bytes: the least that
-  // forward must move, per byte of element size (1 per element read or written).
-  double flops = 0;
-  double elements_moved = 0;
-  // The same for backward, without forward; 0: twice forward's, as for a GEMM.
-  double backward_flops = 0, backward_elements_moved = 0;
-  bool benchmark_only = false;  // too large for the tests
+  std::function<Results<RefTensor>(RefSpan)> reference;
+  // Of a sample for the benchmark, which is too large for the tests.
+  std::optional<OpWork> benchmark = {};
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
   // between dtypes.
   bool finite_differences = true;
@@ -69,26 +81,28 @@ struct Tolerance {
 
 struct OpCase {
   std::string name;  // the folder's
-  std::vector<DType> dtypes = {DType::kF64, DType::kF32};
-  std::function<std::vector<OpSample>()> samples;
-  std::function<std::vector<ErrorSample>()> errors;
-  std::map<DType, Tolerance> tolerances;  // default: DefaultTolerance
+  std::vector<DType> dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+  std::function<std::vector<OpSample>()> samples = {};
+  std::function<std::vector<ErrorSample>()> errors = {};
+  std::map<DType, Tolerance> tolerances = {};  // default: DefaultTolerance
   // For a gradient against the f64 backward; default: twice that of the results. Must say why where
   // it is looser than twice the ceiling.
-  std::map<DType, Tolerance> gradient_tolerances;
+  std::map<DType, Tolerance> gradient_tolerances = {};
   bool differentiable = true;
 };
 
 // The ceiling of a dtype, relative and absolute: f64 1e-11, f32 1e-5, f16 2e-3, bf16 1.6e-2 (two
 // units in the last place).
 Tolerance DefaultTolerance(DType dtype);
+// For results that only one number is right for, as of copies: none, in any of the default dtypes.
+std::map<DType, Tolerance> NoTolerance();
 Tolerance ForwardTolerance(const OpCase& c, DType dtype);
 Tolerance GradientTolerance(const OpCase& c, DType dtype);
 
 // All registered cases, sorted by name. Throws Error if two have the same name.
 const std::vector<OpCase>& AllOpCases();
-// For a static initialiser: const bool registered = RegisterOpCase(Make);
-bool RegisterOpCase(OpCase (*make)());
+// For a static initialiser: const bool registered = RegisterOpCase({.name = "gelu", ...});
+bool RegisterOpCase(OpCase op_case);
 // The cases whose name, or whose "name/sample" for some sample, contains `filter`. Throws
 // ArgumentError listing the names if there is none.
 std::vector<const OpCase*> FindOpCases(const std::string& filter);
@@ -110,5 +124,17 @@ RefTensor ToRef(const Tensor& x);
 
 // The element of x that broadcasting puts at row-major position `index` of `shape`.
 double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index);
+
+// ---- For errors. ----
+
+// Zeros of these sizes, of f32 unless a dtype is given.
+template <class... Sizes>
+Tensor Zeros(DType dtype, Device device, Sizes... sizes) {
+  return Tensor::Zeros({int64_t{sizes}...}, dtype, device);
+}
+template <class... Sizes>
+Tensor Zeros(Device device, Sizes... sizes) {
+  return Zeros(DType::kF32, device, sizes...);
+}
 
 }  // namespace lockstep

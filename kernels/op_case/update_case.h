@@ -45,7 +45,7 @@ struct UpdateCase {
   double Lr() const { return Values().lr * kLrFactor; }
 
   // narrow_states: in bf16, unless the value is f64.
-  std::vector<Tensor> Run(const Hyper& h, std::span<const Tensor> in, bool narrow_states) const {
+  std::vector<Tensor> Run(const Hyper& h, TensorSpan in, bool narrow_states) const {
     const auto copy = [](const Tensor& x) { return x.Detach().Contiguous().Clone(); };
     const DType wide = StateDType(in[0]);
     const DType state_dtype = narrow_states && wide == DType::kF32 ? DType::kBF16 : wide;
@@ -78,8 +78,8 @@ struct UpdateCase {
     for (size_t i = 0; narrow_states && i < states.size(); ++i) {
       s.inputs[2 + i].dtype = DType::kBF16;
     }
-    s.run = [=, *this](std::span<const Tensor> in) { return Run(h, in, narrow_states); };
-    s.reference = [=, *this](std::span<const RefTensor> in) {
+    s.run = [=, *this](TensorSpan in) { return Run(h, in, narrow_states); };
+    s.reference = [=, *this](RefSpan in) {
       RefTensor g = in[1];
       for (double& x : g.data) x /= kLossScale;
       std::vector<RefTensor> out(in.begin() + 1, in.begin() + 2 + states.size());
@@ -95,9 +95,8 @@ struct UpdateCase {
     OpSample f32_grad = Sample("f32 gradient", {.shape = {1, 37}}, hyper);
     f32_grad.inputs[1].dtype = DType::kF32;
     OpSample large = Sample("16 million", {.shape = {4096, 4096}}, hyper);
-    large.flops = 4096.0 * 4096 * flops;
-    large.elements_moved = 4096.0 * 4096 * (3 + 2 * static_cast<double>(states.size()));
-    large.benchmark_only = true;
+    large.benchmark = {.flops = 4096.0 * 4096 * flops,
+                       .elements = 4096.0 * 4096 * (3 + 2 * static_cast<double>(states.size()))};
     return {Sample("empty", {.shape = {0, 3}}, hyper),
             Sample("one", {.shape = {1, 1}}, hyper),
             Sample("odd", {.shape = {7, 13}}, hyper),
@@ -153,7 +152,6 @@ struct UpdateCase {
   OpCase Case(std::vector<OpSample> samples, std::vector<ErrorSample> errors) const {
     OpCase c;
     c.name = name;
-    c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
     c.differentiable = false;
     c.samples = [*this, own = std::move(samples)] {
       std::vector<OpSample> all = Samples();

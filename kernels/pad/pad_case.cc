@@ -28,70 +28,58 @@ RefTensor Reference(const RefTensor& x, const Margins& margins, double value) {
 // The value is exact in every dtype.
 OpSample Sample(const std::string& name, const InputSpec& x, const Margins& margins,
                 double value = -2.5) {
+  return {.name = name,
+          .inputs = {x},
+          .run = [=](TensorSpan in) { return ops::Pad(in[0], margins, value); },
+          .reference = [=](RefSpan in) { return Reference(in[0], margins, value); }};
+}
+
+std::vector<OpSample> Samples() {
+  OpSample large = Sample("large", {.shape = {64, 64, 56, 56}}, {{}, {}, {1, 1}, {1, 1}});
+  large.benchmark = {.elements = 64.0 * 64 * (56 * 56 + 58 * 58),
+                     .backward_elements = 2.0 * 64 * 64 * 56 * 56};
+  return {Sample("empty", {.shape = {0, 3}}, {{0, 0}, {1, 1}}),
+          Sample("around_nothing", {.shape = {0, 3}}, {{1, 1}, {0, 0}}),
+          Sample("scalar", {.shape = {}}, {}),
+          Sample("one", {.shape = {1}}, {{1, 2}}),
+          Sample("no_margin", {.shape = {3, 5}}, {{0, 0}, {0, 0}}),
+          Sample("zeros", {.shape = {3, 5}}, {{0, 1}, {2, 0}}, 0),
+          Sample("all_sides", {.shape = {2, 3, 5}}, {{1, 0}, {2, 3}, {0, 4}}),
+          Sample("transposed", {.shape = {5, 6}, .non_contiguous = true}, {{1, 0}, {0, 2}}),
+          Sample("i32", {.shape = {2, 3}, .low = 0, .high = 9, .index = true}, {{0, 1}, {1, 0}}, 7),
+          Sample("chunks", {.shape = {150, 130}}, {{3, 1}, {2, 5}}),
+          large};
+}
+
+std::vector<ErrorSample> Errors() {
   return {
-      .name = name,
-      .inputs = {x},
-      .run =
-          [=](std::span<const Tensor> in) { return std::vector{ops::Pad(in[0], margins, value)}; },
-      .reference =
-          [=](std::span<const RefTensor> in) {
-            return std::vector{Reference(in[0], margins, value)};
-          }};
+      {"too_few",
+       [](Device d) {
+         ops::Pad(Zeros(d, 2, 3), {{1, 1}});
+       },
+       "pad: a tensor of shape [2, 3] needs 2 pairs {before, after}, one for each dimension, got "
+       "1"},
+      {"value",
+       [](Device d) {
+         ops::Pad(Zeros(DType::kU8, d, 2), {{0, 1}}, -1);
+       },
+       "pad: a tensor of u8 cannot have the value -1"},
+      {"negative",
+       [](Device d) {
+         ops::Pad(Zeros(d, 2, 3), {{0, 0}, {-1, 0}});
+       },
+       "pad: dimension 1 has the margins {-1, 0}: they must not be negative"},
+      {"overflow",
+       [](Device d) {
+         ops::Pad(Zeros(d, 2), {{0, INT64_MAX}});
+       },
+       "pad: dimension 0 with the margins {0, 9223372036854775807} does not fit into 63 bits"},
+      {"undefined", [](Device) { ops::Pad(Tensor(), {}); }, "pad: x is undefined"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "pad";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Nothing is computed.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.samples = [] {
-    OpSample large = Sample("large", {.shape = {64, 64, 56, 56}}, {{}, {}, {1, 1}, {1, 1}});
-    large.elements_moved = 64.0 * 64 * (56 * 56 + 58 * 58);
-    large.backward_elements_moved = 2.0 * 64 * 64 * 56 * 56;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{
-        Sample("empty", {.shape = {0, 3}}, {{0, 0}, {1, 1}}),
-        Sample("around_nothing", {.shape = {0, 3}}, {{1, 1}, {0, 0}}),
-        Sample("scalar", {.shape = {}}, {}),
-        Sample("one", {.shape = {1}}, {{1, 2}}),
-        Sample("no_margin", {.shape = {3, 5}}, {{0, 0}, {0, 0}}),
-        Sample("zeros", {.shape = {3, 5}}, {{0, 1}, {2, 0}}, 0),
-        Sample("all_sides", {.shape = {2, 3, 5}}, {{1, 0}, {2, 3}, {0, 4}}),
-        Sample("transposed", {.shape = {5, 6}, .non_contiguous = true}, {{1, 0}, {0, 2}}),
-        Sample("i32", {.shape = {2, 3}, .low = 0, .high = 9, .index = true}, {{0, 1}, {1, 0}}, 7),
-        Sample("chunks", {.shape = {150, 130}}, {{3, 1}, {2, 5}}),
-        large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"too_few",
-         [](Device d) {
-           ops::Pad(Tensor::Zeros({2, 3}, DType::kF32, d), {{1, 1}});
-         },
-         "pad: a tensor of shape [2, 3] needs 2 pairs {before, after}, one for each dimension, got "
-         "1"},
-        {"value",
-         [](Device d) {
-           ops::Pad(Tensor::Zeros({2}, DType::kU8, d), {{0, 1}}, -1);
-         },
-         "pad: a tensor of u8 cannot have the value -1"},
-        {"negative",
-         [](Device d) {
-           ops::Pad(Tensor::Zeros({2, 3}, DType::kF32, d), {{0, 0}, {-1, 0}});
-         },
-         "pad: dimension 1 has the margins {-1, 0}: they must not be negative"},
-        {"overflow",
-         [](Device d) {
-           ops::Pad(Tensor::Zeros({2}, DType::kF32, d), {{0, INT64_MAX}});
-         },
-         "pad: dimension 0 with the margins {0, 9223372036854775807} does not fit into 63 bits"},
-        {"undefined", [](Device) { ops::Pad(Tensor(), {}); }, "pad: x is undefined"}};
-  };
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+// Nothing is computed.
+const bool registered = RegisterOpCase(
+    {.name = "pad", .samples = Samples, .errors = Errors, .tolerances = NoTolerance()});
 
 }  // namespace
 }  // namespace lockstep

@@ -131,7 +131,7 @@ template <class T>
 void FoldFrom(Stream stream, FoldPass pass, const T* x, const float* shift, int64_t outer,
               int64_t n, int64_t inner, float* y) {
   const bool rows = inner == 1 && n >= kThreads;
-  const int64_t chunks = std::max<int64_t>(1, CeilDiv(n, rows ? kRowChunk : kColumnChunk));
+  const int64_t chunks = std::max<int64_t>(1, DivideUp(n, rows ? kRowChunk : kColumnChunk));
   pass.last = chunks == 1;
   const Tensor parts =
       pass.last ? Tensor() : Tensor::Empty({outer, chunks, inner}, DType::kF32, stream.device);
@@ -158,7 +158,7 @@ void ReduceFoldCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tenso
              x.dim(0), x.dim(1), x.dim(2), Data<float>(y));
   };
   if (x.dtype() == DType::kBool) return run(Data<bool>(x));
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) { run(Data<typename decltype(tag)::type>(x)); });
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) { run(Data<T>(x)); });
 }
 
 __device__ float FoldDerivative(ReduceFold fold, float scale, float v, float a, float b, float dy) {
@@ -194,12 +194,10 @@ __global__ void FoldGradientKernel(ReduceFold fold, float scale, const T* x, con
 void ReduceFoldBackwardCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tensor& a,
                             const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
                             bool accumulate) {
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    Launch({"reduce_fold_backward", x, dy}, FoldGradientKernel<T>,
-           Blocks(x.numel(), kElementwiseThreads), kElementwiseThreads, 0, stream, fold,
-           static_cast<float>(scale), Data<T>(x), DataOrNull<float>(a), DataOrNull<float>(b),
-           Data<T>(dy), x.numel(), x.dim(1), x.dim(2), Data<T>(dx), accumulate);
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) {
+    LaunchThreads({"reduce_fold_backward", x, dy}, FoldGradientKernel<T>, x.numel(), stream, fold,
+                  static_cast<float>(scale), Data<T>(x), DataOrNull<float>(a), DataOrNull<float>(b),
+                  Data<T>(dy), x.numel(), x.dim(1), x.dim(2), Data<T>(dx), accumulate);
   });
 }
 

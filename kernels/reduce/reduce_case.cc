@@ -148,21 +148,18 @@ OpSample Sample(const Function& f, const std::string& name, InputSpec x, const O
   x.differentiable = f.differentiable;
   return {.name = StrCat(f.name, "_", name),
           .inputs = {x},
-          .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{f.run(in[0], over.dims, over.keepdim)};
-              },
-          .reference =
-              [=](std::span<const RefTensor> in) { return std::vector{Reference(f, over, in[0])}; },
+          .run = [=](TensorSpan in) { return f.run(in[0], over.dims, over.keepdim); },
+          .reference = [=](RefSpan in) { return Reference(f, over, in[0]); },
           .kinks = f.kinks};
 }
 
 // [rows, C] reduced over dim.
 OpSample Benchmark(const Function& f, const std::string& name, int dim) {
   OpSample s = Sample(f, name, {.shape = {4096, 1024}}, {{dim}});
-  s.flops = s.elements_moved = 4096 * 1024;
-  s.backward_flops = s.backward_elements_moved = 4096 * 1024;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 4096 * 1024,
+                 .elements = 4096 * 1024,
+                 .backward_flops = 4096 * 1024,
+                 .backward_elements = 4096 * 1024};
   return s;
 }
 
@@ -247,54 +244,35 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d) {
-    return Tensor::Zeros(shape, DType::kF32, d);
-  };
-  return {{"integers", [](Device d) { ops::Mean(Tensor::Zeros({2}, DType::kI32, d)); },
-           "mean: x must be a floating tensor, got i32[2] on cpu; cast it with To(DType::kF32)"},
-          {"undefined", [](Device) { ops::Max(Tensor()); }, "max: x is undefined"},
-          {"integer_variance", [](Device d) { ops::Var(Tensor::Zeros({2}, DType::kI32, d)); },
-           "var: x must be a floating tensor, got i32[2]"},
-          {"no_such_dimension", [=](Device d) { ops::Sum(zeros({2}, d), {1}); },
-           "sum: there is no dimension 1 in a tensor of shape [2]"},
-          {"twice",
-           [=](Device d) {
-             ops::Max(zeros({2, 3}, d), {1, -1});
-           },
-           "max: dimension -1 is given twice"},
-          {"mean_of_nothing",
-           [=](Device d) {
-             ops::Mean(zeros({2, 0}, d), {1});
-           },
-           "mean over no elements, of a tensor of shape [2, 0]"},
-          {"max_of_nothing", [=](Device d) { ops::Max(zeros({0}, d)); }, "max over no elements"},
-          {"argmin_of_nothing", [=](Device d) { ops::ArgMin(zeros({0}, d)); },
-           "argmin over no elements"},
-          {"norm_of_nothing", [=](Device d) { ops::Norm(zeros({0}, d), kInfinity); },
-           "norm over no elements"},
-          {"var_of_one",
-           [=](Device d) {
-             ops::Var(zeros({3, 1}, d), {1});
-           },
-           "var over 1 elements, of a tensor of shape [3, 1], with the correction 1"},
-          {"negative_correction", [=](Device d) { ops::Std(zeros({3}, d), {}, -1); },
-           "std over 3 elements, of a tensor of shape [3], with the correction -1"},
-          {"p", [=](Device d) { ops::Norm(zeros({3}, d), 3); },
-           "norm: p must be 1, 2 or infinity, got 3"},
-          {"any_without_dimension", [=](Device d) { ops::Any(zeros({3}, d), {2}); },
-           "any: there is no dimension 2"}};
+  return {
+      {"integers", [](Device d) { ops::Mean(Zeros(DType::kI32, d, 2)); },
+       "mean: x must be a floating tensor, got i32[2] on cpu; cast it with To(DType::kF32)"},
+      {"undefined", [](Device) { ops::Max(Tensor()); }, "max: x is undefined"},
+      {"integer_variance", [](Device d) { ops::Var(Zeros(DType::kI32, d, 2)); },
+       "var: x must be a floating tensor, got i32[2]"},
+      {"no_such_dimension", [](Device d) { ops::Sum(Zeros(d, 2), {1}); },
+       "sum: there is no dimension 1 in a tensor of shape [2]"},
+      {"twice",
+       [](Device d) {
+         ops::Max(Zeros(d, 2, 3), {1, -1});
+       },
+       "max: dimension -1 is given twice"},
+      {"mean_of_nothing", [](Device d) { ops::Mean(Zeros(d, 2, 0), {1}); },
+       "mean over no elements, of a tensor of shape [2, 0]"},
+      {"max_of_nothing", [](Device d) { ops::Max(Zeros(d, 0)); }, "max over no elements"},
+      {"argmin_of_nothing", [](Device d) { ops::ArgMin(Zeros(d, 0)); }, "argmin over no elements"},
+      {"norm_of_nothing", [](Device d) { ops::Norm(Zeros(d, 0), kInfinity); },
+       "norm over no elements"},
+      {"var_of_one", [](Device d) { ops::Var(Zeros(d, 3, 1), {1}); },
+       "var over 1 elements, of a tensor of shape [3, 1], with the correction 1"},
+      {"negative_correction", [](Device d) { ops::Std(Zeros(d, 3), {}, -1); },
+       "std over 3 elements, of a tensor of shape [3], with the correction -1"},
+      {"p", [](Device d) { ops::Norm(Zeros(d, 3), 3); }, "norm: p must be 1, 2 or infinity, got 3"},
+      {"any_without_dimension", [](Device d) { ops::Any(Zeros(d, 3), {2}); },
+       "any: there is no dimension 2"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "reduce";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "reduce", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -18,7 +18,7 @@ constexpr int64_t kRowBlock = 65536;
 // Rows, and columns, of the tile that one task adds down its columns.
 constexpr int64_t kTileRows = 256, kTileColumns = 256;
 
-int64_t Blocks(int64_t n, int64_t block) { return std::max<int64_t>(1, (n + block - 1) / block); }
+int64_t Blocks(int64_t n, int64_t block) { return std::max<int64_t>(1, DivideUp(n, block)); }
 
 // ---- Sums and products ----
 
@@ -52,11 +52,9 @@ struct Parts {
   template <class Join>
   void JoinBlocks(const Join& join) {
     if (blocks == 1) return;
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / (blocks * inner));
-    ParallelFor(outer, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o) {
-        JoinTree(values.data() + o * blocks * inner, blocks, inner, inner, join);
-      }
+    const int64_t grain = GrainOf(blocks * inner);
+    ParallelForEach(outer, grain, [&](int64_t o) {
+      JoinTree(values.data() + o * blocks * inner, blocks, inner, inner, join);
     });
   }
   A Total(int64_t o, int64_t i) const { return values[o * blocks * inner + i]; }
@@ -65,17 +63,15 @@ struct Parts {
 // Sums of map(row, x) along contiguous rows.
 template <class T, class A, class Map>
 void SumRows(const T* x, int64_t reduced, const Map& map, Parts<A>& parts) {
-  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, reduced));
+  const int64_t grain = GrainOf(reduced);
   const int64_t blocks = parts.blocks;
   A* out = parts.values.data();
-  ParallelFor(parts.outer * blocks, grain, [=](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t o = task / blocks;
-      const T* row = x + o * reduced;
-      const int64_t from = task % blocks * kRowBlock;
-      out[task] = PairwiseSum<A>(from, std::min(reduced, from + kRowBlock),
-                                 [=](int64_t i) { return map(o, Convert<A>(row[i])); });
-    }
+  ParallelForEach(parts.outer * blocks, grain, [=](int64_t task) {
+    const int64_t o = task / blocks;
+    const T* row = x + o * reduced;
+    const int64_t from = task % blocks * kRowBlock;
+    out[task] = PairwiseSum<A>(from, std::min(reduced, from + kRowBlock),
+                               [=](int64_t i) { return map(o, Convert<A>(row[i])); });
   });
 }
 
@@ -86,27 +82,24 @@ void JoinColumns(const T* x, int64_t reduced, const Map& map, const Join& join, 
   const int64_t blocks = parts.blocks, inner = parts.inner;
   const int64_t tiles = Blocks(inner, kTileColumns);
   const int64_t tile_elements = std::min(reduced, kTileRows) * std::min(inner, kTileColumns);
-  const int64_t grain =
-      std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, tile_elements));
+  const int64_t grain = GrainOf(tile_elements);
   A* out = parts.values.data();
-  ParallelFor(parts.outer * blocks * tiles, grain, [=](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t column = task % tiles * kTileColumns;
-      const int64_t part = task / tiles;  // o * blocks + block
-      const int64_t row = part % blocks * kTileRows;
-      const int64_t rows = std::min(reduced - row, kTileRows);
-      const int64_t width = std::min(inner - column, kTileColumns);
-      const int64_t first = part / blocks * inner + column;  // of all columns
-      const T* in = x + (part / blocks * reduced + row) * inner + column;
-      A totals[kTileColumns];
-      std::fill(totals, totals + width, identity);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < width; ++i) {
-          totals[i] = join(totals[i], map(first + i, Convert<A>(in[r * inner + i])));
-        }
+  ParallelForEach(parts.outer * blocks * tiles, grain, [=](int64_t task) {
+    const int64_t column = task % tiles * kTileColumns;
+    const int64_t part = task / tiles;  // o * blocks + block
+    const int64_t row = part % blocks * kTileRows;
+    const int64_t rows = std::min(reduced - row, kTileRows);
+    const int64_t width = std::min(inner - column, kTileColumns);
+    const int64_t first = part / blocks * inner + column;  // of all columns
+    const T* in = x + (part / blocks * reduced + row) * inner + column;
+    A totals[kTileColumns];
+    std::fill(totals, totals + width, identity);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        totals[i] = join(totals[i], map(first + i, Convert<A>(in[r * inner + i])));
       }
-      std::copy(totals, totals + width, out + part * inner + column);
     }
+    std::copy(totals, totals + width, out + part * inner + column);
   });
 }
 
@@ -129,13 +122,11 @@ Parts<A> FoldParts(const Tensor& x, const Map& map, const Join& join,
 void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool accumulate) {
   const int64_t outer = x.dim(0), inner = x.dim(2);
   if (outer * inner == 0) return;
-  DispatchFloat("sum", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sum", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Parts<A> parts = FoldParts<T>(
         x, [](int64_t, A v) { return v; }, std::plus<>());
-    DispatchFloat("sum", y.dtype(), [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
+    DispatchFloat("sum", y.dtype(), [&]<class To>(TypeTag<To>) {
       To* out = y.data<To>();
       ParallelFor(outer * inner, kElementwiseGrain, [&](int64_t begin, int64_t end) {
         for (int64_t column = begin; column < end; ++column) {
@@ -163,18 +154,7 @@ void SumIntegersAs(const Tensor& x, const Tensor& y) {
 
 void SumIntegersCpu(Stream, const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) return;
-  switch (x.dtype()) {
-    case DType::kI64:
-      return SumIntegersAs<int64_t>(x, y);
-    case DType::kI32:
-      return SumIntegersAs<int32_t>(x, y);
-    case DType::kU16:
-      return SumIntegersAs<uint16_t>(x, y);
-    case DType::kU8:
-      return SumIntegersAs<uint8_t>(x, y);
-    default:
-      return SumIntegersAs<bool>(x, y);
-  }
+  DispatchInteger(x.dtype(), [&]<class T>(TypeTag<T>) { SumIntegersAs<T>(x, y); });
 }
 
 // ---- Folds ----
@@ -252,7 +232,7 @@ void ReduceFoldCpu(Stream, ReduceFold fold, const Tensor& x, const Tensor& shift
   if (y.numel() == 0) return;
   if (x.dtype() == DType::kBool) return FoldAs<bool>(fold, x, shift, scale, y);
   DispatchFloat("reduce", x.dtype(),
-                [&](auto tag) { FoldAs<typename decltype(tag)::type>(fold, x, shift, scale, y); });
+                [&]<class T>(TypeTag<T>) { FoldAs<T>(fold, x, shift, scale, y); });
 }
 
 // Calls f(derivative): that by v, times dy.
@@ -286,9 +266,8 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
   if (x.numel() == 0) return;
   // The strides of a column's numbers: no step along the reduced dimension.
   const Shape columns{x.dim(2), 0, 1};
-  const StridedLoop<2> loop(x.shape(), {&x.strides(), &columns});
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const StridedDims<2> dims(x.shape(), {x.strides(), columns});
+  DispatchFloat("reduce", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* in = x.data<T>();
     const T* grad = dy.data<T>();
@@ -296,7 +275,7 @@ void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tenso
     const A* second = b.defined() ? b.data<A>() : nullptr;
     T* out = dx.data<T>();
     DispatchFoldDerivative<A>(fold, static_cast<A>(scale), [&](auto derivative) {
-      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+      ForEachRun(x.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t column = at[1] + i * steps[1];
           const A g = derivative(Convert<A>(in[at[0] + i]), first ? first[column] : A(0),
@@ -361,22 +340,18 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
                       const Tensor& index) {
   const int64_t reduced = x.dim(1), inner = x.dim(2);
   if (y.numel() == 0) return;
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
     int64_t* at = index.data<int64_t>();
     const int64_t tiles = Blocks(inner, kTileColumns);
-    const int64_t grain =
-        std::max<int64_t>(1, kElementwiseGrain / (reduced * std::min(inner, kTileColumns)));
+    const int64_t grain = GrainOf(reduced * std::min(inner, kTileColumns));
     DispatchKey(extreme, [&](auto key) {
-      ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const int64_t o = task / tiles, column = task % tiles * kTileColumns;
-          ExtremesOfColumns(in + o * reduced * inner + column, reduced, inner,
-                            std::min(inner - column, kTileColumns), key, out + o * inner + column,
-                            at + o * inner + column);
-        }
+      ParallelForEach(x.dim(0) * tiles, grain, [=](int64_t task) {
+        const int64_t o = task / tiles, column = task % tiles * kTileColumns;
+        ExtremesOfColumns(in + o * reduced * inner + column, reduced, inner,
+                          std::min(inner - column, kTileColumns), key, out + o * inner + column,
+                          at + o * inner + column);
       });
     });
   };
@@ -388,8 +363,7 @@ void ReduceExtremeBackwardCpu(Stream stream, const Tensor& dy, const Tensor& ind
                               const Tensor& dx, bool accumulate) {
   if (!accumulate) fill_slot(stream, dx, 0);
   const int64_t reduced = dx.dim(1), inner = dx.dim(2);
-  DispatchFloat("reduce", dx.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("reduce", dx.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T* grad = dy.data<T>();
     const int64_t* at = index.data<int64_t>();

@@ -99,7 +99,7 @@ struct SumShape {
   int64_t outer, reduced, inner;
 
   int64_t chunks() const {
-    return std::max<int64_t>(1, CeilDiv(reduced, inner == 1 ? kRowChunk : kColumnChunk));
+    return std::max<int64_t>(1, DivideUp(reduced, inner == 1 ? kRowChunk : kColumnChunk));
   }
 };
 
@@ -154,11 +154,10 @@ void ReduceSumCuda(Stream stream, const Tensor& x, double scale, const Tensor& y
   if (y.numel() == 0) return;
   const SumShape shape{x.dim(0), x.dim(1), x.dim(2)};
   NoteIdleLanes(shape, x.dtype());
-  DispatchFloat("sum", x.dtype(), [&](auto tag) {
-    const auto* in = Data<typename decltype(tag)::type>(x);
-    DispatchFloat("sum", y.dtype(), [&](auto to_tag) {
-      Sum(stream, in, shape, static_cast<float>(scale), accumulate,
-          Data<typename decltype(to_tag)::type>(y));
+  DispatchFloat("sum", x.dtype(), [&]<class T>(TypeTag<T>) {
+    const auto* in = Data<T>(x);
+    DispatchFloat("sum", y.dtype(), [&]<class To>(TypeTag<To>) {
+      Sum(stream, in, shape, static_cast<float>(scale), accumulate, Data<To>(y));
     });
   });
 }
@@ -286,8 +285,7 @@ __global__ void ExtremeRowsKernel(Extreme extreme, const T* x, int64_t n, T* y, 
 void ReduceExtremeCuda(Stream stream, Extreme extreme, const Tensor& x, const Tensor& y,
                        const Tensor& index) {
   const int64_t n = x.dim(1), inner = x.dim(2), columns = y.numel();
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(x);
     int64_t* at = Data<int64_t>(index);
     if (inner == 1 && n >= kThreads) {
@@ -326,13 +324,11 @@ __global__ void ExtremeGradientAddKernel(const T* dy, const int64_t* index, int6
 void ReduceExtremeBackwardCuda(Stream stream, const Tensor& dy, const Tensor& index,
                                const Tensor& dx, bool accumulate) {
   const int64_t n = dx.dim(1), inner = dx.dim(2);
-  DispatchFloat("reduce", dx.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("reduce", dx.dtype(), [&]<class T>(TypeTag<T>) {
     const auto kernel = accumulate ? ExtremeGradientAddKernel<T> : ExtremeGradientKernel<T>;
     const int64_t items = accumulate ? dy.numel() : dx.numel();
-    Launch({"reduce_extreme_backward", dy, dx}, kernel, Blocks(items, kElementwiseThreads),
-           kElementwiseThreads, 0, stream, Data<T>(dy), Data<int64_t>(index), items, n, inner,
-           Data<T>(dx));
+    LaunchThreads({"reduce_extreme_backward", dy, dx}, kernel, items, stream, Data<T>(dy),
+                  Data<int64_t>(index), items, n, inner, Data<T>(dx));
   });
 }
 

@@ -4,65 +4,50 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(RefSpan in) {
   RefTensor y(in[0].shape);
   for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[0].data[i] + in[1].data[i];
   return {y};
 }
 
 OpSample Sample(const std::string& name, const InputSpec& input) {
-  return {
-      .name = name,
-      .inputs = {input, input},
-      .run = [](std::span<const Tensor> in) { return std::vector{ops::Residual(in[0], in[1])}; },
-      .reference = Reference};
+  return {.name = name,
+          .inputs = {input, input},
+          .run = [](TensorSpan in) { return ops::Residual(in[0], in[1]); },
+          .reference = Reference};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "residual";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    // The gradient reaches x twice, and both handed-over gradients are the same tensor.
-    OpSample stacked = Sample("stacked", {.shape = {3, 5}});
-    stacked.run = [](std::span<const Tensor> in) {
-      const Tensor y = ops::Residual(in[0], in[1]);
-      return std::vector{ops::Residual(y, ops::Residual(y, in[0]))};
-    };
-    stacked.reference = [](std::span<const RefTensor> in) {
-      RefTensor y(in[0].shape);
-      for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = 3 * in[0].data[i] + 2 * in[1].data[i];
-      return std::vector{y};
-    };
-    OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
-    large.flops = 8.0 * 1024 * 768;
-    large.elements_moved = 8.0 * 1024 * 768 * 3;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{Sample("empty", {.shape = {0, 3}}),
-                                 Sample("one", {.shape = {1}}),
-                                 Sample("scalar", {.shape = {}}),
-                                 Sample("odd", {.shape = {7, 3, 11}}),
-                                 Sample("strided", {.shape = {5, 9}, .non_contiguous = true}),
-                                 stacked,
-                                 large};
+std::vector<OpSample> Samples() {
+  // The gradient reaches x twice, and both handed-over gradients are the same tensor.
+  OpSample stacked = Sample("stacked", {.shape = {3, 5}});
+  stacked.run = [](TensorSpan in) {
+    const Tensor y = ops::Residual(in[0], in[1]);
+    return ops::Residual(y, ops::Residual(y, in[0]));
   };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"shapes differ",
-         [](Device d) {
-           ops::Residual(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d));
-         },
-         "residual: the branch must match x (f32[2, 3] on "},
-        {"dtypes differ",
-         [](Device d) {
-           ops::Residual(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
-         },
-         "residual: the branch must match x (f32[2] on "}};
+  stacked.reference = [](RefSpan in) {
+    RefTensor y(in[0].shape);
+    for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = 3 * in[0].data[i] + 2 * in[1].data[i];
+    return y;
   };
-  return c;
+  OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
+  large.benchmark = {.flops = 8.0 * 1024 * 768, .elements = 8.0 * 1024 * 768 * 3};
+  return {Sample("empty", {.shape = {0, 3}}),
+          Sample("one", {.shape = {1}}),
+          Sample("scalar", {.shape = {}}),
+          Sample("odd", {.shape = {7, 3, 11}}),
+          Sample("strided", {.shape = {5, 9}, .non_contiguous = true}),
+          stacked,
+          large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"shapes differ", [](Device d) { ops::Residual(Zeros(d, 2, 3), Zeros(d, 3)); },
+           "residual: the branch must match x (f32[2, 3] on "},
+          {"dtypes differ", [](Device d) { ops::Residual(Zeros(d, 2), Zeros(DType::kF64, d, 2)); },
+           "residual: the branch must match x (f32[2] on "}};
+}
+
+const bool registered = RegisterOpCase({.name = "residual", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -6,8 +6,7 @@ namespace lockstep::cpu {
 namespace {
 
 void ResidualForwardCpu(Stream, const Tensor& x, const Tensor& branch, const Tensor& y) {
-  DispatchFloat("residual", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("residual", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T *a = x.data<T>(), *b = branch.data<T>();
     T* out = y.data<T>();

@@ -9,8 +9,7 @@ struct Sum {
 };
 
 void ResidualForwardCuda(Stream stream, const Tensor& x, const Tensor& branch, const Tensor& y) {
-  DispatchFloat("residual", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("residual", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T *a = Data<T>(x), *b = Data<T>(branch);
     Elementwise({"residual_forward", x}, stream, x.numel(), false, Sum(), Data<T>(y), a, b);
   });

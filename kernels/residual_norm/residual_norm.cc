@@ -2,6 +2,7 @@
 
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"
+#include "kernels/checks.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -32,22 +33,18 @@ void Backward(NormKind kind, double dropout, int64_t per_sample, SamplePart part
   if (grads.needs(1)) grads.Put(1, std::exchange(args.dbranch, {}));
 }
 
-void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
-  const bool dtype_fits = t.defined() && (t.dtype() == x.dtype() || t.dtype() == DType::kF32);
-  LS_CHECK(dtype_fits && t.shape() == Shape{x.dim(-1)} && t.device() == x.device(),
-           "residual_norm: ", name, " must be ", x.dtype(), "[", x.dim(-1), "] on ", x.device(),
-           " as x is ", x.Describe(), ", got ", t.Describe());
+void CheckParameter(const char* name, const Tensor& t, const Tensor& x) {
+  CheckNormParameter("residual_norm", name, t, x, x.dim(-1));
 }
 
 void Check(NormKind kind, const Tensor& x, const Branch& branch, const Tensor& weight,
            const Tensor& bias, double eps) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0,
-           "residual_norm: x must be a floating [..., C] with C > 0, got ", x.Describe());
+  CheckNormInput("residual_norm", x, eps);
   const Tensor& value = branch.value;
   LS_CHECK(value.defined() && value.shape() == x.shape() && value.dtype() == x.dtype() &&
                value.device() == x.device(),
            "residual_norm: the branch must match x (", x.Describe(), "), got ", value.Describe());
-  if (branch.bias.defined()) CheckAffine("the branch's bias", branch.bias, x);
+  if (branch.bias.defined()) CheckParameter("the branch's bias", branch.bias, x);
   LS_CHECK(branch.dropout >= 0 && branch.dropout < 1,
            "residual_norm: the probability of the branch's dropout must be in [0, 1), got ",
            branch.dropout);
@@ -55,11 +52,10 @@ void Check(NormKind kind, const Tensor& x, const Branch& branch, const Tensor& w
   LS_CHECK(branch.dropout == 0 || state == nullptr || state->device() == x.device(),
            "residual_norm: x is on ", x.device(), ", the StepState of the TrainingScope on ",
            state == nullptr ? Device() : state->device());
-  CheckAffine("weight", weight, x);
+  CheckParameter("weight", weight, x);
   LS_CHECK(kind == NormKind::kLayerNorm || !bias.defined(),
            "residual_norm: an RMS norm has no bias, got ", bias.Describe());
-  if (bias.defined()) CheckAffine("bias", bias, x);
-  LS_CHECK(eps >= 0, "residual_norm: eps must not be negative, got ", eps);
+  if (bias.defined()) CheckParameter("bias", bias, x);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
-#include <cmath>
-
 #include "core/philox.h"
 #include "kernels/dropout/dropout_mask.h"
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep {
@@ -12,23 +10,11 @@ constexpr double kEps = 1e-5;
 constexpr uint64_t kSeed = 1337, kSite = HashName("h.0.mlp.dropout");
 constexpr int64_t kStep = 12;
 
-std::vector<RefTensor> Reference(NormKind kind, std::span<const RefTensor> in) {
-  const int64_t c = in[0].shape[-1];
-  RefTensor s(in[0].shape), y(in[0].shape);
-  for (size_t row = 0; row < s.data.size() / c; ++row) {
-    double* sum = s.data.data() + row * c;
-    double mean = 0, variance = 0;
-    for (int64_t i = 0; i < c; ++i) sum[i] = in[0].data[row * c + i] + in[1].data[row * c + i];
-    if (kind == NormKind::kLayerNorm) {
-      for (int64_t i = 0; i < c; ++i) mean += sum[i] / c;
-    }
-    for (int64_t i = 0; i < c; ++i) variance += (sum[i] - mean) * (sum[i] - mean) / c;
-    for (int64_t i = 0; i < c; ++i) {
-      y.data[row * c + i] = (sum[i] - mean) / std::sqrt(variance + kEps) * in[2].data[i] +
-                            (in.size() > 3 ? in[3].data[i] : 0);
-    }
-  }
-  return {s, y};
+std::vector<RefTensor> Reference(NormKind kind, RefSpan in) {
+  RefTensor sum = in[0];
+  for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += in[1].data[i];
+  return {sum, NormReference(kind == NormKind::kLayerNorm, sum, in[2],
+                             in.size() > 3 ? &in[3] : nullptr, kEps)};
 }
 
 OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool bias = true) {
@@ -37,12 +23,12 @@ OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool
   s.name = StrCat(kind == NormKind::kLayerNorm ? "layer_" : "rms_", name);
   s.inputs = {x, x, {.shape = c, .low = 0.5, .high = 1.5}};
   if (bias && kind == NormKind::kLayerNorm) s.inputs.push_back({.shape = c});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const auto [sum, y] =
         ops::ResidualNorm(kind, in[0], in[1], in[2], in.size() > 3 ? in[3] : Tensor(), kEps);
     return std::vector{sum, y};
   };
-  s.reference = [kind](std::span<const RefTensor> in) { return Reference(kind, in); };
+  s.reference = [kind](RefSpan in) { return Reference(kind, in); };
   return s;
 }
 
@@ -56,7 +42,7 @@ struct Open {
 OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, const Open& open) {
   OpSample s = Sample(kind, name, x);
   if (open.bias) s.inputs.push_back({.shape = {x.shape[-1]}, .low = -2, .high = 2});
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     StepState state(in[0].device(), kSeed);
     state.Begin(kStep, 0);
     state.SetFirstSample(open.first_sample);
@@ -69,7 +55,7 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
     const auto [sum, y] = ops::ResidualNorm(kind, in[0], branch, in[2], bias, kEps);
     return std::vector{sum, y};
   };
-  s.reference = [=](std::span<const RefTensor> in) {
+  s.reference = [=](RefSpan in) {
     std::vector<RefTensor> complete(in.begin(), in.end());
     std::vector<double>& branch = complete[1].data;
     const int64_t c = in[0].shape[-1], samples = in[0].shape.ndim() > 1 ? in[0].shape[0] : 1;
@@ -90,26 +76,24 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
 // Only the norm of the sum is used: the gradient of the sum itself is zero.
 OpSample NormOnly(NormKind kind) {
   OpSample s = Sample(kind, "norm_only", {.shape = {3, 7}});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const Tensor bias = in.size() > 3 ? in[3] : Tensor();
-    return std::vector{ops::ResidualNorm(kind, in[0], in[1], in[2], bias, kEps).second};
+    return ops::ResidualNorm(kind, in[0], in[1], in[2], bias, kEps).second;
   };
-  s.reference = [kind](std::span<const RefTensor> in) {
-    return std::vector{Reference(kind, in)[1]};
-  };
+  s.reference = [kind](RefSpan in) { return Reference(kind, in)[1]; };
   return s;
 }
 
 // The gradient reaches x through both inputs.
 OpSample SameTwice(NormKind kind) {
   OpSample s = Sample(kind, "same_twice", {.shape = {5, 6}});
-  s.run = [kind](std::span<const Tensor> in) {
+  s.run = [kind](TensorSpan in) {
     const Tensor bias = in.size() > 3 ? in[3] : Tensor();
     const auto [a, b] = ops::ResidualNorm(kind, in[0], in[0], in[2], bias, kEps);
     const auto [sum, y] = ops::ResidualNorm(kind, a, in[1], in[2], bias, kEps);
     return std::vector{sum, y, b};
   };
-  s.reference = [kind](std::span<const RefTensor> in) {
+  s.reference = [kind](RefSpan in) {
     std::vector<RefTensor> first(in.begin(), in.end()), second = first;
     first[1] = in[0];
     const std::vector<RefTensor> inner = Reference(kind, first);
@@ -152,10 +136,8 @@ void AddBenchmarks(NormKind kind, std::vector<OpSample>& samples) {
   const InputSpec x{.shape = {8, 1024, 768}};
   constexpr double kSize = 8.0 * 1024 * 768;
   const auto add = [&](OpSample s, double backward_elements) {
-    s.flops = kSize * 9;
-    s.elements_moved = kSize * 4;
-    s.backward_elements_moved = kSize * backward_elements;
-    s.benchmark_only = true;
+    s.benchmark = {
+        .flops = kSize * 9, .elements = kSize * 4, .backward_elements = kSize * backward_elements};
     samples.push_back(s);
   };
   add(Sample(kind, "gpt2", x), 4);
@@ -183,76 +165,62 @@ std::vector<OpSample> Samples() {
   return samples;
 }
 
-Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
-
 std::vector<ErrorSample> Errors() {
   constexpr NormKind kLayer = NormKind::kLayerNorm, kRms = NormKind::kRmsNorm;
   return {{"integers",
            [](Device d) {
-             const Tensor x = Tensor::Zeros({2, 3}, DType::kI32, d);
-             ops::ResidualNorm(kLayer, x, x, F32(d, {3}));
+             const Tensor x = Zeros(DType::kI32, d, 2, 3);
+             ops::ResidualNorm(kLayer, x, x, Zeros(d, 3));
            },
            "residual_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
           {"shapes differ",
-           [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {2, 3}), F32(d, {3}), F32(d, {3}));
-           },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 2, 3), Zeros(d, 3), Zeros(d, 3)); },
            "residual_norm: the branch must match x (f32[2, 3] on "},
           {"weight too short",
-           [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {2, 4}), F32(d, {2, 4}), F32(d, {3}));
-           },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 2, 4), Zeros(d, 2, 4), Zeros(d, 3)); },
            "residual_norm: weight must be f32[4]"},
           {"bias too long",
            [](Device d) {
-             ops::ResidualNorm(kLayer, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {5}));
+             ops::ResidualNorm(kLayer, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), Zeros(d, 5));
            },
            "residual_norm: bias must be f32[4]"},
           {"bias of the branch too short",
            [](Device d) {
-             ops::Branch branch = F32(d, {2, 4});
-             branch.bias = F32(d, {3});
-             ops::ResidualNorm(kRms, F32(d, {2, 4}), branch, F32(d, {4}));
+             ops::Branch branch = Zeros(d, 2, 4);
+             branch.bias = Zeros(d, 3);
+             ops::ResidualNorm(kRms, Zeros(d, 2, 4), branch, Zeros(d, 4));
            },
            "residual_norm: the branch's bias must be f32[4]"},
-          {"no branch", [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), {}, F32(d, {4})); },
+          {"no branch", [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 4), {}, Zeros(d, 4)); },
            "residual_norm: the branch must match x (f32[4] on "},
           {"dropout of everything",
            [](Device d) {
-             ops::Branch branch = F32(d, {4});
+             ops::Branch branch = Zeros(d, 4);
              branch.dropout = 1;
-             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), branch, Zeros(d, 4));
            },
            "residual_norm: the probability of the branch's dropout must be in [0, 1), got 1"},
           {"state on another device",
            [](Device d) {
              const StepState state(kMeta, kSeed);
              const TrainingScope scope(state);
-             ops::Branch branch = F32(d, {4});
+             ops::Branch branch = Zeros(d, 4);
              branch.dropout = 0.5;
-             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), branch, Zeros(d, 4));
            },
            "the StepState of the TrainingScope on meta"},
           {"bias of an RMS norm",
            [](Device d) {
-             ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {4}));
+             ops::ResidualNorm(kRms, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), Zeros(d, 4));
            },
            "residual_norm: an RMS norm has no bias, got f32[4]"},
           {"negative eps",
-           [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), {}, -1); },
+           [](Device d) { ops::ResidualNorm(kRms, Zeros(d, 4), Zeros(d, 4), Zeros(d, 4), {}, -1); },
            "residual_norm: eps must not be negative, got -1"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "residual_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "residual_norm", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

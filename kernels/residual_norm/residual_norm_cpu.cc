@@ -70,8 +70,7 @@ void ResidualNormForwardCpu(Stream, const ResidualNormForwardArgs& args) {
     WriteDropoutKey(*args.values, args.site, args.key.data<int64_t>());
     mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample, args.part);
   }
-  DispatchFloat("residual_norm", args.x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("residual_norm", args.x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const auto wide = [](const Tensor& t) { return t.defined() ? t.To(DTypeOf<A>) : t; };
     const auto data = [](const Tensor& t) { return t.defined() ? t.data<A>() : nullptr; };
@@ -104,8 +103,7 @@ void ResidualNormBackwardCpu(Stream, const ResidualNormBackwardArgs& args) {
   if (args.key.defined()) {
     mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample, args.part);
   }
-  DispatchFloat("residual_norm", args.sum.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("residual_norm", args.sum.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const bool centred = args.kind == NormKind::kLayerNorm;
     const Tensor weights = args.weight.To(DTypeOf<A>);

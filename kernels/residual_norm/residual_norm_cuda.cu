@@ -85,9 +85,7 @@ void DispatchAdd(const ResidualNormForwardArgs& args, const Tensor& bias, F&& f)
 }
 
 void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args) {
-  DispatchNorm("residual_norm", args.x, args.weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
+  DispatchNorm("residual_norm", args.x, args.weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     const auto as_weight = [&](const Tensor& t) {
       return t.defined() ? t.To(args.weight.dtype()) : t;
     };
@@ -169,31 +167,30 @@ void DispatchHandOn(const ResidualNormBackwardArgs& args, F&& f) {
 }
 
 void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& args) {
-  DispatchNorm("residual_norm", args.sum, args.weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
-    NormBackwardRows<T, W> rows{};
-    rows.rows = args.rstd.numel();
-    rows.c = args.sum.dim(-1);
-    rows.x = Data<T>(args.sum);
-    rows.dy = Data<T>(args.dy);
-    rows.added = Data<T>(args.dsum);
-    rows.weight = Data<W>(args.weight);
-    rows.mean = DataOrNull<float>(args.mean);
-    rows.rstd = Data<float>(args.rstd);
-    rows.dx = DataOrNull<T>(args.dx);
-    const NormParameterGradients gradients{args.dweight, args.dbias, args.dbranch_bias};
-    const LaunchName name("residual_norm_backward", args.sum, args.weight);
-    const Device device = args.sum.device();
-    const bool aligned = AllAligned16(DataOrNull<T>(args.dbranch));
-    DispatchHandOn<T>(args, [&](const auto& hand_on) {
-      if (args.kind == NormKind::kLayerNorm) {
-        NormBackward<Centring::kMean>(name, stream, rows, device, gradients, hand_on, aligned);
-      } else {
-        NormBackward<Centring::kNone>(name, stream, rows, device, gradients, hand_on, aligned);
-      }
-    });
-  });
+  DispatchNorm(
+      "residual_norm", args.sum, args.weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
+        NormBackwardRows<T, W> rows{};
+        rows.rows = args.rstd.numel();
+        rows.c = args.sum.dim(-1);
+        rows.x = Data<T>(args.sum);
+        rows.dy = Data<T>(args.dy);
+        rows.added = Data<T>(args.dsum);
+        rows.weight = Data<W>(args.weight);
+        rows.mean = DataOrNull<float>(args.mean);
+        rows.rstd = Data<float>(args.rstd);
+        rows.dx = DataOrNull<T>(args.dx);
+        const NormParameterGradients gradients{args.dweight, args.dbias, args.dbranch_bias};
+        const LaunchName name("residual_norm_backward", args.sum, args.weight);
+        const Device device = args.sum.device();
+        const bool aligned = AllAligned16(DataOrNull<T>(args.dbranch));
+        DispatchHandOn<T>(args, [&](const auto& hand_on) {
+          if (args.kind == NormKind::kLayerNorm) {
+            NormBackward<Centring::kMean>(name, stream, rows, device, gradients, hand_on, aligned);
+          } else {
+            NormBackward<Centring::kNone>(name, stream, rows, device, gradients, hand_on, aligned);
+          }
+        });
+      });
 }
 
 LS_REGISTER(residual_norm_forward, DeviceType::kCuda, ResidualNormForwardCuda);

@@ -2,6 +2,7 @@
 
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -26,14 +27,8 @@ void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tenso
 }
 
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0,
-           "rms_norm: x must be a floating [..., C] with C > 0, got ", x.Describe());
-  const bool dtype_fits =
-      weight.defined() && (weight.dtype() == x.dtype() || weight.dtype() == DType::kF32);
-  LS_CHECK(dtype_fits && weight.shape() == Shape{x.dim(-1)} && weight.device() == x.device(),
-           "rms_norm: weight must be ", x.dtype(), "[", x.dim(-1), "] on ", x.device(), " as x is ",
-           x.Describe(), ", got ", weight.Describe());
-  LS_CHECK(eps >= 0, "rms_norm: eps must not be negative, got ", eps);
+  CheckNormInput("rms_norm", x, eps);
+  CheckNormParameter("rms_norm", "weight", weight, x, x.dim(-1));
   const Tensor input = x.Detach().Contiguous();
   const Tensor w = weight.Detach().Contiguous();
   Result r = Compute(input, w, eps);

@@ -1,6 +1,4 @@
-#include <cmath>
-
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep {
@@ -8,87 +6,51 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
-  const RefTensor& x = in[0];
-  const int64_t c = x.shape[-1];
-  RefTensor y(x.shape);
-  for (size_t row = 0; row < x.data.size() / c; ++row) {
-    const double* xr = x.data.data() + row * c;
-    double mean_square = 0;
-    for (int64_t i = 0; i < c; ++i) mean_square += xr[i] * xr[i] / c;
-    for (int64_t i = 0; i < c; ++i) {
-      y.data[row * c + i] = xr[i] / std::sqrt(mean_square + kEps) * in[1].data[i];
-    }
-  }
-  return {y};
-}
+RefTensor Reference(RefSpan in) { return NormReference(false, in[0], in[1], nullptr, kEps); }
 
 OpSample Sample(const std::string& name, const InputSpec& x) {
-  return {
-      .name = name,
-      .inputs = {x, {.shape = {x.shape[-1]}, .low = 0.5, .high = 1.5}},
-      .run =
-          [](std::span<const Tensor> in) { return std::vector{ops::RmsNorm(in[0], in[1], kEps)}; },
-      .reference = Reference};
+  return {.name = name,
+          .inputs = {x, {.shape = {x.shape[-1]}, .low = 0.5, .high = 1.5}},
+          .run = [](TensorSpan in) { return ops::RmsNorm(in[0], in[1], kEps); },
+          .reference = Reference};
 }
 
-Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
-
-OpCase Make() {
-  OpCase c;
-  c.name = "rms_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
-    strided.inputs[0].non_contiguous = true;
-    OpSample mixed = Sample("weight of f32", {.shape = {4, 24}});
-    mixed.inputs[1].dtype = DType::kF32;
-    OpSample large = Sample("llama", {.shape = {4, 512, 2048}});
-    large.flops = 4.0 * 512 * 2048 * 4;
-    large.elements_moved = 4.0 * 512 * 2048 * 2;
-    large.backward_elements_moved = 4.0 * 512 * 2048 * 3;
-    large.benchmark_only = true;
-    return std::vector<OpSample>{
-        Sample("empty", {.shape = {0, 5}}),
-        // About as large as sqrt(eps): where x is much larger, the gradient is what cancellation
-        // leaves.
-        Sample("one element", {.shape = {1}, .low = 4e-3, .high = 8e-3}),
-        Sample("one row", {.shape = {24}, .low = -4, .high = 4}),
-        Sample("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
-        Sample("many row blocks", {.shape = {1100, 17}}),
-        Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
-        Sample("whole packs", {.shape = {5, 264}}),
-        Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}), strided, mixed, large};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"integers",
-         [](Device d) {
-           ops::RmsNorm(Tensor::Zeros({2, 3}, DType::kI32, d), F32(d, {3}));
-         },
-         "rms_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
-        {"no channels",
-         [](Device d) {
-           ops::RmsNorm(F32(d, {2, 0}), F32(d, {0}));
-         },
-         "rms_norm: x must be a floating [..., C] with C > 0, got f32[2, 0]"},
-        {"weight too short",
-         [](Device d) {
-           ops::RmsNorm(F32(d, {2, 4}), F32(d, {3}));
-         },
-         "rms_norm: weight must be f32[4]"},
-        {"weight of another dtype",
-         [](Device d) {
-           ops::RmsNorm(F32(d, {2, 4}), Tensor::Zeros({4}, DType::kF64, d));
-         },
-         "rms_norm: weight must be f32[4]"},
-        {"negative eps", [](Device d) { ops::RmsNorm(F32(d, {4}), F32(d, {4}), -1); },
-         "rms_norm: eps must not be negative, got -1"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
+  strided.inputs[0].non_contiguous = true;
+  OpSample mixed = Sample("weight of f32", {.shape = {4, 24}});
+  mixed.inputs[1].dtype = DType::kF32;
+  OpSample large = Sample("llama", {.shape = {4, 512, 2048}});
+  large.benchmark = {.flops = 4.0 * 512 * 2048 * 4,
+                     .elements = 4.0 * 512 * 2048 * 2,
+                     .backward_elements = 4.0 * 512 * 2048 * 3};
+  return {Sample("empty", {.shape = {0, 5}}),
+          // About as large as sqrt(eps): where x is much larger, the gradient is what cancellation
+          // leaves.
+          Sample("one element", {.shape = {1}, .low = 4e-3, .high = 8e-3}),
+          Sample("one row", {.shape = {24}, .low = -4, .high = 4}),
+          Sample("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
+          Sample("many row blocks", {.shape = {1100, 17}}),
+          Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
+          Sample("whole packs", {.shape = {5, 264}}),
+          Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}), strided, mixed, large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"integers", [](Device d) { ops::RmsNorm(Zeros(DType::kI32, d, 2, 3), Zeros(d, 3)); },
+           "rms_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
+          {"no channels", [](Device d) { ops::RmsNorm(Zeros(d, 2, 0), Zeros(d, 0)); },
+           "rms_norm: x must be a floating [..., C] with C > 0, got f32[2, 0]"},
+          {"weight too short", [](Device d) { ops::RmsNorm(Zeros(d, 2, 4), Zeros(d, 3)); },
+           "rms_norm: weight must be f32[4]"},
+          {"weight of another dtype",
+           [](Device d) { ops::RmsNorm(Zeros(d, 2, 4), Zeros(DType::kF64, d, 4)); },
+           "rms_norm: weight must be f32[4]"},
+          {"negative eps", [](Device d) { ops::RmsNorm(Zeros(d, 4), Zeros(d, 4), -1); },
+           "rms_norm: eps must not be negative, got -1"}};
+}
+
+const bool registered = RegisterOpCase({.name = "rms_norm", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -6,8 +6,7 @@ namespace {
 
 void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps, const Tensor& y,
                        const Tensor& rstd) {
-  DispatchFloat("rms_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("rms_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Tensor weights = weight.To(DTypeOf<A>);
     NormForward<Centring::kNone, T>({.rows = rstd.numel(),
@@ -24,8 +23,7 @@ void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps
 
 void RmsNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                         const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
-  DispatchFloat("rms_norm", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("rms_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const Tensor weights = weight.To(DTypeOf<A>);
     NormBackward<Centring::kNone, T>({.rows = rstd.numel(),

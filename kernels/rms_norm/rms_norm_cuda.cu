@@ -6,9 +6,7 @@ namespace {
 
 void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, double eps,
                         const Tensor& y, const Tensor& rstd) {
-  DispatchNorm("rms_norm", x, weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
+  DispatchNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     NormForwardRows<T, W> rows{};
     rows.rows = rstd.numel();
     rows.c = x.dim(-1);
@@ -23,9 +21,7 @@ void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, do
 
 void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                          const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
-  DispatchNorm("rms_norm", x, weight, [&](auto tag, auto weight_tag) {
-    using T = typename decltype(tag)::type;
-    using W = typename decltype(weight_tag)::type;
+  DispatchNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     NormBackwardRows<T, W> rows{};
     rows.rows = rstd.numel();
     rows.c = x.dim(-1);

@@ -27,7 +27,7 @@ double Frequency(const Setting& s, int64_t pair) {
 }
 
 // Multiplication of complex numbers x[i] + x[i + D/2] i by e^(i angle).
-std::vector<RefTensor> Reference(const Setting& s, std::span<const RefTensor> in) {
+std::vector<RefTensor> Reference(const Setting& s, RefSpan in) {
   const RefTensor& x = in[0];
   RefTensor y = x;
   const int64_t d = s.head_size, half = d / 2, length = x.shape[1];
@@ -57,7 +57,7 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
   return {.name = name,
           .inputs = inputs,
           .run =
-              [=](std::span<const Tensor> in) {
+              [=](TensorSpan in) {
                 // Between two ops, nothing else holds either what is turned or its gradient.
                 Tensor x = s.in_place ? ops::Scale(in[0], 1) : in[0];
                 const DType wide = AccumulationDType(x.dtype());
@@ -66,9 +66,9 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
                 const Tensor y =
                     ops::RotaryEmbedding(std::move(x), table, s.rotated, s.first_position,
                                          s.positions ? in[1] : Tensor());
-                return std::vector{s.in_place ? ops::Scale(y, 1) : y};
+                return s.in_place ? ops::Scale(y, 1) : y;
               },
-          .reference = [=](std::span<const RefTensor> in) { return Reference(s, in); }};
+          .reference = [=](RefSpan in) { return Reference(s, in); }};
 }
 
 std::vector<OpSample> Samples() {
@@ -86,11 +86,10 @@ std::vector<OpSample> Samples() {
       Sample("strided_positions", {3, 5, 2, 4}, {.head_size = 4, .rotated = 1, .positions = true});
   for (InputSpec& input : strided_positions.inputs) input.non_contiguous = true;
   OpSample large = Sample("llama", {4, 512, 48, 64}, {64, 40});
-  large.flops = 4.0 * 512 * 40 * 64 * 3;
-  large.elements_moved = 4.0 * 512 * 48 * 64 * 2;
-  large.backward_flops = large.flops;
-  large.backward_elements_moved = large.elements_moved;
-  large.benchmark_only = true;
+  large.benchmark = {.flops = 4.0 * 512 * 40 * 64 * 3,
+                     .elements = 4.0 * 512 * 48 * 64 * 2,
+                     .backward_flops = 4.0 * 512 * 40 * 64 * 3,
+                     .backward_elements = 4.0 * 512 * 48 * 64 * 2};
   return {Sample("empty", {0, 3, 8}, {4, 2}),
           Sample("no_positions", {2, 0, 2, 4}, {4, 2}),
           Sample("one", {1, 1, 1, 2}, {2, 1}),
@@ -120,7 +119,6 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
   const auto table = [](Device d, int64_t positions, int64_t size) {
     return ops::RotaryTable(positions, size, {}, DType::kF32, d);
   };
@@ -129,49 +127,38 @@ std::vector<ErrorSample> Errors() {
   };
   return {
       {"integers",
-       [=](Device d) {
-         ops::RotaryEmbedding(Tensor::Zeros({1, 2, 4}, DType::kI32, d), table(d, 2, 4), 1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(DType::kI32, d, 1, 2, 4), table(d, 2, 4), 1); },
        "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got i32[1, 2, 4]"},
       {"odd head", [=](Device d) { table(d, 2, 3); },
        "rotary_embedding turns pairs: the size of a head must be even, got 3"},
       {"table of another dtype",
        [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), ops::RotaryTable(2, 4, {}, DType::kF64, d), 1);
+         ops::RotaryEmbedding(Zeros(d, 1, 2, 4), ops::RotaryTable(2, 4, {}, DType::kF64, d), 1);
        },
        "rotary_embedding: the table must be f32[positions, D]"},
       {"table of another size",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 1, 4}), table(d, 2, 2), 1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 1, 4), table(d, 2, 2), 1); },
        "rotary_embedding: x must be [B, T, N * 2] or [B, T, N, 2] for this table, got f32[1, 2, "
        "1, 4]"},
       {"too many heads",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 8}), table(d, 2, 4), 3);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 8), table(d, 2, 4), 3); },
        "rotary_embedding: cannot turn 3 of 2 heads"},
       {"beyond the table",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 4);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, 4); },
        "rotary_embedding: positions 4 to 6 do not fit a table of 5"},
       {"positions of another dtype",
        [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 0,
-                              Tensor::Zeros({1, 2}, DType::kI64, d));
+         ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, 0, Zeros(DType::kI64, d, 1, 2));
        },
        "rotary_embedding: positions must be i32[1, 2], one for each token, on "},
       {"a position beyond the table",
        [=](Device) {
-         ops::RotaryEmbedding(x(kCpu, {1, 2, 4}), table(kCpu, 5, 4), 1, 0,
+         ops::RotaryEmbedding(Zeros(kCpu, 1, 2, 4), table(kCpu, 5, 4), 1, 0,
                               Tensor::FromVector<int32_t>({4, 5}, {1, 2}));
        },
        "rotary_embedding: the position 5 at [0, 1] is not in [0, 5), the positions of the table"},
       {"before the table",
-       [=](Device d) {
-         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, -1);
-       },
+       [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, -1); },
        "rotary_embedding: positions -1 to 1 do not fit a table of 5"},
       {"theta", frequencies({.theta = 0}), "rotary_embedding: theta must be positive, got 0"},
       {"factor", frequencies({.scaling = RotaryScaling::kLinear, .factor = 0}),
@@ -182,16 +169,8 @@ std::vector<ErrorSample> Errors() {
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "rotary_embedding";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "rotary_embedding", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -35,33 +35,27 @@ void TurnAll(const RotaryEmbeddingArgs& args) {
   const int64_t first_position = args.first_position;
   const int32_t* positions = args.positions.defined() ? args.positions.data<int32_t>() : nullptr;
   const A sign = args.backwards ? A(-1) : A(1);
-  ParallelFor(args.x.dim(0) * length,
-              std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(width, 1)),
-              [=](int64_t begin, int64_t end) {
-                for (int64_t row = begin; row < end; ++row) {
-                  const T* x = in + row * width;
-                  T* y = out + row * width;
-                  const int64_t position =
-                      positions != nullptr ? positions[row] : first_position + row % length;
-                  const A* cosines = table + position * d;
-                  for (int64_t head = 0; head < rotated; ++head) {
-                    const T* a = x + head * d;
-                    T* p = y + head * d;
-                    if (a == p) {
-                      TurnInPlace<T>(p, p + half, cosines, cosines + half, sign, half);
-                    } else {
-                      Turn<T>(a, a + half, cosines, cosines + half, sign, half, p, p + half);
-                    }
-                  }
-                  if (x != y) std::copy(x + rotated * d, x + width, y + rotated * d);
-                }
-              });
+  ParallelForEach(args.x.dim(0) * length, GrainOf(width), [=](int64_t row) {
+    const T* x = in + row * width;
+    T* y = out + row * width;
+    const int64_t position = positions != nullptr ? positions[row] : first_position + row % length;
+    const A* cosines = table + position * d;
+    for (int64_t head = 0; head < rotated; ++head) {
+      const T* a = x + head * d;
+      T* p = y + head * d;
+      if (a == p) {
+        TurnInPlace<T>(p, p + half, cosines, cosines + half, sign, half);
+      } else {
+        Turn<T>(a, a + half, cosines, cosines + half, sign, half, p, p + half);
+      }
+    }
+    if (x != y) std::copy(x + rotated * d, x + width, y + rotated * d);
+  });
 }
 
 void RotaryEmbeddingCpu(Stream, const RotaryEmbeddingArgs& args) {
   if (args.x.numel() == 0) return;
-  DispatchFloat("rotary_embedding", args.x.dtype(),
-                [&](auto tag) { TurnAll<typename decltype(tag)::type>(args); });
+  DispatchFloat("rotary_embedding", args.x.dtype(), [&]<class T>(TypeTag<T>) { TurnAll<T>(args); });
 }
 
 LS_REGISTER(rotary_embedding, DeviceType::kCpu, RotaryEmbeddingCpu);

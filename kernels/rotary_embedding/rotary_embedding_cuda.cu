@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/rotary_embedding/rotary_embedding.h"
@@ -70,8 +69,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
   if (args.x.numel() == 0) return;
-  DispatchFloat("rotary_embedding", args.x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("rotary_embedding", args.x.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t length = args.x.dim(1), heads = args.x.dim(2), d = args.x.dim(3);
     const int64_t written = args.x.raw_data() == args.y.raw_data() ? args.rotated : heads;
     const T* x = Data<T>(args.x);
@@ -81,12 +79,11 @@ void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
       constexpr bool kAligned = decltype(aligned)::value;
       constexpr int N = kAligned ? kPackSize<T> : 1;
       const int64_t groups = args.x.numel() / heads * written / 2 / N;
-      Launch({"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
-             Blocks(groups, kElementwiseThreads), kElementwiseThreads, 0, stream, x,
-             Data<float>(args.table), args.table.dim(0),
-             args.positions.defined() ? Data<int32_t>(args.positions) : nullptr,
-             args.first_position, groups, length, heads, d, args.rotated, written,
-             args.backwards ? -1.0f : 1.0f, y);
+      LaunchThreads(
+          {"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
+          groups, stream, x, Data<float>(args.table), args.table.dim(0),
+          args.positions.defined() ? Data<int32_t>(args.positions) : nullptr, args.first_position,
+          groups, length, heads, d, args.rotated, written, args.backwards ? -1.0f : 1.0f, y);
     });
   });
 }

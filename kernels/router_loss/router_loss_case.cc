@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, const RouterLossOptions& options) {
+std::vector<RefTensor> Reference(RefSpan in, const RouterLossOptions& options) {
   const int64_t b = in[0].shape[0], t = in[0].shape[1], e = in[0].shape[2], k = in[1].shape[1];
   RefTensor loss(Shape{});
   for (int64_t s = 0; s < b; ++s) {
@@ -43,10 +43,8 @@ OpSample Sample(const std::string& name, const Shape& logits, int64_t k,
                .low = 0,
                .high = static_cast<double>(e),
                .index = true}};
-  s.run = [options](std::span<const Tensor> in) {
-    return std::vector{ops::RouterLoss(in[0], in[1], options)};
-  };
-  s.reference = [options](std::span<const RefTensor> in) { return Reference(in, options); };
+  s.run = [options](TensorSpan in) { return ops::RouterLoss(in[0], in[1], options); };
+  s.reference = [options](RefSpan in) { return Reference(in, options); };
   return s;
 }
 
@@ -56,9 +54,8 @@ std::vector<OpSample> Samples() {
   OpSample transposed = Sample("transposed", {3, 5, 6}, 2, both);
   transposed.inputs[0].non_contiguous = true;
   OpSample large = Sample("qwen3_30b", {4, 4096, 128}, 8, both);
-  large.elements_moved = 4.0 * 4096 * (2 * 128 + 8);
-  large.backward_elements_moved = 4.0 * 4096 * 2 * 128;
-  large.benchmark_only = true;
+  large.benchmark = {.elements = 4.0 * 4096 * (2 * 128 + 8),
+                     .backward_elements = 4.0 * 4096 * 2 * 128};
   return {
       Sample("empty", {0, 4, 3}, 2, both),
       Sample("no_tokens", {2, 0, 3}, 2, both),
@@ -75,35 +72,23 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
-    return Tensor::Zeros(shape, dtype, d);
-  };
   return {{"no_sequences",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 4}, d), zeros({2, 1}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::RouterLoss(Zeros(d, 2, 4), Zeros(DType::kI32, d, 2, 1), {}); },
            "router_loss: the logits must be f32 or f64 [B, T, E], got f32[2, 4]"},
           {"wrong_experts",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 3, 4}, d), zeros({5, 1}, d, DType::kI32), {});
-           },
+           [](Device d) { ops::RouterLoss(Zeros(d, 2, 3, 4), Zeros(DType::kI32, d, 5, 1), {}); },
            "router_loss: the experts must be i32[6, k]"},
           {"negative",
-           [=](Device d) {
-             ops::RouterLoss(zeros({2, 3, 4}, d), zeros({6, 1}, d, DType::kI32), {.balance = -1});
+           [](Device d) {
+             ops::RouterLoss(Zeros(d, 2, 3, 4), Zeros(DType::kI32, d, 6, 1), {.balance = -1});
            },
            "router_loss: the coefficients must not be negative, got -1 and 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "router_loss";
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase({.name = "router_loss",
+                                        .dtypes = {DType::kF64, DType::kF32},
+                                        .samples = Samples,
+                                        .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

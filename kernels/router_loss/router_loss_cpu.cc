@@ -9,11 +9,6 @@
 namespace lockstep::cpu {
 namespace {
 
-template <class F>
-void DispatchLogits(DType dtype, const F& f) {
-  dtype == DType::kF64 ? f(TypeTag<double>()) : f(TypeTag<float>());
-}
-
 // A token's shares of the scores, and the logarithm of the sum of its logits' exponentials.
 template <class T>
 struct Shares {
@@ -63,17 +58,14 @@ T LossOf(const RouterLossOptions& options, const T* logits, const int32_t* exper
 void RouterLossForwardCpu(Stream, const RouterLossArgs& args) {
   const int64_t b = args.logits.dim(0), t = args.logits.dim(1), e = args.logits.dim(2);
   const int64_t k = args.experts.dim(2);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* logits = args.logits.data<T>();
     const int32_t* experts = args.experts.data<int32_t>();
     T* weights = args.weights.data<T>();
     std::vector<T> losses(static_cast<size_t>(b));
-    ParallelFor(b, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s) {
-        losses[s] =
-            LossOf(args.options, logits + s * t * e, experts + s * t * k, t, e, k, weights + s * e);
-      }
+    ParallelForEach(b, 1, [&](int64_t s) {
+      losses[s] =
+          LossOf(args.options, logits + s * t * e, experts + s * t * k, t, e, k, weights + s * e);
     });
     *args.loss.data<T>() = PairwiseSum<T>(0, b, [&](int64_t i) { return losses[i]; });
   });
@@ -91,13 +83,11 @@ T Derivative(const RouterLossOptions& options, const Shares<T>& shares, const T*
 
 void RouterLossBackwardCpu(Stream, const RouterLossBackwardArgs& args) {
   const int64_t t = args.logits.dim(1), e = args.logits.dim(2);
-  DispatchLogits(args.logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchWide(args.logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T *logits = args.logits.data<T>(), *weights = args.weights.data<T>();
     const T upstream = *args.dloss.data<T>();
     T* dlogits = args.dlogits.data<T>();
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, 4 * e));
-    ParallelFor(args.logits.dim(0) * t, grain, [=, &args](int64_t begin, int64_t end) {
+    ParallelFor(args.logits.dim(0) * t, GrainOf(4 * e), [=, &args](int64_t begin, int64_t end) {
       Shares<T> shares;
       for (int64_t row = begin; row < end; ++row) {
         const T *of_row = logits + row * e, *of_sequence = weights + row / t * e;

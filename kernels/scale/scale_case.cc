@@ -5,86 +5,76 @@ namespace lockstep {
 namespace {
 
 OpSample Sample(const std::string& name, const InputSpec& x, double alpha) {
-  return {
-      .name = name,
-      .inputs = {x},
-      .run = [alpha](std::span<const Tensor> in) { return std::vector{ops::Scale(in[0], alpha)}; },
-      .reference =
-          [alpha](std::span<const RefTensor> in) {
-            RefTensor y = in[0];
-            for (double& v : y.data) v *= alpha;
-            return std::vector{y};
-          }};
+  return {.name = name,
+          .inputs = {x},
+          .run = [alpha](TensorSpan in) { return ops::Scale(in[0], alpha); },
+          .reference =
+              [alpha](RefSpan in) {
+                RefTensor y = in[0];
+                for (double& v : y.data) v *= alpha;
+                return y;
+              }};
 }
 
 OpSample InPlace() {
   OpSample s = Sample("in_place", {.shape = {5, 7}, .differentiable = false}, 0.3);
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     const Tensor x = in[0].Clone();
     ops::ScaleInPlace(x, 0.3);
-    return std::vector{x};
+    return x;
   };
   return s;
 }
 
 OpSample Operators() {
   OpSample s = Sample("operators", {.shape = {5, 7}}, -0.75);
-  s.run = [](std::span<const Tensor> in) { return std::vector{-(3.0 * (in[0] * 0.5) / 2.0)}; };
+  s.run = [](TensorSpan in) { return -(3.0 * (in[0] * 0.5) / 2.0); };
   return s;
 }
 
 OpSample Quotient() {
   OpSample s = Sample("quotient", {.shape = {7, 13}}, 1.0 / 3);
-  s.run = [](std::span<const Tensor> in) { return std::vector{in[0] / 3.0}; };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.run = [](TensorSpan in) { return in[0] / 3.0; };
+  s.reference = [](RefSpan in) {
     RefTensor y = in[0];
     for (double& v : y.data) v /= 3.0;
-    return std::vector{y};
+    return y;
   };
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "scale";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> s = {Sample("empty", {.shape = {4, 0}}, 2),
-                               Sample("one", {.shape = {}}, -3),
-                               Sample("odd", {.shape = {7, 13}}, 1.0 / 3),
-                               Sample("zero", {.shape = {9}}, 0),
-                               Sample("chunks", {.shape = {40001}}, 1.7),
-                               Sample("transposed", {.shape = {5, 9}, .non_contiguous = true}, 0.1),
-                               InPlace(),
-                               Operators(),
-                               Quotient()};
-    OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
-    large.flops = 8 << 20;
-    large.elements_moved = 2.0 * (8 << 20);
-    large.backward_flops = large.flops;
-    large.backward_elements_moved = large.elements_moved;
-    large.benchmark_only = true;
-    s.push_back(large);
-    return s;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"bools", [](Device d) { ops::Scale(Tensor::Zeros({2}, DType::kBool, d), 2); },
-         "scale: x must be a floating tensor, got bool[2] on cpu; cast it with To(DType::kF32)"},
-        {"quotient_of_integers", [](Device d) { Tensor::Zeros({2}, DType::kI32, d) / 2; },
-         "scale: x must be a floating tensor, got i32[2]"},
-        {"fraction_of_integers", [](Device d) { Tensor::Zeros({2}, DType::kI32, d) * 0.5; },
-         "scale: i32[2] on cpu cannot have the value 0.5"},
-        {"in_place_gradient",
-         [](Device d) {
-           ops::ScaleInPlace(Tensor::Zeros({2}, DType::kF32, d).SetRequiresGrad(), 2);
-         },
-         "ScaleInPlace of a tensor that requires a gradient"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> s = {Sample("empty", {.shape = {4, 0}}, 2),
+                             Sample("one", {.shape = {}}, -3),
+                             Sample("odd", {.shape = {7, 13}}, 1.0 / 3),
+                             Sample("zero", {.shape = {9}}, 0),
+                             Sample("chunks", {.shape = {40001}}, 1.7),
+                             Sample("transposed", {.shape = {5, 9}, .non_contiguous = true}, 0.1),
+                             InPlace(),
+                             Operators(),
+                             Quotient()};
+  OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
+  large.benchmark = {.flops = 8 << 20,
+                     .elements = 2.0 * (8 << 20),
+                     .backward_flops = 8 << 20,
+                     .backward_elements = 2.0 * (8 << 20)};
+  s.push_back(large);
+  return s;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {
+      {"bools", [](Device d) { ops::Scale(Zeros(DType::kBool, d, 2), 2); },
+       "scale: x must be a floating tensor, got bool[2] on cpu; cast it with To(DType::kF32)"},
+      {"quotient_of_integers", [](Device d) { Zeros(DType::kI32, d, 2) / 2; },
+       "scale: x must be a floating tensor, got i32[2]"},
+      {"fraction_of_integers", [](Device d) { Zeros(DType::kI32, d, 2) * 0.5; },
+       "scale: i32[2] on cpu cannot have the value 0.5"},
+      {"in_place_gradient", [](Device d) { ops::ScaleInPlace(Zeros(d, 2).SetRequiresGrad(), 2); },
+       "ScaleInPlace of a tensor that requires a gradient"}};
+}
+
+const bool registered = RegisterOpCase({.name = "scale", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -10,19 +10,12 @@ void Apply(const Tensor& x, const Tensor& y, bool accumulate, F f) {
   const T* in = x.data<T>();
   T* out = y.data<T>();
   ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-    if (accumulate) {
-      for (int64_t i = begin; i < end; ++i) {
-        out[i] = Convert<T>(Convert<A>(out[i]) + f(Convert<A>(in[i])));
-      }
-    } else {
-      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(f(Convert<A>(in[i])));
-    }
+    WriteOrAdd(accumulate, begin, end, out, [=](int64_t i) { return f(Convert<A>(in[i])); });
   });
 }
 
 void ScaleCpu(Stream, const Tensor& x, ScaleBy by, double alpha, const Tensor& y, bool accumulate) {
-  DispatchFloat("scale", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scale", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const A a = static_cast<A>(alpha);
     if (by == ScaleBy::kFactor) {

@@ -16,8 +16,7 @@ struct DivideBy {
 
 void ScaleCuda(Stream stream, const Tensor& x, ScaleBy by, double alpha, const Tensor& y,
                bool accumulate) {
-  DispatchFloat("scale", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("scale", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(x);
     const auto a = static_cast<float>(alpha);
     const auto run = [&](const auto& f) {

@@ -18,51 +18,41 @@ OpSample Sample(const std::string& name, const InputSpec& x, int dim) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
   return {.name = name,
           .inputs = {x},
-          .run = [dim](std::span<const Tensor> in) { return std::vector{ops::CumSum(in[0], dim)}; },
-          .reference =
-              [at](std::span<const RefTensor> in) { return std::vector{Reference(in[0], at)}; }};
+          .run = [dim](TensorSpan in) { return ops::CumSum(in[0], dim); },
+          .reference = [at](RefSpan in) { return Reference(in[0], at); }};
 }
 
 OpSample Benchmark(const std::string& name, int dim) {
   OpSample s = Sample(name, {.shape = {4096, 4096}}, dim);
-  s.flops = s.backward_flops = 4096 * 4096;
-  s.elements_moved = s.backward_elements_moved = 2.0 * 4096 * 4096;
-  s.benchmark_only = true;
+  s.benchmark = {.flops = 4096 * 4096,
+                 .elements = 2.0 * 4096 * 4096,
+                 .backward_flops = 4096 * 4096,
+                 .backward_elements = 2.0 * 4096 * 4096};
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "scan";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    return std::vector<OpSample>{
-        Sample("empty", {.shape = {3, 0, 2}}, 1), Sample("empty_rows", {.shape = {0, 4}}, -1),
-        Sample("one", {.shape = {1}}, 0), Sample("rows", {.shape = {11, 37}}, -1),
-        Sample("whole_warp", {.shape = {2, 64}}, 1), Sample("columns", {.shape = {37, 5}}, 0),
-        Sample("middle", {.shape = {3, 7, 5}}, 1), Sample("single_term", {.shape = {3, 1, 5}}, 1),
-        Sample("transposed", {.shape = {9, 4}, .non_contiguous = true}, 0),
-        // Integers.
-        Sample("i32", {.shape = {3, 9}, .low = -5, .high = 6, .index = true}, 1),
-        Sample("long_row", {.shape = {2, 9001}, .low = 0, .high = 1}, 1),
-        Sample("long_columns", {.shape = {600, 70}, .low = 0, .high = 1}, 0),
-        Benchmark("large_rows", 1), Benchmark("large_columns", 0)};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"undefined", [](Device) { ops::CumSum(Tensor(), 0); }, "cumsum: x is undefined"},
-        {"no_such_dimension",
-         [](Device d) {
-           ops::CumSum(Tensor::Zeros({2, 3}, DType::kF32, d), 2);
-         },
-         "cumsum: there is no dimension 2 in a tensor of shape [2, 3]"},
-        {"scalar", [](Device d) { ops::CumSum(Tensor::Zeros({}, DType::kF32, d), 0); },
-         "cumsum: there is no dimension 0 in a tensor of shape []"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  return {Sample("empty", {.shape = {3, 0, 2}}, 1), Sample("empty_rows", {.shape = {0, 4}}, -1),
+          Sample("one", {.shape = {1}}, 0), Sample("rows", {.shape = {11, 37}}, -1),
+          Sample("whole_warp", {.shape = {2, 64}}, 1), Sample("columns", {.shape = {37, 5}}, 0),
+          Sample("middle", {.shape = {3, 7, 5}}, 1), Sample("single_term", {.shape = {3, 1, 5}}, 1),
+          Sample("transposed", {.shape = {9, 4}, .non_contiguous = true}, 0),
+          // Integers.
+          Sample("i32", {.shape = {3, 9}, .low = -5, .high = 6, .index = true}, 1),
+          Sample("long_row", {.shape = {2, 9001}, .low = 0, .high = 1}, 1),
+          Sample("long_columns", {.shape = {600, 70}, .low = 0, .high = 1}, 0),
+          Benchmark("large_rows", 1), Benchmark("large_columns", 0)};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"undefined", [](Device) { ops::CumSum(Tensor(), 0); }, "cumsum: x is undefined"},
+          {"no_such_dimension", [](Device d) { ops::CumSum(Zeros(d, 2, 3), 2); },
+           "cumsum: there is no dimension 2 in a tensor of shape [2, 3]"},
+          {"scalar", [](Device d) { ops::CumSum(Zeros(d), 0); },
+           "cumsum: there is no dimension 0 in a tensor of shape []"}};
+}
+
+const bool registered = RegisterOpCase({.name = "scan", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

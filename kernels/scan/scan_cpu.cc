@@ -36,21 +36,17 @@ void ScanColumns(const T* in, int64_t rows, int64_t step, int64_t width, bool ac
 void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t rows = x.dim(1), inner = x.dim(2);
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
-    const int64_t tiles = (inner + kTileColumns - 1) / kTileColumns;
-    const int64_t grain =
-        std::max<int64_t>(1, kElementwiseGrain / (rows * std::min(inner, kTileColumns)));
+    const int64_t tiles = DivideUp(inner, kTileColumns);
+    const int64_t grain = GrainOf(rows * std::min(inner, kTileColumns));
     const int64_t first = reverse ? (rows - 1) * inner : 0, step = reverse ? -inner : inner;
-    ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t column = task % tiles * kTileColumns;
-        const int64_t at = task / tiles * rows * inner + first + column;
-        ScanColumns(in + at, rows, step, std::min(inner - column, kTileColumns), accumulate,
-                    out + at);
-      }
+    ParallelForEach(x.dim(0) * tiles, grain, [=](int64_t task) {
+      const int64_t column = task % tiles * kTileColumns;
+      const int64_t at = task / tiles * rows * inner + first + column;
+      ScanColumns(in + at, rows, step, std::min(inner - column, kTileColumns), accumulate,
+                  out + at);
     });
   };
   if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());

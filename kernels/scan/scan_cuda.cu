@@ -73,15 +73,13 @@ __global__ void ScanColumnsKernel(const T* x, int64_t columns, int64_t n, int64_
 void CumSumCuda(Stream stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t n = x.dim(1), inner = x.dim(2), columns = x.dim(0) * inner;
-  const auto run = [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  const auto run = [&]<class T>(TypeTag<T>) {
     if (inner == 1) {
       Launch({"cum_sum", x}, ScanRowsKernel<T>, Blocks(columns, kWarps), kWarps * kWarpSize, 0,
              stream, Data<T>(x), columns, n, reverse, accumulate, Data<T>(y));
     } else {
-      Launch({"cum_sum", x}, ScanColumnsKernel<T>, Blocks(columns, kElementwiseThreads),
-             kElementwiseThreads, 0, stream, Data<T>(x), columns, n, inner, reverse, accumulate,
-             Data<T>(y));
+      LaunchThreads({"cum_sum", x}, ScanColumnsKernel<T>, columns, stream, Data<T>(x), columns, n,
+                    inner, reverse, accumulate, Data<T>(y));
     }
   };
   if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());

@@ -39,7 +39,7 @@ OpCase Make() {
                     "momentum must be in [0, 1), got 1")});
 }
 
-const bool registered = RegisterOpCase(Make);
+const bool registered = RegisterOpCase(Make());
 
 }  // namespace
 }  // namespace lockstep

@@ -27,11 +27,8 @@ OpSample Sample(bool logarithm, const std::string& name, const InputSpec& x) {
       .name = StrCat(logarithm ? "log_" : "", name),
       .inputs = {x},
       .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{logarithm ? ops::LogSoftmax(in[0]) : ops::Softmax(in[0])};
-          },
-      .reference =
-          [=](std::span<const RefTensor> in) { return std::vector{Reference(logarithm, in[0])}; }};
+          [=](TensorSpan in) { return logarithm ? ops::LogSoftmax(in[0]) : ops::Softmax(in[0]); },
+      .reference = [=](RefSpan in) { return Reference(logarithm, in[0]); }};
 }
 
 // Over the first dimension.
@@ -44,58 +41,49 @@ OpSample Columns(bool logarithm) {
     }
     return y;
   };
-  s.run = [=](std::span<const Tensor> in) {
-    return std::vector{logarithm ? ops::LogSoftmax(in[0], 0) : ops::Softmax(in[0], -2)};
+  s.run = [=](TensorSpan in) {
+    return logarithm ? ops::LogSoftmax(in[0], 0) : ops::Softmax(in[0], -2);
   };
-  s.reference = [=](std::span<const RefTensor> in) {
-    return std::vector{transposed(Reference(logarithm, transposed(in[0])))};
-  };
+  s.reference = [=](RefSpan in) { return transposed(Reference(logarithm, transposed(in[0]))); };
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "softmax";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> samples;
-    for (bool logarithm : {false, true}) {
-      OpSample large = Sample(logarithm, "large", {.shape = {4096, 1024}, .low = -4, .high = 4});
-      large.flops = 5.0 * 4096 * 1024;
-      large.elements_moved = 2.0 * 4096 * 1024;
-      large.backward_flops = large.flops;
-      large.backward_elements_moved = 3.0 * 4096 * 1024;
-      large.benchmark_only = true;
-      const std::vector<OpSample> some = {
-          Sample(logarithm, "empty", {.shape = {0, 4}}),
-          Sample(logarithm, "empty_rows", {.shape = {3, 0}}),
-          Sample(logarithm, "one", {.shape = {1}}),
-          Columns(logarithm),
-          Sample(logarithm, "one_column", {.shape = {5, 1}}),
-          Sample(logarithm, "odd", {.shape = {2, 3, 17}, .low = -3, .high = 3}),
-          Sample(logarithm, "peaked", {.shape = {4, 9}, .low = -40, .high = 40}),
-          Sample(logarithm, "shifted", {.shape = {4, 9}, .low = 1000, .high = 1008}),
-          Sample(logarithm, "vocabulary", {.shape = {2, 5003}, .low = -5, .high = 5}),
-          Sample(logarithm, "whole_packs", {.shape = {2, 5008}, .low = -5, .high = 5}),
-          Sample(logarithm, "many_rows", {.shape = {700, 50}, .low = -5, .high = 5}),
-          Sample(logarithm, "transposed",
-                 {.shape = {5, 9}, .low = -3, .high = 3, .non_contiguous = true}),
-          large};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"integers", [](Device d) { ops::Softmax(Tensor::Zeros({2}, DType::kI32, d)); },
-         "softmax: x must be a floating tensor with at least one dimension, got i32[2]"},
-        {"scalar", [](Device d) { ops::LogSoftmax(Tensor::Zeros({}, DType::kF32, d)); },
-         "log_softmax: x must be a floating tensor with at least one dimension, got f32[]"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples;
+  for (bool logarithm : {false, true}) {
+    OpSample large = Sample(logarithm, "large", {.shape = {4096, 1024}, .low = -4, .high = 4});
+    large.benchmark = {.flops = 5.0 * 4096 * 1024,
+                       .elements = 2.0 * 4096 * 1024,
+                       .backward_flops = 5.0 * 4096 * 1024,
+                       .backward_elements = 3.0 * 4096 * 1024};
+    const std::vector<OpSample> some = {
+        Sample(logarithm, "empty", {.shape = {0, 4}}),
+        Sample(logarithm, "empty_rows", {.shape = {3, 0}}),
+        Sample(logarithm, "one", {.shape = {1}}),
+        Columns(logarithm),
+        Sample(logarithm, "one_column", {.shape = {5, 1}}),
+        Sample(logarithm, "odd", {.shape = {2, 3, 17}, .low = -3, .high = 3}),
+        Sample(logarithm, "peaked", {.shape = {4, 9}, .low = -40, .high = 40}),
+        Sample(logarithm, "shifted", {.shape = {4, 9}, .low = 1000, .high = 1008}),
+        Sample(logarithm, "vocabulary", {.shape = {2, 5003}, .low = -5, .high = 5}),
+        Sample(logarithm, "whole_packs", {.shape = {2, 5008}, .low = -5, .high = 5}),
+        Sample(logarithm, "many_rows", {.shape = {700, 50}, .low = -5, .high = 5}),
+        Sample(logarithm, "transposed",
+               {.shape = {5, 9}, .low = -3, .high = 3, .non_contiguous = true}),
+        large};
+    samples.insert(samples.end(), some.begin(), some.end());
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"integers", [](Device d) { ops::Softmax(Zeros(DType::kI32, d, 2)); },
+           "softmax: x must be a floating tensor with at least one dimension, got i32[2]"},
+          {"scalar", [](Device d) { ops::LogSoftmax(Zeros(d)); },
+           "log_softmax: x must be a floating tensor with at least one dimension, got f32[]"}};
+}
+
+const bool registered = RegisterOpCase({.name = "softmax", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -8,19 +8,13 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows per task.
-int64_t Grain(int64_t columns) {
-  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, columns));
-}
-
 void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y) {
-  DispatchFloat("softmax", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softmax", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t n = x.dim(1);
     const T* in = x.data<T>();
     T* out = y.data<T>();
-    ParallelFor(x.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
+    ParallelFor(x.dim(0), GrainOf(n), [=](int64_t begin, int64_t end) {
       std::vector<A> powers(n);
       for (int64_t row = begin; row < end; ++row) {
         const T* from = in + row * n;
@@ -49,34 +43,25 @@ void BackwardRow(const T* y, const T* dy, T* dx, int64_t n, bool accumulate) {
   const A sum = PairwiseSum<A>(0, n, [=](int64_t i) {
     return kLogarithm ? Convert<A>(dy[i]) : Convert<A>(dy[i]) * Convert<A>(y[i]);
   });
-  const auto gradient = [=](int64_t i) {
+  WriteOrAdd(accumulate, 0, n, dx, [=](int64_t i) {
     const A result = Convert<A>(y[i]), g = Convert<A>(dy[i]);
     return kLogarithm ? std::fma(-Exp(result), sum, g) : result * (g - sum);
-  };
-  // Two loops: with both cases in one, compilers do not vectorise it.
-  if (accumulate) {
-    for (int64_t i = 0; i < n; ++i) dx[i] = Convert<T>(Convert<A>(dx[i]) + gradient(i));
-  } else {
-    for (int64_t i = 0; i < n; ++i) dx[i] = Convert<T>(gradient(i));
-  }
+  });
 }
 
 void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& dy, const Tensor& dx,
                         bool accumulate) {
-  DispatchFloat("softmax", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softmax", y.dtype(), [&]<class T>(TypeTag<T>) {
     const int64_t n = y.dim(1);
     const T* result = y.data<T>();
     const T* grad = dy.data<T>();
     T* out = dx.data<T>();
-    ParallelFor(y.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t at = row * n;
-        if (logarithm) {
-          BackwardRow<true>(result + at, grad + at, out + at, n, accumulate);
-        } else {
-          BackwardRow<false>(result + at, grad + at, out + at, n, accumulate);
-        }
+    ParallelForEach(y.dim(0), GrainOf(n), [=](int64_t row) {
+      const int64_t at = row * n;
+      if (logarithm) {
+        BackwardRow<true>(result + at, grad + at, out + at, n, accumulate);
+      } else {
+        BackwardRow<false>(result + at, grad + at, out + at, n, accumulate);
       }
     });
   });

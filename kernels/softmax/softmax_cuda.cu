@@ -71,10 +71,9 @@ __global__ void __launch_bounds__(Threads)
 // Calls f(tag, threads, aligned, logarithm) with the kernels' template arguments.
 template <class F>
 void Dispatch(bool logarithm, const Tensor& a, const Tensor& b, const Tensor& c, const F& f) {
-  DispatchFloat("softmax", a.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softmax", a.dtype(), [&]<class T>(TypeTag<T> tag) {
     const int64_t columns = a.dim(1);
-    DispatchRowThreads(CeilDiv(columns, kPackSize<T>), [&](auto threads) {
+    DispatchRowThreads(DivideUp(columns, kPackSize<T>), [&](auto threads) {
       DispatchBool(AlignedRows(columns, Data<T>(a), Data<T>(b), Data<T>(c)), [&](auto aligned) {
         DispatchBool(logarithm, [&](auto is_log) { f(tag, threads, aligned, is_log); });
       });
@@ -84,8 +83,7 @@ void Dispatch(bool logarithm, const Tensor& a, const Tensor& b, const Tensor& c,
 
 void SoftmaxForwardCuda(Stream stream, bool logarithm, const Tensor& x, const Tensor& y) {
   if (x.numel() == 0) return;
-  Dispatch(logarithm, x, y, y, [&](auto tag, auto threads, auto aligned, auto is_log) {
-    using T = typename decltype(tag)::type;
+  Dispatch(logarithm, x, y, y, [&]<class T>(TypeTag<T>, auto threads, auto aligned, auto is_log) {
     constexpr int kThreads = decltype(threads)::value;
     Launch({"softmax_forward", x},
            SoftmaxForwardKernel<decltype(is_log)::value, kThreads, decltype(aligned)::value, T>,
@@ -96,8 +94,7 @@ void SoftmaxForwardCuda(Stream stream, bool logarithm, const Tensor& x, const Te
 void SoftmaxBackwardCuda(Stream stream, bool logarithm, const Tensor& y, const Tensor& dy,
                          const Tensor& dx, bool accumulate) {
   if (y.numel() == 0) return;
-  Dispatch(logarithm, y, dy, dx, [&](auto tag, auto threads, auto aligned, auto is_log) {
-    using T = typename decltype(tag)::type;
+  Dispatch(logarithm, y, dy, dx, [&]<class T>(TypeTag<T>, auto threads, auto aligned, auto is_log) {
     constexpr int kThreads = decltype(threads)::value;
     Launch({"softmax_backward", y},
            SoftmaxBackwardKernel<decltype(is_log)::value, kThreads, decltype(aligned)::value, T>,

@@ -2,6 +2,7 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -28,14 +29,7 @@ void Check(const Tensor& logits, const Tensor& targets) {
   LS_CHECK(logits.defined() && IsFloating(logits.dtype()) && logits.ndim() >= 1,
            "softmax_cross_entropy: logits must be a floating tensor [..., V], got ",
            logits.Describe());
-  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
-           "softmax_cross_entropy: targets must be i32 or i64, got ", targets.Describe());
-  Shape rows;
-  for (int i = 0; i + 1 < logits.ndim(); ++i) rows.push_back(logits.dim(i));
-  LS_CHECK(targets.shape() == rows && targets.device() == logits.device(),
-           "softmax_cross_entropy: targets must have the shape of the logits without the last "
-           "dimension, ",
-           rows, " on ", logits.device(), ", got ", targets.Describe());
+  CheckTargets("softmax_cross_entropy", targets, "the logits", logits);
   LS_CHECK(logits.dim(-1) > 0,
            "softmax_cross_entropy: the logits have no classes: ", logits.Describe());
 }
@@ -58,20 +52,8 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
                                  .ignore_index = ignore_index,
                                  .losses = losses,
                                  .log_sum_exp = log_sum_exp});
-  Tensor result, scale;
-  if (reduction == Reduction::kNone) {
-    scale = Tensor::Full({1}, 1, wide, device);
-    result = losses.View(targets.shape());
-  } else {
-    scale = Tensor::Empty({1}, wide, device);
-    result = Tensor::Empty({}, wide, device);
-    cross_entropy_reduce(stream, {.losses = losses,
-                                  .targets = classes,
-                                  .ignore_index = ignore_index,
-                                  .mean = reduction == Reduction::kMean,
-                                  .total = result,
-                                  .scale = scale});
-  }
+  auto [result, scale] = ReduceLosses(losses, classes, reduction, ignore_index);
+  if (reduction == Reduction::kNone) result = losses.View(targets.shape());
   RecordOp("softmax_cross_entropy", {&logits}, {&result},
            {{matrix, "the logits of softmax_cross_entropy"},
             {classes, "the targets of softmax_cross_entropy"},
@@ -84,3 +66,22 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
 }
 
 }  // namespace lockstep::ops
+
+namespace lockstep {
+
+ReducedLoss ReduceLosses(const Tensor& losses, const Tensor& targets, Reduction reduction,
+                         int64_t ignore_index) {
+  const DType wide = losses.dtype();
+  const Device device = losses.device();
+  if (reduction == Reduction::kNone) return {losses, Tensor::Full({1}, 1, wide, device)};
+  const Tensor scale = Tensor::Empty({1}, wide, device), total = Tensor::Empty({}, wide, device);
+  cross_entropy_reduce(CurrentStream(device), {.losses = losses,
+                                               .targets = targets,
+                                               .ignore_index = ignore_index,
+                                               .mean = reduction == Reduction::kMean,
+                                               .total = total,
+                                               .scale = scale});
+  return {total, scale};
+}
+
+}  // namespace lockstep

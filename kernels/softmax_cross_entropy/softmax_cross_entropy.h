@@ -74,6 +74,14 @@ struct CrossEntropyReduceArgs {
 inline constinit Slot<void(const CrossEntropyReduceArgs&)> cross_entropy_reduce{
     "cross_entropy_reduce"};
 
+// What a call returns for the losses of its rows: a scalar, or for kNone the losses; and the scale
+// of their gradients, wide [1].
+struct ReducedLoss {
+  Tensor loss, scale;
+};
+ReducedLoss ReduceLosses(const Tensor& losses, const Tensor& targets, Reduction reduction,
+                         int64_t ignore_index);
+
 // dlogits_ij = (softmax_ij - [j == target_i]) * upstream * scale[0]; 0 in ignored rows.
 struct CrossEntropyBackwardArgs {
   Tensor logits;

@@ -1,36 +1,10 @@
-#include <cmath>
-
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kIgnore = 2;  // a target that samples contain
-
-// in: logits [..., V], targets [...].
-std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
-                                 int64_t ignore) {
-  const RefTensor &logits = in[0], &targets = in[1];
-  const int64_t v = logits.shape[-1];
-  RefTensor losses(targets.shape);
-  double sum = 0, count = 0;
-  for (size_t i = 0; i < targets.data.size(); ++i) {
-    const auto target = static_cast<int64_t>(targets.data[i]);
-    if (target == ignore) continue;
-    const double* row = logits.data.data() + static_cast<int64_t>(i) * v;
-    double largest = -INFINITY, total = 0;
-    for (int64_t j = 0; j < v; ++j) largest = std::max(largest, row[j]);
-    for (int64_t j = 0; j < v; ++j) total += std::exp(row[j] - largest);
-    losses.data[i] = largest + std::log(total) - row[target];
-    sum += losses.data[i];
-    count += 1;
-  }
-  if (reduction == Reduction::kNone) return {losses};
-  RefTensor out{Shape{}};
-  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
-  return {out};
-}
 
 OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
                 int64_t ignore = -1) {
@@ -43,10 +17,9 @@ OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
       .name = name,
       .inputs = {logits, targets},
       .run =
-          [=](std::span<const Tensor> in) {
-            return std::vector{ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore)};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
+          [=](TensorSpan in) { return ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore); },
+      .reference =
+          [=](RefSpan in) { return CrossEntropyReference(in[0], in[1], reduction, ignore); }};
 }
 
 std::vector<OpSample> Samples() {
@@ -75,9 +48,7 @@ std::vector<OpSample> Samples() {
   OpSample gpt2 =
       Sample("gpt2", {.shape = {256, 50304}, .low = -4, .high = 4, .non_contiguous = false},
              Reduction::kMean);
-  gpt2.benchmark_only = true;
-  gpt2.flops = 256.0 * 50304 * 15;
-  gpt2.elements_moved = 256.0 * 50304;
+  gpt2.benchmark = {.flops = 256.0 * 50304 * 15, .elements = 256.0 * 50304};
   s.push_back(gpt2);
   return s;
 }
@@ -102,16 +73,8 @@ std::vector<ErrorSample> Errors() {
       {"negative", value(DType::kI64, -2), "target -2 at position 0"}};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "softmax_cross_entropy";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
-}
-
-const bool registered = RegisterOpCase(Make);
+const bool registered =
+    RegisterOpCase({.name = "softmax_cross_entropy", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -9,9 +9,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Rows per chunk: some 16k elements.
-int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
-
 // A row as A: itself, or converted into memory that lasts until the thread's next call. Compilers
 // vectorise neither maxima nor sums of what they must convert first.
 template <class A, class T>
@@ -87,40 +84,35 @@ void Forward(const CrossEntropyForwardArgs& args) {
   T* dlogits = args.dlogits.defined() ? args.dlogits.data<T>() : nullptr;
   const int64_t ignore = args.ignore_index, first_row = args.first_row;
   const int64_t classes = args.part.Whole(v), first = args.part.first;
-  ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t target = targets[i];
-      const T* row = logits + i * v;
-      if (target != ignore && (target < 0 || target >= classes)) {
-        ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
-      }
-      const A* wide = Widened<A>(row, v);
-      const A largest = RowMax(wide, v);
-      const A sum = SumOfExponentials(wide, v, largest);
-      const Out log_sum = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
-      log_sum_exp[i] = log_sum;
-      const bool here = target != ignore && target >= first && target < first + v;
-      const A at_target = here ? wide[target - first] : A(0);
-      losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
-      if (dlogits == nullptr) continue;
-      GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
-                  here ? target - first : -1, dlogits + i * v);
+  ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
+    const int64_t target = targets[i];
+    const T* row = logits + i * v;
+    if (target != ignore && (target < 0 || target >= classes)) {
+      ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
     }
+    const A* wide = Widened<A>(row, v);
+    const A largest = RowMax(wide, v);
+    const A sum = SumOfExponentials(wide, v, largest);
+    const Out log_sum = static_cast<Out>(largest) + Log(static_cast<Out>(sum));
+    log_sum_exp[i] = log_sum;
+    const bool here = target != ignore && target >= first && target < first + v;
+    const A at_target = here ? wide[target - first] : A(0);
+    losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
+    if (dlogits == nullptr) return;
+    GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
+                here ? target - first : -1, dlogits + i * v);
   });
 }
 
 void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto float_tag, auto index_tag) {
-    using T = typename decltype(float_tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     if (args.log_sum_exp.dtype() == DType::kF64) return Forward<T, I, double>(args);
     Forward<T, I, Acc<T>>(args);
   });
 }
 
 void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     const I* targets = args.targets.data<I>();
     double *losses = args.losses.data<double>(), *log_sum_exp = args.log_sum_exp.data<double>();
     const double *other_losses = args.other_losses.data<double>(),
@@ -146,9 +138,8 @@ void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
 }
 
 void ReduceCpu(Stream, const CrossEntropyReduceArgs& args) {
-  Dispatch(args.losses, args.targets, [&](auto float_tag, auto index_tag) {
-    using I = typename decltype(index_tag)::type;
-    using A = Acc<typename decltype(float_tag)::type>;
+  Dispatch(args.losses, args.targets, [&]<class I, class T>(TypeTag<T>, TypeTag<I>) {
+    using A = Acc<T>;
     const int64_t n = args.targets.numel();
     const A* losses = args.losses.data<A>();
     const I* targets = args.targets.data<I>();
@@ -165,9 +156,7 @@ void ReduceCpu(Stream, const CrossEntropyReduceArgs& args) {
 }
 
 void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto float_tag, auto index_tag) {
-    using T = typename decltype(float_tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     using A = Acc<T>;
     const int64_t v = args.logits.dim(1);
     const T* logits = args.logits.data<T>();
@@ -178,15 +167,13 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
     const int64_t ignore = args.ignore_index, first = args.part.first;
-    ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t target = targets[i];
-        const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
-        const T* row = logits + i * v;
-        T* out = dlogits + i * v;
-        const bool here = target != ignore && target >= first && target < first + v;
-        GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
-      }
+    ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
+      const int64_t target = targets[i];
+      const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
+      const T* row = logits + i * v;
+      T* out = dlogits + i * v;
+      const bool here = target != ignore && target >= first && target < first + v;
+      GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
     });
   });
 }

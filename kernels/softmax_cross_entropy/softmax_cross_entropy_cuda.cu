@@ -22,7 +22,7 @@ __device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, fl
                                         int64_t hit, T* out) {
   constexpr int N = kPackSize<T>, kStep = Threads * N;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * N;
-  for (int64_t at = first + (CeilDiv(v - first, kStep) - 1) * kStep; at >= first; at -= kStep) {
+  for (int64_t at = first + (DivideUp(v - first, kStep) - 1) * kStep; at >= first; at -= kStep) {
     const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
     Packed<T> g;
 #pragma unroll
@@ -138,15 +138,12 @@ void Dispatch(const Tensor& logits, const Tensor& targets, const F& f) {
 }
 
 void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const T* logits = Data<T>(args.logits);
     T* dlogits = args.dlogits.defined() ? Data<T>(args.dlogits) : nullptr;
     const int64_t v = args.logits.dim(1);
     DispatchBool(AlignedRows(v, logits, dlogits), [&](auto aligned) {
-      const auto launch = [&](auto threads, auto out_tag) {
-        using Out = typename decltype(out_tag)::type;
+      const auto launch = [&]<class Out>(auto threads, TypeTag<Out>) {
         constexpr int kBlock = decltype(threads)::value;
         Launch({"cross_entropy_forward", args.logits, args.targets},
                CrossEntropyForwardKernel<kBlock, decltype(aligned)::value, T, I, Out>,
@@ -158,15 +155,13 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
         if (v <= kLongRow) return launch(std::integral_constant<int, kThreads>(), out_tag);
         launch(std::integral_constant<int, kLongRowThreads>(), out_tag);
       };
-      if (args.log_sum_exp.dtype() == DType::kF64) return with_threads(TypeTag<double>());
-      with_threads(TypeTag<float>());
+      DispatchWide(args.log_sum_exp.dtype(), with_threads);
     });
   });
 }
 
 void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     const int64_t n = args.targets.numel();
     Launch({"cross_entropy_join", args.losses}, CrossEntropyJoinKernel<I>, Blocks(n, kThreads),
            kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin,
@@ -177,8 +172,7 @@ void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
 }
 
 void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
-  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
-    using I = typename decltype(index_tag)::type;
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     Launch({"cross_entropy_reduce", args.losses}, CrossEntropyReduceKernel<I>, 1, kReduceThreads, 0,
            stream, Data<float>(args.losses), Data<I>(args.targets), args.targets.numel(),
            args.ignore_index, args.mean, Data<float>(args.total), Data<float>(args.scale));
@@ -186,9 +180,7 @@ void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
 }
 
 void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
-  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
-    using T = typename decltype(tag)::type;
-    using I = typename decltype(index_tag)::type;
+  Dispatch(args.logits, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
     const T* logits = Data<T>(args.logits);
     T* dlogits = Data<T>(args.dlogits);
     const int64_t v = args.logits.dim(1), upstream_step = args.upstream.numel() == 1 ? 0 : 1;

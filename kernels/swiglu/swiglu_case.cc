@@ -1,18 +1,14 @@
 #include <cmath>
 
-#include "kernels/op_case/op_case.h"
+#include "kernels/op_case/references.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace lockstep {
 namespace {
 
 double Silu(double x) { return x / (1 + std::exp(-x)); }
-double GeluTanh(double x) {
-  const double u = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
-  return x / 2 * (1 + std::tanh(u));
-}
 
-std::vector<RefTensor> Gated(double (*function)(double), std::span<const RefTensor> in) {
+std::vector<RefTensor> Gated(double (*function)(double), RefSpan in) {
   Shape shape = in[0].shape;
   const int64_t f = shape[-1] /= 2;
   RefTensor y(shape);
@@ -26,69 +22,55 @@ std::vector<RefTensor> Gated(double (*function)(double), std::span<const RefTens
 OpSample Sample(const std::string& name, const InputSpec& x) {
   return {.name = name,
           .inputs = {x},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::SwiGlu(in[0])}; },
-          .reference = [](std::span<const RefTensor> in) { return Gated(Silu, in); }};
+          .run = [](TensorSpan in) { return ops::SwiGlu(in[0]); },
+          .reference = [](RefSpan in) { return Gated(Silu, in); }};
 }
 
 OpSample Geglu(const std::string& name, const InputSpec& x) {
   return {.name = StrCat("geglu_tanh ", name),
           .inputs = {x},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::GegluTanh(in[0])}; },
-          .reference = [](std::span<const RefTensor> in) { return Gated(GeluTanh, in); }};
+          .run = [](TensorSpan in) { return ops::GegluTanh(in[0]); },
+          .reference = [](RefSpan in) { return Gated(GeluTanh, in); }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "swiglu";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    OpSample large = Sample("llama", {.shape = {512, 2 * 5632}, .low = -4, .high = 4});
-    large.flops = 512.0 * 5632 * 15;
-    large.elements_moved = 512.0 * 5632 * 3;
-    large.backward_elements_moved = 512.0 * 5632 * 5;
-    large.benchmark_only = true;
-    OpSample large_geglu = Geglu("gemma", {.shape = {512, 2 * 9216}, .low = -4, .high = 4});
-    large_geglu.flops = 512.0 * 9216 * 15;
-    large_geglu.elements_moved = 512.0 * 9216 * 3;
-    large_geglu.backward_elements_moved = 512.0 * 9216 * 5;
-    large_geglu.benchmark_only = true;
-    return std::vector<OpSample>{
-        Sample("empty", {.shape = {0, 6}}),
-        Sample("one", {.shape = {2}, .low = 1, .high = 2}),
-        Sample("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
-        Sample("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
-        Sample("one long row", {.shape = {2 * 33001}, .low = -3, .high = 3}),
-        Sample("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
-        Sample("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
-        large,
-        Geglu("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
-        Geglu("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
-        Geglu("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
-        Geglu("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
-        large_geglu};
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"integers", [](Device d) { ops::SwiGlu(Tensor::Zeros({2}, DType::kI32, d)); },
-         "swiglu: the input must be a floating [..., 2F], gate and up side by side, got i32[2]"},
-        {"odd size",
-         [](Device d) {
-           ops::SwiGlu(Tensor::Zeros({2, 3}, DType::kF32, d));
-         },
-         "swiglu: the input must be a floating [..., 2F], gate and up side by side, got f32[2, 3]"},
-        {"geglu of an odd size",
-         [](Device d) {
-           ops::GegluTanh(Tensor::Zeros({2, 3}, DType::kF32, d));
-         },
-         "geglu_tanh: the input must be a floating [..., 2F], gate and up side by side, got "
-         "f32[2, 3]"},
-        {"scalar", [](Device d) { ops::SwiGlu(Tensor::Zeros({}, DType::kF32, d)); },
-         "swiglu: the input must be a floating [..., 2F]"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  OpSample large = Sample("llama", {.shape = {512, 2 * 5632}, .low = -4, .high = 4});
+  large.benchmark = {.flops = 512.0 * 5632 * 15,
+                     .elements = 512.0 * 5632 * 3,
+                     .backward_elements = 512.0 * 5632 * 5};
+  OpSample large_geglu = Geglu("gemma", {.shape = {512, 2 * 9216}, .low = -4, .high = 4});
+  large_geglu.benchmark = {.flops = 512.0 * 9216 * 15,
+                           .elements = 512.0 * 9216 * 3,
+                           .backward_elements = 512.0 * 9216 * 5};
+  return {Sample("empty", {.shape = {0, 6}}),
+          Sample("one", {.shape = {2}, .low = 1, .high = 2}),
+          Sample("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
+          Sample("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
+          Sample("one long row", {.shape = {2 * 33001}, .low = -3, .high = 3}),
+          Sample("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
+          Sample("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
+          large,
+          Geglu("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
+          Geglu("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
+          Geglu("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
+          Geglu("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
+          large_geglu};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {
+      {"integers", [](Device d) { ops::SwiGlu(Zeros(DType::kI32, d, 2)); },
+       "swiglu: the input must be a floating [..., 2F], gate and up side by side, got i32[2]"},
+      {"odd size", [](Device d) { ops::SwiGlu(Zeros(d, 2, 3)); },
+       "swiglu: the input must be a floating [..., 2F], gate and up side by side, got f32[2, 3]"},
+      {"geglu of an odd size", [](Device d) { ops::GegluTanh(Zeros(d, 2, 3)); },
+       "geglu_tanh: the input must be a floating [..., 2F], gate and up side by side, got "
+       "f32[2, 3]"},
+      {"scalar", [](Device d) { ops::SwiGlu(Zeros(d)); },
+       "swiglu: the input must be a floating [..., 2F]"}};
+}
+
+const bool registered = RegisterOpCase({.name = "swiglu", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

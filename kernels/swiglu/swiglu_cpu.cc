@@ -52,8 +52,7 @@ void DispatchGate(GateForm form, const F& f) {
 }
 
 void SwiGluForwardCpu(Stream, GateForm form, const Tensor& gate_up, const Tensor& y) {
-  DispatchFloat("swiglu", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", y.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const int64_t f = y.dim(-1);
     const T* in = gate_up.data<T>();
@@ -90,8 +89,7 @@ void SwiGluBackward(const Tensor& gate_up, const Tensor& dy, const Tensor& dgate
 
 void SwiGluBackwardCpu(Stream, GateForm form, const Tensor& gate_up, const Tensor& dy,
                        const Tensor& dgate_up, bool accumulate) {
-  DispatchFloat("swiglu", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", dy.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchGate(form, [&](auto function) {
       using Gate = decltype(function);
       if (accumulate) {

@@ -1,4 +1,3 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/packed.cuh"
@@ -102,24 +101,21 @@ __global__ void SwiGluBackwardKernel(int64_t n, int64_t f, bool packed, const T*
 }
 
 void SwiGluForwardCuda(Stream stream, GateForm form, const Tensor& gate_up, const Tensor& y) {
-  DispatchFloat("swiglu", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", y.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(gate_up);
     T* out = Data<T>(y);
     const int64_t n = y.numel(), f = y.dim(-1);
     const bool packed = f % kPackSize<T> == 0 && AllAligned16(in, out);
     DispatchGate(form, [&](auto function) {
-      Launch({"swiglu_forward", gate_up}, SwiGluForwardKernel<decltype(function), T>,
-             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n, f,
-             packed, in, out);
+      LaunchThreads({"swiglu_forward", gate_up}, SwiGluForwardKernel<decltype(function), T>,
+                    DivideUp(n, kPackSize<T>), stream, n, f, packed, in, out);
     });
   });
 }
 
 void SwiGluBackwardCuda(Stream stream, GateForm form, const Tensor& gate_up, const Tensor& dy,
                         const Tensor& dgate_up, bool accumulate) {
-  DispatchFloat("swiglu", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("swiglu", dy.dtype(), [&]<class T>(TypeTag<T>) {
     const T *in = Data<T>(gate_up), *grad = Data<T>(dy);
     T* out = Data<T>(dgate_up);
     const int64_t n = dy.numel(), f = dy.dim(-1);
@@ -127,10 +123,9 @@ void SwiGluBackwardCuda(Stream stream, GateForm form, const Tensor& gate_up, con
     DispatchGate(form, [&](auto function) {
       DispatchBool(accumulate, [&](auto flag) {
         constexpr bool kAccumulate = decltype(flag)::value;
-        Launch({"swiglu_backward", gate_up, dy},
-               SwiGluBackwardKernel<kAccumulate, decltype(function), T>,
-               Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n, f,
-               packed, in, grad, out);
+        LaunchThreads({"swiglu_backward", gate_up, dy},
+                      SwiGluBackwardKernel<kAccumulate, decltype(function), T>,
+                      DivideUp(n, kPackSize<T>), stream, n, f, packed, in, grad, out);
       });
     });
   });

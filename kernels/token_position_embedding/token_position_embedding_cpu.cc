@@ -9,25 +9,20 @@ constexpr int64_t kChannelBlock = 256;
 void ForwardCpu(Stream, const Tensor& ids, const Tensor& wte, const Tensor& wpe,
                 int64_t first_position, const Tensor& positions, const Tensor& y) {
   const int64_t t = ids.dim(1), c = wte.dim(1);
-  DispatchIndex("token_position_embedding", ids.dtype(), [&](auto id_tag) {
-    using I = typename decltype(id_tag)::type;
+  DispatchIndex("token_position_embedding", ids.dtype(), [&]<class I>(TypeTag<I>) {
     CheckIds<I>("token_position_embedding", ids, wte.dim(0));
-    DispatchFloat("token_position_embedding", wte.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
+    DispatchFloat("token_position_embedding", wte.dtype(), [&]<class T>(TypeTag<T>) {
       using A = Acc<T>;
       const I* id = ids.data<I>();
       const T *tokens = wte.data<T>(), *places = wpe.data<T>();
       const int32_t* position = positions.defined() ? positions.data<int32_t>() : nullptr;
       T* out = y.data<T>();
-      const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(c, 1));
-      ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t p = position != nullptr ? position[i] : first_position + i % t;
-          const T *token = tokens + id[i] * c, *place = places + p * c;
-          T* row = out + i * c;
-          for (int64_t k = 0; k < c; ++k) {
-            row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(place[k]));
-          }
+      ParallelForEach(ids.numel(), GrainOf(c), [=](int64_t i) {
+        const int64_t p = position != nullptr ? position[i] : first_position + i % t;
+        const T *token = tokens + id[i] * c, *place = places + p * c;
+        T* row = out + i * c;
+        for (int64_t k = 0; k < c; ++k) {
+          row[k] = Convert<T>(Convert<A>(token[k]) + Convert<A>(place[k]));
         }
       });
     });
@@ -52,24 +47,19 @@ void BackwardCpu(Stream, const Tensor& dy, int64_t first_position, const Tensor&
                  bool accumulate) {
   const int64_t batch = dy.dim(0), t = dy.dim(1), c = dy.dim(2);
   if (dwpe.numel() == 0) return;
-  DispatchFloat("token_position_embedding", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("token_position_embedding", dwpe.dtype(), [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+  DispatchFloat("token_position_embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("token_position_embedding", dwpe.dtype(), [&]<class D>(TypeTag<D>) {
       const T* from = dy.data<T>();
       D* to = dwpe.data<D>();
-      const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / ((batch + 1) * c));
-      ParallelFor(dwpe.dim(0), grain, [=](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) {
-          const int64_t at = p - first_position;
-          if (at < 0 || at >= t) {
-            if (!accumulate) std::fill(to + p * c, to + (p + 1) * c, D{});
-            continue;
-          }
-          for (int64_t k = 0; k < c; k += kChannelBlock) {
-            SumBatch(from + at * c + k, batch, t * c, to + p * c + k,
-                     std::min(kChannelBlock, c - k), accumulate);
-          }
+      ParallelForEach(dwpe.dim(0), GrainOf((batch + 1) * c), [=](int64_t p) {
+        const int64_t at = p - first_position;
+        if (at < 0 || at >= t) {
+          if (!accumulate) std::fill(to + p * c, to + (p + 1) * c, D{});
+          return;
+        }
+        for (int64_t k = 0; k < c; k += kChannelBlock) {
+          SumBatch(from + at * c + k, batch, t * c, to + p * c + k, std::min(kChannelBlock, c - k),
+                   accumulate);
         }
       });
     });

@@ -69,10 +69,8 @@ void ForwardCuda(Stream stream, const Tensor& ids, const Tensor& wte, const Tens
                  int64_t first_position, const Tensor& positions, const Tensor& y) {
   if (y.numel() == 0) return;
   const int64_t c = wte.dim(1);
-  DispatchFloat("token_position_embedding", wte.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchIndex("token_position_embedding", ids.dtype(), [&](auto id_tag) {
-      using I = typename decltype(id_tag)::type;
+  DispatchFloat("token_position_embedding", wte.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchIndex("token_position_embedding", ids.dtype(), [&]<class I>(TypeTag<I>) {
       DispatchBool(AlignedRows(c, Data<T>(wte), Data<T>(wpe), Data<T>(y)), [&](auto aligned) {
         Launch({"token_position_embedding_forward", ids, wte, wpe, positions},
                TokenPositionForwardKernel<decltype(aligned)::value, T, I>, Blocks(ids.numel(), 1),
@@ -89,10 +87,8 @@ void BackwardCuda(Stream stream, const Tensor& dy, int64_t first_position, const
                   bool accumulate) {
   if (dwpe.numel() == 0) return;
   const int64_t c = dy.dim(2);
-  DispatchFloat("token_position_embedding", dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("token_position_embedding", dwpe.dtype(), [&](auto to_tag) {
-      using D = typename decltype(to_tag)::type;
+  DispatchFloat("token_position_embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    DispatchFloat("token_position_embedding", dwpe.dtype(), [&]<class D>(TypeTag<D>) {
       const T* from = Data<T>(dy);
       D* to = Data<D>(dwpe);
       DispatchBool(AlignedRows(c, from) && AlignedRows(c, to), [&](auto aligned) {

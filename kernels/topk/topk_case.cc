@@ -36,85 +36,66 @@ InputSpec Wide(const Shape& shape) { return {.shape = shape, .low = -100, .high 
 
 OpSample TopK(const std::string& name, const InputSpec& x, int64_t k, int dim, bool largest) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
-  return {
-      .name = StrCat(largest ? "largest_" : "smallest_", name),
-      .inputs = {x},
-      .run =
-          [=](std::span<const Tensor> in) {
-            const auto [values, indices] = ops::TopK(in[0], k, dim, largest);
-            return std::vector{values, indices};
-          },
-      .reference = [=](std::span<const RefTensor> in) { return Reference(in[0], k, at, largest); },
-      .kinks = true};
+  return {.name = StrCat(largest ? "largest_" : "smallest_", name),
+          .inputs = {x},
+          .run =
+              [=](TensorSpan in) {
+                const auto [values, indices] = ops::TopK(in[0], k, dim, largest);
+                return std::vector{values, indices};
+              },
+          .reference = [=](RefSpan in) { return Reference(in[0], k, at, largest); },
+          .kinks = true};
 }
 
 OpSample Sort(const std::string& name, const InputSpec& x, int dim, bool descending) {
   const int at = dim < 0 ? dim + x.shape.ndim() : dim;
   OpSample s = TopK(name, x, x.shape[at], dim, descending);
   s.name = StrCat(descending ? "descending_" : "ascending_", name);
-  s.run = [=](std::span<const Tensor> in) {
+  s.run = [=](TensorSpan in) {
     const auto [values, indices] = ops::Sort(in[0], dim, descending);
     return std::vector{values, indices};
   };
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "topk";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Nothing is computed.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.samples = [] {
-    OpSample large = TopK("large", {.shape = {64, 50257}}, 50, -1, true);
-    large.flops = 64.0 * 50257;
-    large.elements_moved = 64.0 * 50257;
-    large.backward_elements_moved = 64.0 * 50257;
-    large.benchmark_only = true;
-    // Each value many times.
-    OpSample ties = TopK("ties", {.shape = {3, 200}, .low = 0, .high = 5}, 150, 1, true);
-    ties.inputs[0].index = true;
-    ties.run = [](std::span<const Tensor> in) {
-      const auto [values, indices] = ops::TopK(in[0].To(DType::kBF16), 150, 1);
-      return std::vector{values, indices};
-    };
-    return std::vector<OpSample>{
-        TopK("empty", {.shape = {3, 4}}, 0, -1, true),
-        TopK("no_rows", {.shape = {0, 4}}, 2, 1, true), TopK("one", {.shape = {1}}, 1, 0, true),
-        TopK("rows", Wide({5, 37}), 4, -1, true), TopK("rows", Wide({5, 37}), 4, -1, false),
-        TopK("columns", Wide({37, 5}), 6, 0, true), TopK("middle", Wide({2, 9, 3}), 3, 1, false),
-        TopK("transposed", {.shape = {5, 9}, .low = -100, .high = 100, .non_contiguous = true}, 2,
-             1, true),
-        // More rows than a byte counts; many equal elements in 16 bits.
-        TopK("many_rows", Wide({300, 7}), 3, 1, true),
-        TopK("long", {.shape = {2, 3001}, .low = -1e-3, .high = 1e3}, 40, 1, true), ties,
-        Sort("empty", {.shape = {2, 0}}, 1, false), Sort("rows", Wide({4, 50}), -1, false),
-        Sort("rows", Wide({4, 50}), -1, true), Sort("columns", Wide({19, 6}), 0, true), large};
+std::vector<OpSample> Samples() {
+  OpSample large = TopK("large", {.shape = {64, 50257}}, 50, -1, true);
+  large.benchmark = {
+      .flops = 64.0 * 50257, .elements = 64.0 * 50257, .backward_elements = 64.0 * 50257};
+  // Each value many times.
+  OpSample ties = TopK("ties", {.shape = {3, 200}, .low = 0, .high = 5}, 150, 1, true);
+  ties.inputs[0].index = true;
+  ties.run = [](TensorSpan in) {
+    const auto [values, indices] = ops::TopK(in[0].To(DType::kBF16), 150, 1);
+    return std::vector{values, indices};
   };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"too_many",
-         [](Device d) {
-           ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), 4);
-         },
-         "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not 4"},
-        {"negative",
-         [](Device d) {
-           ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), -1);
-         },
-         "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not -1"},
-        {"integers", [](Device d) { ops::Sort(Tensor::Zeros({2}, DType::kI32, d)); },
-         "sort: x must be a floating tensor, got i32[2]"},
-        {"no_such_dimension",
-         [](Device d) {
-           ops::TopK(Tensor::Zeros({2, 3}, DType::kF32, d), 1, -3);
-         },
-         "topk: there is no dimension -3 in a tensor of shape [2, 3]"}};
-  };
-  return c;
+  return {TopK("empty", {.shape = {3, 4}}, 0, -1, true),
+          TopK("no_rows", {.shape = {0, 4}}, 2, 1, true), TopK("one", {.shape = {1}}, 1, 0, true),
+          TopK("rows", Wide({5, 37}), 4, -1, true), TopK("rows", Wide({5, 37}), 4, -1, false),
+          TopK("columns", Wide({37, 5}), 6, 0, true), TopK("middle", Wide({2, 9, 3}), 3, 1, false),
+          TopK("transposed", {.shape = {5, 9}, .low = -100, .high = 100, .non_contiguous = true}, 2,
+               1, true),
+          // More rows than a byte counts; many equal elements in 16 bits.
+          TopK("many_rows", Wide({300, 7}), 3, 1, true),
+          TopK("long", {.shape = {2, 3001}, .low = -1e-3, .high = 1e3}, 40, 1, true), ties,
+          Sort("empty", {.shape = {2, 0}}, 1, false), Sort("rows", Wide({4, 50}), -1, false),
+          Sort("rows", Wide({4, 50}), -1, true), Sort("columns", Wide({19, 6}), 0, true), large};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"too_many", [](Device d) { ops::TopK(Zeros(d, 2, 3), 4); },
+           "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not 4"},
+          {"negative", [](Device d) { ops::TopK(Zeros(d, 2, 3), -1); },
+           "topk: dimension 1 of a tensor of shape [2, 3] has 3 elements, not -1"},
+          {"integers", [](Device d) { ops::Sort(Zeros(DType::kI32, d, 2)); },
+           "sort: x must be a floating tensor, got i32[2]"},
+          {"no_such_dimension", [](Device d) { ops::TopK(Zeros(d, 2, 3), 1, -3); },
+           "topk: there is no dimension -3 in a tensor of shape [2, 3]"}};
+}
+
+// Nothing is computed.
+const bool registered = RegisterOpCase(
+    {.name = "topk", .samples = Samples, .errors = Errors, .tolerances = NoTolerance()});
 
 }  // namespace
 }  // namespace lockstep

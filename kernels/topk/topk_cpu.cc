@@ -20,13 +20,11 @@ uint64_t SortKey(double v) {
 void SortRowsCpu(Stream, bool descending, const Tensor& x, const Tensor& index) {
   const int64_t n = x.dim(1), k = index.dim(1);
   if (index.numel() == 0) return;
-  DispatchFloat("sort", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("sort", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     int64_t* out = index.data<int64_t>();
     // Some ten steps for each element.
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / (10 * n));
-    ParallelFor(x.dim(0), grain, [=](int64_t begin, int64_t end) {
+    ParallelFor(x.dim(0), GrainOf(10 * n), [=](int64_t begin, int64_t end) {
       std::vector<std::pair<uint64_t, int64_t>> row(static_cast<size_t>(n));
       for (int64_t r = begin; r < end; ++r) {
         for (int64_t i = 0; i < n; ++i) {

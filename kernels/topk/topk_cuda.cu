@@ -1,5 +1,4 @@
 // A stable radix sort of all elements by 16 bits of their keys after the other, and then by row.
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/radix_sort.cuh"
 #include "kernels/topk/topk.h"
@@ -49,18 +48,16 @@ void SortRowsCuda(Stream stream, bool descending, const Tensor& x, const Tensor&
   for (int shift = SizeOf(x.dtype()) == 2 ? kDigitBits : 0, first = shift; shift < 32;
        shift += kDigitBits) {
     const bool sorted = shift != first;
-    DispatchFloat("sort", x.dtype(), [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      Launch(name, DigitKernel<T>, Blocks(elements, kElementwiseThreads), kElementwiseThreads, 0,
-             stream, Data<T>(x), sorted ? Data<int>(sort.places()) : nullptr, elements, descending,
-             shift, Data<int>(keys));
+    DispatchFloat("sort", x.dtype(), [&]<class T>(TypeTag<T>) {
+      LaunchThreads(name, DigitKernel<T>, elements, stream, Data<T>(x),
+                    sorted ? Data<int>(sort.places()) : nullptr, elements, descending, shift,
+                    Data<int>(keys));
     });
     sort.By(static_cast<const int*>(Data<int>(keys)), 0, kDigits - 1, sorted);
   }
   sort.ByColumn(n, 1);
-  Launch(name, FirstPlacesKernel<kElementwiseThreads>, Blocks(index.numel(), kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Data<int>(sort.places()), n, index.dim(1), index.numel(),
-         Data<int64_t>(index));
+  LaunchThreads(name, FirstPlacesKernel<kElementwiseThreads>, index.numel(), stream,
+                Data<int>(sort.places()), n, index.dim(1), index.numel(), Data<int64_t>(index));
 }
 
 LS_REGISTER(sort_rows, DeviceType::kCuda, SortRowsCuda);

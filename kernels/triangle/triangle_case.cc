@@ -20,63 +20,54 @@ OpSample Sample(bool upper, const std::string& name, const InputSpec& x, int64_t
   return {.name = StrCat(upper ? "triu_" : "tril_", name),
           .inputs = {x},
           .run =
-              [=](std::span<const Tensor> in) {
-                return std::vector{upper ? ops::Triu(in[0], diagonal) : ops::Tril(in[0], diagonal)};
+              [=](TensorSpan in) {
+                return upper ? ops::Triu(in[0], diagonal) : ops::Tril(in[0], diagonal);
               },
-          .reference =
-              [=](std::span<const RefTensor> in) {
-                return std::vector{Reference(upper, diagonal, in[0])};
-              }};
+          .reference = [=](RefSpan in) { return Reference(upper, diagonal, in[0]); }};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "triangle";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Nothing is computed.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.samples = [] {
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    std::vector<OpSample> samples;
-    for (const bool upper : {false, true}) {
-      OpSample large = Sample(upper, "large", {.shape = {8, 1024, 1024}}, 0);
-      large.elements_moved = large.backward_elements_moved = 2.0 * 8 * 1024 * 1024;
-      large.benchmark_only = true;
-      OpSample boolean =
-          Sample(upper, "bool", {.shape = {4, 5}, .low = 1, .high = 2, .index = true}, 0);
-      boolean.run = [upper](std::span<const Tensor> in) {
-        const Tensor x = in[0].To(DType::kBool);
-        return std::vector{upper ? ops::Triu(x) : ops::Tril(x)};
-      };
-      const std::vector<OpSample> some = {
-          Sample(upper, "empty", {.shape = {2, 0, 3}}, 0),
-          Sample(upper, "one", {.shape = {1, 1}}, 0),
-          Sample(upper, "one_outside", {.shape = {1, 1}}, upper ? 1 : -1),
-          Sample(upper, "square", {.shape = {7, 7}}, 0),
-          Sample(upper, "wide", {.shape = {3, 4, 9}}, 2),
-          Sample(upper, "tall", {.shape = {2, 2, 9, 4}}, -3),
-          Sample(upper, "beyond", {.shape = {4, 5}}, kMost),
-          Sample(upper, "before", {.shape = {4, 5}}, -kMost),
-          Sample(upper, "transposed", {.shape = {5, 6}, .non_contiguous = true}, 1),
-          Sample(upper, "i32", {.shape = {4, 5}, .low = 1, .high = 90, .index = true}, 0),
-          Sample(upper, "chunks", {.shape = {3, 150, 130}}, -20),
-          boolean,
-          large};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"vector", [](Device d) { ops::Tril(Tensor::Zeros({3}, DType::kF32, d)); },
-         "tril: x must be a matrix or a batch of matrices [..., M, N], got f32[3]"},
-        {"undefined", [](Device) { ops::Triu(Tensor()); },
-         "triu: x must be a matrix or a batch of matrices [..., M, N], got undefined tensor"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  std::vector<OpSample> samples;
+  for (const bool upper : {false, true}) {
+    OpSample large = Sample(upper, "large", {.shape = {8, 1024, 1024}}, 0);
+    large.benchmark = {.elements = 2.0 * 8 * 1024 * 1024,
+                       .backward_elements = 2.0 * 8 * 1024 * 1024};
+    OpSample boolean =
+        Sample(upper, "bool", {.shape = {4, 5}, .low = 1, .high = 2, .index = true}, 0);
+    boolean.run = [upper](TensorSpan in) {
+      const Tensor x = in[0].To(DType::kBool);
+      return upper ? ops::Triu(x) : ops::Tril(x);
+    };
+    const std::vector<OpSample> some = {
+        Sample(upper, "empty", {.shape = {2, 0, 3}}, 0),
+        Sample(upper, "one", {.shape = {1, 1}}, 0),
+        Sample(upper, "one_outside", {.shape = {1, 1}}, upper ? 1 : -1),
+        Sample(upper, "square", {.shape = {7, 7}}, 0),
+        Sample(upper, "wide", {.shape = {3, 4, 9}}, 2),
+        Sample(upper, "tall", {.shape = {2, 2, 9, 4}}, -3),
+        Sample(upper, "beyond", {.shape = {4, 5}}, kMost),
+        Sample(upper, "before", {.shape = {4, 5}}, -kMost),
+        Sample(upper, "transposed", {.shape = {5, 6}, .non_contiguous = true}, 1),
+        Sample(upper, "i32", {.shape = {4, 5}, .low = 1, .high = 90, .index = true}, 0),
+        Sample(upper, "chunks", {.shape = {3, 150, 130}}, -20),
+        boolean,
+        large};
+    samples.insert(samples.end(), some.begin(), some.end());
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"vector", [](Device d) { ops::Tril(Zeros(d, 3)); },
+           "tril: x must be a matrix or a batch of matrices [..., M, N], got f32[3]"},
+          {"undefined", [](Device) { ops::Triu(Tensor()); },
+           "triu: x must be a matrix or a batch of matrices [..., M, N], got undefined tensor"}};
+}
+
+// Nothing is computed.
+const bool registered = RegisterOpCase(
+    {.name = "triangle", .samples = Samples, .errors = Errors, .tolerances = NoTolerance()});
 
 }  // namespace
 }  // namespace lockstep

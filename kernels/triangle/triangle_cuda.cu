@@ -1,6 +1,5 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/unit.cuh"
+#include "kernels/dispatch.h"
 #include "kernels/triangle/triangle.h"
 
 namespace lockstep::cuda {
@@ -17,11 +16,9 @@ __global__ void TriangleKernel(bool upper, int64_t diagonal, int64_t elements, i
 }
 
 void TriangleCuda(Stream stream, bool upper, int64_t diagonal, const Tensor& x, const Tensor& y) {
-  DispatchUnit(x.dtype(), [&](auto tag) {
-    using Unit = typename decltype(tag)::type;
-    Launch({"triangle", x}, TriangleKernel<Unit>, Blocks(x.numel(), kElementwiseThreads),
-           kElementwiseThreads, 0, stream, upper, diagonal, x.numel(), x.dim(1), x.dim(2),
-           Units<Unit>(x), Units<Unit>(y));
+  DispatchUnit(SizeOf(x.dtype()), [&]<class Unit>(TypeTag<Unit>) {
+    LaunchThreads({"triangle", x}, TriangleKernel<Unit>, x.numel(), stream, upper, diagonal,
+                  x.numel(), x.dim(1), x.dim(2), Units<Unit>(x), Units<Unit>(y));
   });
 }
 

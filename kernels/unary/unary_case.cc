@@ -146,63 +146,53 @@ const Function kFunctions[] = {
 OpSample Sample(const Function& f, const std::string& name, const Shape& shape) {
   return {.name = StrCat(f.name, "_", name),
           .inputs = {{.shape = shape, .low = f.low, .high = f.high}},
-          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0])}; },
+          .run = [f](TensorSpan in) { return f.run(in[0]); },
           .reference =
-              [f](std::span<const RefTensor> in) {
+              [f](RefSpan in) {
                 RefTensor y = in[0];
                 for (double& v : y.data) v = f.reference(v);
-                return std::vector{y};
+                return y;
               },
           .kinks = f.kinks};
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "unary";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> samples;
-    for (const Function& f : kFunctions) {
-      samples.push_back(Sample(f, "empty", {0, 3}));
-      samples.push_back(Sample(f, "odd", {7, 13}));
-      samples.push_back(Sample(f, "transposed", {5, 9}));
-      samples.back().inputs[0].non_contiguous = true;
-      if (f.saturates) {
-        samples.push_back(Sample(f, "saturated", {40}));
-        samples.back().inputs[0].low = -100;
-        samples.back().inputs[0].high = 100;
-      }
-      if (!f.benchmark) continue;
-      samples.push_back(Sample(f, "one", {1}));
-      samples.push_back(Sample(f, "chunks", {33001}));
-      OpSample large = Sample(f, "large", {4 << 20});
-      large.flops = 4 << 20;
-      large.elements_moved = 2.0 * (4 << 20);
-      large.backward_flops = 2 * large.flops;
-      large.backward_elements_moved = 3.0 * (4 << 20);
-      large.benchmark_only = true;
-      samples.push_back(large);
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples;
+  for (const Function& f : kFunctions) {
+    samples.push_back(Sample(f, "empty", {0, 3}));
+    samples.push_back(Sample(f, "odd", {7, 13}));
+    samples.push_back(Sample(f, "transposed", {5, 9}));
+    samples.back().inputs[0].non_contiguous = true;
+    if (f.saturates) {
+      samples.push_back(Sample(f, "saturated", {40}));
+      samples.back().inputs[0].low = -100;
+      samples.back().inputs[0].high = 100;
     }
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"integers", [](Device d) { ops::Tanh(Tensor::Zeros({2}, DType::kI32, d)); },
-         "tanh: x must be a floating tensor, got i32[2]"},
-        {"no cap", [](Device d) { ops::Softcap(Tensor::Zeros({2}, DType::kF32, d), 0); },
-         "softcap: the cap must be positive, got 0"},
-        {"undefined", [](Device) { ops::Relu(Tensor()); },
-         "relu: x must be a floating tensor, got undefined tensor"},
-        {"low_above_high", [](Device d) { ops::Clamp(Tensor::Zeros({2}, DType::kF32, d), 2, 1.5); },
-         "clamp: low = 2 must not be above high = 1.5"},
-        {"nan_limit",
-         [](Device d) { ops::Clamp(Tensor::Zeros({2}, DType::kF32, d), 0, std::nan("")); },
-         "clamp: low = 0 must not be above high = nan"}};
-  };
-  return c;
+    if (!f.benchmark) continue;
+    samples.push_back(Sample(f, "one", {1}));
+    samples.push_back(Sample(f, "chunks", {33001}));
+    OpSample large = Sample(f, "large", {4 << 20});
+    large.benchmark = {
+        .flops = 4 << 20, .elements = 2.0 * (4 << 20), .backward_elements = 3.0 * (4 << 20)};
+    samples.push_back(large);
+  }
+  return samples;
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {{"integers", [](Device d) { ops::Tanh(Zeros(DType::kI32, d, 2)); },
+           "tanh: x must be a floating tensor, got i32[2]"},
+          {"no cap", [](Device d) { ops::Softcap(Zeros(d, 2), 0); },
+           "softcap: the cap must be positive, got 0"},
+          {"undefined", [](Device) { ops::Relu(Tensor()); },
+           "relu: x must be a floating tensor, got undefined tensor"},
+          {"low_above_high", [](Device d) { ops::Clamp(Zeros(d, 2), 2, 1.5); },
+           "clamp: low = 2 must not be above high = 1.5"},
+          {"nan_limit", [](Device d) { ops::Clamp(Zeros(d, 2), 0, std::nan("")); },
+           "clamp: low = 0 must not be above high = nan"}};
+}
+
+const bool registered = RegisterOpCase({.name = "unary", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

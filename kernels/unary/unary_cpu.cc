@@ -23,8 +23,7 @@ template <class A>
 using Functions = UnaryFunctions<A, Math<A>>;
 
 void UnaryForwardCpu(Stream, UnaryOp op, double a, double b, const Tensor& x, const Tensor& y) {
-  DispatchFloat("unary", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("unary", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchUnary<Functions<Acc<T>>, false>(
         op, a, b, [&](auto function) { ElementwiseForward<T>(function, x, y); });
   });
@@ -32,8 +31,7 @@ void UnaryForwardCpu(Stream, UnaryOp op, double a, double b, const Tensor& x, co
 
 void UnaryBackwardCpu(Stream, UnaryOp op, double a, double b, const Tensor& saved, const Tensor& dy,
                       const Tensor& dx, bool accumulate) {
-  DispatchFloat("unary", saved.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("unary", saved.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchUnary<Functions<Acc<T>>, true>(op, a, b, [&](auto function) {
       ElementwiseBackward<T>(function, saved, dy, dx, accumulate);
     });

@@ -35,8 +35,7 @@ struct Gradient {
 
 void UnaryForwardCuda(Stream stream, UnaryOp op, double a, double b, const Tensor& x,
                       const Tensor& y) {
-  DispatchFloat("unary", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("unary", x.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchUnary<Functions, false>(op, a, b, [&](auto function) {
       const T* in = Data<T>(x);
       Elementwise({"unary_forward", x}, stream, x.numel(), std::false_type(),
@@ -47,8 +46,7 @@ void UnaryForwardCuda(Stream stream, UnaryOp op, double a, double b, const Tenso
 
 void UnaryBackwardCuda(Stream stream, UnaryOp op, double a, double b, const Tensor& saved,
                        const Tensor& dy, const Tensor& dx, bool accumulate) {
-  DispatchFloat("unary", saved.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("unary", saved.dtype(), [&]<class T>(TypeTag<T>) {
     DispatchUnary<Functions, true>(op, a, b, [&](auto function) {
       const T *in = Data<T>(saved), *grad = Data<T>(dy);
       Elementwise({"unary_backward", saved}, stream, saved.numel(), accumulate,

@@ -30,22 +30,20 @@ RefTensor Seen(const RefTensor& x, const Shape& shape, const Source& source) {
 
 OpSample Sample(const std::string& name, const InputSpec& x, const View& view, const Shape& shape,
                 const Source& source) {
-  return {
-      .name = name,
-      .inputs = {x},
-      .run = [=](std::span<const Tensor> in) { return std::vector{view(in[0])}; },
-      .reference =
-          [=](std::span<const RefTensor> in) { return std::vector{Seen(in[0], shape, source)}; }};
+  return {.name = name,
+          .inputs = {x},
+          .run = [=](TensorSpan in) { return view(in[0]); },
+          .reference = [=](RefSpan in) { return Seen(in[0], shape, source); }};
 }
 
 // In another shape, with the same order.
 OpSample Reshape(const std::string& name, const InputSpec& x, const Shape& to,
                  const Shape& resolved) {
   OpSample s = Sample(name, x, [to](const Tensor& t) { return t.Reshape(to); }, resolved, {});
-  s.reference = [resolved](std::span<const RefTensor> in) {
+  s.reference = [resolved](RefSpan in) {
     RefTensor y = in[0];
     y.shape = resolved;
-    return std::vector{y};
+    return y;
   };
   return s;
 }
@@ -81,8 +79,8 @@ OpSample Permute(const std::string& name, const InputSpec& x, const std::vector<
 
 OpSample CopiedAtScale(const std::string& name, const Shape& shape, const std::vector<int>& order) {
   OpSample s = Permute(name, {.shape = shape}, order, true);
-  s.elements_moved = s.backward_elements_moved = 2.0 * static_cast<double>(shape.numel());
-  s.benchmark_only = true;
+  const double moved = 2.0 * static_cast<double>(shape.numel());
+  s.benchmark = {.elements = moved, .backward_elements = moved};
   return s;
 }
 
@@ -115,10 +113,10 @@ RefTensor Part(const RefTensor& x, int dim, int64_t begin, int64_t end) {
 // Overlapping slices of one tensor: their gradients meet in it.
 OpSample Overlapping() {
   OpSample s = Slice("overlapping", {.shape = {9, 4}}, 0, 2, 7);
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     return std::vector{in[0].Slice(0, 2, 7), in[0].Slice(0, 5, 9), in[0].Slice(0, 0, 3)};
   };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.reference = [](RefSpan in) {
     return std::vector{Part(in[0], 0, 2, 7), Part(in[0], 0, 5, 9), Part(in[0], 0, 0, 3)};
   };
   return s;
@@ -128,9 +126,9 @@ OpSample Split(const std::string& name, const InputSpec& x, const std::vector<in
                int dim) {
   return {.name = name,
           .inputs = {x},
-          .run = [=](std::span<const Tensor> in) { return in[0].Split(sizes, dim); },
+          .run = [=](TensorSpan in) { return in[0].Split(sizes, dim); },
           .reference =
-              [=](std::span<const RefTensor> in) {
+              [=](RefSpan in) {
                 std::vector<RefTensor> parts;
                 int64_t begin = 0;
                 for (int64_t size : sizes) {
@@ -145,7 +143,7 @@ OpSample Split(const std::string& name, const InputSpec& x, const std::vector<in
 OpSample Thirds(const std::string& name, const Shape& shape) {
   const int64_t size = shape[-1] / 3;
   OpSample s = Split(name, {.shape = shape}, {size, size, size}, shape.ndim() - 1);
-  s.run = [](std::span<const Tensor> in) { return in[0].Chunk(3, -1); };
+  s.run = [](TensorSpan in) { return in[0].Chunk(3, -1); };
   return s;
 }
 
@@ -164,9 +162,8 @@ std::vector<OpSample> Samples() {
   const InputSpec odd{.shape = {3, 5, 4}};
   const InputSpec strided{.shape = {3, 5, 4}, .non_contiguous = true};
   OpSample large = Thirds("large_qkv", {4096, 2304});
-  large.elements_moved = 1;  // a view
-  large.backward_elements_moved = 2.0 * 4096 * 2304;
-  large.benchmark_only = true;
+  // Forward makes a view.
+  large.benchmark = {.elements = 1, .backward_elements = 2.0 * 4096 * 2304};
   return {
       Reshape("empty", {.shape = {0, 3}}, {3, 0, 2}, {3, 0, 2}),
       Reshape("scalar", {.shape = {1, 1}}, {}, {}),
@@ -218,33 +215,21 @@ std::vector<OpSample> Samples() {
   };
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "views";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
-  c.gradient_tolerances = {
-      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
-  c.samples = Samples;
-  const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
-  c.errors = [x] {
-    return std::vector<ErrorSample>{
-        {"outside",
-         [x](Device d) {
-           x(d, {2, 3}).Slice(1, 1, 4);
-         },
-         "Slice [1, 4) does not lie within dimension 1 of a tensor of shape [2, 3]"},
-        {"no_such_dimension",
-         [x](Device d) {
-           x(d, {2, 3}).Transpose(0, 2);
-         },
-         "Transpose: there is no dimension 2 in a tensor of shape [2, 3]"}};
-  };
-  return c;
+std::vector<ErrorSample> Errors() {
+  return {{"outside", [](Device d) { Zeros(d, 2, 3).Slice(1, 1, 4); },
+           "Slice [1, 4) does not lie within dimension 1 of a tensor of shape [2, 3]"},
+          {"no_such_dimension", [](Device d) { Zeros(d, 2, 3).Transpose(0, 2); },
+           "Transpose: there is no dimension 2 in a tensor of shape [2, 3]"}};
 }
 
-const bool registered = RegisterOpCase(Make);
+// Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
+const bool registered = RegisterOpCase({.name = "views",
+                                        .samples = Samples,
+                                        .errors = Errors,
+                                        .tolerances = NoTolerance(),
+                                        .gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}},
+                                                                {DType::kF16, {1e-3, 0, ""}},
+                                                                {DType::kBF16, {8e-3, 0, ""}}}});
 
 }  // namespace
 }  // namespace lockstep

@@ -22,25 +22,21 @@ std::vector<RefTensor> Chosen(const RefTensor& condition, const RefTensor& a, co
 
 OpSample Sample(const std::string& name, const Shape& condition, const Shape& a, const Shape& b,
                 const Shape& y) {
-  return {
-      .name = name,
-      .inputs = {Condition(condition), {.shape = a}, {.shape = b}},
-      .run =
-          [](std::span<const Tensor> in) {
-            return std::vector{ops::Where(in[0].To(DType::kBool), in[1], in[2])};
-          },
-      .reference = [y](std::span<const RefTensor> in) { return Chosen(in[0], in[1], in[2], y); }};
+  return {.name = name,
+          .inputs = {Condition(condition), {.shape = a}, {.shape = b}},
+          .run = [](TensorSpan in) { return ops::Where(in[0].To(DType::kBool), in[1], in[2]); },
+          .reference = [y](RefSpan in) { return Chosen(in[0], in[1], in[2], y); }};
 }
 
 // All three are views.
 OpSample Transposed() {
   OpSample s = Sample("transposed", {9, 5}, {5, 9}, {5, 9}, {5, 9});
   s.inputs[1].non_contiguous = s.inputs[2].non_contiguous = true;
-  s.run = [](std::span<const Tensor> in) {
+  s.run = [](TensorSpan in) {
     const Tensor condition = in[0].To(DType::kBool).Transpose(0, 1);
-    return std::vector{ops::Where(condition, in[1], in[2])};
+    return ops::Where(condition, in[1], in[2]);
   };
-  s.reference = [](std::span<const RefTensor> in) {
+  s.reference = [](RefSpan in) {
     RefTensor condition({5, 9});
     for (int64_t i = 0; i < 45; ++i) condition.data[i] = in[0].data[i % 9 * 5 + i / 9];
     return Chosen(condition, in[1], in[2], {5, 9});
@@ -52,11 +48,8 @@ OpSample Transposed() {
 OpSample Shared() {
   return {.name = "shared",
           .inputs = {Condition({7, 13}), {.shape = {7, 13}}},
-          .run =
-              [](std::span<const Tensor> in) {
-                return std::vector{ops::Where(in[0].To(DType::kBool), in[1], in[1])};
-              },
-          .reference = [](std::span<const RefTensor> in) { return std::vector{in[1]}; }};
+          .run = [](TensorSpan in) { return ops::Where(in[0].To(DType::kBool), in[1], in[1]); },
+          .reference = [](RefSpan in) { return in[1]; }};
 }
 
 OpSample WithNumbers() {
@@ -64,12 +57,12 @@ OpSample WithNumbers() {
       .name = "numbers",
       .inputs = {Condition({7, 1}), {.shape = {7, 13}}},
       .run =
-          [](std::span<const Tensor> in) {
+          [](TensorSpan in) {
             const Tensor condition = in[0].To(DType::kBool);
             return std::vector{ops::Where(condition, in[1], 0.25), ops::Where(condition, 3, in[1])};
           },
       .reference =
-          [](std::span<const RefTensor> in) {
+          [](RefSpan in) {
             RefTensor number(Shape{});
             number.data[0] = 0.25;
             std::vector<RefTensor> out = Chosen(in[0], in[1], number, {7, 13});
@@ -86,12 +79,11 @@ OpSample OfDType(DType dtype) {
                      {.shape = {11}, .low = 0, .high = 2, .index = true},
                      {.shape = {6, 11}, .low = 0, .high = 2, .index = true}},
           .run =
-              [dtype](std::span<const Tensor> in) {
-                return std::vector{
-                    ops::Where(in[0].To(DType::kBool), in[1].To(dtype), in[2].To(dtype))};
+              [dtype](TensorSpan in) {
+                return ops::Where(in[0].To(DType::kBool), in[1].To(dtype), in[2].To(dtype));
               },
           .reference =
-              [](std::span<const RefTensor> in) {
+              [](RefSpan in) {
                 return Chosen(in[0], in[1], in[2], {6, 11});
               }};
 }
@@ -99,75 +91,62 @@ OpSample OfDType(DType dtype) {
 OpSample Benchmark() {
   OpSample s = Sample("large", {4096, 768}, {4096, 768}, {4096, 768}, {4096, 768});
   s.inputs[0] = {.shape = {4096, 768}, .differentiable = false, .dtype = DType::kBool};
-  s.run = [](std::span<const Tensor> in) { return std::vector{ops::Where(in[0], in[1], in[2])}; };
-  s.flops = 4096 * 768;
-  s.elements_moved = 3.0 * 4096 * 768;
-  s.backward_flops = 2 * s.flops;
-  s.backward_elements_moved = s.elements_moved;
-  s.benchmark_only = true;
+  s.run = [](TensorSpan in) { return ops::Where(in[0], in[1], in[2]); };
+  s.benchmark = {
+      .flops = 4096 * 768, .elements = 3.0 * 4096 * 768, .backward_elements = 3.0 * 4096 * 768};
   return s;
 }
 
-OpCase Make() {
-  OpCase c;
-  c.name = "where";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    return std::vector<OpSample>{Sample("empty", {3}, {0, 3}, {1, 3}, {0, 3}),
-                                 Sample("scalars", {}, {}, {}, {}),
-                                 Sample("one", {1}, {1}, {1}, {1}),
-                                 Sample("odd", {7, 13}, {7, 13}, {7, 13}, {7, 13}),
-                                 Sample("chunks", {33001}, {33001}, {33001}, {33001}),
-                                 Sample("mask", {11}, {6, 11}, {6, 11}, {6, 11}),
-                                 Sample("column", {6, 11}, {6, 1}, {11}, {6, 11}),
-                                 Sample("scalar", {6, 11}, {6, 11}, {}, {6, 11}),
-                                 Sample("three_ways", {5, 1, 1}, {7, 1}, {3}, {5, 7, 3}),
-                                 Sample("wider_condition", {4, 6, 11}, {11}, {6, 1}, {4, 6, 11}),
-                                 Transposed(),
-                                 Shared(),
-                                 WithNumbers(),
-                                 OfDType(DType::kBool),
-                                 OfDType(DType::kU16),
-                                 OfDType(DType::kI32),
-                                 OfDType(DType::kI64),
-                                 Benchmark()};
-  };
-  c.errors = [] {
-    const auto zeros = [](DType dtype, Device d) { return Tensor::Zeros({2}, dtype, d); };
-    return std::vector<ErrorSample>{
-        {"condition",
-         [=](Device d) {
-           const Tensor x = zeros(DType::kF32, d);
-           ops::Where(x, x, x);
-         },
-         "where: the condition must be a bool tensor, got f32[2] on cpu: write "
-         "condition.To(DType::kBool)"},
-        {"undefined_condition", [=](Device d) { ops::Where(Tensor(), zeros(DType::kF32, d), 0); },
-         "where: the condition must be a bool tensor, got undefined tensor"},
-        {"dtypes",
-         [=](Device d) {
-           ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), zeros(DType::kI32, d));
-         },
-         "got f32[2] on cpu and i32[2] on cpu"},
-        {"undefined",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kF32, d), Tensor()); },
-         "got f32[2] on cpu and undefined tensor"},
-        {"undefined_beside_a_number",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), Tensor(), 1); },
-         "where of an undefined tensor"},
-        {"shapes",
-         [=](Device d) {
-           ops::Where(zeros(DType::kBool, d), Tensor::Zeros({3}, DType::kF32, d), 0);
-         },
-         "where: shapes [2] and [3] do not broadcast"},
-        {"fraction_of_integers",
-         [=](Device d) { ops::Where(zeros(DType::kBool, d), zeros(DType::kI32, d), 0.5); },
-         "where: i32[2] on cpu cannot have the value 0.5"}};
-  };
-  return c;
+std::vector<OpSample> Samples() {
+  return {Sample("empty", {3}, {0, 3}, {1, 3}, {0, 3}),
+          Sample("scalars", {}, {}, {}, {}),
+          Sample("one", {1}, {1}, {1}, {1}),
+          Sample("odd", {7, 13}, {7, 13}, {7, 13}, {7, 13}),
+          Sample("chunks", {33001}, {33001}, {33001}, {33001}),
+          Sample("mask", {11}, {6, 11}, {6, 11}, {6, 11}),
+          Sample("column", {6, 11}, {6, 1}, {11}, {6, 11}),
+          Sample("scalar", {6, 11}, {6, 11}, {}, {6, 11}),
+          Sample("three_ways", {5, 1, 1}, {7, 1}, {3}, {5, 7, 3}),
+          Sample("wider_condition", {4, 6, 11}, {11}, {6, 1}, {4, 6, 11}),
+          Transposed(),
+          Shared(),
+          WithNumbers(),
+          OfDType(DType::kBool),
+          OfDType(DType::kU16),
+          OfDType(DType::kI32),
+          OfDType(DType::kI64),
+          Benchmark()};
 }
 
-const bool registered = RegisterOpCase(Make);
+std::vector<ErrorSample> Errors() {
+  return {
+      {"condition",
+       [](Device d) {
+         const Tensor x = Zeros(d, 2);
+         ops::Where(x, x, x);
+       },
+       "where: the condition must be a bool tensor, got f32[2] on cpu: write "
+       "condition.To(DType::kBool)"},
+      {"undefined_condition", [](Device d) { ops::Where(Tensor(), Zeros(d, 2), 0); },
+       "where: the condition must be a bool tensor, got undefined tensor"},
+      {"dtypes",
+       [](Device d) {
+         ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 2), Zeros(DType::kI32, d, 2));
+       },
+       "got f32[2] on cpu and i32[2] on cpu"},
+      {"undefined", [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 2), Tensor()); },
+       "got f32[2] on cpu and undefined tensor"},
+      {"undefined_beside_a_number",
+       [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Tensor(), 1); },
+       "where of an undefined tensor"},
+      {"shapes", [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(d, 3), 0); },
+       "where: shapes [2] and [3] do not broadcast"},
+      {"fraction_of_integers",
+       [](Device d) { ops::Where(Zeros(DType::kBool, d, 2), Zeros(DType::kI32, d, 2), 0.5); },
+       "where: i32[2] on cpu cannot have the value 0.5"}};
+}
+
+const bool registered = RegisterOpCase({.name = "where", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

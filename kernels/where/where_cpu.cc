@@ -7,13 +7,13 @@ namespace {
 // T: an unsigned integer of the elements' size.
 template <class T>
 void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
-  const StridedLoop<4> loop(y.shape(),
-                            {&condition.strides(), &a.strides(), &b.strides(), &y.strides()});
+  const StridedDims<4> dims(y.shape(),
+                            {condition.strides(), a.strides(), b.strides(), y.strides()});
   const bool* conditions = condition.data<bool>();
-  const T* left = static_cast<const T*>(a.raw_data());
-  const T* right = static_cast<const T*>(b.raw_data());
-  T* out = static_cast<T*>(y.raw_data());
-  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+  const T* left = Units<const T>(a);
+  const T* right = Units<const T>(b);
+  T* out = Units<T>(y);
+  ForEachRun(y.numel(), dims, [=](const auto& at, int64_t n, const auto& steps) {
     const bool* c = conditions + at[0];
     const T* p = left + at[1];
     const T* q = right + at[2];
@@ -35,8 +35,7 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
 
 void WhereCpu(Stream, const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  DispatchUnit(y.dtype(),
-               [&](auto tag) { Choose<typename decltype(tag)::type>(condition, a, b, y); });
+  DispatchUnit(SizeOf(y.dtype()), [&]<class T>(TypeTag<T>) { Choose<T>(condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCpu, WhereCpu);

@@ -1,7 +1,6 @@
-#include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
-#include "kernels/cuda/unit.cuh"
+#include "kernels/cuda/types.cuh"
+#include "kernels/strided.h"
 #include "kernels/where/where.h"
 
 namespace lockstep::cuda {
@@ -23,17 +22,15 @@ template <class T>
 void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
             const Tensor& y) {
   const int64_t n = y.numel();
-  Launch({"where", condition, a, b}, WhereKernel<T>, Blocks(n, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, n,
-         StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
-         Data<bool>(condition), static_cast<const T*>(a.raw_data()),
-         static_cast<const T*>(b.raw_data()), static_cast<T*>(y.raw_data()));
+  LaunchThreads({"where", condition, a, b}, WhereKernel<T>, n, stream, n,
+                StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
+                Data<bool>(condition), Units<const T>(a), Units<const T>(b), Units<T>(y));
 }
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
                const Tensor& y) {
-  DispatchUnit(y.dtype(),
-               [&](auto tag) { Choose<typename decltype(tag)::type>(stream, condition, a, b, y); });
+  DispatchUnit(SizeOf(y.dtype()),
+               [&]<class T>(TypeTag<T>) { Choose<T>(stream, condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCuda, WhereCuda);

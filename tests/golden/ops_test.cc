@@ -76,7 +76,7 @@ void AddFunctions(Table& table) {
 uint64_t OfCase(const OpCase& c) {
   check::Hash hash;
   for (const OpSample& s : c.samples()) {
-    if (s.benchmark_only) continue;
+    if (s.benchmark) continue;
     const std::vector<bool> needs =
         c.differentiable ? check::AllNeeds(s) : std::vector<bool>(s.inputs.size());
     hash.Add(check::RunAll(s, check::Values(s, DType::kF32), needs, DType::kF32, kCpu));

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "core/philox.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/cudnn_attention.h"
-#include "kernels/attention/flash_attention.h"
 #include "tests/gpu_test.h"
 #include "tests/message_of.h"
 

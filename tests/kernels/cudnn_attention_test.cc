@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "core/cuda/error.h"  // CUDASIM
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,7 +1,5 @@
 // Flash attention on tensor cores, over shapes drawn at random: against the CPU's f64, beside the
 // plain f32 kernels, and with threads in every order.
-#include "kernels/attention/flash_attention.h"
-
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 #include "core/cuda/error.h"  // CUDASIM
 #include "core/philox.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "tests/gpu_test.h"
 
 #ifdef CUDASIM

@@ -5,7 +5,7 @@
 
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/strided.cuh"
+#include "kernels/strided.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
@@ -52,7 +52,7 @@ TEST_F(Strided, OffsetsFollowFromIndicesBeyond32Bits) {
   const auto n = std::ssize(indices);
   const Tensor in = Tensor::FromVector(indices, {n}, kGpu);
   const Tensor out = Tensor::Zeros({n, 2}, DType::kI64, kGpu);
-  Launch("offsets", OffsetsKernel, static_cast<unsigned>(CeilDiv(n, 64)), 64, 0,
+  Launch("offsets", OffsetsKernel, static_cast<unsigned>(DivideUp(n, 64)), 64, 0,
          CurrentStream(kGpu), StridedDims<2>(shape, strides), in.data<int64_t>(), n,
          out.data<int64_t>());
   const std::vector<int64_t> offsets = out.ToVector<int64_t>();

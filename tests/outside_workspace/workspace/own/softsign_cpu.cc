@@ -10,8 +10,7 @@ using namespace lockstep;
 using namespace lockstep::cpu;
 
 void SoftsignForwardCpu(Stream, const Tensor& x, const Tensor& y) {
-  DispatchFloat("softsign", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softsign", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = x.data<T>();
     T* out = y.data<T>();
     ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
@@ -25,8 +24,7 @@ void SoftsignForwardCpu(Stream, const Tensor& x, const Tensor& y) {
 
 void SoftsignBackwardCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& dx,
                          bool accumulate) {
-  DispatchFloat("softsign", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softsign", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const T *in = x.data<T>(), *grad = dy.data<T>();
     T* out = dx.data<T>();

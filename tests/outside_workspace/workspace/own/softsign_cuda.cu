@@ -19,8 +19,7 @@ struct Gradient {
 };
 
 void SoftsignForwardCuda(Stream stream, const Tensor& x, const Tensor& y) {
-  DispatchFloat("softsign", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softsign", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* in = Data<T>(x);
     Elementwise({"softsign_forward", x}, stream, x.numel(), std::false_type(), Forward(),
                 Data<T>(y), in);
@@ -29,8 +28,7 @@ void SoftsignForwardCuda(Stream stream, const Tensor& x, const Tensor& y) {
 
 void SoftsignBackwardCuda(Stream stream, const Tensor& x, const Tensor& dy, const Tensor& dx,
                           bool accumulate) {
-  DispatchFloat("softsign", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  DispatchFloat("softsign", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T *in = Data<T>(x), *grad = Data<T>(dy);
     Elementwise({"softsign_backward", x}, stream, x.numel(), accumulate, Gradient(), Data<T>(dx),
                 in, grad);

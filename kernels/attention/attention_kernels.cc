@@ -1,4 +1,4 @@
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attention_kernels.h"
 
 #include <cstdlib>
 #include <string>

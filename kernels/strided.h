@@ -1,10 +1,10 @@
-// Kernels over tensors of any strides: copies of views, broadcasts.
+// Walks over tensors of any strides: views, broadcasts. Usable from .cu files.
 #pragma once
 
-#include "core/tensor.h"
-#include "kernels/cuda/packed.cuh"
+#include "core/philox.h"
+#include "core/shape.h"
 
-namespace lockstep::cuda {
+namespace lockstep {
 
 // A row-major walk over the elements of K tensors of the same shape. Neighbouring dimensions that
 // all tensors step through evenly are merged, so contiguous tensors are one dimension. Passed to
@@ -36,11 +36,11 @@ struct StridedDims {
     for (int k = 0; k < K; ++k) step[k][0] = 1;
   }
 
-  __host__ __device__ int64_t inner_size() const { return size[ndim - 1]; }
-  __host__ __device__ int64_t inner_step(int k) const { return step[k][ndim - 1]; }
+  LS_HOST_DEVICE int64_t inner_size() const { return size[ndim - 1]; }
+  LS_HOST_DEVICE int64_t inner_step(int k) const { return step[k][ndim - 1]; }
 
   // Where element `index` of the shape lies in each tensor.
-  __device__ void Offsets(int64_t index, int64_t (&offsets)[K]) const {
+  LS_HOST_DEVICE void Offsets(int64_t index, int64_t (&offsets)[K]) const {
     for (int k = 0; k < K; ++k) offsets[k] = 0;
     // 64-bit divisions cost several times as much as 32-bit ones.
     if (!wide && index <= UINT32_MAX) {
@@ -61,14 +61,4 @@ struct StridedDims {
   }
 };
 
-// N elements of p at steps of `step`: one access where they lie side by side and aligned.
-template <int N, class T>
-__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step) {
-  if (step == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
-  Packed<T, N> x;
-#pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = p[i * step];
-  return x;
-}
-
-}  // namespace lockstep::cuda
+}  // namespace lockstep

@@ -56,8 +56,11 @@ inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 
 AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool ours,
                                        const std::function<std::string_view()>& why_no_cudnn);
 
-// The low-level operations by flash kernels, on tensors for which they can be chosen.
+// The low-level operations by flash kernels, on tensors for which they can be chosen, and by plain
+// ones.
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args);
 void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args);
+void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args);
+void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args);
 
 }  // namespace lockstep::cuda
