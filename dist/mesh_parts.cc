@@ -77,24 +77,24 @@ void MeshParts::Sum(const Tensor& values) {
   for (const auto& axis : axes_) axis->Sum(values);
 }
 
-const PartsAxis* MeshParts::VirtualAxis(const Parameter& parameter) const {
-  const auto has_parts = [&](const auto& axis) { return axis->PartsOf(parameter).all > 1; };
-  const auto found = std::ranges::find_if(axes_, has_parts);
-  return found == axes_.end() ? nullptr : found->get();
+std::pair<const PartsAxis*, PartsAxis::VirtualParts> MeshParts::VirtualPartsOf(
+    const Parameter& parameter) const {
+  for (const auto& axis : axes_) {
+    const PartsAxis::VirtualParts parts = axis->PartsOf(parameter);
+    if (parts.all > 1) return {axis.get(), parts};
+  }
+  return {nullptr, {}};
 }
 
 int64_t MeshParts::Chunks(const Parameter& parameter) const {
-  const PartsAxis* const axis = VirtualAxis(parameter);
-  const PartsAxis::VirtualParts parts = axis ? axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+  const PartsAxis::VirtualParts parts = VirtualPartsOf(parameter).second;
   const int64_t equal = parameter.logical_shape().numel() / parts.all;
   return parts.all * GradNormChunks(std::max(parts.numel, equal));
 }
 
 void MeshParts::MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,
-                         const PartsAxis::AddRun& add) {
-  const PartsAxis* const virtual_axis = VirtualAxis(parameter);
-  const PartsAxis::VirtualParts parts =
-      virtual_axis ? virtual_axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+                         const AddRun& add) {
+  const PartsAxis::VirtualParts parts = VirtualPartsOf(parameter).second;
   const auto& range = parameter.layout().range;
   if (!range || by.TakesRanges(parameter, parts)) {
     return by.ForEachRun(parameter, parts, values, range ? range->begin : 0, add);
@@ -110,16 +110,13 @@ void MeshParts::MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor value
   });
 }
 
-void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
-                           const PartsAxis::AddRun& add) {
+void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad, const AddRun& add) {
   if (!Holds(parameter)) return;
   for (const auto& axis : axes_) {
     if (!axis->MakesRuns() || !axis->Divides(parameter)) continue;
     return MakeRuns(*axis, parameter, grad.Detach().Contiguous(), add);
   }
-  const PartsAxis* const virtual_axis = VirtualAxis(parameter);
-  const PartsAxis::VirtualParts parts =
-      virtual_axis ? virtual_axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+  const auto [virtual_axis, parts] = VirtualPartsOf(parameter);
   const auto& range = parameter.layout().range;
   Tensor values = grad.Detach().Contiguous();
   int64_t begin = range ? range->begin : 0;  // of the values, within the part

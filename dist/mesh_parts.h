@@ -9,7 +9,6 @@
 
 #include "core/parameter.h"
 #include "dist/process_group.h"
-#include "optim/update_parts.h"
 
 namespace lockstep::dist {
 
@@ -47,7 +46,7 @@ class PartsAxis {
   // divides, because their parts do not end at chunk boundaries of the norm; and whether it makes
   // them of a range of its part. `virtual_parts`: into how many parts the axes outside this one
   // would cut the parameter, and which of them its ranks hold together.
-  using AddRun = std::function<void(int64_t first, const Tensor& values)>;
+  using AddRun = PartExchange::AddRun;
   virtual bool MakesRuns() const { return false; }
   virtual bool TakesRanges(const Parameter&, const VirtualParts&) const { return false; }
   // Collective, as far as ForEachRun of MeshParts is. `values`: from element `begin` of the part.
@@ -57,7 +56,7 @@ class PartsAxis {
 
 // The exchange that all parameters of a model have in common, however they are sharded: each
 // parallel mode adds its axis, the outermost first (pp, tp, ep, then the ranges of dp).
-class MeshParts : public optim::UpdateParts {
+class MeshParts : public PartExchange {
  public:
   // The exchange of these parameters; a new one if they have none yet. Throws ArgumentError if they
   // have different ones.
@@ -73,27 +72,26 @@ class MeshParts : public optim::UpdateParts {
     return nullptr;
   }
 
-  // Whether this rank has a part of the parameter.
-  bool Holds(const Parameter& parameter) const;
   // This rank's number among the ranks that have the same elements of the parameter, along all
   // axes, and how many these are.
   std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
 
+  bool Holds(const Parameter& parameter) const override;
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
   Tensor GatherHere(const Parameter& parameter, const Tensor& part) override;
   void Sum(const Tensor& values) override;
   int64_t Chunks(const Parameter& parameter) const override;
   // A rank contributes the chunks that it has of a parameter if it is the first of the ranks that
   // have them.
-  void ForEachRun(const Parameter& parameter, const Tensor& grad,
-                  const PartsAxis::AddRun& add) override;
+  void ForEachRun(const Parameter& parameter, const Tensor& grad, const AddRun& add) override;
 
  private:
-  // The axis whose virtual parts the chunks of the parameter's norm lie within; null if none has.
-  const PartsAxis* VirtualAxis(const Parameter& parameter) const;
+  // The virtual parts that the chunks of the parameter's norm lie within, and the axis that has
+  // them; null if none has.
+  std::pair<const PartsAxis*, PartsAxis::VirtualParts> VirtualPartsOf(
+      const Parameter& parameter) const;
   // ForEachRun where the axis makes the runs.
-  void MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,
-                const PartsAxis::AddRun& add);
+  void MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values, const AddRun& add);
 
   std::vector<std::shared_ptr<PartsAxis>> axes_;
 };

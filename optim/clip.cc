@@ -5,7 +5,6 @@
 
 #include "kernels/global_norm/global_norm.h"
 #include "optim/optimizer.h"
-#include "optim/update_parts.h"
 
 namespace lockstep::optim {
 
@@ -19,14 +18,14 @@ void SumSquares(const Tensor& grad, const Tensor& sums, int64_t at) {
 }
 
 // The exchange that the parameters have in common; null: no parameter is sharded.
-UpdateParts* PartsOf(std::span<const std::shared_ptr<Parameter>> parameters) {
-  UpdateParts* parts = nullptr;
+PartExchange* PartsOf(std::span<const std::shared_ptr<Parameter>> parameters) {
+  PartExchange* parts = nullptr;
   for (const auto& p : parameters) {
     if (!p->grad().defined() || (!p->exchange() && p->layout().is_whole())) continue;
-    auto* const own = dynamic_cast<UpdateParts*>(p->exchange().get());
-    LS_CHECK(own != nullptr, "ClipGradNorm: the parts of '", p->name(),
-             "' do not say how to sum a norm: cut parameters with dist::FullyShard, "
-             "dist::Parallelize or dist::PlaceParameters");
+    PartExchange* const own = p->exchange().get();
+    LS_CHECK(own != nullptr, "ClipGradNorm: this rank has a part of '", p->name(),
+             "' and no way to reach the others', to sum a norm: cut parameters with "
+             "dist::FullyShard, dist::Parallelize or dist::PlaceParameters");
     LS_CHECK(!parts || parts == own, "ClipGradNorm: '", p->name(),
              "' is sharded by other means than the parameters before it: take the norm over the "
              "parameters of one model, which is sharded as a whole");
@@ -37,7 +36,7 @@ UpdateParts* PartsOf(std::span<const std::shared_ptr<Parameter>> parameters) {
 
 // As ops::GradNorm, where ranks have parts of the gradients: each sums the chunks that it has, and
 // the chunks of whole gradients are added in their order. What every rank has whole counts once.
-void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, UpdateParts& parts,
+void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, PartExchange& parts,
                  double max_norm, const StepState& state) {
   LS_CHECK(max_norm >= 0, "ClipGradNorm: max_norm must be at least 0 (0 = measure only), got ",
            max_norm);
@@ -94,7 +93,7 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
   }
   LS_CHECK(!grads.empty(), "ClipGradNorm: none of the ", parameters.size(),
            " parameters has a gradient: run Backward before it");
-  if (UpdateParts* const parts = PartsOf(parameters)) {
+  if (PartExchange* const parts = PartsOf(parameters)) {
     NormOfParts(parameters, *parts, max_norm, state);
   } else {
     ops::GradNorm(grads, max_norm, state);

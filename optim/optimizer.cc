@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "kernels/loss_scale/loss_scale.h"
-#include "optim/update_parts.h"
 
 namespace lockstep::optim {
 
@@ -31,8 +30,7 @@ const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.va
 
 // The whole tensor; each rank that updates the parameter has a part of it.
 Tensor WholeOf(const Parameter& p, const Tensor& part) {
-  auto* const parts = dynamic_cast<UpdateParts*>(p.exchange().get());
-  return parts ? parts->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
+  return p.exchange() ? p.exchange()->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
 }
 
 // Updates a parameter that ranks have parts of by a rule that needs the whole: each rank gathers
@@ -305,9 +303,8 @@ std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
                     .values_on_host = p->on_host(),
                     .states_on_host = settings_.offload.to_host && !t.device.is_cpu()};
     size_t at = calls.size();
-    // Another rank of the pipeline has the whole parameter, and updates it.
-    const bool elsewhere = p->layout().range && p->layout().range->axis == "pp";
-    if (rule.whole && elsewhere) continue;
+    const bool is_elsewhere = p->exchange() && !p->exchange()->Holds(*p);
+    if (rule.whole && is_elsewhere) continue;
     if (rule.whole && !p->layout().is_whole()) {
       call.update = [&state, &rule, &betas, p](std::span<const UpdateTensors> one) {
         UpdateWhole(*p, one[0], rule, betas, state);

@@ -34,7 +34,7 @@ uint64_t TopicOf(const std::string& name) {
 
 std::string SilenceClause(const std::vector<int>& silent) {
   if (silent.empty()) return "";
-  return StrCat("; ", ListRanks(silent), silent.size() == 1 ? " does" : " do",
+  return StrCat("; ", ListRanks(silent, "does", "do"),
                 " not answer (stopped, starved of memory, or cut off from the network)");
 }
 
@@ -272,11 +272,7 @@ void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
   if (rank() == 0 || neighbour < rank()) SetFailure(failure);
 }
 
-void ControlPlane::GiveUp(const std::string& reason) {
-  OnFailed(FailureOf(CollectiveError::Cause::kAborted, rank(),
-                     StrCat("rank ", rank(), " gave up: ", reason)),
-           rank());
-}
+void ControlPlane::GiveUp(const std::string& reason) { OnFailed(GivenUp(rank(), reason), rank()); }
 
 void ControlPlane::SetFailure(const Failure& whole) {
   const Failure failure = Shortened(whole);

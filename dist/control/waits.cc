@@ -46,7 +46,7 @@ std::string Describe(const Answers<RankWaits>& waits) {
   size_t told = 0;
   for (const auto& [call, who] : ranks) {
     if (told++ == kMostCalls) break;
-    text += StrCat("; ", ListRanks(who), who.size() == 1 ? " waits" : " wait", " in ", call);
+    text += StrCat("; ", ListRanks(who, "waits", "wait"), " in ", call);
   }
   return text +
          ". Is a call that all ranks must make inside an `if` on the rank, such as `if "
@@ -101,19 +101,14 @@ void ControlPlane::ForgetWaits(const std::string& group) {
 Answers<RankWaits> ControlPlane::Waits(const std::string& group, Milliseconds least) {
   const auto answers = Ask(AllRanks(size()), WaitsTopic(), StrCat(least.count(), " ", group),
                            Clock::now() + kTimeToAnswer);
-  Answers<RankWaits> waits{.by_rank = {}, .silent = answers.silent};
-  for (const auto& [rank, text] : answers.by_rank) {
+  return Parsed<RankWaits>(answers, [](const std::string& text) {
     const json j = TryParseJson(text);
-    try {
-      RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
-      for (const json& call : j.at("calls")) {
-        of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
-      }
-      waits.by_rank[rank] = std::move(of_rank);
-    } catch (const std::exception&) {  // no rank writes that
+    RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
+    for (const json& call : j.at("calls")) {
+      of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
     }
-  }
-  return waits;
+    return of_rank;
+  });
 }
 
 void ControlPlane::LookAtWait(const std::string& group, const std::vector<int>& members,
@@ -161,9 +156,9 @@ void ControlPlane::TellWait(const std::string& group, const std::vector<int>& me
     if (any_busy && (told_of_busy_ || waited < kPatienceWithBusy)) return;
     told_of_busy_ |= any_busy;
     wait.told = true;
-    text = StrCat(ListRanks(here), here.size() == 1 ? " has" : " have", " waited for ",
-                  waited.count() / 1000, " s in ", Describe(wait.call, wait.purpose), ", group '",
-                  group, "', for ", ListRanks(awaited));
+    text = StrCat(ListRanks(here, "has", "have"), " waited for ", waited.count() / 1000, " s in ",
+                  Describe(wait.call, wait.purpose), ", group '", group, "', for ",
+                  ListRanks(awaited));
   }
   if (any_busy) {
     text +=

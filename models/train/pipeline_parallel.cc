@@ -144,9 +144,8 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
     functions.push_back(FunctionsOf(*stages_.back()));
   }
   for (const auto& p : gpt.Parameters()) {
-    if (p->layout().range && p->layout().range->axis == "pp" && p->trainable()) {
-      elsewhere_.push_back(p);
-    }
+    const bool is_here = !p->exchange() || p->exchange()->Holds(*p);
+    if (!is_here && p->trainable()) elsewhere_.push_back(p);
   }
   pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions), options_);
   MeetTied();
