@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "models/options/option_mixture.h"
 #include "models/options/option_step_range.h"
+#include "models/options/plan_rules.h"
 
 namespace lockstep::models {
 namespace {
@@ -171,6 +172,7 @@ void CheckSchedule(Options& options, const RunConfig& config) {
 }  // namespace
 
 void CheckRun(Options& options, const RunConfig& config) {
+  CheckPlan(options, {.config = config});
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);
   // A model loaded from files has their shape, whatever the options are.

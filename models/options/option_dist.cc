@@ -1,7 +1,5 @@
 #include "models/options/option_dist.h"
 
-#include "core/error.h"
-
 namespace lockstep::models {
 
 void AddDistOptions(Options& options, DistOptions& dist) {
@@ -59,16 +57,6 @@ void AddDistOptions(Options& options, DistOptions& dist) {
                .operational = true,
                .doc = "seconds within which the other ranks name a rank whose process shows no "
                       "sign of life, and end; 0: only dist.timeout counts"});
-  options.OnResolve([&dist](Options& resolved) {
-    if (dist.reduction == "ordered" && dist.compress != "none") {
-      resolved.Fail(
-          {"dist.reduction", "dist.compress"},
-          StrCat(resolved.Describe("dist.compress"),
-                 " rounds what ranks send, so the bits would depend on the number of ranks, which ",
-                 resolved.Describe("dist.reduction"),
-                 " rules out: use dist.compress = \"none\", or dist.reduction = \"fast\""));
-    }
-  });
 }
 
 }  // namespace lockstep::models

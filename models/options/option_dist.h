@@ -21,7 +21,7 @@ struct DistOptions {
   int64_t heartbeat = 20;     // seconds; 0: none
 };
 
-// Adds dist.*, with the checks between them.
+// Adds dist.*; plan_rules.h says what goes together.
 void AddDistOptions(Options& options, DistOptions& dist);
 
 }  // namespace lockstep::models

@@ -50,14 +50,6 @@ void CheckDpo(const Options& options, const RunConfig& config) {
       "the reference has no dropout, and with it answers would differ by chance: leave it out";
   refuse(config.model.dropout > 0, "model.dropout", kDropout);
   refuse(config.lora.dropout > 0, "lora.dropout", kDropout);
-  constexpr std::string_view kOwnParts =
-      "preferences need whole answers on each rank: use data-parallel ranks, with parallel.shard "
-      "where memory is short";
-  refuse(config.parallel.tp > 1, "parallel.tp", kOwnParts);
-  refuse(config.parallel.virtual_tp > 1, "virtual.tp", kOwnParts);
-  refuse(config.parallel.pp > 1, "parallel.pp", kOwnParts);
-  refuse(config.parallel.cp > 1, "parallel.cp", kOwnParts);
-  refuse(config.parallel.virtual_cp > 1, "virtual.cp", kOwnParts);
   refuse(config.data.document_mask, "data.document_mask",
          "each answer has a row of its own: leave it out");
   refuse(config.data.format == "text", "data.format", "pairs of answers are conversations");

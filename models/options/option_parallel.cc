@@ -1,7 +1,5 @@
 #include "models/options/option_parallel.h"
 
-#include "core/error.h"
-
 namespace lockstep::models {
 namespace {
 
@@ -21,15 +19,6 @@ void AddContextOptions(Options& options, ParallelOptions& parallel) {
                .doc = "with dist.reduction=ordered: the number of pairs of chunks of a sequence in "
                       "which gradients are summed. A run has the same bits with any parallel.cp "
                       "that divides it; 0: parallel.cp"});
-  options.OnResolve([&parallel](Options& resolved) {
-    const int64_t pairs = parallel.context_pairs(), own = pairs / parallel.cp;
-    if (pairs % parallel.cp != 0 || (parallel.cp > 1 && (own & (own - 1)) != 0)) {
-      resolved.Fail({"virtual.cp", "parallel.cp"},
-                    StrCat(resolved.Describe("virtual.cp"), " must be parallel.cp = ", parallel.cp,
-                           " times a power of two, which each rank computes: use ",
-                           "virtual.cp = ", 2 * parallel.cp, ", or leave it out"));
-    }
-  });
 }
 
 }  // namespace
@@ -97,59 +86,6 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                .doc = "with parallel.shard=full: whether a block's weights are released after its "
                       "forward and gathered again for its backward; false: kept in between, which "
                       "takes the memory of all weights and half the gathers"});
-  options.OnResolve([&parallel](Options& resolved) {
-    const ParallelOptions d;
-    const int64_t parts = parallel.tensor_parts(), own = parts / parallel.tp;
-    if (parts % parallel.tp != 0 || (parallel.tp > 1 && (own & (own - 1)) != 0)) {
-      resolved.Fail({"virtual.tp", "parallel.tp"},
-                    StrCat(resolved.Describe("virtual.tp"), " must be parallel.tp = ", parallel.tp,
-                           " times a power of two, which each rank computes: use ",
-                           "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
-    }
-    if (parallel.ep > 1 && (parallel.ep & (parallel.ep - 1)) != 0) {
-      resolved.Fail({"parallel.ep"},
-                    StrCat(resolved.Describe("parallel.ep"),
-                           " must be a power of two, since the gradients of the ranks' samples "
-                           "are added in pairs: use parallel.ep = 2, 4 or 8"));
-    }
-    if (parallel.ep % parallel.cp != 0 && parallel.cp % parallel.ep != 0) {
-      resolved.Fail({"parallel.ep", "parallel.cp"},
-                    StrCat(resolved.Describe("parallel.ep"), " neither divides ",
-                           resolved.Describe("parallel.cp"),
-                           " nor is a multiple of it, and the ranks that compute a sequence are "
-                           "the first to split experts: use powers of two"));
-    }
-    if (parallel.pp == 1 && parallel.schedule != d.schedule) {
-      resolved.Fail({"parallel.schedule", "parallel.pp"},
-                    StrCat(resolved.Describe("parallel.schedule"),
-                           " does nothing without a pipeline: add parallel.pp = 2 or more, or "
-                           "leave parallel.schedule out"));
-    }
-    if (parallel.pp > 1 && !parallel.reshard_after_forward) {
-      resolved.Fail({"parallel.reshard_after_forward", "parallel.pp"},
-                    StrCat(resolved.Describe("parallel.reshard_after_forward"),
-                           " does nothing with parallel.pp, whose stages keep their weights for a "
-                           "step: leave parallel.reshard_after_forward out"));
-    }
-    if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
-      resolved.Fail({"parallel.shard_ranks", "parallel.shard"},
-                    StrCat(resolved.Describe("parallel.shard_ranks"),
-                           " does nothing without parallel.shard = \"full\", \"gradients\" or "
-                           "\"optimizer\": add one of them, or leave parallel.shard_ranks out"));
-    }
-    if (parallel.shard_ranks == 1) {
-      resolved.Fail({"parallel.shard_ranks"},
-                    StrCat(resolved.Describe("parallel.shard_ranks"),
-                           " shards nothing, since each rank would have a whole copy: use 2 or "
-                           "more, or parallel.shard = \"none\""));
-    }
-    if (parallel.shard != "full" && !parallel.reshard_after_forward) {
-      resolved.Fail({"parallel.reshard_after_forward", "parallel.shard"},
-                    StrCat(resolved.Describe("parallel.reshard_after_forward"),
-                           " does nothing without parallel.shard = \"full\": add that, or leave "
-                           "parallel.reshard_after_forward out"));
-    }
-  });
 }
 
 }  // namespace lockstep::models

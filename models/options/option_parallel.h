@@ -31,7 +31,7 @@ struct ParallelOptions {
   int64_t data_ranks_of_experts() const { return std::max<int64_t>(1, ep / cp); }
 };
 
-// Adds parallel.* and virtual.*, with the checks between them.
+// Adds parallel.* and virtual.*; plan_rules.h says what goes together.
 void AddParallelOptions(Options& options, ParallelOptions& parallel);
 
 }  // namespace lockstep::models

@@ -137,7 +137,7 @@ class Options {
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
 
   // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`.
-  [[noreturn]] void Fail(std::initializer_list<std::string_view> keys,
+  [[noreturn]] void Fail(const std::vector<std::string_view>& keys,
                          const std::string& message) const;
   void Warn(std::string message) { warnings_.push_back(std::move(message)); }
   // Sets `key` as a consequence of the option `because`, whose source it takes over.

@@ -29,16 +29,12 @@
 
 namespace lockstep::models {
 
-void CheckGradDType(const RunSetup& setup) {
-  const TrainOptions& train = setup.config.train;
-  if (train.grad_dtype == "fp32" || setup.micro_batches <= kMostSumsInBf16) return;
-  throw InputError(StrCat("train.grad_dtype = \"", train.grad_dtype,
-                          "\" rounds the sum of gradients after each of the ", setup.micro_batches,
-                          " micro-batches of a step, and of more than ", kMostSumsInBf16,
-                          " such sums too much is lost: leave train.grad_dtype out, or use a "
-                          "larger train.batch_size, or ",
-                          "a smaller train.global_batch_size or train.grad_accum, for at most ",
-                          kMostSumsInBf16, " micro-batches"));
+PlanFacts FactsOf(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  return {.config = setup.config,
+          .processes = setup.data_ranks * parallel.pp * parallel.cp * parallel.tp,
+          .data_ranks = setup.data_ranks,
+          .micro_batches = setup.micro_batches};
 }
 
 void CheckRecompute(const Options& options, const RunSetup& setup) {
@@ -72,13 +68,13 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
 }
 
 void CheckOffload(const Options& options, const RunSetup& setup) {
-  if (setup.offload.any() && setup.device.is_cpu()) {
+  if (setup.model.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},
         StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
                "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
   }
-  if (setup.offload.weights && setup.model.lora.quantizes()) {
+  if (setup.model.offload.weights && setup.model.lora.quantizes()) {
     options.Fail({"train.offload", "lora.base"},
                  StrCat(options.Describe("train.offload"), " keeps weights on the host, and ",
                         options.Describe("lora.base"), " in 4 bits on the GPU: use one of them; ",
@@ -87,23 +83,7 @@ void CheckOffload(const Options& options, const RunSetup& setup) {
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {
-  if (setup.model.lora.quantizes() && setup.config.parallel.tp > 1) {
-    options.Fail({"lora.base", "parallel.tp"},
-                 StrCat(options.Describe("lora.base"), " quantises matrices in blocks that tensor ",
-                        "parallelism (", options.Describe("parallel.tp"),
-                        ") cannot cut: use data parallelism or a pipeline"));
-  }
   if (setup.model.lora.rank == 0) return;
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (setup.model.tie_embeddings && parallel.schedule == "zbv" && parallel.pp > 1 &&
-      parallel.shard != "none") {
-    options.Fail({"parallel.schedule", "parallel.shard", "lora.rank"},
-                 StrCat(options.Describe("parallel.schedule"),
-                        " puts embedding and head on one rank, and their weight, which is tied "
-                        "and, with adapters, frozen, cannot be cut twice by ",
-                        options.Describe("parallel.shard"),
-                        ": use parallel.schedule=1f1b or parallel.shard=none"));
-  }
   try {
     Gpt shape(setup.model);
   } catch (const ArgumentError& error) {
@@ -171,18 +151,17 @@ void CheckPreferences(const Options& options, const RunSetup& setup) {
                       ": that is a mean over tokens, and this one over pairs: set it to 0"));
 }
 
-void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
-  const ParallelOptions& parallel = config.parallel;
-  if (parallel.shard == "none" || ranks == 1) return;
-  const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : ranks;
-  if (ranks % shards != 0) {
-    throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
-                            " ranks: use a divisor, or 0, all of them"));
-  }
+namespace {
+
+void CheckShards(const RunSetup& setup) {
+  if (!IsSharded(setup)) return;
+  const int64_t ranks = setup.data_ranks, of_a_copy = setup.config.parallel.shard_ranks;
+  const int64_t shards = of_a_copy > 0 ? of_a_copy : ranks;
   try {
-    const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
-    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum,
-                       options.experts);
+    const dist::ShardOptions options =
+        ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
+    dist::PlanShardSum(setup.micro_batches, {shards, ranks / shards}, options.accumulate,
+                       options.sum, options.experts);
   } catch (const ArgumentError& error) {
     throw InputError(
         StrCat(error.what(),
@@ -190,32 +169,7 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
                "parallel.shard=optimizer scatters once a step, parallel.shard=gradients after each "
                "backward; dist.reduction=fast gives up the fixed order"));
   }
-  if (config.dist.compress != "none") {
-    throw InputError(
-        "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
-        "parallel.shard");
-  }
 }
-
-void CheckHasDataRanks(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (setup.data_ranks > 1 || (parallel.pp == 1 && parallel.tp == 1 && parallel.cp == 1)) return;
-  if (setup.config.dist.compress != "none" && !SumsContextWithData(setup.config)) {
-    throw InputError(
-        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
-        "and parallel.tp leave only one such rank: leave dist.compress out");
-  }
-  if (parallel.shard != "none") {
-    throw InputError(StrCat("parallel.shard = \"", parallel.shard,
-                            "\" shards weights across data-parallel ranks, and ",
-                            "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
-                            "it would do nothing: "
-                            "leave it out, or start ",
-                            2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
-  }
-}
-
-namespace {
 
 // Stochastic rounding draws by an element's number in the whole parameter, which it finds only in
 // some parts (ElementPlace).
@@ -244,41 +198,9 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
   }
 }
 
-}  // namespace
-
-void CheckTensorParallel(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t parts = parallel.tensor_parts();
+void CheckLayers(const RunSetup& setup) {
+  const int64_t parts = setup.config.parallel.tensor_parts();
   if (parts == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.lora.base == "nf4") {
-    fail("lora.base = \"nf4\" keeps weights in 4 bits, which are not cut among ",
-         "tensor-parallel ranks: leave parallel.tp and virtual.tp out, or use lora.base = ",
-         "\"model\"");
-  }
-  if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
-    fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
-  }
-  if (setup.window % parts != 0) {
-    fail("the ", parts,
-         " parts of virtual.tp (or parallel.tp) do not divide model.block_size = ", setup.window,
-         ": use model.block_size = ", (setup.window / parts + 1) * parts, ", or fewer parts");
-  }
-  if (setup.model.n_head % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", setup.model.n_head,
-         " heads (model.n_head): use a divisor of them");
-  }
-  const int64_t keys = setup.model.key_heads();
-  if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
-    fail(
-        "parallel.tp = ", parallel.tp, " neither divides the ", keys,
-        " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
-  }
-  if (const int64_t experts = setup.model.mixture.n_expert; experts % parts != 0) {
-    fail("the ", parts, " parts of virtual.tp (or parallel.tp) do not divide the ", experts,
-         " experts (model.n_expert): use a divisor of them");
-  }
   try {
     Gpt shape(setup.model);
     shape.AssignNames();
@@ -289,67 +211,22 @@ void CheckTensorParallel(const RunSetup& setup) {
   CheckRounding(setup, parts);
 }
 
-void CheckContextParallel(const Options& options, const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t pairs = parallel.context_pairs();
-  if (pairs == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.dist.reduction != "ordered" && pairs != parallel.cp) {
-    fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
-  }
-  const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
-  if (setup.window % all != 0) {
-    fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp)",
-         parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
-         ", must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / all + 1) * all, ", or fewer chunks");
-  }
-}
-
-void CheckExpertParallel(const Options& options, const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t ep = parallel.ep, experts = setup.model.mixture.n_expert;
-  if (ep == 1) return;
-  const auto fail = [&](const auto&... what) {
-    options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
-  };
-  if (experts == 0) {
-    fail(
-        " splits experts across ranks, and the model has none: add model.n_expert = 8, or leave it "
-        "out");
-  }
-  const int64_t tp = parallel.tp;
-  if (experts % (ep * tp) != 0) {
-    fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
-         " experts (model.n_expert): use a divisor of them");
-  }
-  const int64_t ranks = setup.data_ranks * parallel.cp, sharing = parallel.data_ranks_of_experts();
-  if (setup.data_ranks % sharing != 0) {
-    const int64_t all = parallel.pp * tp * std::max(ep, parallel.cp);
-    const bool of_run = parallel.pp * tp == 1;
-    fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
-         of_run ? " of this run" : " that parallel.pp and parallel.tp leave for other samples",
-         ": start a multiple of ", all, " processes, as with --nproc=", all);
-  }
-  // Other ranks' micro-batches are rows of this one's experts.
-  if (sharing > 1 && setup.micro_batches % setup.data_ranks != 0) {
-    fail(" needs equally many micro-batches on all ", setup.data_ranks, " ranks, and a step has ",
-         setup.micro_batches, ": use a multiple of ", setup.data_ranks,
-         ", by train.grad_accum or train.global_batch_size");
-  }
-}
-
-void CheckPipeline(const RunSetup& setup) {
-  const RunConfig& config = setup.config;
-  if (config.parallel.pp == 1) return;
-  const PipelinePlan plan =
-      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr);
-  PipelineParallel::CheckOffload(plan.kind, IsSharded(setup), setup.model);
+void CheckStages(const RunSetup& setup) {
+  if (setup.config.parallel.pp == 1) return;
+  const ParallelPlan plan = PlanOf(setup);
+  PipelineParallel::CheckOffload(plan.pipeline->kind, IsSharded(setup), setup.model);
   Gpt shape(setup.model);
-  PipelineParallel::RanksOf(plan, static_cast<int>(config.parallel.pp),
+  PipelineParallel::RanksOf(plan, static_cast<int>(setup.config.parallel.pp),
                             static_cast<int>(setup.data_ranks), shape);
+}
+
+}  // namespace
+
+void CheckPlan(const Options& options, const RunSetup& setup) {
+  CheckPlan(options, FactsOf(setup));
+  CheckShards(setup);
+  CheckLayers(setup);
+  CheckStages(setup);
 }
 
 std::string NoteOnPlan(const RunSetup& setup) {
@@ -386,16 +263,17 @@ std::string NoteOnSplits(const DataOptions& options) {
 }
 
 std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
-  if (2 * setup.warmup <= setup.steps) return "";
-  return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps,
-                setup.steps == 1 ? " step" : " steps", " of this run, which hardly learns before ",
+  if (2 * setup.config.optim.warmup <= setup.steps()) return "";
+  return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps(),
+                setup.steps() == 1 ? " step" : " steps",
+                " of this run, which hardly learns before ",
                 "its learning rate has risen: leave it out for a tenth of them, or train longer");
 }
 
 std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
   const optim::LrSchedule schedule = MakeSchedule(setup);
   const int64_t begin = setup.start.step;  // the update after `step` has schedule(step)
-  if (begin >= setup.steps) return "";
+  if (begin >= setup.steps()) return "";
   const auto rate = [](double lr) { return fmt::format("{:.1e}", lr); };
   if (setup.start.checkpoint) {
     const double before = ReadTrainerState(*setup.start.checkpoint).lr.value_or(schedule(begin));
@@ -409,10 +287,10 @@ std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
                     " with another out_dir");
     }
   }
-  const double last = schedule(setup.steps - 1), end = schedule(setup.decay_steps);
-  if (setup.decay_steps > setup.steps && last > 2 * end) {
+  const double last = schedule(setup.steps() - 1), end = schedule(setup.config.optim.decay_steps);
+  if (setup.config.optim.decay_steps > setup.steps() && last > 2 * end) {
     return StrCat(options.Describe("optim.decay_steps"), ", so that the learning rate is still ",
-                  rate(last), " when this run of ", setup.steps,
+                  rate(last), " when this run of ", setup.steps(),
                   " steps ends: with --optim.decay_steps=0 it decays to the end of the run");
   }
   return "";

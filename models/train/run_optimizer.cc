@@ -1,12 +1,25 @@
 #include "models/train/run_optimizer.h"
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/preference/preference_objective.h"
+#include "models/train/run_data.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
 #include "optim/sgd.h"
 
 namespace lockstep::models {
+
+std::unique_ptr<const Objective> MakeObjective(const RunConfig& config, LanguageModel& model) {
+  if (!Prefers(config)) return std::make_unique<LanguageObjective>();
+  return std::make_unique<PreferenceObjective>(model, ToDpoOptions(config.dpo));
+}
+
+DpoOptions ToDpoOptions(const DpoRunOptions& o) {
+  return {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
+          .beta = o.beta,
+          .label_smoothing = o.label_smoothing};
+}
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model) {
   auto optimizer = MakeFreshOptimizer(setup, model);
@@ -15,7 +28,7 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Mod
 }
 
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {
-  return MakeOptimizer(setup.config.optim, model, setup.offload);
+  return MakeOptimizer(setup.config.optim, model, setup.model.offload);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model,
@@ -75,8 +88,8 @@ optim::LrSchedule MakeSchedule(const RunSetup& setup) {
   return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
                             .lr = o.lr,
                             .min_lr = o.min_lr,
-                            .warmup = setup.warmup,
-                            .decay_steps = setup.decay_steps,
+                            .warmup = o.warmup,
+                            .decay_steps = o.decay_steps,
                             .wsd_fraction = o.decay_fraction});
 }
 

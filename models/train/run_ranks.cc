@@ -12,6 +12,7 @@
 #include "core/system/environment.h"
 #include "core/system/processors.h"
 #include "dist/groups/agreement.h"
+#include "models/options/plan_rules.h"
 #include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
 
@@ -91,12 +92,6 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
   return std::max(1, std::min(usable, share));
 }
 
-bool SumsContextWithData(const RunConfig& config) {
-  const ParallelOptions& parallel = config.parallel;
-  return parallel.cp > 1 && config.dist.reduction != "ordered" && parallel.pp == 1 &&
-         parallel.shard == "none" && parallel.ep == 1;
-}
-
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
   const ParallelOptions& parallel = config.parallel;
   int64_t of_a_copy = 1;
@@ -129,11 +124,8 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
                     rank, ranks);
 }
 
-PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
-                            TraceRecorder* trace) {
-  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
-                    .window = window,
-                    .micro_batches = micro_batches};
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t window, TraceRecorder* trace) {
+  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule), .window = window};
   if (trace != nullptr) {
     plan.on_span = [trace](const dist::PipelineSpan& span) {
       trace->Record(ToString(span.action), "pipeline", span.begin, span.end, "pipeline");
@@ -210,6 +202,7 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
         return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
       },
       SumsContextWithData(config));
+  groups_.all = control_;
 }
 
 std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()>& f) const {

@@ -87,10 +87,10 @@ void CheckContinues(const RunSetup& setup) {
 // A run of its own that has made its last step may still have to evaluate, say.
 void CheckHasSteps(const RunSetup& setup) {
   const RunStart& start = setup.start;
-  if (!start.checkpoint || start.step < setup.steps) return;
-  if (start.step == setup.steps && start.is_own) return;
+  if (!start.checkpoint || start.step < setup.steps()) return;
+  if (start.step == setup.steps() && start.is_own) return;
   throw InputError(StrCat(*start.checkpoint, " is at step ", start.step,
-                          ", and this run ends at step ", setup.steps,
+                          ", and this run ends at step ", setup.steps(),
                           ": nothing is left to train; ask for more with --train.steps=N"));
 }
 
@@ -158,9 +158,9 @@ void CheckEvaluation(const Options& options, const RunConfig& config) {
 void PrintMixture(const RunSetup& setup) {
   const data::Dataset& dataset = setup.dataset;
   if (dataset.mixture.empty()) return;
-  const int64_t samples = setup.steps * setup.micro_batches * setup.config.train.batch_size;
+  const int64_t samples = setup.steps() * setup.micro_batches * setup.config.train.batch_size;
   const std::vector<double> epochs =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window).EpochsOf(samples);
+      data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window()).EpochsOf(samples);
   double all = 0;
   for (const data::MixtureStream& stream : dataset.mixture)
     all += static_cast<double>(stream.weight);
@@ -187,13 +187,13 @@ void PrintRow(const RunSetup& setup) {
   Print(setup.dataset.note);
   if (setup.prefers()) {
     Print("the first pair; what is learnt stands between >>> and <<<:");
-    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>",
+    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window(), ">>>",
                          "<<<"));
     return;
   }
   Print("the first row; what is learnt stands between >>> and <<<:");
   Print(data::ShowRow(*data::ConversationRows(setup.dataset), *setup.dataset.tokenizer, 0,
-                      setup.window, ">>>", "<<<"));
+                      setup.window(), ">>>", "<<<"));
 }
 
 // While this exists, this process also has the threads of the machine's other ranks, which wait.
@@ -276,7 +276,7 @@ ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
 std::string CheckOldModel(const RunSetup& setup) {
   const std::string& folder = setup.config.out_dir;
   const auto step = SavesParts(setup) ? CheckHfModel(folder) : StepOfHfModel(folder);
-  if (!step || setup.start.step >= setup.steps) return "";
+  if (!step || setup.start.step >= setup.steps()) return "";
   return StrCat(folder, "/model has the weights of step ", *step, " until this run ends");
 }
 
@@ -380,7 +380,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   });
   try {
     const Gpt shape(setup.model);
-    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
+    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window())};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
       if (!only_evaluate) WarnOf(options, setup);
