@@ -2,6 +2,7 @@
 // the search for plans that fit in memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -38,10 +39,11 @@ struct PlanFacts {
 struct PlanRule {
   std::string_view name;
   // An error begins with where the strongest of these comes from.
-  std::vector<std::string_view> keys;
+  std::array<std::string_view, 6> keys;
   bool of_run;  // whether it is about a run that is prepared
-  // What is wrong and what to use instead; "" if the plan keeps the rule.
-  std::string (*refusal)(const PlanFacts&);
+  // What is wrong and what to use instead; "" if the plan keeps the rule. Given
+  // facts.config.parallel, too.
+  std::string (*refusal)(const PlanFacts& facts, const ParallelOptions& parallel);
 };
 
 // All rules. What only the library can tell, such as whether a model has as many parts as a
