@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 #include <sstream>
 #include <thread>
 
@@ -71,14 +70,6 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   trace.NameThread(StrCat("communication", of, span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
   trace.Record(StrCat("bucket ", span.bucket, of, InMib(span.bytes)), "communication", span.begin,
                span.end);
-}
-
-// Options that are each machine's own, or matter only to the main rank.
-bool MayDiffer(const OptionDifference& difference) {
-  static const std::set<std::string> keys = {"threads",        "out_dir",          "data.path",
-                                             "data.mix",       "init_from",        "lora.init_from",
-                                             "data.tokenizer", "checkpoint.resume"};
-  return keys.contains(difference.key);
 }
 
 }  // namespace
@@ -241,7 +232,7 @@ void RunRanks::CheckSameOptions(const RunConfig& config) const {
     if (all[r] == all[0]) continue;
     auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
                                   RunConfigFromToml(all[r], StrCat("rank ", r)));
-    std::erase_if(differences, MayDiffer);
+    std::erase_if(differences, [](const OptionDifference& d) { return d.of_machine; });
     if (differences.empty()) continue;
     dist::MeetBeforeThrowing(*control_);
     throw InputError(
