@@ -1,14 +1,14 @@
 #include "models/train/run_checks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/system/shell_word.h"
 #include "data/dataset.h"
 #include "data/text/text_files.h"
@@ -20,11 +20,10 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/peft/adapter.h"
-#include "models/memory/memory_plan.h"
+#include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_data.h"
-#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
@@ -229,78 +228,119 @@ void CheckPlan(const Options& options, const RunSetup& setup) {
   CheckStages(setup);
 }
 
-std::string NoteOnPlan(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (parallel.shard != "none" && setup.data_ranks == 1) {
-    return StrCat("parallel.shard = \"", parallel.shard,
-                  "\" shards nothing in a single process: start several, as with --nproc=4");
-  }
-  const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
-  if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";
-  return StrCat(
-      "parallel.schedule = \"", parallel.schedule,
-      "\" defers no products where sequences are cut (parallel.cp or virtual.cp), only the "
-      "sums over their chunks, which take memory until then: use \"",
-      parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
-}
+namespace {
 
-std::string NoteOnSplits(const DataOptions& options) {
-  for (const std::string& path : SourcesOf(options)) {
-    // The names of token files do split them.
-    if (path.empty() || path == "-" || data::HoldsTokenFiles(path)) continue;
-    const std::vector<std::string> files = data::ListTextFiles(std::vector{path});
-    const std::vector<data::Split> splits = data::SplitsOf(files);
-    const auto held_out = std::ranges::find(splits, data::Split::kVal) - splits.begin();
-    const bool trains = std::ranges::count(splits, data::Split::kTrain) > 0;
-    if (held_out == std::ssize(splits) || !trains) continue;
-    const bool by_name = data::SplitOfFileName(files[held_out]) == data::Split::kVal;
-    const std::string pattern = JoinPath(ParentPath(files[held_out]), "*train*");
-    return StrCat(path, ": ", files[held_out], " is trained on with the others, whatever its path ",
-                  "says: of texts, data.val_fraction is held out. Name only what is for training",
-                  by_name ? StrCat(", as with --data.path='", pattern, "'") : "");
-  }
-  return "";
-}
-
-std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
-  if (2 * setup.config.optim.warmup <= setup.steps()) return "";
-  return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps(),
-                setup.steps() == 1 ? " step" : " steps",
-                " of this run, which hardly learns before ",
-                "its learning rate has risen: leave it out for a tenth of them, or train longer");
-}
-
-std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
-  const optim::LrSchedule schedule = MakeSchedule(setup);
-  const int64_t begin = setup.start.step;  // the update after `step` has schedule(step)
-  if (begin >= setup.steps()) return "";
-  const auto rate = [](double lr) { return fmt::format("{:.1e}", lr); };
-  if (setup.start.checkpoint) {
-    const double before = ReadTrainerState(*setup.start.checkpoint).lr.value_or(schedule(begin));
-    const double now = schedule(begin);
-    if (now > 2 * before && now > 0.01 * setup.config.optim.lr) {
-      return StrCat("the learning rate was ", rate(before), " at step ", begin, " and is ",
-                    rate(now), " now, as if the run had been this long from the start: ",
-                    "for an even, small one use --optim.schedule=constant --optim.lr=",
-                    rate(0.1 * setup.config.optim.lr), "; for a warm-up and a decay of its own ",
-                    "begin anew from the weights, --init_from=", ShellWord(*setup.start.checkpoint),
-                    " with another out_dir");
+// "tokens/train.bin", or "the data (NAME)": what is not as it was.
+std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
+  const auto& files = now.files;
+  if (files.size() == before.data_files.size()) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
+    }
+    if (!files.empty()) {
+      return StrCat("the selection from the data (", now.name, "), whose files are unchanged,");
     }
   }
-  const double last = schedule(setup.steps() - 1), end = schedule(setup.config.optim.decay_steps);
-  if (setup.config.optim.decay_steps > setup.steps() && last > 2 * end) {
-    return StrCat(options.Describe("optim.decay_steps"), ", so that the learning rate is still ",
-                  rate(last), " when this run of ", setup.steps(),
-                  " steps ends: with --optim.decay_steps=0 it decays to the end of the run");
-  }
-  return "";
+  return StrCat("the data (", now.name, ")");
 }
 
-std::string NoteOnRate(const Options& options, const RunSetup& setup) {
-  const bool tunes = setup.conversations || setup.prefers();
-  if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
-  return StrCat(options.Describe("optim.lr"), " is meant for random weights; ",
-                "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
+}  // namespace
+
+// What the options leave open must be as it was when the checkpoint was trained.
+void CheckContinues(const RunSetup& setup) {
+  if (!setup.start.checkpoint) return;
+  const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+  std::string text;
+  const data::Dataset& dataset = setup.dataset;
+  if (state.data_fingerprint != dataset.fingerprint &&
+      state.data_fingerprint != dataset.older_fingerprint) {
+    text = StrCat(ChangedData(state, dataset), " is not what ", *setup.start.checkpoint,
+                  " was trained on: restore it");
+  } else if (state.step > 0 && state.tokens_per_step != setup.tokens_per_step) {
+    text =
+        StrCat(*setup.start.checkpoint, " was trained with ", state.tokens_per_step,
+               " tokens a step, but ", setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
+               " of this configuration make ", setup.tokens_per_step,
+               ": use as many ranks as before; with train.global_batch_size a run is the same "
+               "at any number of them");
+  } else {
+    return;
+  }
+  if (!setup.start.accepts_differences) {
+    throw InputError(StrCat(text, ", or accept the difference with --checkpoint.resume=",
+                            ShellWord(setup.config.out_dir)));
+  }
+  Warn(text);
+}
+
+// A run of its own that has made its last step may still have to evaluate, say.
+void CheckHasSteps(const RunSetup& setup) {
+  const RunStart& start = setup.start;
+  if (!start.checkpoint || start.step < setup.steps()) return;
+  if (start.step == setup.steps() && start.is_own) return;
+  throw InputError(StrCat(*start.checkpoint, " is at step ", start.step,
+                          ", and this run ends at step ", setup.steps(),
+                          ": nothing is left to train; ask for more with --train.steps=N"));
+}
+
+// A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
+void CheckOwnFile(const Options& options, const RunConfig& config) {
+  const std::string file = options.file(), folder = ParentPath(file);
+  if (BaseName(file) != "config.toml" || options.source("out_dir") > OptionSource::kFile) return;
+  std::error_code missing;
+  if (CheckpointStore(folder).List().empty() ||
+      std::filesystem::equivalent(folder, config.out_dir, missing)) {
+    return;
+  }
+  throw InputError(StrCat(
+      file, " lies in the folder of a run, and names another: out_dir = ", Quoted(config.out_dir),
+      "; to go on with the run beside it, add ", "--out_dir=", ShellWord(folder),
+      ", else --out_dir=", ShellWord(config.out_dir)));
+}
+
+// A folder whose token files are all for validation lacks those to train on.
+void CheckTrainsOn(const RunSetup& setup) {
+  const std::string& path = setup.config.data.path;
+  const auto& files = setup.dataset.files;
+  const bool named_alone = !IsDirectory(path) && !data::IsPattern(path);
+  if (path.empty() || named_alone || !data::HoldsTokenFiles(path)) return;
+  if (data::HoldsPreparedFiles(path)) return;
+  const bool all = std::ranges::all_of(files, [](const data::FileContent& file) {
+    return data::SplitOfFileName(file.path) == data::Split::kVal;
+  });
+  if (!all || files.empty()) return;
+  throw InputError(StrCat(path, ": its token files are for validation by their names (",
+                          files[0].path, "), and there is none to train on; to train on one, ",
+                          "name it alone: --data.path=", ShellWord(files[0].path)));
+}
+
+// --eval_only needs weights, and data: those of the run, unless the user names others.
+void CheckEvaluation(const Options& options, const RunConfig& config) {
+  const std::string& from = config.init_from;
+  if (from.empty()) {
+    throw InputError(
+        StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
+               "--init_from=",
+               ShellWord(config.out_dir + "/latest")));
+  }
+  const std::string checkpoint = CheckpointOf(from);
+  const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
+  if (!of_run || options.IsWritten("data.path") || options.IsWritten("data.mix")) return;
+  const std::string toml = ReadTrainerState(checkpoint).config_toml;
+  const DataOptions data = RunConfigFromToml(toml, checkpoint).data;
+  if (data.path.empty() && data.mix.empty()) return;
+  std::string file = "RUN/config.toml";
+  // RUN, RUN/latest, or RUN/checkpoints/step-...
+  for (const std::string& run : {from, ParentPath(from), ParentPath(ParentPath(from))}) {
+    if (!PathExists(JoinPath(run, "config.toml"))) continue;
+    file = JoinPath(run, "config.toml");
+    break;
+  }
+  throw InputError(StrCat(
+      from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
+      data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
+      "embedded corpus: for the run's own, train_gpt ", ShellWord(file),
+      " --eval_only --init_from=", ShellWord(from), "; for others, name them with --data.path"));
 }
 
 }  // namespace lockstep::models

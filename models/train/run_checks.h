@@ -27,20 +27,20 @@ void CheckAdapters(const Options& options, const RunSetup& setup);
 void CheckHeldOut(const Options& options, const RunSetup& setup);
 // for a field of rows where the data have no rows;
 void CheckField(const Options& options, const RunSetup& setup);
-// and for preference tuning of a model with losses of its own, or whose adapters its reference
-// would lack.
+// for preference tuning of a model with losses of its own, or whose adapters its reference would
+// lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
 
-// A note on a plan that gives the right weights, but gains nothing; "": none.
-std::string NoteOnPlan(const RunSetup& setup);
-// The same of texts that are trained on, though their names say that they are held out.
-std::string NoteOnSplits(const DataOptions& options);
-// The same of a warm-up that takes most of the run.
-std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
-// The same of a learning rate with which a resumed run goes on far above that of its last step, or
-// that has not decayed when the run ends.
-std::string NoteOnDecay(const Options& options, const RunSetup& setup);
-// The same of a default learning rate, where weights are tuned on conversations or pairs.
-std::string NoteOnRate(const Options& options, const RunSetup& setup);
+// for a run that goes on with other data, or another number of tokens in a step, than its
+// checkpoint was trained on, unless that is accepted;
+void CheckContinues(const RunSetup& setup);
+// for a checkpoint with which the run has made its last step already, unless it is its own;
+void CheckHasSteps(const RunSetup& setup);
+// for a run's own file, in a folder that was moved or copied, that names another folder;
+void CheckOwnFile(const Options& options, const RunConfig& config);
+// for a folder whose token files are all for validation;
+void CheckTrainsOn(const RunSetup& setup);
+// and for --eval_only without weights, or on data that the weights were not trained on by default.
+void CheckEvaluation(const Options& options, const RunConfig& config);
 
 }  // namespace lockstep::models

@@ -8,6 +8,7 @@
 #include "data/prepare/prepare.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "models/gpt/hf/hf_format.h"
+#include "models/train/run_notes.h"
 #include "models/train/run_optimizer.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
