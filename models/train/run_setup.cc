@@ -113,7 +113,9 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   RunSetup setup = BeginSetup(options, with_tokenizer, conversations, start, device, processes);
   RunConfig& config = setup.config;
   const std::string& weights = setup.weights;
-  if (!config.lora.init_from.empty() && !start.checkpoint && PeftAdapter::Exists(weights)) {
+  const std::string& adapters = config.lora.init_from;
+  if (!adapters.empty() && adapters != config.init_from && !start.checkpoint &&
+      PeftAdapter::Exists(weights)) {
     options.Fail(
         {"lora.init_from", "init_from"},
         StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),

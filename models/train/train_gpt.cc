@@ -25,6 +25,7 @@
 #include "kernels/cpu/gemm.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hf_model.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
 #include "models/memory/memory_advice.h"
@@ -286,11 +287,19 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 
 }  // namespace
 
-int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
+int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
+  RunConfig config = given;
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = dist::DeviceOfRank(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  if (mode.evaluates) CheckEvaluation(options, config);
+  if (mode.evaluates) {
+    CheckEvaluation(options, config);
+    // Weights with adapters are evaluated with those, whatever adapters the run began from.
+    std::string& adapters = config.lora.init_from;
+    if (!adapters.empty() && PeftAdapter::Exists(CheckpointOf(config.init_from))) {
+      adapters = config.init_from;
+    }
+  }
   if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
