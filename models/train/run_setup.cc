@@ -45,7 +45,6 @@ RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conver
     loss_chunk = RunConfigFromToml(toml, setup.weights).train.loss_chunk;
   }
   setup.leaves_loss_chunk_open = loss_chunk < 0;
-  setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
   setup.config = setup.asked;
