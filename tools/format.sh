@@ -25,7 +25,7 @@ if (($#)); then
   files=("$@")
 else
   mapfile -t files < <(git ls-files --cached --others --exclude-standard \
-    '*.h' '*.cc' '*.cu' '*.cuh' | while read -r f; do [[ -e $f ]] && echo "$f"; done)
+    '*.h' '*.cc' '*.cu' '*.cuh' '*.def' | while read -r f; do [[ -e $f ]] && echo "$f"; done)
 fi
 ((${#files[@]})) || exit 0
 printf '%s\0' "${files[@]}" | xargs -0 -P "$(nproc)" -n 8 "$clang_format" "${mode[@]}"

@@ -45,6 +45,11 @@ void DataParallel::BeginMicroBatch(bool last) {
   if (!last) no_sync_.emplace(reducer_);
 }
 
+BackwardObserver* DataParallel::ObserveOnlyGiven() {
+  for (const auto& p : GradientParameters(module_)) p->leaf().RemoveObserver(&reducer_);
+  return &reducer_;
+}
+
 void DataParallel::CheckWeights(const std::string& when) {
   const UserCall call("CheckWeights");
   if (control()) CheckSameBits(*control(), "the weights " + when, nn::StateOf(module_));

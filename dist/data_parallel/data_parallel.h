@@ -40,6 +40,7 @@ class DataParallel : public DataRanks {
   int64_t micro_batches() const override { return reducer_.micro_batches(); }
   // Until the last, backwards only add to this rank's gradients, as within a Reducer::NoSync.
   void BeginMicroBatch(bool last) override;
+  BackwardObserver* ObserveOnlyGiven() override;
   const CommunicationTimes& times() const override { return reducer_.times(); }
   void CheckWeights(const std::string& when) override;
   std::string LocateNonFinite(int64_t ago = 0) override { return reducer_.LocateNonFinite(ago); }

@@ -10,9 +10,12 @@
 #include "dist/data_parallel/bucket_lanes.h"
 #include "dist/process_group.h"
 
-namespace lockstep::optim {
+namespace lockstep {
+class BackwardObserver;
+namespace optim {
 class TrainingStep;
 }
+}  // namespace lockstep
 
 namespace lockstep::dist {
 
@@ -49,6 +52,9 @@ class DataRanks {
   // For loops that call lockstep::Backward with a root gradient of their own, 1 / (samples of all
   // ranks): to be called before the backward of each micro-batch; whether it is the step's last.
   virtual void BeginMicroBatch(bool last) = 0;
+  // For a stage of a pipeline, once, before its first step: from now on only the backwards that are
+  // given to the result (PipelineStage::gradients) are summed. Null: none are.
+  virtual BackwardObserver* ObserveOnlyGiven() = 0;
   // The communication of the step's gradients.
   virtual const CommunicationTimes& times() const = 0;
   // Collective, between steps. Throws ReplicaError if what ranks should have in common differs;

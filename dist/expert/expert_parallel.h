@@ -36,13 +36,10 @@ class ExpertParallel : public DataRanks, public BackwardObserver {
                  ReducerOptions options = {}, std::shared_ptr<ProcessGroup> control = nullptr);
   ~ExpertParallel() override { LeaveControl(); }
 
-  // For a stage of a pipeline (PipelineStage::gradients): this, which from now on sees only the
-  // backwards that it is given to.
-  BackwardObserver* ObserveOnlyGiven();
-
   const std::vector<int64_t>& micro_order() const override { return whole_.micro_order(); }
   int64_t micro_batches() const override { return whole_.micro_batches(); }
   void BeginMicroBatch(bool last) override;
+  BackwardObserver* ObserveOnlyGiven() override;
   const CommunicationTimes& times() const override;
   void CheckWeights(const std::string& when) override;
   std::string LocateNonFinite(int64_t ago = 0) override;

@@ -133,6 +133,11 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::vector<int64_t>& micro_order() const override { return micro_order_; }
   int64_t micro_batches() const override { return options_.micro_batches; }
   void BeginMicroBatch(bool) override {}  // backwards are counted
+  // Needs ShardOptions::observes = false.
+  BackwardObserver* ObserveOnlyGiven() override {
+    LS_CHECK(!options_.observes, "it observes every backward (ShardOptions::observes)");
+    return this;
+  }
   const CommunicationTimes& times() const override { return times_; }
   // Compares the parts of the copies, and the buffers, which all ranks have whole.
   void CheckWeights(const std::string& when) override;

@@ -23,12 +23,12 @@ int main(int argc, char** argv) try {
   const dist::Mesh mesh({.pp = world.size()}, world.rank(), world.size());
   const auto pp = world.Group(mesh, {"pp"}), dp = world.Group(mesh, {"dp"});
 
-  models::PipelinedGpt model(config);
+  models::Gpt model(config);
   const models::MeshGroups groups{.pipeline = pp, .data = dp, .control = group};
-  const models::ParallelPlan plan{
-      .pipeline = models::PipelinePlan{.window = kLength, .micro_batches = kMicroBatches},
-      .reducer = {{.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches}}};
-  models::PipelineParallel::Place(groups, *plan.pipeline, model);
+  const models::ParallelPlan plan{.micro_batches = kMicroBatches,
+                                  .pipeline = models::PipelinePlan{.window = kLength},
+                                  .reducer = {{.sum = dist::GradientSum::kOrdered}}};
+  models::PipelineParallel::Place(groups, plan, model);
   model.Materialize(kCpu, /*seed=*/1);
   models::PipelineParallel parallel(groups, plan, model);
 

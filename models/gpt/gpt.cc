@@ -72,9 +72,9 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
     const auto block = std::make_shared<nn::TransformerBlock>(options);
     const bool chosen = recompute.layers < 0 || i < recompute.layers;
     blocks.push_back(chosen ? Recomputed(block, recompute) : block);
-    if (config.offload_activations) blocks.back() = nn::Offload(blocks.back(), offloader);
+    if (config.offload.activations) blocks.back() = nn::Offload(blocks.back(), offloader);
   }
-  if (config.offload_weights) nn::OffloadWeights(blocks);
+  if (config.offload.weights) nn::OffloadWeights(blocks);
   return blocks;
 }
 
@@ -126,6 +126,7 @@ double Gpt::FlopsPerToken(int64_t t) const {
 }
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
+  if (forward_) return forward_(ids, targets);
   nn::ResidualStream stream = embedding_(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
   return head_(std::move(stream), targets);

@@ -2,6 +2,9 @@
 // (2019). Llama: Touvron et al., "LLaMA: open and efficient foundation language models" (2023).
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "models/gpt/gpt_config.h"
 #include "models/gpt/gpt_embedding.h"
 #include "models/gpt/gpt_head.h"
@@ -44,6 +47,11 @@ class Gpt : public LanguageModel {
   ChildList<nn::Block>& blocks() { return h_; }
   Child<GptHeadLayer>& head() { return head_; }
 
+  // Where ranks have different parts of the model (models/train/pipeline_parallel.h): from now on
+  // forwards are what `forward` makes of ids and targets. Empty: those of the parts, as at first.
+  using ForwardOfRanks = std::function<Tensor(const Tensor& ids, const Tensor& targets)>;
+  void SetForward(ForwardOfRanks forward) { forward_ = std::move(forward); }
+
  protected:
   // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V], or the loss of the targets. In an
   // nn::KvCacheScope the ids continue its sequences, and the logits are those of the last token
@@ -57,6 +65,7 @@ class Gpt : public LanguageModel {
   Child<Layer> embedding_;
   ChildList<nn::Block> h_;
   Child<GptHeadLayer> head_;
+  ForwardOfRanks forward_;
 };
 
 }  // namespace lockstep::models

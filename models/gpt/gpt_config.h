@@ -8,6 +8,7 @@
 
 #include "kernels/rotary_embedding/rotary_embedding.h"
 #include "models/options/option_lora.h"
+#include "models/options/option_offload.h"
 #include "models/options/option_recompute.h"
 #include "nn/transformer_options.h"
 
@@ -55,10 +56,9 @@ struct GptConfig {
   int64_t loss_chunk = 4096;
   // What the backward of a training step computes again; the bits stay the same.
   RecomputeChoice recompute = {};
-  // Whether what it keeps of the blocks is moved from the GPU to the host (nn::Offload).
-  bool offload_activations = false;
-  // Whether the blocks' weights are kept on the host (nn::OffloadWeights).
-  bool offload_weights = false;
+  // What waits in the host's memory; the bits stay the same. Here activations and weights, of the
+  // blocks; the optimizer's state is up to its optimizer.
+  OffloadChoice offload = {};
   // Experts in the place of the MLPs; n_inner 0: that of the MLPs.
   nn::MixtureOptions mixture = {};
   int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP

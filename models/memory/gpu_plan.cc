@@ -10,6 +10,7 @@
 #include "models/memory/machine_memory.h"
 #include "models/memory/memory_advice.h"
 #include "models/report/format.h"
+#include "models/train/parallel_plan.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
@@ -31,12 +32,12 @@ std::string Describe(const RunSetup& setup, const DeviceSet& gpus) {
       "{} x {}: {} x {} tokens a micro-batch, {} micro-batches a step; {}, {}",
       c.model.preset.empty() ? "model" : c.model.preset,
       FormatCount(static_cast<double>(Gpt(m).NumWeights())), m.n_layer, m.n_embd, gpus.count,
-      Bytes(gpus.bytes), c.train.batch_size, setup.window, setup.micro_batches, c.train.precision,
+      Bytes(gpus.bytes), c.train.batch_size, setup.window(), setup.micro_batches, c.train.precision,
       c.optim.name);
   if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
     text += ", recomputes " + Describe(m.recompute, m.n_layer);
   }
-  if (m.offload_activations) text += ", offloads activations";
+  if (m.offload.activations) text += ", offloads activations";
   if (c.parallel.pp > 1) {
     text += fmt::format(", pipelines of {} ranks by {}", c.parallel.pp, c.parallel.schedule);
   }

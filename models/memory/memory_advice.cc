@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 
 namespace lockstep::models {
@@ -93,11 +94,11 @@ Changes Offloads(const RunSetup& setup) {
        "activations cross to the host and back in each micro-step"}};
   std::vector<const Part*> left;
   for (const Part& part : kParts) {
-    if (!(setup.offload.*part.chosen)) left.push_back(&part);
+    if (!(setup.model.offload.*part.chosen)) left.push_back(&part);
   }
   Changes changes;
   const auto add = [&](const std::vector<const Part*>& parts) {
-    OffloadChoice choice = setup.offload;
+    OffloadChoice choice = setup.model.offload;
     std::string names, costs;
     for (const Part* part : parts) {
       choice.*part->chosen = true;
@@ -107,11 +108,7 @@ Changes Offloads(const RunSetup& setup) {
       if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
     }
     changes.push_back({"--train.offload=" + names, costs,
-                       [choice](RunSetup& s) {
-                         s.offload = choice;
-                         s.model.offload_activations = choice.activations;
-                         s.model.offload_weights = choice.weights;
-                       },
+                       [choice](RunSetup& s) { s.model.offload = choice; },
                        /*several=*/parts.size() > 1});
   };
   for (const Part* part : left) add({part});
@@ -330,13 +327,13 @@ class Trials {
     }
     trial->options += *accum;
     if (gpus > 0) trial->options += fmt::format(" on {} GPUs", gpus);
+    if (BrokenRule(FactsOf(changed)) != nullptr) return;
     try {
-      CheckGradDType(changed);
       trial->plan = PlanMemory(changed);
       trial->possible = true;
     } catch (const ArgumentError&) {  // as when ranks cannot share the micro-batches
     } catch (const InputError&) {
-      // As when they do not fill the rounds of a pipeline, or are too many for bf16.
+      // As when they do not fill the rounds of a pipeline.
     }
   }
 
@@ -365,7 +362,7 @@ std::string SmallerModel(const RunSetup& setup, const std::vector<std::string_vi
       "None of these is enough, nor are all of them together: {}. Split layers and sequences "
       "across more devices, by parallel.pp, parallel.tp, parallel.cp{}, or make the model smaller, "
       "by {}, or its windows, by model.block_size (now {})",
-      fmt::join(tried, ", "), experts, what, setup.window);
+      fmt::join(tried, ", "), experts, what, setup.window());
 }
 
 }  // namespace

@@ -14,17 +14,14 @@
 #include "dist/groups/planned_group.h"
 #include "dist/mesh_parts.h"
 #include "dist/shard/flat_exchange.h"
-#include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/memory/allocation_log.h"
 #include "models/memory/machine_memory.h"
-#include "models/preference/preference_objective.h"
+#include "models/train/batch_tensor.h"
 #include "models/train/parallelize.h"
-#include "models/train/pipeline_parallel.h"
 #include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
-#include "nn/documents.h"
 #include "nn/lora/lora.h"
 #include "nn/lora/quantized_linear.h"
 #include "optim/clip.h"
@@ -32,20 +29,13 @@
 namespace lockstep::models {
 namespace {
 
-// The loss of a micro-batch.
-Tensor LossOf(const MemoryPlanOptions& o, LanguageModel& model) {
-  if (o.prefers) {
-    const data::Batch rows{.rows = 2 * o.batch_size, .cols = o.window};
-    return PreferenceObjective(model, {})(model, rows, kMeta).loss;
-  }
-  const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
-  nn::Documents documents;
-  if (o.document_mask) documents = {Tensor::EmptyLike(ids), Tensor::EmptyLike(ids)};
-  const nn::DocumentScope scope(documents);
-  return model.Loss(ids, Tensor::EmptyLike(ids));
+data::Batch BatchOf(const MemoryPlanOptions& o) {
+  data::Batch batch{.rows = o.batch_size, .cols = o.window, .step_targets = 1};
+  if (o.document_mask) batch.first_key.resize(static_cast<size_t>(batch.rows * batch.cols));
+  return batch;
 }
 
-// What the micro-batches of a pipeline, several at once, keep between their forwards and their
+// What micro-batches, several at once in a pipeline, keep between their forwards and their
 // backwards.
 class ActivationsInFlight : public BackwardObserver {
  public:
@@ -58,37 +48,18 @@ class ActivationsInFlight : public BackwardObserver {
   size_t since_;
 };
 
-void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRanks* parallel,
-                const optim::TrainingStep& training, const StepState& state, AllocationLog& log) {
-  // In a single process all after the first are alike.
-  const int64_t count =
-      parallel ? std::ssize(parallel->micro_order()) : std::min<int64_t>(o.grad_accum, 2);
-  if (auto* const pipeline = dynamic_cast<PipelineParallel*>(parallel)) {
-    ActivationsInFlight kept(log);
-    BackwardObserver* const observers[] = {&kept};
-    data::Batch batch{.rows = o.batch_size, .cols = o.window};
-    if (o.document_mask) batch.first_key.resize(batch.rows * batch.cols);
-    const std::vector<data::Batch> batches(static_cast<size_t>(count), batch);
-    pipeline->Gradients(batches, /*root=*/1, state, observers);
-    return;
-  }
-  for (int64_t a = 0; a < count; ++a) {
-    const size_t forward = log.Now();
-    training.SetFirstSample(a * o.batch_size);
-    if (parallel) parallel->BeginMicroBatch(a + 1 == count);
-    const Tensor sum = LossOf(o, model);
-    log.SetKind(forward, &MemoryKinds::activations);
-    const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
-    Backward(sum, ops::ScaleRoot(root, state));
-  }
-}
-
 // Trainer::Step without the parts that need values: the loss, and whether it is finite.
-void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model, dist::DataRanks* parallel,
-          optim::Optimizer& optimizer, StepState& state, AllocationLog& log) {
+void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model,
+          const Objective& objective, StepRanks& ranks, optim::Optimizer& optimizer,
+          StepState& state, AllocationLog& log) {
   const auto training = optimizer.BeginStep(state, step, 1e-3);
   const size_t begin = log.Now();
-  MicroSteps(o, model, parallel, training, state, log);
+  const data::Batch batch = BatchOf(o);
+  PhaseClock clock(&StepTimes::data_ms, /*trace=*/nullptr);
+  ActivationsInFlight kept(log);
+  StepWork work(model, objective, state, /*micro_batches=*/1,
+                [&](int64_t) -> const data::Batch& { return batch; }, clock, {&kept});
+  ranks.Gradients(work);
   // Nothing else is alive now.
   log.SetKind(begin, &MemoryKinds::gradients);
   optim::ClipGradNorm(model.Parameters(), o.clip, state);
@@ -118,13 +89,8 @@ MeshGroups PlannedGroups(const RunSetup& setup, const ParallelPlan& plan, int64_
       plan.sums_context_with_data);
 }
 
-std::shared_ptr<Gpt> MakeShape(const RunSetup& setup) {
-  if (setup.config.parallel.pp > 1) return std::make_shared<PipelinedGpt>(setup.model);
-  return std::make_shared<Gpt>(setup.model);
-}
-
-std::unique_ptr<dist::DataRanks> ShareOut(const RunSetup& setup, const MeshGroups& groups,
-                                          const ParallelPlan& plan, Gpt& model) {
+std::unique_ptr<StepRanks> ShareOut(const RunSetup& setup, const MeshGroups& groups,
+                                    const ParallelPlan& plan, Gpt& model) {
   return Parallelize(model, groups, plan, [&](bool) { MaterializeFor(setup, kMeta, model); });
 }
 
@@ -137,13 +103,13 @@ int64_t IndexOfMost(const Values& values, Projection projection) {
 int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_t pipeline_rank) {
   if (plan.shard) {
     const MeshGroups groups = PlannedGroups(setup, plan, pipeline_rank, /*data_rank=*/0);
-    const std::shared_ptr<Gpt> model = MakeShape(setup);
-    const auto ranks = ShareOut(setup, groups, plan, *model);
-    const auto shards = dist::MeshParts::Of(model->Parameters())->Find<dist::FlatExchange>();
+    Gpt model(setup.model);
+    const auto ranks = ShareOut(setup, groups, plan, model);
+    const auto shards = dist::MeshParts::Of(model.Parameters())->Find<dist::FlatExchange>();
     return shards ? IndexOfMost(shards->ElementsByRank(), std::identity()) : 0;
   }
   if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
-  const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.data_ranks);
+  const int64_t micro_batches = std::max(plan.micro_batches, setup.data_ranks);
   const int64_t experts = setup.config.parallel.data_ranks_of_experts();
   const auto sum =
       dist::PlanFixedOrder(experts > 1 ? dist::AssignForExperts(micro_batches, setup.data_ranks,
@@ -157,19 +123,16 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
   const ParallelPlan plan = PlanOf(setup);
   const MeshGroups groups =
       PlannedGroups(setup, plan, pipeline_rank, DataRankWithMost(setup, plan, pipeline_rank));
+  std::shared_ptr<Gpt> gpt;
   return PlanMemory(
-      {.model = [&] { return MakeShape(setup); },
-       .parallel =
-           [&](LanguageModel& model) {
-             return ShareOut(setup, groups, plan, dynamic_cast<Gpt&>(model));
-           },
+      {.model = [&] { return gpt = std::make_shared<Gpt>(setup.model); },
+       .ranks = [&](LanguageModel&) { return ShareOut(setup, groups, plan, *gpt); },
        .optimizer = setup.evaluates_only
                         ? std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)>()
                         : [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
+       .objective = [&](LanguageModel& model) { return MakeObjective(setup.config, model); },
        .batch_size = setup.config.train.batch_size,
-       .window = setup.window,
-       .grad_accum = setup.micro_batches,
-       .prefers = setup.prefers(),
+       .window = setup.sample_tokens(),
        .clip = setup.config.optim.clip,
        .device = setup.device,
        .document_mask = setup.document_mask,
@@ -220,12 +183,16 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   AllocationLog log(o.device);
   const std::shared_ptr<LanguageModel> model = o.model();
-  const std::unique_ptr<dist::DataRanks> parallel = o.parallel ? o.parallel(*model) : nullptr;
+  // In a single process all micro-batches after the first are alike.
+  const std::unique_ptr<StepRanks> ranks =
+      o.ranks ? o.ranks(*model) : std::make_unique<SampleRanks>(std::min<int64_t>(o.grad_accum, 2));
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer ? o.optimizer(*model) : nullptr;
   log.NoteKeptOnHost();
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
+  const std::unique_ptr<const Objective> objective =
+      o.objective ? o.objective(*model) : std::make_unique<const LanguageObjective>();
   StepState state(kMeta, 1);
   if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
   log.Begin();
@@ -233,13 +200,17 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     // The second step sees the optimizer state that the first one made.
     for (int i = 0; i < 2; ++i) {
       if (o.graphs && i == 1) log.BeginGraph();
-      Step(o, i, *model, parallel.get(), *optimizer, state, log);
+      Step(o, i, *model, *objective, *ranks, *optimizer, state, log);
     }
     log.EndSteps();
   }
   if (o.evaluates) {
     const NoGrad no_grad;
-    LossOf(o, *model);
+    data::Batch made;
+    const data::Batch batch = BatchOf(o);
+    const data::Batch& rows = objective->RowsOf(batch, &made);
+    const nn::DocumentScope documents(DocumentsOf(rows, kMeta));
+    (*objective)(*model, rows, kMeta);
   }
   MemoryPlan plan = log.Plan();
   plan.evaluates_only = optimizer == nullptr;

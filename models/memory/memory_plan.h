@@ -9,11 +9,10 @@
 #include <optional>
 #include <string>
 
-#include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
 #include "models/report/format.h"
 #include "models/train/run_setup.h"
-#include "models/train/trainer.h"
+#include "models/train/step_ranks.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::models {
@@ -92,14 +91,15 @@ struct MemoryPlan {
 struct MemoryPlanOptions {
   std::function<std::shared_ptr<LanguageModel>()> model;  // materialised on the meta device
   // The ranks of a step, in planned groups (dist/groups/planned_group.h); they may also materialise
-  // the model. Empty or null: a single process.
-  std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel{};
+  // the model. Empty: a single process.
+  std::function<std::unique_ptr<StepRanks>(LanguageModel&)> ranks{};
   // Empty: the run only evaluates.
   std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)> optimizer{};
+  // Empty: kNextToken.
+  std::function<std::unique_ptr<const Objective>(LanguageModel&)> objective{};
   int64_t batch_size = 1;
   int64_t window = 1;      // tokens of a sample
   int64_t grad_accum = 1;  // of a single process
-  bool prefers = false;    // samples are pairs of rows (PreferenceObjective)
   double clip = 1;
   Device device = kCpu;
   bool document_mask = false;

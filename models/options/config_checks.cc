@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "models/options/option_mixture.h"
 #include "models/options/option_step_range.h"
+#include "models/options/plan_rules.h"
 
 namespace lockstep::models {
 namespace {
@@ -168,9 +168,104 @@ void CheckSchedule(Options& options, const RunConfig& config) {
                         optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
 }
 
+void CheckLora(const Options& options, const LoraOptions& lora) {
+  const LoraOptions d;
+  if (!lora.init_from.empty() && lora.rank > 0) {
+    options.Fail({"lora.rank", "lora.init_from"},
+                 StrCat(options.Describe("lora.rank"), " makes new adapters, and ",
+                        options.Describe("lora.init_from"), " names adapters with ranks of their ",
+                        "own: leave one of them out"));
+  }
+  const auto needs_rank = [&](std::string_view key, const auto& value, const auto& initial) {
+    CheckEffect(options, key, value, initial, lora.rank > 0, "lora.rank = 16");
+  };
+  needs_rank("lora.alpha", lora.alpha, d.alpha);
+  const bool adapters = lora.rank > 0 || !lora.init_from.empty();
+  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout, adapters, "lora.rank = 16");
+  CheckEffect(options, "lora.base", lora.base, d.base, adapters, "lora.rank = 16");
+  needs_rank("lora.targets", lora.targets, d.targets);
+  needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
+}
+
+void CheckDpo(const Options& options, const RunConfig& config) {
+  const DpoRunOptions d;
+  const bool on = config.train.objective == "dpo";
+  const auto needs_dpo = [&](std::string_view key, const auto& value, const auto& initial) {
+    CheckEffect(options, key, value, initial, on, "train.objective = \"dpo\"");
+  };
+  needs_dpo("dpo.loss", config.dpo.loss, d.loss);
+  needs_dpo("dpo.beta", config.dpo.beta, d.beta);
+  needs_dpo("dpo.label_smoothing", config.dpo.label_smoothing, d.label_smoothing);
+  if (!on) return;
+  const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
+    if (!bad) return;
+    options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
+                                                  options.Describe(key), ": ", why));
+  };
+  refuse(!config.lora.init_from.empty(), "lora.init_from",
+         "the reference is the model without its adapters, and would lack these: merge them first "
+         "(export_gpt --checkpoint=BASE --adapter=FOLDER --out=merged), and train new ones with "
+         "init_from=merged and lora.rank = 16");
+  refuse(config.lora.rank == 0, "lora.rank",
+         "the reference is the model without its adapters, so there must be some: use "
+         "lora.rank = 16");
+  refuse(config.dpo.loss == "ipo" && config.dpo.label_smoothing > 0, "dpo.label_smoothing",
+         "the ipo loss has no smoothing: leave it out");
+  constexpr std::string_view kDropout =
+      "the reference has no dropout, and with it answers would differ by chance: leave it out";
+  refuse(config.model.dropout > 0, "model.dropout", kDropout);
+  refuse(config.lora.dropout > 0, "lora.dropout", kDropout);
+  refuse(config.data.document_mask, "data.document_mask",
+         "each answer has a row of its own: leave it out");
+  refuse(config.data.format == "text", "data.format", "pairs of answers are conversations");
+}
+
 }  // namespace
 
+void CheckMixture(const Options& options, const ModelOptions& model, const std::string& weights) {
+  const ModelOptions d, &m = model;  // d: the defaults
+  const bool experts = m.n_expert > 0, sigmoid = m.router == "sigmoid";
+  const auto needs = [&](std::string_view key, const auto& value, const auto& initial,
+                         bool has_effect, std::string_view what) {
+    if (weights.empty()) return CheckEffect(options, key, value, initial, has_effect, what);
+    if (has_effect || value == initial || !options.IsWritten(key)) return;
+    options.Fail({key},
+                 StrCat(options.Describe(key), " does nothing without ", what,
+                        ", which the weights of ", weights, " do not have: leave ", key, " out"));
+  };
+  const auto needs_experts = [&](std::string_view key, const auto& value, const auto& initial) {
+    needs(key, value, initial, experts, weights.empty() ? "model.n_expert = 8" : "experts");
+  };
+  needs_experts("model.n_expert_used", m.n_expert_used, d.n_expert_used);
+  needs_experts("model.n_expert_inner", m.n_expert_inner, d.n_expert_inner);
+  needs_experts("model.n_shared_expert", m.n_shared_expert, d.n_shared_expert);
+  needs_experts("model.n_dense", m.n_dense, d.n_dense);
+  needs_experts("model.router", m.router, d.router);
+  needs_experts("model.router_scale", m.router_scale, d.router_scale);
+  needs_experts("model.z_loss", m.z_loss, d.z_loss);
+  needs("model.balance_loss", m.balance_loss, d.balance_loss, experts && !sigmoid,
+        "model.router = \"softmax\" or \"softmax_all\" and experts");
+  needs("model.bias_rate", m.bias_rate, d.bias_rate, experts && sigmoid,
+        "model.router = \"sigmoid\"");
+  needs("model.shared_gate", m.shared_gate, d.shared_gate,
+        m.n_shared_expert > 0 || (experts && !weights.empty()), "model.n_shared_expert = 1");
+  if (!experts || !weights.empty()) return;
+  if (m.n_expert_used > m.n_expert) {
+    options.Fail({"model.n_expert_used", "model.n_expert"},
+                 StrCat(options.Describe("model.n_expert_used"), " is more than ",
+                        options.Describe("model.n_expert"),
+                        ": use model.n_expert_used = ", m.n_expert, " at most"));
+  }
+  if (m.n_dense >= m.n_layer) {
+    options.Fail({"model.n_dense", "model.n_layer"},
+                 StrCat(options.Describe("model.n_dense"), " leaves no layer of ",
+                        options.Describe("model.n_layer"), " to experts: use model.n_dense = ",
+                        m.n_layer - 1, " at most, or model.n_expert = 0"));
+  }
+}
+
 void CheckRun(Options& options, const RunConfig& config) {
+  CheckPlan(options, {.config = config});
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);
   // A model loaded from files has their shape, whatever the options are.

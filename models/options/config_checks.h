@@ -1,6 +1,7 @@
 // Checks that span options.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "core/error.h"
@@ -12,6 +13,12 @@ namespace lockstep::models {
 // instead; of two that exclude each other, the one from the stronger source wins. `options` are
 // those of AddRunOptions, and write to `config`.
 void CheckRun(Options& options, const RunConfig& config);
+
+// Fails for options of a mixture that contradict the rest, or have no effect. The model may be that
+// of the weights of `weights`, a folder: then what the user did not write is the weights' or
+// unused, and fits.
+void CheckMixture(const Options& options, const ModelOptions& model,
+                  const std::string& weights = "");
 
 // Fails if `key` differs from its default although it has no effect without the setting `needs`.
 template <class T>

@@ -281,7 +281,7 @@ std::string Options::Describe(std::string_view key) const {
   return StrCat(AsToml(key, value(key)), " (", Name(source(key)), ")");
 }
 
-void Options::Fail(std::initializer_list<std::string_view> keys, const std::string& message) const {
+void Options::Fail(const std::vector<std::string_view>& keys, const std::string& message) const {
   const Option* strongest = nullptr;
   for (const std::string_view key : keys) {
     const Option& option = Get(key);

@@ -51,6 +51,8 @@ struct OptionSpec {
   // promises bits compares the options that decide them (parallel.*, virtual.*) itself
   // (models/checkpoint/run_folder.cc).
   bool operational = false;
+  // Whether machines may have different values: a path, or what matters only to the main rank.
+  bool of_machine = false;
   // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
   std::string doc{};
 };
@@ -139,7 +141,7 @@ class Options {
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
 
   // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`.
-  [[noreturn]] void Fail(std::initializer_list<std::string_view> keys,
+  [[noreturn]] void Fail(const std::vector<std::string_view>& keys,
                          const std::string& message) const;
   void Warn(std::string message) { warnings_.push_back(std::move(message)); }
   // Sets `key` as a consequence of the option `because`, whose source it takes over.
@@ -210,7 +212,7 @@ class Options {
 // An option's values in two registries, as TOML; "(absent)" where one of them lacks it.
 struct OptionDifference {
   std::string key, a, b;
-  bool operational = false;
+  bool operational = false, of_machine = false;
 };
 // Every option, and those whose values differ.
 std::vector<OptionDifference> Compare(const Options& a, const Options& b);

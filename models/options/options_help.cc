@@ -207,7 +207,8 @@ std::vector<OptionDifference> Compare(const Options& a, const Options& b) {
     for (const auto& option : options->options_) {
       const std::string& key = option.key;
       if (!option.listed() || (options == &b && a.Find(key))) continue;
-      pairs.push_back({key, value(a, key), value(b, key), option.spec.operational});
+      pairs.push_back(
+          {key, value(a, key), value(b, key), option.spec.operational, option.spec.of_machine});
     }
   }
   return pairs;

@@ -45,8 +45,8 @@ data::Batch SplitPairs(const data::Batch& windows) {
   LS_CHECK(windows.cols % 2 == 0, "windows of pairs have two rows of equal length, got ",
            windows.cols, " columns");
   const int64_t half = windows.cols / 2;
-  int64_t cols = 1;
-  for (int64_t i = 0; i < windows.rows * windows.cols; ++i) {
+  int64_t cols = windows.targets.empty() ? half : 1;
+  for (int64_t i = 0; i < std::ssize(windows.targets); ++i) {
     if (windows.targets[i] != data::kIgnoreIndex) cols = std::max(cols, i % half + 1);
   }
   cols = std::min(half, (cols + kColumns - 1) / kColumns * kColumns);
@@ -55,6 +55,7 @@ data::Batch SplitPairs(const data::Batch& windows) {
                       .rows = 2 * windows.rows,
                       .cols = cols,
                       .num_targets = windows.num_targets};
+  if (windows.targets.empty()) return rows;
   for (int64_t row = 0; row < rows.rows; ++row) {
     const auto copy = [&](const std::vector<int32_t>& from, std::vector<int32_t>* to) {
       to->insert(to->end(), from.begin() + row * half, from.begin() + row * half + cols);
@@ -83,9 +84,8 @@ PreferenceObjective::PreferenceObjective(LanguageModel& model, const DpoOptions&
   DpoLoss(none, none, options, none);  // checks them
 }
 
-PreferenceObjective::Sums PreferenceObjective::operator()(LanguageModel& model,
-                                                          const data::Batch& rows,
-                                                          Device device) const {
+LossSums PreferenceObjective::operator()(LanguageModel& model, const data::Batch& rows,
+                                         Device device) const {
   const Tensor ids = ToTensor(rows.inputs, rows, device);
   const Tensor targets = ToTensor(rows.targets, rows, device);
   Tensor reference;
@@ -107,7 +107,7 @@ PreferenceObjective::Sums PreferenceObjective::operator()(LanguageModel& model,
   const Tensor count = to_device(counts);
   const PreferenceLoss loss = DpoLoss(policy, reference, options_, to_device(lengths));
   const auto sum = [&](const Tensor& of_pairs) { return ops::Sum(of_pairs * count); };
-  Sums sums{.loss = sum(loss.losses)};
+  LossSums sums{.loss = sum(loss.losses)};
   const Tensor correct = (loss.chosen > loss.rejected).To(policy.dtype());
   sums.measures = ops::Stack(
       {sums.loss.Detach(), sum(loss.chosen), sum(loss.rejected), sum(correct), ops::Sum(count)});

@@ -66,10 +66,10 @@ void RunProgress::PrintStep(const StepMetrics& m) {
       skipped_ > 0 ? fmt::format(" | {} of {} updates skipped", skipped_, steps_) : "";
   Print(fmt::format(
       "step {:>{}}/{} | loss {:.4f}{} | norm {}{} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
-      m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, Describe(m.preference),
+      m.step, std::to_string(setup_.steps()).size(), setup_.steps(), m.loss, Describe(m.preference),
       norm, skipped, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
       share.empty() ? "" : " | ", share,
-      FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
+      FormatDuration(seconds_per_step * static_cast<double>(setup_.steps() - m.step))));
   total_tokens_ += tokens_;
   total_seconds_ += seconds_;
   total_steps_ += steps_;

@@ -29,9 +29,9 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-std::string ScheduleTitle(const OptimOptions& o, int64_t warmup) {
+std::string ScheduleTitle(const OptimOptions& o) {
   const std::string rate =
-      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, warmup);
+      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
   if (o.schedule == "constant") return rate;
   return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
 }
@@ -39,19 +39,20 @@ std::string ScheduleTitle(const OptimOptions& o, int64_t warmup) {
 // What is said only of a run that trains.
 std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup& s) {
   const RunConfig& c = s.config;
-  const auto tokens = static_cast<double>(s.SamplesBefore(s.steps) * s.sample_tokens());
-  return {{"batch", fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step",
-                                c.train.batch_size, s.prefers() ? " pairs of 2" : "", s.window,
-                                s.micro_batches,
-                                s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
-                                FormatCount(static_cast<double>(s.tokens_per_step)))},
-          {"length", fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps, FormatCount(tokens),
-                                 tokens / static_cast<double>(TokensOf(s.dataset.train)))},
-          {"optimizer",
-           fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
-                       ScheduleTitle(c.optim, s.warmup), c.optim.weight_decay, c.optim.clip,
-                       c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
-                       c.optim.master_weights ? "" : ", no fp32 weights")}};
+  const auto tokens = static_cast<double>(s.SamplesBefore(s.steps()) * s.sample_tokens());
+  return {
+      {"batch",
+       fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step", c.train.batch_size,
+                   s.prefers() ? " pairs of 2" : "", s.window(), s.micro_batches,
+                   s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
+                   FormatCount(static_cast<double>(s.tokens_per_step)))},
+      {"length", fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps(), FormatCount(tokens),
+                             tokens / static_cast<double>(TokensOf(s.dataset.train)))},
+      {"optimizer",
+       fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
+                   ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip,
+                   c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
+                   c.optim.master_weights ? "" : ", no fp32 weights")}};
 }
 
 // How much an evaluation takes, and how to bound one of many steps' tokens.
@@ -168,14 +169,14 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                  {"recomputes", Describe(m.recompute, m.n_layer) +
                                     (m.recompute.automatic ? ", chosen by the memory plan" : "")});
   }
-  OffloadChoice offload = s.offload;
+  OffloadChoice offload = s.model.offload;
   if (s.evaluates_only) offload.activations = offload.optimizer = false;
   if (offload.any()) {
     facts.insert(facts.end() - 1, {"offloads", Describe(offload) + " to the host's memory"});
   }
   if (c.parallel.pp > 1) {
     const dist::PipelineSchedule schedule =
-        ScheduleOf(ToPipelinePlan(c, s.micro_batches, s.window, /*trace=*/nullptr),
+        ScheduleOf(ToPipelinePlan(c, s.window(), /*trace=*/nullptr), s.micro_batches,
                    static_cast<int>(c.parallel.pp), static_cast<int>(s.data_ranks));
     facts.emplace_back(
         "pipeline",

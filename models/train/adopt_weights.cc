@@ -11,8 +11,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
-#include "models/options/option_mixture.h"
-#include "models/options/option_model.h"
+#include "models/options/config_checks.h"
 #include "models/train/model_shape.h"
 
 namespace lockstep::models {
@@ -131,9 +130,9 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
                   .alpha = adapter.alpha,
                   .dropout = config->lora.dropout,
                   .targets = "those of " + from,
+                  .base = config->lora.base,
                   .rank_stabilized = adapter.rank_stabilized,
-                  .init_from = from,
-                  .base = config->lora.base};
+                  .init_from = from};
   }
   if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
     const bool sigmoid = x.router.score == RouterScore::kSigmoid;

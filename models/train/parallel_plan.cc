@@ -7,6 +7,7 @@
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/expert/expert_parallel.h"
+#include "models/options/plan_rules.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 
@@ -37,12 +38,13 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
 
 ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace) {
   const RunConfig& config = setup.config;
-  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+  ParallelPlan plan{.micro_batches = setup.micro_batches,
+                    .tensor_parts = config.parallel.tensor_parts(),
                     .fast_tensor_sums = config.dist.reduction == "fast",
                     .context_pairs = config.parallel.context_pairs(),
                     .sums_context_with_data = SumsContextWithData(config)};
   if (config.parallel.pp > 1) {
-    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+    plan.pipeline = ToPipelinePlan(config, setup.window(), trace);
   }
   if (IsSharded(setup)) {
     plan.shard = ToShardOptions(config, setup.micro_batches, trace);
@@ -81,17 +83,23 @@ bool SumsGradients(const RunSetup& setup) {
 }
 
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
-                                               Module& module) {
+                                               Module& module,
+                                               const dist::TiedGradients* separate_uses) {
   dist::ProcessGroup* const all = groups.data.get();
   if (plan.shard) {
     const dist::ShardGroups ranks =
         groups.replicate ? dist::ShardGroups(all, groups.shard.get(), groups.replicate.get())
                          : dist::ShardGroups(all);
-    return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
+    dist::ShardOptions shard = *plan.shard;
+    shard.micro_batches = plan.micro_batches;
+    shard.observes = separate_uses == nullptr;
+    shard.separate_uses = separate_uses;
+    return std::make_unique<dist::FullyShard>(ranks, module, std::move(shard), groups.control);
   }
   if (!plan.reducer) return nullptr;
   dist::ReducerOptions reducer = *plan.reducer;
-  reducer.is_part = reducer.is_part || groups.context || groups.tensor;
+  reducer.micro_batches = plan.micro_batches;
+  reducer.is_part = separate_uses != nullptr || groups.context || groups.tensor;
   if (groups.data_ranks_of_experts > 1) {
     const bool any = std::ranges::any_of(
         module.Parameters(), [](const auto& p) { return dist::IsOfDistributedExperts(*p); });

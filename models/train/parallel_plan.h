@@ -11,6 +11,7 @@
 #include "core/module.h"
 #include "dist/data_parallel/data_ranks.h"
 #include "dist/data_parallel/reducer.h"
+#include "dist/data_parallel/tied_gradients.h"
 #include "dist/mesh.h"
 #include "dist/pipeline/pipeline.h"
 #include "dist/shard/fully_shard.h"
@@ -37,6 +38,8 @@ struct MeshGroups {
   int64_t data_ranks_of_experts = 1;
   // pp and the axes of `data`, for small values on the host: what stages and samples add up to.
   std::shared_ptr<dist::ProcessGroup> control;
+  // All ranks of the run, for errors (StepRanks::all). Of() leaves it null.
+  std::shared_ptr<dist::ProcessGroup> all;
 
   // `make` makes this rank's group along the axes, collectively; `on_host`: for small values.
   // `data` is along dp; with `sums_context` (ParallelPlan::sums_context_with_data) also along cp.
@@ -47,14 +50,14 @@ struct MeshGroups {
 
 struct PipelinePlan {
   dist::PipelineKind kind = dist::PipelineKind::k1F1B;
-  int chunks = 2;             // stages per rank, where the kind leaves that open
-  int64_t window = 1;         // tokens of a sample
-  int64_t micro_batches = 1;  // of a step, on all ranks
+  int chunks = 2;      // stages per rank, where the kind leaves that open
+  int64_t window = 1;  // tokens of a sample
   // Gets what this rank carried out; may be empty.
   std::function<void(const dist::PipelineSpan&)> on_span = {};
 };
 
 struct ParallelPlan {
+  int64_t micro_batches = 1;  // of a step, on all ranks; those of `shard` and `reducer`, too
   std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
   // The parts in which the sums of a layer are made (dist/tensor/tensor_ranks.h).
   int64_t tensor_parts = 1;
@@ -86,10 +89,13 @@ std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);
 
-// Collective. Makes what sums the gradients of a model, or of a stage, over `groups`: a FullyShard,
-// or a DataParallel or its like, as the plan says; null for neither. To be called before the module
-// has memory for its weights in the first case, and after that in the second.
+// Collective. Makes what sums the gradients of a model over `groups`: a FullyShard, or a
+// DataParallel or its like, as the plan says; null for neither. To be called before the module has
+// memory for its weights in the first case, and after that in the second. Of a stage of a pipeline,
+// which may have nothing to train: `separate_uses` are those of the whole model's tied weights
+// (ShardOptions); it sees only the backwards that it is given to (DataRanks::ObserveOnlyGiven).
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
-                                               Module& module);
+                                               Module& module,
+                                               const dist::TiedGradients* separate_uses = nullptr);
 
 }  // namespace lockstep::models

@@ -61,16 +61,18 @@ void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPla
   dist::CheckReplicas(context, model, when);
 }
 
-std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
-                                             const ParallelPlan& plan,
-                                             const std::function<void(bool on_meta)>& materialize) {
-  PipelinedGpt* const stages = plan.pipeline ? &dynamic_cast<PipelinedGpt&>(model) : nullptr;
-  if (stages != nullptr) PipelineParallel::Place(groups, *plan.pipeline, *stages);
+std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
+                                       const ParallelPlan& plan,
+                                       const std::function<void(bool on_meta)>& materialize) {
+  if (plan.pipeline) PipelineParallel::Place(groups, plan, model);
   const dist::TensorRanksPtr ranks = ShareLayers(model, groups, plan);
   // Blocks recompute and offload by themselves, within what follows.
-  const auto share_samples = [&]() -> std::unique_ptr<dist::DataRanks> {
-    if (stages == nullptr) return MakeDataRanks(groups, plan, model);
-    return std::make_unique<PipelineParallel>(groups, plan, *stages, ranks);
+  const auto share_samples = [&]() -> std::unique_ptr<StepRanks> {
+    if (plan.pipeline) return std::make_unique<PipelineParallel>(groups, plan, model, ranks);
+    auto data = MakeDataRanks(groups, plan, model);
+    if (!data) return std::make_unique<SampleRanks>(plan.micro_batches);
+    return std::make_unique<SampleRanks>(
+        std::move(data), plan.sums_context_with_data ? nullptr : groups.context, groups.all);
   };
   if (!plan.shard) {
     materialize(/*on_meta=*/false);

@@ -9,6 +9,7 @@
 #include "dist/tensor/parallelize.h"
 #include "models/gpt/gpt.h"
 #include "models/train/parallel_plan.h"
+#include "models/train/step_ranks.h"
 
 namespace lockstep::models {
 
@@ -31,11 +32,11 @@ void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPla
 
 // Divides everything among ranks: stages, layers, sequences, samples and, with these, weights.
 // `materialize` gives the model memory: with on_meta on the meta device, where a sharded model
-// needs dtypes first; then on its own device, filled with this rank's part of the weights. A model
-// with plan.pipeline is a PipelinedGpt. Collective over all ranks of the mesh; groups and model
-// outlive the result. Returns null if nothing is to be summed. Throws ArgumentError and InputError.
-std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
-                                             const ParallelPlan& plan,
-                                             const std::function<void(bool on_meta)>& materialize);
+// needs dtypes first; then on its own device, filled with this rank's part of the weights.
+// Collective over all ranks of the mesh; groups and model outlive the result. Throws ArgumentError
+// and InputError.
+std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
+                                       const ParallelPlan& plan,
+                                       const std::function<void(bool on_meta)>& materialize);
 
 }  // namespace lockstep::models

@@ -2,8 +2,7 @@
 
 #include <unordered_map>
 
-#include "dist/data_parallel/data_parallel.h"
-#include "dist/expert/expert_parallel.h"
+#include "dist/groups/agreement.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/train/batch_tensor.h"
@@ -25,8 +24,9 @@ bool ReadsTied(Module& stage, const Parameter& parameter) {
 
 }  // namespace
 
-dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks) {
-  const int64_t all = std::max<int64_t>(plan.micro_batches, data_ranks);
+dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int64_t micro_batches,
+                                  int pipeline_ranks, int data_ranks) {
+  const int64_t all = std::max<int64_t>(micro_batches, data_ranks);
   if (all % data_ranks != 0) {
     throw InputError(StrCat("a step of ", all, " micro-batches gives ", data_ranks,
                             " pipelines different numbers of them: use a multiple of ", data_ranks,
@@ -40,10 +40,11 @@ dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, 
   }
 }
 
-std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipeline_ranks,
+std::vector<int> PipelineParallel::RanksOf(const ParallelPlan& plan, int pipeline_ranks,
                                            int data_ranks, Gpt& gpt, std::vector<int>* copies) {
-  const dist::PipelineSchedule schedule = ScheduleOf(plan, pipeline_ranks, data_ranks);
-  const std::vector<int64_t> cut = CutIntoStages(gpt, plan.window, schedule.stages());
+  const dist::PipelineSchedule schedule =
+      ScheduleOf(*plan.pipeline, plan.micro_batches, pipeline_ranks, data_ranks);
+  const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
   gpt.AssignNames();
   std::unordered_map<const Parameter*, int> stage_of, copy_of;
   for (int s = 0; s < schedule.stages(); ++s) {
@@ -74,7 +75,7 @@ void PipelineParallel::CheckOffload(dist::PipelineKind kind, bool is_sharded,
                                     const GptConfig& config) {
   using enum dist::PipelineKind;
   const bool later = kind == kZeroBubbleH1 || kind == kZeroBubbleV;
-  if (!config.offload_weights || !later || is_sharded) return;
+  if (!config.offload.weights || !later || is_sharded) return;
   throw InputError(StrCat(
       "parallel.schedule = \"", dist::Name(kind),
       "\" makes weight gradients when a block's weights are in the host's memory again: leave "
@@ -82,8 +83,7 @@ void PipelineParallel::CheckOffload(dist::PipelineKind kind, bool is_sharded,
       "\"interleaved\", or parallel.shard"));
 }
 
-void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
-                             PipelinedGpt& gpt) {
+void PipelineParallel::Place(const MeshGroups& groups, const ParallelPlan& plan, Gpt& gpt) {
   std::vector<int> copy_of;
   const std::vector<int> rank_of =
       RanksOf(plan, SizeOf(groups.pipeline.get()), SizeOf(groups.data.get()), gpt, &copy_of);
@@ -92,7 +92,8 @@ void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
 
 PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
                                const dist::TensorRanksPtr& tensor, const MeshGroups& of_rank,
-                               const std::string& name, const ParallelPlan& plan)
+                               const std::string& name, const ParallelPlan& plan,
+                               const dist::TiedGradients& tied)
     : model(gpt, begin, end, tensor) {
   // The stages' sums may run at the same time.
   const auto own = [&](const std::shared_ptr<dist::ProcessGroup>& group) {
@@ -106,41 +107,29 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
   // Ranks of other samples, unless the experts are split only across ranks that compute the same
   // sequences.
   if (groups.data_ranks_of_experts > 1) groups.expert_copies = own(of_rank.expert_copies);
-  data = MakeDataRanks(groups, plan, model);
-  if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {
-    gradients = &parallel->reducer();
-    dist::StopObserving(gradients, dist::GradientParameters(model));
-  } else if (auto* const experts = dynamic_cast<dist::ExpertParallel*>(data.get())) {
-    gradients = experts->ObserveOnlyGiven();
-  } else {
-    gradients = &dynamic_cast<dist::FullyShard&>(*data);
-  }
+  data = MakeDataRanks(groups, plan, model, &tied);
 }
 
-PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan,
-                                   PipelinedGpt& gpt, dist::TensorRanksPtr tensor)
+PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan, Gpt& gpt,
+                                   dist::TensorRanksPtr tensor)
     : DataRanks(groups.data.get(), groups.control),
+      StepRanks(groups.context, groups.all),
       groups_(groups),
       tensor_(tensor ? std::move(tensor) : std::make_shared<dist::TensorRanks>(nullptr, 1)),
       gpt_(gpt),
       options_{.on_span = plan.pipeline->on_span},
       tied_(gpt) {
+  const int pipeline_ranks = SizeOf(groups.pipeline.get());
   const dist::PipelineSchedule schedule =
-      ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size());
+      ScheduleOf(*plan.pipeline, plan.micro_batches, pipeline_ranks, size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
   // Again: layers that were replaced since Place may not know of tied weights.
-  RanksOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size(), gpt);
+  RanksOf(plan, pipeline_ranks, size(), gpt);
   CheckOffload(plan.pipeline->kind, plan.shard.has_value(), gpt.config());
-  ParallelPlan of_stage = plan;
-  if (of_stage.reducer) of_stage.reducer->is_part = true;
-  if (of_stage.shard) {
-    of_stage.shard->observes = false;
-    of_stage.shard->separate_uses = &tied_;
-  }
   std::vector<dist::PipelineStage> functions;
   for (const int s : schedule.StagesOf(RankIn(groups.pipeline.get()))) {
     stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor_, groups,
-                                              StrCat("stage_", s), of_stage));
+                                              StrCat("stage_", s), plan, tied_));
     functions.push_back(FunctionsOf(*stages_.back()));
   }
   for (const auto& p : gpt.Parameters()) {
@@ -149,13 +138,14 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   }
   pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions), options_);
   MeetTied();
-  gpt.through_ = [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); };
+  gpt.SetForward(
+      [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); });
 }
 
 // Collective: the two ranks that have a tied weight find each other, and begin with the same if it
 // has memory.
 void PipelineParallel::MeetTied() {
-  const int first = schedule().rank_of.front(), last = schedule().rank_of.back();
+  const int first = schedule()->rank_of.front(), last = schedule()->rank_of.back();
   if (tied_.uses().empty() || first == last) return;
   const int rank = groups_.pipeline->rank();
   const bool has = rank == first || rank == last;
@@ -174,7 +164,7 @@ void PipelineParallel::MeetTied() {
 // The gradients of both uses of a tied weight, which are summed over the micro-batches and the data
 // ranks by now, on both of its ranks: a sum of two has the same bits in either order.
 void PipelineParallel::AddTied() {
-  if (schedule().rank_of.front() == schedule().rank_of.back()) return tied_.Add();
+  if (schedule()->rank_of.front() == schedule()->rank_of.back()) return tied_.Add();
   if (!tie_) return;
   for (const auto& use : tied_.uses()) {
     Leaf& leaf = use->weight()->leaf();
@@ -192,7 +182,7 @@ void PipelineParallel::AddTied() {
 }
 
 PipelineParallel::~PipelineParallel() {
-  gpt_.through_ = nullptr;
+  gpt_.SetForward({});
   LeaveControl();
 }
 
@@ -220,7 +210,7 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
     // Also tells the state that this rank's gradients are scaled.
     functions.root_gradient = root;
   }
-  functions.gradients = stage.gradients;
+  functions.gradients = stage.data->ObserveOnlyGiven();
   functions.before_gradients = [&stage, &order](int micro) {
     stage.data->BeginMicroBatch(micro + 1 == std::ssize(order));
   };
@@ -268,6 +258,13 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
   return losses;
 }
 
+std::vector<HostRead> PipelineParallel::Gradients(StepWork& work) {
+  std::vector<data::Batch> batches;
+  for (const int64_t m : micro_order()) batches.push_back(work.Next(m));
+  work.clock().Enter(&StepTimes::backward_ms);  // and forward, in turn
+  return Gradients(batches, work.root(), work.state(), work.observers());
+}
+
 // One micro-batch, of evaluation or of generating text.
 Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
   LS_CHECK(!GradEnabled(),
@@ -291,7 +288,7 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
                            weight.device());
   }
   result = result.Contiguous();
-  groups_.pipeline->Broadcast(result, schedule().rank_of.back(), "logits")->Wait();
+  groups_.pipeline->Broadcast(result, schedule()->rank_of.back(), "logits")->Wait();
   return result;
 }
 

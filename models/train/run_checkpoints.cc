@@ -66,11 +66,11 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   state.tokens_per_step = setup_.tokens_per_step;
   state.measured_on = setup_.measured_on;
   if (state.step > 0) state.lr = MakeSchedule(setup_)(state.step - 1);
-  state.config_toml = ToToml(setup_.config);
+  state.config_toml = ToToml(setup_.asked);
   state.arithmetic = ArithmeticOf(setup_);
   state.data_fingerprint = setup_.dataset.fingerprint;
   state.data_files = setup_.dataset.files;
-  state.finished = state.step >= setup_.steps && state.unfinished_metrics.empty();
+  state.finished = state.step >= setup_.steps() && state.unfinished_metrics.empty();
   state.base = base_;
   state.base_hash = base_hash_;
   if (is_saving() && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
@@ -121,7 +121,7 @@ bool RunCheckpoints::Conclude() {
     const auto checkpoints = store_.List();
     if (checkpoints.empty()) return finished_;  // somebody removed them
     // A kill may have cut off the save of the process before.
-    if (setup_.start.step == setup_.steps) store_.Conclude(checkpoints[0]);
+    if (setup_.start.step == setup_.steps()) store_.Conclude(checkpoints[0]);
     // Another number of ranks may have saved it.
     in_parts = TensorParts::Exist(checkpoints[0].path);
     if (in_parts) {

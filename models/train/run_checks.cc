@@ -1,14 +1,14 @@
 #include "models/train/run_checks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/io/json.h"
 #include "core/system/shell_word.h"
 #include "data/dataset.h"
 #include "data/text/text_files.h"
@@ -20,25 +20,20 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/peft/adapter.h"
-#include "models/memory/memory_plan.h"
+#include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_data.h"
-#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
 
-void CheckGradDType(const RunSetup& setup) {
-  const TrainOptions& train = setup.config.train;
-  if (train.grad_dtype == "fp32" || setup.micro_batches <= kMostSumsInBf16) return;
-  throw InputError(StrCat("train.grad_dtype = \"", train.grad_dtype,
-                          "\" rounds the sum of gradients after each of the ", setup.micro_batches,
-                          " micro-batches of a step, and of more than ", kMostSumsInBf16,
-                          " such sums too much is lost: leave train.grad_dtype out, or use a "
-                          "larger train.batch_size, or ",
-                          "a smaller train.global_batch_size or train.grad_accum, for at most ",
-                          kMostSumsInBf16, " micro-batches"));
+PlanFacts FactsOf(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  return {.config = setup.config,
+          .processes = setup.data_ranks * parallel.pp * parallel.cp * parallel.tp,
+          .data_ranks = setup.data_ranks,
+          .micro_batches = setup.micro_batches};
 }
 
 void CheckRecompute(const Options& options, const RunSetup& setup) {
@@ -72,13 +67,13 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
 }
 
 void CheckOffload(const Options& options, const RunSetup& setup) {
-  if (setup.offload.any() && setup.device.is_cpu()) {
+  if (setup.model.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},
         StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
                "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
   }
-  if (setup.offload.weights && setup.model.lora.quantizes()) {
+  if (setup.model.offload.weights && setup.model.lora.quantizes()) {
     options.Fail({"train.offload", "lora.base"},
                  StrCat(options.Describe("train.offload"), " keeps weights on the host, and ",
                         options.Describe("lora.base"), " in 4 bits on the GPU: use one of them; ",
@@ -87,23 +82,7 @@ void CheckOffload(const Options& options, const RunSetup& setup) {
 }
 
 void CheckAdapters(const Options& options, const RunSetup& setup) {
-  if (setup.model.lora.quantizes() && setup.config.parallel.tp > 1) {
-    options.Fail({"lora.base", "parallel.tp"},
-                 StrCat(options.Describe("lora.base"), " quantises matrices in blocks that tensor ",
-                        "parallelism (", options.Describe("parallel.tp"),
-                        ") cannot cut: use data parallelism or a pipeline"));
-  }
   if (setup.model.lora.rank == 0) return;
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (setup.model.tie_embeddings && parallel.schedule == "zbv" && parallel.pp > 1 &&
-      parallel.shard != "none") {
-    options.Fail({"parallel.schedule", "parallel.shard", "lora.rank"},
-                 StrCat(options.Describe("parallel.schedule"),
-                        " puts embedding and head on one rank, and their weight, which is tied "
-                        "and, with adapters, frozen, cannot be cut twice by ",
-                        options.Describe("parallel.shard"),
-                        ": use parallel.schedule=1f1b or parallel.shard=none"));
-  }
   try {
     Gpt shape(setup.model);
   } catch (const ArgumentError& error) {
@@ -171,18 +150,17 @@ void CheckPreferences(const Options& options, const RunSetup& setup) {
                       ": that is a mean over tokens, and this one over pairs: set it to 0"));
 }
 
-void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
-  const ParallelOptions& parallel = config.parallel;
-  if (parallel.shard == "none" || ranks == 1) return;
-  const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : ranks;
-  if (ranks % shards != 0) {
-    throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
-                            " ranks: use a divisor, or 0, all of them"));
-  }
+namespace {
+
+void CheckShards(const RunSetup& setup) {
+  if (!IsSharded(setup)) return;
+  const int64_t ranks = setup.data_ranks, of_a_copy = setup.config.parallel.shard_ranks;
+  const int64_t shards = of_a_copy > 0 ? of_a_copy : ranks;
   try {
-    const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
-    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum,
-                       options.experts);
+    const dist::ShardOptions options =
+        ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
+    dist::PlanShardSum(setup.micro_batches, {shards, ranks / shards}, options.accumulate,
+                       options.sum, options.experts);
   } catch (const ArgumentError& error) {
     throw InputError(
         StrCat(error.what(),
@@ -190,32 +168,7 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
                "parallel.shard=optimizer scatters once a step, parallel.shard=gradients after each "
                "backward; dist.reduction=fast gives up the fixed order"));
   }
-  if (config.dist.compress != "none") {
-    throw InputError(
-        "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
-        "parallel.shard");
-  }
 }
-
-void CheckHasDataRanks(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (setup.data_ranks > 1 || (parallel.pp == 1 && parallel.tp == 1 && parallel.cp == 1)) return;
-  if (setup.config.dist.compress != "none" && !SumsContextWithData(setup.config)) {
-    throw InputError(
-        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
-        "and parallel.tp leave only one such rank: leave dist.compress out");
-  }
-  if (parallel.shard != "none") {
-    throw InputError(StrCat("parallel.shard = \"", parallel.shard,
-                            "\" shards weights across data-parallel ranks, and ",
-                            "parallel.pp, parallel.cp and parallel.tp leave only one such rank, so "
-                            "it would do nothing: "
-                            "leave it out, or start ",
-                            2 * parallel.pp * parallel.cp * parallel.tp, " processes or more"));
-  }
-}
-
-namespace {
 
 // Stochastic rounding draws by an element's number in the whole parameter, which it finds only in
 // some parts (ElementPlace).
@@ -244,41 +197,9 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
   }
 }
 
-}  // namespace
-
-void CheckTensorParallel(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t parts = parallel.tensor_parts();
+void CheckLayers(const RunSetup& setup) {
+  const int64_t parts = setup.config.parallel.tensor_parts();
   if (parts == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.lora.base == "nf4") {
-    fail("lora.base = \"nf4\" keeps weights in 4 bits, which are not cut among ",
-         "tensor-parallel ranks: leave parallel.tp and virtual.tp out, or use lora.base = ",
-         "\"model\"");
-  }
-  if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
-    fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
-  }
-  if (setup.window % parts != 0) {
-    fail("the ", parts,
-         " parts of virtual.tp (or parallel.tp) do not divide model.block_size = ", setup.window,
-         ": use model.block_size = ", (setup.window / parts + 1) * parts, ", or fewer parts");
-  }
-  if (setup.model.n_head % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", setup.model.n_head,
-         " heads (model.n_head): use a divisor of them");
-  }
-  const int64_t keys = setup.model.key_heads();
-  if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
-    fail(
-        "parallel.tp = ", parallel.tp, " neither divides the ", keys,
-        " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
-  }
-  if (const int64_t experts = setup.model.mixture.n_expert; experts % parts != 0) {
-    fail("the ", parts, " parts of virtual.tp (or parallel.tp) do not divide the ", experts,
-         " experts (model.n_expert): use a divisor of them");
-  }
   try {
     Gpt shape(setup.model);
     shape.AssignNames();
@@ -289,140 +210,137 @@ void CheckTensorParallel(const RunSetup& setup) {
   CheckRounding(setup, parts);
 }
 
-void CheckContextParallel(const Options& options, const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t pairs = parallel.context_pairs();
-  if (pairs == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.dist.reduction != "ordered" && pairs != parallel.cp) {
-    fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
-  }
-  const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
-  if (setup.window % all != 0) {
-    fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp)",
-         parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
-         ", must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / all + 1) * all, ", or fewer chunks");
-  }
-}
-
-void CheckExpertParallel(const Options& options, const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t ep = parallel.ep, experts = setup.model.mixture.n_expert;
-  if (ep == 1) return;
-  const auto fail = [&](const auto&... what) {
-    options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
-  };
-  if (experts == 0) {
-    fail(
-        " splits experts across ranks, and the model has none: add model.n_expert = 8, or leave it "
-        "out");
-  }
-  const int64_t tp = parallel.tp;
-  if (experts % (ep * tp) != 0) {
-    fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
-         " experts (model.n_expert): use a divisor of them");
-  }
-  const int64_t ranks = setup.data_ranks * parallel.cp, sharing = parallel.data_ranks_of_experts();
-  if (setup.data_ranks % sharing != 0) {
-    const int64_t all = parallel.pp * tp * std::max(ep, parallel.cp);
-    const bool of_run = parallel.pp * tp == 1;
-    fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
-         of_run ? " of this run" : " that parallel.pp and parallel.tp leave for other samples",
-         ": start a multiple of ", all, " processes, as with --nproc=", all);
-  }
-  // Other ranks' micro-batches are rows of this one's experts.
-  if (sharing > 1 && setup.micro_batches % setup.data_ranks != 0) {
-    fail(" needs equally many micro-batches on all ", setup.data_ranks, " ranks, and a step has ",
-         setup.micro_batches, ": use a multiple of ", setup.data_ranks,
-         ", by train.grad_accum or train.global_batch_size");
-  }
-}
-
-void CheckPipeline(const RunSetup& setup) {
-  const RunConfig& config = setup.config;
-  if (config.parallel.pp == 1) return;
-  const PipelinePlan plan =
-      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr);
-  PipelineParallel::CheckOffload(plan.kind, IsSharded(setup), setup.model);
+void CheckStages(const RunSetup& setup) {
+  if (setup.config.parallel.pp == 1) return;
+  const ParallelPlan plan = PlanOf(setup);
+  PipelineParallel::CheckOffload(plan.pipeline->kind, IsSharded(setup), setup.model);
   Gpt shape(setup.model);
-  PipelineParallel::RanksOf(plan, static_cast<int>(config.parallel.pp),
+  PipelineParallel::RanksOf(plan, static_cast<int>(setup.config.parallel.pp),
                             static_cast<int>(setup.data_ranks), shape);
 }
 
-std::string NoteOnPlan(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  if (parallel.shard != "none" && setup.data_ranks == 1) {
-    return StrCat("parallel.shard = \"", parallel.shard,
-                  "\" shards nothing in a single process: start several, as with --nproc=4");
-  }
-  const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
-  if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";
-  return StrCat(
-      "parallel.schedule = \"", parallel.schedule,
-      "\" defers no products where sequences are cut (parallel.cp or virtual.cp), only the "
-      "sums over their chunks, which take memory until then: use \"",
-      parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
+}  // namespace
+
+void CheckPlan(const Options& options, const RunSetup& setup) {
+  CheckPlan(options, FactsOf(setup));
+  CheckShards(setup);
+  CheckLayers(setup);
+  CheckStages(setup);
 }
 
-std::string NoteOnSplits(const DataOptions& options) {
-  for (const std::string& path : SourcesOf(options)) {
-    // The names of token files do split them.
-    if (path.empty() || path == "-" || data::HoldsTokenFiles(path)) continue;
-    const std::vector<std::string> files = data::ListTextFiles(std::vector{path});
-    const std::vector<data::Split> splits = data::SplitsOf(files);
-    const auto held_out = std::ranges::find(splits, data::Split::kVal) - splits.begin();
-    const bool trains = std::ranges::count(splits, data::Split::kTrain) > 0;
-    if (held_out == std::ssize(splits) || !trains) continue;
-    const bool by_name = data::SplitOfFileName(files[held_out]) == data::Split::kVal;
-    const std::string pattern = JoinPath(ParentPath(files[held_out]), "*train*");
-    return StrCat(path, ": ", files[held_out], " is trained on with the others, whatever its path ",
-                  "says: of texts, data.val_fraction is held out. Name only what is for training",
-                  by_name ? StrCat(", as with --data.path='", pattern, "'") : "");
-  }
-  return "";
-}
+namespace {
 
-std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
-  if (2 * setup.warmup <= setup.steps) return "";
-  return StrCat(options.Describe("optim.warmup"), " is more than half of the ", setup.steps,
-                setup.steps == 1 ? " step" : " steps", " of this run, which hardly learns before ",
-                "its learning rate has risen: leave it out for a tenth of them, or train longer");
-}
-
-std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
-  const optim::LrSchedule schedule = MakeSchedule(setup);
-  const int64_t begin = setup.start.step;  // the update after `step` has schedule(step)
-  if (begin >= setup.steps) return "";
-  const auto rate = [](double lr) { return fmt::format("{:.1e}", lr); };
-  if (setup.start.checkpoint) {
-    const double before = ReadTrainerState(*setup.start.checkpoint).lr.value_or(schedule(begin));
-    const double now = schedule(begin);
-    if (now > 2 * before && now > 0.01 * setup.config.optim.lr) {
-      return StrCat("the learning rate was ", rate(before), " at step ", begin, " and is ",
-                    rate(now), " now, as if the run had been this long from the start: ",
-                    "for an even, small one use --optim.schedule=constant --optim.lr=",
-                    rate(0.1 * setup.config.optim.lr), "; for a warm-up and a decay of its own ",
-                    "begin anew from the weights, --init_from=", ShellWord(*setup.start.checkpoint),
-                    " with another out_dir");
+// "tokens/train.bin", or "the data (NAME)": what is not as it was.
+std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
+  const auto& files = now.files;
+  if (files.size() == before.data_files.size()) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
+    }
+    if (!files.empty()) {
+      return StrCat("the selection from the data (", now.name, "), whose files are unchanged,");
     }
   }
-  const double last = schedule(setup.steps - 1), end = schedule(setup.decay_steps);
-  if (setup.decay_steps > setup.steps && last > 2 * end) {
-    return StrCat(options.Describe("optim.decay_steps"), ", so that the learning rate is still ",
-                  rate(last), " when this run of ", setup.steps,
-                  " steps ends: with --optim.decay_steps=0 it decays to the end of the run");
-  }
-  return "";
+  return StrCat("the data (", now.name, ")");
 }
 
-std::string NoteOnRate(const Options& options, const RunSetup& setup) {
-  const bool tunes = setup.conversations || setup.prefers();
-  if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
-  return StrCat(options.Describe("optim.lr"), " is meant for random weights; ",
-                "tuning usually takes 1e-5 to 5e-5, and adapters ten times that");
+}  // namespace
+
+// What the options leave open must be as it was when the checkpoint was trained.
+void CheckContinues(const RunSetup& setup) {
+  if (!setup.start.checkpoint) return;
+  const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+  std::string text;
+  const data::Dataset& dataset = setup.dataset;
+  if (state.data_fingerprint != dataset.fingerprint &&
+      state.data_fingerprint != dataset.older_fingerprint) {
+    text = StrCat(ChangedData(state, dataset), " is not what ", *setup.start.checkpoint,
+                  " was trained on: restore it");
+  } else if (state.step > 0 && state.tokens_per_step != setup.tokens_per_step) {
+    text =
+        StrCat(*setup.start.checkpoint, " was trained with ", state.tokens_per_step,
+               " tokens a step, but ", setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
+               " of this configuration make ", setup.tokens_per_step,
+               ": use as many ranks as before; with train.global_batch_size a run is the same "
+               "at any number of them");
+  } else {
+    return;
+  }
+  if (!setup.start.accepts_differences) {
+    throw InputError(StrCat(text, ", or accept the difference with --checkpoint.resume=",
+                            ShellWord(setup.config.out_dir)));
+  }
+  Warn(text);
+}
+
+// A run of its own that has made its last step may still have to evaluate, say.
+void CheckHasSteps(const RunSetup& setup) {
+  const RunStart& start = setup.start;
+  if (!start.checkpoint || start.step < setup.steps()) return;
+  if (start.step == setup.steps() && start.is_own) return;
+  throw InputError(StrCat(*start.checkpoint, " is at step ", start.step,
+                          ", and this run ends at step ", setup.steps(),
+                          ": nothing is left to train; ask for more with --train.steps=N"));
+}
+
+// A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
+void CheckOwnFile(const Options& options, const RunConfig& config) {
+  const std::string file = options.file(), folder = ParentPath(file);
+  if (BaseName(file) != "config.toml" || options.source("out_dir") > OptionSource::kFile) return;
+  std::error_code missing;
+  if (CheckpointStore(folder).List().empty() ||
+      std::filesystem::equivalent(folder, config.out_dir, missing)) {
+    return;
+  }
+  throw InputError(StrCat(
+      file, " lies in the folder of a run, and names another: out_dir = ", Quoted(config.out_dir),
+      "; to go on with the run beside it, add ", "--out_dir=", ShellWord(folder),
+      ", else --out_dir=", ShellWord(config.out_dir)));
+}
+
+// A folder whose token files are all for validation lacks those to train on.
+void CheckTrainsOn(const RunSetup& setup) {
+  const std::string& path = setup.config.data.path;
+  const auto& files = setup.dataset.files;
+  const bool named_alone = !IsDirectory(path) && !data::IsPattern(path);
+  if (path.empty() || named_alone || !data::HoldsTokenFiles(path)) return;
+  if (data::HoldsPreparedFiles(path)) return;
+  const bool all = std::ranges::all_of(files, [](const data::FileContent& file) {
+    return data::SplitOfFileName(file.path) == data::Split::kVal;
+  });
+  if (!all || files.empty()) return;
+  throw InputError(StrCat(path, ": its token files are for validation by their names (",
+                          files[0].path, "), and there is none to train on; to train on one, ",
+                          "name it alone: --data.path=", ShellWord(files[0].path)));
+}
+
+// --eval_only needs weights, and data: those of the run, unless the user names others.
+void CheckEvaluation(const Options& options, const RunConfig& config) {
+  const std::string& from = config.init_from;
+  if (from.empty()) {
+    throw InputError(
+        StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
+               "--init_from=",
+               ShellWord(config.out_dir + "/latest")));
+  }
+  const std::string checkpoint = CheckpointOf(from);
+  const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
+  if (!of_run || options.IsWritten("data.path") || options.IsWritten("data.mix")) return;
+  const std::string toml = ReadTrainerState(checkpoint).config_toml;
+  const DataOptions data = RunConfigFromToml(toml, checkpoint).data;
+  if (data.path.empty() && data.mix.empty()) return;
+  std::string file = "RUN/config.toml";
+  // RUN, RUN/latest, or RUN/checkpoints/step-...
+  for (const std::string& run : {from, ParentPath(from), ParentPath(ParentPath(from))}) {
+    if (!PathExists(JoinPath(run, "config.toml"))) continue;
+    file = JoinPath(run, "config.toml");
+    break;
+  }
+  throw InputError(StrCat(
+      from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
+      data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
+      "embedded corpus: for the run's own, train_gpt ", ShellWord(file),
+      " --eval_only --init_from=", ShellWord(from), "; for others, name them with --data.path"));
 }
 
 }  // namespace lockstep::models

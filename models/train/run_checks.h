@@ -5,17 +5,18 @@
 #include <string>
 
 #include "models/options/options.h"
+#include "models/options/plan_rules.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
 
-// Gradients in bf16 are rounded after each micro-batch, and whatever is below half a unit in the
-// last place of the sum is lost; beyond this many micro-batches that is too much.
-inline constexpr int64_t kMostSumsInBf16 = 8;
+// What the rules on plans are asked of.
+PlanFacts FactsOf(const RunSetup& setup);
 
 // All throw InputError, which names the options and what to use instead:
-// for gradients in bf16 of more micro-batches than kMostSumsInBf16;
-void CheckGradDType(const RunSetup& setup);
+// for a plan that breaks a rule (models/options/plan_rules.h), or that the library refuses: a sum
+// over shards, parts of layers, or stages of a pipeline that cannot be;
+void CheckPlan(const Options& options, const RunSetup& setup);
 // for operations that the model lacks, or whose results have to be kept;
 void CheckRecompute(const Options& options, const RunSetup& setup);
 // for offload on a CPU;
@@ -29,29 +30,17 @@ void CheckField(const Options& options, const RunSetup& setup);
 // for preference tuning of a model with losses of its own, or whose adapters its reference would
 // lack;
 void CheckPreferences(const Options& options, const RunSetup& setup);
-// for weights, or sums of gradients, that cannot be sharded across data-parallel ranks;
-void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
-// for sums of gradients, or shares of weights, where other axes leave one data-parallel rank;
-void CheckHasDataRanks(const RunSetup& setup);
-// for layers that ranks cannot compute together, or whose parts cannot be rounded as the whole;
-void CheckTensorParallel(const RunSetup& setup);
-// for sequences that they cannot compute together;
-void CheckContextParallel(const Options& options, const RunSetup& setup);
-// for experts that cannot be split across ranks;
-void CheckExpertParallel(const Options& options, const RunSetup& setup);
-// and for a model or a step that does not fit a pipeline.
-void CheckPipeline(const RunSetup& setup);
 
-// A note on a plan that gives the right weights, but gains nothing; "": none.
-std::string NoteOnPlan(const RunSetup& setup);
-// The same of texts that are trained on, though their names say that they are held out.
-std::string NoteOnSplits(const DataOptions& options);
-// The same of a warm-up that takes most of the run.
-std::string NoteOnWarmup(const Options& options, const RunSetup& setup);
-// The same of a learning rate with which a resumed run goes on far above that of its last step, or
-// that has not decayed when the run ends.
-std::string NoteOnDecay(const Options& options, const RunSetup& setup);
-// The same of a default learning rate, where weights are tuned on conversations or pairs.
-std::string NoteOnRate(const Options& options, const RunSetup& setup);
+// for a run that goes on with other data, or another number of tokens in a step, than its
+// checkpoint was trained on, unless that is accepted;
+void CheckContinues(const RunSetup& setup);
+// for a checkpoint with which the run has made its last step already, unless it is its own;
+void CheckHasSteps(const RunSetup& setup);
+// for a run's own file, in a folder that was moved or copied, that names another folder;
+void CheckOwnFile(const Options& options, const RunConfig& config);
+// for a folder whose token files are all for validation;
+void CheckTrainsOn(const RunSetup& setup);
+// and for --eval_only without weights, or on data that the weights were not trained on by default.
+void CheckEvaluation(const Options& options, const RunConfig& config);
 
 }  // namespace lockstep::models

@@ -39,7 +39,7 @@ SamplePrompt MakeSamplePrompt(const RunSetup& setup, const data::Tokenizer& toke
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     const data::Dataset& data = setup.dataset;
     const auto rows = data.val && data.mixture.empty() ? data.val : data::ConversationRows(data);
-    prompt.ids = UpToAnAnswer(*rows, setup.window);
+    prompt.ids = UpToAnAnswer(*rows, setup.window());
     return prompt;
   }
   data::Conversation conversation;

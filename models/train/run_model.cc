@@ -36,7 +36,7 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   const std::string& weights = setup.weights;
   if (!weights.empty()) LoadWeights(weights, model);
   const std::string& from = setup.model.lora.init_from;
-  if (from.empty() || setup.start.checkpoint) return;
+  if (from.empty() || setup.start.checkpoint || PeftAdapter::Exists(weights)) return;
   const PeftAdapter adapter = PeftAdapter::Open(from);
   CheckBase(adapter, weights, Warn);
   adapter.LoadInto(model);

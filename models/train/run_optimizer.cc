@@ -1,12 +1,25 @@
 #include "models/train/run_optimizer.h"
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/preference/preference_objective.h"
+#include "models/train/run_data.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
 #include "optim/sgd.h"
 
 namespace lockstep::models {
+
+std::unique_ptr<const Objective> MakeObjective(const RunConfig& config, LanguageModel& model) {
+  if (!Prefers(config)) return std::make_unique<LanguageObjective>();
+  return std::make_unique<PreferenceObjective>(model, ToDpoOptions(config.dpo));
+}
+
+DpoOptions ToDpoOptions(const DpoRunOptions& o) {
+  return {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
+          .beta = o.beta,
+          .label_smoothing = o.label_smoothing};
+}
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model) {
   auto optimizer = MakeFreshOptimizer(setup, model);
@@ -15,30 +28,27 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Mod
 }
 
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {
-  return MakeOptimizer(setup.config.optim, model, setup.offload);
+  return MakeOptimizer(setup.config.optim, model, setup.model.offload);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model,
                                                 const OffloadChoice& choice) {
-  const DType state_dtype = WeightDType(o.state_dtype);
-  const optim::StateOffload offload{.to_host = choice.optimizer};
+  const auto with = [&](auto options) {  // what all have in common
+    options.weight_decay = o.weight_decay;
+    options.master_weights = o.master_weights;
+    options.state_dtype = WeightDType(o.state_dtype);
+    options.offload = {.to_host = choice.optimizer};
+    return options;
+  };
+  const auto parameters = model.Parameters();
   if (o.name == "sgd") {
-    return std::make_unique<optim::Sgd>(model.Parameters(),
-                                        optim::SgdOptions{.momentum = o.momentum,
-                                                          .nesterov = o.nesterov && o.momentum > 0,
-                                                          .weight_decay = o.weight_decay,
-                                                          .master_weights = o.master_weights,
-                                                          .state_dtype = state_dtype,
-                                                          .offload = offload});
+    const bool nesterov = o.nesterov && o.momentum > 0;
+    return std::make_unique<optim::Sgd>(
+        parameters, with(optim::SgdOptions{.momentum = o.momentum, .nesterov = nesterov}));
   }
   if (o.name == "lion") {
-    return std::make_unique<optim::Lion>(model.Parameters(),
-                                         optim::LionOptions{.beta1 = o.beta1,
-                                                            .beta2 = o.beta2,
-                                                            .weight_decay = o.weight_decay,
-                                                            .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype,
-                                                            .offload = offload});
+    return std::make_unique<optim::Lion>(
+        parameters, with(optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2}));
   }
   if (o.name == "muon") {
     // Rows of a router's matrix are scores of its own for each expert: no map of a hidden space.
@@ -47,27 +57,16 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
       return p.logical_shape().ndim() == 2 && name.starts_with("h.") &&
              !name.ends_with(".router.weight") && !name.ends_with(".shared_gate.weight");
     };
-    return std::make_unique<optim::Muon>(model.Parameters(),
-                                         optim::MuonOptions{.momentum = o.momentum,
-                                                            .nesterov = o.nesterov,
-                                                            .weight_decay = o.weight_decay,
-                                                            .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype,
-                                                            .offload = offload,
-                                                            .matrix = hidden,
-                                                            .beta1 = o.beta1,
-                                                            .beta2 = o.beta2,
-                                                            .eps = o.eps});
+    return std::make_unique<optim::Muon>(parameters, with(optim::MuonOptions{.momentum = o.momentum,
+                                                                             .nesterov = o.nesterov,
+                                                                             .matrix = hidden,
+                                                                             .beta1 = o.beta1,
+                                                                             .beta2 = o.beta2,
+                                                                             .eps = o.eps}));
   }
   LS_INVARIANT(o.name == "adamw", "no optimizer ", o.name);
-  return std::make_unique<optim::AdamW>(model.Parameters(),
-                                        optim::AdamWOptions{.beta1 = o.beta1,
-                                                            .beta2 = o.beta2,
-                                                            .eps = o.eps,
-                                                            .weight_decay = o.weight_decay,
-                                                            .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype,
-                                                            .offload = offload});
+  return std::make_unique<optim::AdamW>(
+      parameters, with(optim::AdamWOptions{.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps}));
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {
@@ -75,8 +74,8 @@ optim::LrSchedule MakeSchedule(const RunSetup& setup) {
   return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
                             .lr = o.lr,
                             .min_lr = o.min_lr,
-                            .warmup = setup.warmup,
-                            .decay_steps = setup.decay_steps,
+                            .warmup = o.warmup,
+                            .decay_steps = o.decay_steps,
                             .wsd_fraction = o.decay_fraction});
 }
 

@@ -1,4 +1,5 @@
-// The optimizer of a run, its schedule and its loss scale, made from its setup.
+// What a run minimises, and by what: its objective, optimizer, schedule and loss scale, made from
+// its setup.
 #pragma once
 
 #include <memory>
@@ -6,11 +7,17 @@
 
 #include "core/module.h"
 #include "kernels/loss_scale/loss_scale.h"
+#include "models/preference/dpo.h"
+#include "models/train/objective.h"
 #include "models/train/run_setup.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::models {
+
+// train.objective, of this model.
+std::unique_ptr<const Objective> MakeObjective(const RunConfig& config, LanguageModel& model);
+DpoOptions ToDpoOptions(const DpoRunOptions& options);
 
 // With its state: fresh, or from the checkpoint. A rank takes memory only for its parts of a
 // sharded model's state.

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 #include <sstream>
 #include <thread>
 
 #include "core/system/environment.h"
 #include "core/system/processors.h"
 #include "dist/groups/agreement.h"
+#include "models/options/plan_rules.h"
 #include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
 
@@ -72,14 +72,6 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
                span.end);
 }
 
-// Options that are each machine's own, or matter only to the main rank.
-bool MayDiffer(const OptionDifference& difference) {
-  static const std::set<std::string> keys = {"threads",        "out_dir",          "data.path",
-                                             "data.mix",       "init_from",        "lora.init_from",
-                                             "data.tokenizer", "checkpoint.resume"};
-  return keys.contains(difference.key);
-}
-
 }  // namespace
 
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
@@ -89,12 +81,6 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
   if (EnvironmentVariable("LOCKSTEP_RESTARTS")) return std::max(1, usable / ranks);
   const int share = static_cast<int>(std::thread::hardware_concurrency()) / ranks;
   return std::max(1, std::min(usable, share));
-}
-
-bool SumsContextWithData(const RunConfig& config) {
-  const ParallelOptions& parallel = config.parallel;
-  return parallel.cp > 1 && config.dist.reduction != "ordered" && parallel.pp == 1 &&
-         parallel.shard == "none" && parallel.ep == 1;
 }
 
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
@@ -129,11 +115,8 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
                     rank, ranks);
 }
 
-PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
-                            TraceRecorder* trace) {
-  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
-                    .window = window,
-                    .micro_batches = micro_batches};
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t window, TraceRecorder* trace) {
+  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule), .window = window};
   if (trace != nullptr) {
     plan.on_span = [trace](const dist::PipelineSpan& span) {
       trace->Record(ToString(span.action), "pipeline", span.begin, span.end, "pipeline");
@@ -210,6 +193,7 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
         return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
       },
       SumsContextWithData(config));
+  groups_.all = control_;
 }
 
 std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()>& f) const {
@@ -245,7 +229,7 @@ void RunRanks::CheckSameOptions(const RunConfig& config) const {
     if (all[r] == all[0]) continue;
     auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
                                   RunConfigFromToml(all[r], StrCat("rank ", r)));
-    std::erase_if(differences, MayDiffer);
+    std::erase_if(differences, [](const OptionDifference& d) { return d.of_machine; });
     if (differences.empty()) continue;
     dist::MeetBeforeThrowing(*control_);
     throw InputError(

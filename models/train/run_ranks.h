@@ -20,10 +20,6 @@ namespace lockstep::models {
 // The CPU threads of one process: config.threads, or its share of the machine's.
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 
-// Whether the gradients of a sequence's parts (parallel.cp) are left to the sum over data ranks:
-// in the library's order, where a reducer makes it.
-bool SumsContextWithData(const RunConfig& config);
-
 // Among how many ranks the samples of a step are partitioned: those of the run that are not needed
 // for parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
@@ -33,8 +29,7 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks);
 
 // How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
 // each action.
-PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
-                            TraceRecorder* trace);
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t window, TraceRecorder* trace);
 
 // How the options say that the reducer sums the micro-batches of a step. `trace` (may be null) gets
 // a span for each bucket.

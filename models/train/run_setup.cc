@@ -22,26 +22,12 @@ constexpr int64_t kConversationWindow = 1024;
 // Steps of warm-up, unless the user asks for others or the run is short.
 constexpr int64_t kWarmup = 100;
 
-// The configuration before the weights and the data settle what it leaves open.
-RunConfig BeginSettling(const Options& options, const RunConfig& config, bool has_weights,
-                        bool conversations) {
-  RunConfig settled = config;
-  if (conversations && has_weights && !options.IsWritten("model.block_size")) {
-    settled.model.block_size = kConversationWindow;
-  }
-  return settled;
-}
-
-RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device device,
-                    int64_t processes) {
+// What neither the data nor the shape of the weights settle.
+RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conversations,
+                    const RunStart& start, Device device, int64_t processes) {
   const int64_t ranks = DataRanksOf(config, processes);
-  if (config.train.grad_dtype != "fp32" && processes > 1) {
-    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
-                            "process, and this run has ", processes,
-                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
-  }
   RunSetup setup;
-  setup.config = config;
+  setup.asked = config;
   setup.start = start;
   if (start.checkpoint) {
     setup.weights = *start.checkpoint;
@@ -53,41 +39,58 @@ RunSetup BeginSetup(const RunConfig& config, const RunStart& start, Device devic
     const bool same = config.init_from == start.init_from;
     setup.weights = same ? start.weights : CheckpointOf(config.init_from);
   }
-  int64_t& loss_chunk = setup.config.train.loss_chunk;
+  int64_t& loss_chunk = setup.asked.train.loss_chunk;
   if (start.checkpoint && loss_chunk < 0) {
     const std::string toml = ReadTrainerState(setup.weights).config_toml;
     loss_chunk = RunConfigFromToml(toml, setup.weights).train.loss_chunk;
   }
   setup.leaves_loss_chunk_open = loss_chunk < 0;
-  setup.rows_per_sample = Prefers(config) ? 2 : 1;
   setup.device = device;
   setup.data_ranks = ranks;
+  setup.config = setup.asked;
+  if (conversations && !setup.weights.empty() && !options.IsWritten("model.block_size")) {
+    setup.config.model.block_size = kConversationWindow;
+  }
   return setup;
 }
 
-// What a step looks like, once setup.model has its shape and `settled` the length of its windows.
-void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
+// What a step looks like, once the model has its shape.
+void SettleShape(const Options& options, RunSetup& setup) {
   const RunConfig& config = setup.config;
-  setup.window = settled.model.block_size;
   setup.model.loss_chunk = config.train.loss_chunk;
   SettleLossChunk(setup);  // a model can be made from now on
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
-  setup.offload = ParseOffload(config.train.offload);
-  setup.model.offload_activations = setup.offload.activations;
-  setup.model.offload_weights = setup.offload.weights;
+  setup.model.offload = ParseOffload(config.train.offload);
   CheckOffload(options, setup);
   CheckAdapters(options, setup);
   CheckPreferences(options, setup);
   setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
-  CheckGradDType(setup);
-  CheckShards(config, setup.micro_batches, setup.data_ranks);
-  CheckTensorParallel(setup);
-  CheckContextParallel(options, setup);
-  CheckPipeline(setup);
-  CheckExpertParallel(options, setup);
-  CheckHasDataRanks(setup);
+  CheckPlan(options, setup);
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.sample_tokens();
+}
+
+void SettleSchedule(RunConfig& config) {
+  OptimOptions& optim = config.optim;
+  const int64_t steps = config.train.steps;
+  if (optim.decay_steps == 0) optim.decay_steps = steps;
+  if (optim.warmup < 0) {
+    optim.warmup = std::min(kWarmup, std::min(steps, optim.decay_steps) / 10);
+  }
+}
+
+// What RunSetup::measured_on is.
+void SettleMeasure(RunSetup& setup) {
+  const TrainOptions& train = setup.config.train;
+  const int64_t eval_samples = train.eval_batches * train.batch_size;  // 0: all
+  const auto measured_on = [&](const std::string& data) {
+    return StrCat(data, " ", eval_samples, " ", setup.window(), " ", train.objective);
+  };
+  setup.measured_on = measured_on(setup.dataset.fingerprint);
+  // A run of an earlier version keeps what that called its data, and so its best loss.
+  const std::string older = measured_on(setup.dataset.older_fingerprint);
+  const auto& checkpoint = setup.start.checkpoint;
+  if (checkpoint && ReadTrainerState(*checkpoint).measured_on == older) setup.measured_on = older;
 }
 
 }  // namespace
@@ -98,25 +101,27 @@ void SettleLossChunk(RunSetup& setup) {
   // The rows of a loss: of a micro-batch, or of a chunk of its sequences.
   const int64_t pairs = config.parallel.context_pairs(), cuts = pairs > 1 ? 2 * pairs : 1;
   const int64_t rows = config.train.batch_size * setup.sample_tokens() / cuts;
-  config.train.loss_chunk = ops::LossChunk(setup.model.vocab_size, setup.model.n_embd, rows);
-  setup.model.loss_chunk = config.train.loss_chunk;
+  const int64_t chunk = ops::LossChunk(setup.model.vocab_size, setup.model.n_embd, rows);
+  setup.asked.train.loss_chunk = config.train.loss_chunk = setup.model.loss_chunk = chunk;
 }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
                     Device device, int64_t processes) {
-  RunSetup setup = BeginSetup(SettleTokenizer(options, given), start, device, processes);
-  const RunConfig& config = setup.config;
+  const RunConfig with_tokenizer = SettleTokenizer(options, given);
+  const bool conversations = HoldsConversations(with_tokenizer);
+  RunSetup setup = BeginSetup(options, with_tokenizer, conversations, start, device, processes);
+  RunConfig& config = setup.config;
   const std::string& weights = setup.weights;
-  if (!config.lora.init_from.empty() && !start.checkpoint && PeftAdapter::Exists(weights)) {
+  const std::string& adapters = config.lora.init_from;
+  if (!adapters.empty() && adapters != config.init_from && !start.checkpoint &&
+      PeftAdapter::Exists(weights)) {
     options.Fail(
         {"lora.init_from", "init_from"},
         StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
                " both have adapters: name the weights that they belong to with init_from"));
   }
-  const bool conversations = HoldsConversations(config);
-  RunConfig settled = BeginSettling(options, config, !weights.empty(), conversations);
-  if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
-  OpenData(settled, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
+  if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &config);
+  OpenData(config, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);
   CheckHeldOut(options, setup);
   CheckField(options, setup);
@@ -128,58 +133,40 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
                           " trains adapters of a model that is trained already, and this one ",
                           "would be random: name it with --init_from, or leave ", key, " out"));
     }
-    if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
-    setup.model = ToGptConfig(settled.model);
+    if (config.model.vocab_size == 0) config.model.vocab_size = setup.dataset.vocab_size;
+    setup.model = ToGptConfig(config.model);
   }
-  SettleShape(options, settled, setup);
+  if (config.model.vocab_size == 0) config.model.vocab_size = setup.model.vocab_size;
+  SettleShape(options, setup);
   if (start.checkpoint) {
     setup.samples_at_start =
         ReadTrainerState(*start.checkpoint).tokens_seen / setup.sample_tokens();
   }
-  setup.steps = StepsOf(setup);
-  const int64_t eval_samples = config.train.eval_batches * config.train.batch_size;  // 0: all
-  const auto measured_on = [&](const std::string& data) {
-    return StrCat(data, " ", eval_samples, " ", setup.window, " ", config.train.objective);
-  };
-  setup.measured_on = measured_on(setup.dataset.fingerprint);
-  // A run of an earlier version keeps what that called its data, and so its best loss.
-  if (const std::string older = measured_on(setup.dataset.older_fingerprint);
-      start.checkpoint && ReadTrainerState(*start.checkpoint).measured_on == older) {
-    setup.measured_on = older;
-  }
-  setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
-  setup.warmup = config.optim.warmup;
-  if (setup.warmup < 0) {
-    setup.warmup = std::min(kWarmup, std::min(setup.steps, setup.decay_steps) / 10);
-  }
-  settled.train.steps = setup.steps;
-  settled.train.loss_chunk = config.train.loss_chunk;  // stands in config already
-  settled.optim.decay_steps = setup.decay_steps;
-  settled.optim.warmup = setup.warmup;
-  if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.model.vocab_size;
-  setup.settled = std::move(settled);
+  config.train.steps = StepsOf(setup);
+  SettleSchedule(config);
+  SettleMeasure(setup);
   return setup;
 }
 
 RunSetup PrepareShape(const Options& options, const RunConfig& given, Device device,
                       int64_t processes) {
-  RunSetup setup = BeginSetup(SettleTokenizer(options, given), {}, device, processes);
-  const RunConfig& config = setup.config;
-  const bool conversations = HoldsConversations(config);
+  const RunConfig with_tokenizer = SettleTokenizer(options, given);
+  const bool conversations = HoldsConversations(with_tokenizer);
+  RunSetup setup = BeginSetup(options, with_tokenizer, conversations, {}, device, processes);
+  RunConfig& config = setup.config;
   setup.document_mask = MasksDocuments(config, conversations);
-  RunConfig settled = BeginSettling(options, config, !setup.weights.empty(), conversations);
   if (!setup.weights.empty()) {
-    setup.model = ShapeFromWeights(options, setup.weights, &settled);
+    setup.model = ShapeFromWeights(options, setup.weights, &config);
   } else {
-    if (settled.model.vocab_size == 0) {
+    if (config.model.vocab_size == 0) {
       RunSetup with_data;
-      OpenData(settled, "", 0, conversations, &with_data);
-      settled.model.vocab_size = with_data.dataset.vocab_size;
+      OpenData(config, "", 0, conversations, &with_data);
+      config.model.vocab_size = with_data.dataset.vocab_size;
     }
-    setup.model = ToGptConfig(settled.model);
+    setup.model = ToGptConfig(config.model);
     setup.model.lora = config.lora;
   }
-  SettleShape(options, settled, setup);
+  SettleShape(options, setup);
   return setup;
 }
 

@@ -10,27 +10,23 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt_config.h"
 #include "models/options/config.h"
-#include "models/options/option_offload.h"
 
 namespace lockstep::models {
 
 struct RunSetup {
   // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer), and
   // train.loss_chunk, which bits depend on, and which another version might choose otherwise
-  // (SettleLossChunk); the fields below settle what else it leaves open.
+  // (SettleLossChunk). It makes this run again, and is what a run keeps of its options.
+  RunConfig asked;
+  // The same, with what it leaves open settled by the weights and the data: the shape of the
+  // model, steps, decay_steps and warm-up.
   RunConfig config;
-  RunConfig settled;  // with what the weights and the data settled, to be told
   RunStart start;
   // The folder of the weights that it starts from: a checkpoint to resume from, or init_from, of a
   // run's folder its best checkpoint, else the latest (CheckpointOf). Empty: random weights.
   std::string weights;
-  GptConfig model;     // its block_size exceeds the window if the weights have more positions
-  int64_t window = 0;  // tokens of a row
-  int64_t rows_per_sample = 1;  // 2 of preference tuning, whose samples are pairs of answers
-  int64_t steps = 0;            // of the whole run
-  int64_t decay_steps = 0;
-  int64_t warmup = 0;            // steps
-  int64_t data_ranks = 1;        // each a process, or those of its pp, cp and tp
+  GptConfig model;         // its block_size exceeds the window if the weights have more positions
+  int64_t data_ranks = 1;  // each a process, or those of its pp, cp and tp
   int64_t micro_batches = 1;     // per step, on all ranks together
   int64_t tokens_per_step = 0;   // of all ranks
   int64_t samples_at_start = 0;  // that the checkpoint was trained on
@@ -41,17 +37,21 @@ struct RunSetup {
   bool document_mask = false;   // data.document_mask, and always for conversations
   bool evaluates_only = false;  // --eval_only: there are no steps and no optimizer
   Device device;
-  int64_t sample_tokens() const { return rows_per_sample * window; }
+  // For a GPU that is only planned for: what CUDA itself takes.
+  int64_t runtime_bytes = 0;
+  bool leaves_loss_chunk_open = false;  // neither the user nor a checkpoint said train.loss_chunk
+
+  // Whether samples are pairs of answers, for preference tuning.
+  bool prefers() const { return config.train.objective == "dpo"; }
+  int64_t window() const { return config.model.block_size; }  // tokens of a row
+  int64_t steps() const { return config.train.steps; }        // of the whole run
+  int64_t sample_tokens() const { return (prefers() ? 2 : 1) * window(); }
   int64_t samples_per_step() const { return micro_batches * config.train.batch_size; }
   // The samples of the steps before `step`, at or after the start. Steps before that may have had
   // another size.
   int64_t SamplesBefore(int64_t step) const {
     return samples_at_start + (step - start.step) * samples_per_step();
   }
-  bool prefers() const { return rows_per_sample == 2; }
-  int64_t runtime_bytes = 0;            // of a GPU that is only planned for: what CUDA itself takes
-  OffloadChoice offload{};              // of train.offload
-  bool leaves_loss_chunk_open = false;  // neither the user nor a checkpoint said train.loss_chunk
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights

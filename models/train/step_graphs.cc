@@ -142,6 +142,11 @@ std::vector<HostRead> StepGraphs::Gradients(double root_gradient, bool eager) {
   return losses;
 }
 
+std::vector<HostRead> StepGraphs::Gradients(StepWork& work) {
+  for (int64_t i = 0; i < options_.micro_steps; ++i) Load(i, work.Next(i));
+  return Gradients(work.root(), /*eager=*/!work.observers().empty());
+}
+
 void StepGraphs::Update() {
   if (replaying_) {
     update_.Launch(CurrentStream(state_.device()));

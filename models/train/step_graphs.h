@@ -12,6 +12,7 @@
 #include "core/parameter.h"
 #include "core/step_state.h"
 #include "data/batch.h"
+#include "models/train/step_work.h"
 #include "nn/documents.h"
 
 namespace lockstep::models {
@@ -50,6 +51,8 @@ class StepGraphs {
   // The state's Begin was called, and the leaves are empty. `eager`: never by a graph (a trace
   // needs to see the kernels).
   std::vector<HostRead> Gradients(double root_gradient, bool eager = false);
+  // The same of all micro-batches of a step; eagerly where its backwards are observed.
+  std::vector<HostRead> Gradients(StepWork& work);
   // Makes the update, by a graph if the gradients were.
   void Update();
 

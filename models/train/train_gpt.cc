@@ -12,10 +12,8 @@
 
 #include "core/allocator.h"
 #include "core/io/file.h"
-#include "core/io/json.h"
 #include "core/philox.h"
 #include "core/system/processors.h"
-#include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
 #include "data/conversations/preference_dataset.h"
@@ -27,6 +25,7 @@
 #include "kernels/cpu/gemm.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hf_model.h"
+#include "models/gpt/peft/adapter.h"
 #include "models/memory/auto_recompute.h"
 #include "models/memory/machine_memory.h"
 #include "models/memory/memory_advice.h"
@@ -36,6 +35,7 @@
 #include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"
+#include "models/train/run_notes.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/training_loop.h"
@@ -43,124 +43,13 @@
 namespace lockstep::models {
 namespace {
 
-// "tokens/train.bin", or "the data (NAME)": what is not as it was.
-std::string ChangedData(const TrainerState& before, const data::Dataset& now) {
-  const auto& files = now.files;
-  if (files.size() == before.data_files.size()) {
-    for (size_t i = 0; i < files.size(); ++i) {
-      if (files[i].sha256 != before.data_files[i].sha256) return files[i].path;
-    }
-    if (!files.empty()) {
-      return StrCat("the selection from the data (", now.name, "), whose files are unchanged,");
-    }
-  }
-  return StrCat("the data (", now.name, ")");
-}
-
-// What the options leave open must be as it was when the checkpoint was trained.
-void CheckContinues(const RunSetup& setup) {
-  if (!setup.start.checkpoint) return;
-  const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
-  std::string text;
-  const data::Dataset& dataset = setup.dataset;
-  if (state.data_fingerprint != dataset.fingerprint &&
-      state.data_fingerprint != dataset.older_fingerprint) {
-    text = StrCat(ChangedData(state, dataset), " is not what ", *setup.start.checkpoint,
-                  " was trained on: restore it");
-  } else if (state.step > 0 && state.tokens_per_step != setup.tokens_per_step) {
-    text =
-        StrCat(*setup.start.checkpoint, " was trained with ", state.tokens_per_step,
-               " tokens a step, but ", setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
-               " of this configuration make ", setup.tokens_per_step,
-               ": use as many ranks as before; with train.global_batch_size a run is the same "
-               "at any number of them");
-  } else {
-    return;
-  }
-  if (!setup.start.accepts_differences) {
-    throw InputError(StrCat(text, ", or accept the difference with --checkpoint.resume=",
-                            ShellWord(setup.config.out_dir)));
-  }
-  Warn(text);
-}
-
-// A run of its own that has made its last step may still have to evaluate, say.
-void CheckHasSteps(const RunSetup& setup) {
-  const RunStart& start = setup.start;
-  if (!start.checkpoint || start.step < setup.steps) return;
-  if (start.step == setup.steps && start.is_own) return;
-  throw InputError(StrCat(*start.checkpoint, " is at step ", start.step,
-                          ", and this run ends at step ", setup.steps,
-                          ": nothing is left to train; ask for more with --train.steps=N"));
-}
-
-// A run's own file, in a folder that was moved or copied, would go on in the folder that it names.
-void CheckOwnFile(const Options& options, const RunConfig& config) {
-  const std::string file = options.file(), folder = ParentPath(file);
-  if (BaseName(file) != "config.toml" || options.source("out_dir") > OptionSource::kFile) return;
-  std::error_code missing;
-  if (CheckpointStore(folder).List().empty() ||
-      std::filesystem::equivalent(folder, config.out_dir, missing)) {
-    return;
-  }
-  throw InputError(StrCat(
-      file, " lies in the folder of a run, and names another: out_dir = ", Quoted(config.out_dir),
-      "; to go on with the run beside it, add ", "--out_dir=", ShellWord(folder),
-      ", else --out_dir=", ShellWord(config.out_dir)));
-}
-
-// A folder whose token files are all for validation lacks those to train on.
-void CheckTrainsOn(const RunSetup& setup) {
-  const std::string& path = setup.config.data.path;
-  const auto& files = setup.dataset.files;
-  const bool named_alone = !IsDirectory(path) && !data::IsPattern(path);
-  if (path.empty() || named_alone || !data::HoldsTokenFiles(path)) return;
-  if (data::HoldsPreparedFiles(path)) return;
-  const bool all = std::ranges::all_of(files, [](const data::FileContent& file) {
-    return data::SplitOfFileName(file.path) == data::Split::kVal;
-  });
-  if (!all || files.empty()) return;
-  throw InputError(StrCat(path, ": its token files are for validation by their names (",
-                          files[0].path, "), and there is none to train on; to train on one, ",
-                          "name it alone: --data.path=", ShellWord(files[0].path)));
-}
-
-// --eval_only needs weights, and data: those of the run, unless the user names others.
-void CheckEvaluation(const Options& options, const RunConfig& config) {
-  const std::string& from = config.init_from;
-  if (from.empty()) {
-    throw InputError(
-        StrCat("--eval_only says nothing of random weights: name what to evaluate, as with "
-               "--init_from=",
-               ShellWord(config.out_dir + "/latest")));
-  }
-  const std::string checkpoint = CheckpointOf(from);
-  const bool of_run = PathExists(JoinPath(checkpoint, "trainer_state.json"));
-  if (!of_run || options.IsWritten("data.path") || options.IsWritten("data.mix")) return;
-  const std::string toml = ReadTrainerState(checkpoint).config_toml;
-  const DataOptions data = RunConfigFromToml(toml, checkpoint).data;
-  if (data.path.empty() && data.mix.empty()) return;
-  std::string file = "RUN/config.toml";
-  // RUN, RUN/latest, or RUN/checkpoints/step-...
-  for (const std::string& run : {from, ParentPath(from), ParentPath(ParentPath(from))}) {
-    if (!PathExists(JoinPath(run, "config.toml"))) continue;
-    file = JoinPath(run, "config.toml");
-    break;
-  }
-  throw InputError(StrCat(
-      from, " was trained on ", data.mix.empty() ? "data.path=" : "data.mix=",
-      data.mix.empty() ? data.path : data.mix, ", and --eval_only without data evaluates the ",
-      "embedded corpus: for the run's own, train_gpt ", ShellWord(file),
-      " --eval_only --init_from=", ShellWord(from), "; for others, name them with --data.path"));
-}
-
 // A line for each source of a mixture.
 void PrintMixture(const RunSetup& setup) {
   const data::Dataset& dataset = setup.dataset;
   if (dataset.mixture.empty()) return;
-  const int64_t samples = setup.steps * setup.micro_batches * setup.config.train.batch_size;
+  const int64_t samples = setup.steps() * setup.micro_batches * setup.config.train.batch_size;
   const std::vector<double> epochs =
-      data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window).EpochsOf(samples);
+      data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window()).EpochsOf(samples);
   double all = 0;
   for (const data::MixtureStream& stream : dataset.mixture)
     all += static_cast<double>(stream.weight);
@@ -172,28 +61,19 @@ void PrintMixture(const RunSetup& setup) {
   }
 }
 
-// What is valid, but hardly intended.
-void WarnOf(const Options& options, const RunSetup& setup) {
-  for (const std::string& note :
-       {NoteOnSplits(setup.config.data), NoteOnPlan(setup), NoteOnWarmup(options, setup),
-        NoteOnRate(options, setup), NoteOnDecay(options, setup)}) {
-    if (!note.empty()) Warn(note);
-  }
-}
-
 // The first row of conversations as text.
 void PrintRow(const RunSetup& setup) {
   if (!setup.conversations && !setup.prefers()) return;
   Print(setup.dataset.note);
   if (setup.prefers()) {
     Print("the first pair; what is learnt stands between >>> and <<<:");
-    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window, ">>>",
+    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window(), ">>>",
                          "<<<"));
     return;
   }
   Print("the first row; what is learnt stands between >>> and <<<:");
   Print(data::ShowRow(*data::ConversationRows(setup.dataset), *setup.dataset.tokenizer, 0,
-                      setup.window, ">>>", "<<<"));
+                      setup.window(), ">>>", "<<<"));
 }
 
 // While this exists, this process also has the threads of the machine's other ranks, which wait.
@@ -276,7 +156,7 @@ ReadOnce PrepareFirst(const RunRanks& ranks, const dist::Rendezvous& rendezvous,
 std::string CheckOldModel(const RunSetup& setup) {
   const std::string& folder = setup.config.out_dir;
   const auto step = SavesParts(setup) ? CheckHfModel(folder) : StepOfHfModel(folder);
-  if (!step || setup.start.step >= setup.steps) return "";
+  if (!step || setup.start.step >= setup.steps()) return "";
   return StrCat(folder, "/model has the weights of step ", *step, " until this run ends");
 }
 
@@ -380,10 +260,12 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   });
   try {
     const Gpt shape(setup.model);
-    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
+    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window())};
     ranks.OnMain("printing", [&] {
       PrintSetup(setup, shape, memory);
-      if (!only_evaluate) WarnOf(options, setup);
+      if (!only_evaluate) {
+        for (const std::string& note : NotesOn(options, setup)) Warn(note);
+      }
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
       if (!old_model.empty()) Print(old_model);
@@ -405,18 +287,28 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 
 }  // namespace
 
-int TrainGpt(const Options& options, const RunConfig& config, RunMode mode) {
+int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
+  RunConfig config = given;
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const Device device = dist::DeviceOfRank(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
-  if (mode.evaluates) CheckEvaluation(options, config);
+  if (mode.evaluates) {
+    CheckEvaluation(options, config);
+    // Weights with adapters are evaluated with those, whatever adapters the run began from.
+    std::string& adapters = config.lora.init_from;
+    if (!adapters.empty() && PeftAdapter::Exists(CheckpointOf(config.init_from))) {
+      adapters = config.init_from;
+    }
+  }
   if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     setup.evaluates_only = mode.evaluates;
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    if (!mode.evaluates) WarnOf(options, setup);
+    if (!mode.evaluates) {
+      for (const std::string& note : NotesOn(options, setup)) Warn(note);
+    }
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous, /*dry_run=*/true);

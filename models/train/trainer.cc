@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "dist/groups/agreement.h"
-#include "kernels/loss_scale/loss_scale.h"
 #include "models/report/trace_copies.h"
 #include "models/train/batch_tensor.h"
+#include "models/train/phase_clock.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -26,19 +25,14 @@ std::string EachOnce(const std::vector<std::string>& texts) {
   return all;
 }
 
-std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
-  LS_CHECK(options.micro_batches >= 1, "micro_batches must be at least 1, got ",
-           options.micro_batches);
-  if (options.parallel) {
-    const dist::DataRanks& parallel = *options.parallel;
-    LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the ranks partition ", parallel.micro_batches(),
-             ": give the trainer and what sums the gradients the same number");
-    return parallel.micro_order();
-  }
-  std::vector<int64_t> order(static_cast<size_t>(options.micro_batches));
-  std::iota(order.begin(), order.end(), 0);
-  return order;
+// Those of the options, or `alone`, which is made where they name none.
+StepRanks& RanksOf(const TrainerOptions& options, std::optional<SampleRanks>* alone) {
+  if (options.ranks == nullptr) return alone->emplace(options.micro_batches);
+  const int64_t partitioned = options.ranks->data().micro_batches();
+  LS_CHECK(partitioned == options.micro_batches, "micro_batches is ", options.micro_batches,
+           ", but the ranks partition ", partitioned,
+           ": give the trainer and what sums the gradients the same number");
+  return *options.ranks;
 }
 
 // Those of micro-batch or batch `index`, among those of all.
@@ -70,9 +64,10 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
       schedule_(std::move(schedule)),
       loader_(loader),
       options_(options),
+      objective_(options.objective),
+      ranks_(RanksOf(options, &alone_)),
       parameters_(model.Parameters()),
       experts_(model),
-      micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->device(), options.seed),
       step_(options.first_step) {
   if (options.loss_scaling) {
@@ -80,15 +75,14 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
     loss_scale_ = state_.Read().loss_scale;
   }
   // Ranks communicate through the host within a step, which a graph cannot do.
-  if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
-  if (optimizer == nullptr) return;
-  if (options.preference) return;  // pairs differ in length
+  if (!options.cuda_graphs || !state_.device().is_cuda() || !ranks_.is_alone()) return;
+  if (optimizer == nullptr || !objective_.repeats_shapes()) return;
   graphs_.emplace(
       state_, parameters_,
       StepGraphs::Options{
           .micro_steps = options.micro_batches,
           .micro_step = [this](const Tensor& ids, const Tensor& targets,
-                               const Tensor& root) { return MicroStep(ids, targets, root); },
+                               const Tensor& root) { return work_->Compute(ids, targets, root); },
           .update = [this] { Update(); },
           .say = options.say});
 }
@@ -110,9 +104,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   if (pending_) model_.ZeroGrad();
   if (options_.check_every > 0 && step_ > options_.first_step &&
       step_ % options_.check_every == 0) {
-    LS_CHECK(options_.parallel != nullptr,
-             "check_every compares ranks, and there is only one: leave it 0");
-    options_.parallel->CheckWeights(StrCat("after step ", step_));
+    ranks_.data().CheckWeights(StrCat("after step ", step_));
   }
   Pending next;
   next.metrics.lr = schedule_(step_);
@@ -143,24 +135,6 @@ std::optional<StepMetrics> Trainer::Finish() {
   return metrics;
 }
 
-// Submits the work of a micro-batch, and returns the sum of its losses.
-Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root) {
-  clock_->Enter(&StepTimes::forward_ms);
-  const Tensor sum = model_.Loss(ids, targets);
-  clock_->Enter(&StepTimes::backward_ms);
-  Backward(sum, ops::ScaleRoot(root, state_), backward_);
-  return sum.Detach();
-}
-
-// The same for pairs; returns their measures.
-Tensor Trainer::MicroStepOfPairs(const data::Batch& rows, const Tensor& root) {
-  clock_->Enter(&StepTimes::forward_ms);
-  const PreferenceObjective::Sums sums = (*options_.preference)(model_, rows, state_.device());
-  clock_->Enter(&StepTimes::backward_ms);
-  Backward(sums.loss, ops::ScaleRoot(root, state_), backward_);
-  return sums.measures;
-}
-
 void Trainer::Update() {
   optim::ClipGradNorm(parameters_, options_.clip, state_);
   optimizer_->Step(state_);
@@ -168,59 +142,26 @@ void Trainer::Update() {
 
 void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   std::optional<TraceBackward> nodes;
-  backward_ = {};
-  clock_ = &clock;
-  const bool traced = options_.trace != nullptr && options_.trace->active();
-  if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
-  std::vector<data::Batch> in_pipeline;
-  int64_t own_tokens = 0;  // of pairs, so far
-  for (const int64_t m : micro_order_) {
-    clock.Enter(&StepTimes::data_ms);
+  std::vector<BackwardObserver*> observers;
+  if (options_.trace != nullptr && options_.trace->active()) {
+    observers.push_back(&nodes.emplace(*options_.trace));
+  }
+  const auto read = [&](int64_t micro_batch) -> const data::Batch& {
     const data::Batch& batch = loader_.Next();
-    LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
-    // Micro-batches of masked data have unequal numbers of targets, so the divisor is that of the
-    // whole step, known before the first backward.
-    pending.targets = batch.step_targets;
-    pending.tokens = batch.rows * batch.cols * options_.micro_batches;
-    data::Batch pairs;
-    if (options_.preference) {
-      pending.targets = batch.rows * options_.micro_batches;
-      pairs = SplitPairs(batch);
-      // Other ranks' pairs may be longer or shorter.
-      own_tokens += pairs.rows * pairs.cols;
-      pending.tokens = own_tokens * options_.micro_batches / std::ssize(micro_order_);
-    }
-    if (graphs_) {
-      graphs_->Load(m, batch);
-      continue;
-    }
-    if (options_.pipeline) {
-      in_pipeline.push_back(batch);
-      continue;
-    }
-    state_.SetFirstSample(m * batch.rows);
-    // The gradients of this rank's last micro-step come back summed over all ranks.
-    if (options_.parallel) options_.parallel->BeginMicroBatch(m == micro_order_.back());
-    const Device device = state_.device();
-    const nn::DocumentScope documents(DocumentsOf(batch, device));
-    const DType wide = AccumulationDType(parameters_[0]->value().dtype());
-    const Tensor root = Tensor::Full({}, 1.0 / static_cast<double>(pending.targets), wide, device);
-    pending.losses.emplace_back(options_.preference
-                                    ? MicroStepOfPairs(pairs, root)
-                                    : MicroStep(ToTensor(batch.inputs, batch, device),
-                                                ToTensor(batch.targets, batch, device), root));
-  }
-  if (graphs_) {
-    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.targets), traced);
-  }
-  if (options_.pipeline) {
-    clock.Enter(&StepTimes::backward_ms);  // and forward, in turn
-    pending.losses = options_.pipeline->Gradients(
-        in_pipeline, 1.0 / static_cast<double>(pending.targets), state_, backward_.observers);
-  }
+    LS_INVARIANT(batch.step == step_ && batch.micro_batch == micro_batch,
+                 "the loader is at another step");
+    return batch;
+  };
+  StepWork work(model_, objective_, state_, options_.micro_batches, read, clock, observers);
+  work_ = &work;
+  pending.measures = graphs_ ? graphs_->Gradients(work) : ranks_.Gradients(work);
+  pending.divisor = work.divisor();
+  // Other ranks' rows may be longer or shorter.
+  dist::DataRanks& data = ranks_.data();
+  pending.tokens = work.tokens() * options_.micro_batches / std::ssize(data.micro_order());
   clock.Enter(&StepTimes::update_ms);
-  if (options_.parallel && ranks() > 1) {
-    const dist::CommunicationTimes& times = options_.parallel->times();
+  if (data.size() > 1) {
+    const dist::CommunicationTimes& times = data.times();
     clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
     pending.metrics.communication_ms = times.communication_ms;
     pending.metrics.overlapped_ms = times.overlapped_ms;
@@ -238,10 +179,9 @@ void Trainer::SumExpertLoads(Pending& pending) {
   if (pending.expert_reads.empty()) return;
   pending.expert_loads = nn::ToLoads(std::move(pending.expert_reads));
   pending.expert_reads.clear();
-  if (!options_.parallel) return;
   std::vector<double> all;
   for (const auto& load : pending.expert_loads) all.insert(all.end(), load.begin(), load.end());
-  options_.parallel->SumInPlace(&all);
+  ranks_.data().SumInPlace(&all);
   auto next = all.begin();
   for (auto& load : pending.expert_loads) {
     std::copy_n(next, load.size(), load.begin());
@@ -252,18 +192,18 @@ void Trainer::SumExpertLoads(Pending& pending) {
 // Over all ranks, added in the order of the micro-batches, so that the bits do not depend on the
 // number of ranks.
 double Trainer::MeanLoss(Pending& pending) {
-  std::vector<double> sums(static_cast<size_t>(options_.micro_batches * measures()));
-  for (size_t i = 0; i < pending.losses.size(); ++i) {
-    Store(pending.losses[i], micro_order_[i], &sums);
+  dist::DataRanks& data = ranks_.data();
+  const int64_t n = objective_.measures();
+  std::vector<double> sums(static_cast<size_t>(options_.micro_batches * n));
+  for (size_t i = 0; i < pending.measures.size(); ++i) {
+    Store(pending.measures[i], data.micro_order()[i], &sums);
   }
-  if (options_.parallel) options_.parallel->SumInPlace(&sums);
+  data.SumInPlace(&sums);
   double loss = 0;
-  for (size_t i = 0; i < sums.size(); i += static_cast<size_t>(measures())) {
-    loss += sums[i] / static_cast<double>(pending.targets);
+  for (size_t i = 0; i < sums.size(); i += static_cast<size_t>(n)) {
+    loss += sums[i] / static_cast<double>(pending.divisor);
   }
-  if (options_.preference) {
-    pending.metrics.preference = PreferenceObjective::ToMetrics(AddUp(sums, measures()));
-  }
+  pending.metrics.preference = objective_.MetricsOf(AddUp(sums, n));
   return loss;
 }
 
@@ -319,22 +259,21 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     if (bad.empty() && have_gradients && !IsFinite(p->grad())) bad = p->name();
     if (damaged.empty() && was_skipped && !IsFinite(p->value().Detach())) damaged = p->name();
   }
-  std::string where;
   // Those of the next step are there already, unless this step's still are.
-  if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
-  if (options_.all != nullptr) {
+  std::string where = ranks_.data().LocateNonFinite(have_gradients ? 0 : 1);
+  if (dist::ProcessGroup* const all = ranks_.all()) {
     // With a single data rank, only the parameters.
-    if (!where.empty() && ranks() == 1) {
-      where = StrCat("rank ", options_.all->world_rank(), " (", where, ")");
+    if (!where.empty() && ranks_.data().size() == 1) {
+      where = StrCat("rank ", all->world_rank(), " (", where, ")");
     }
-    where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
+    where = EachOnce(dist::GatherTexts(*all, where, kTextLimit));
     // Ranks have parameters of their own, and must say the same.
     for (std::string* name : {&bad, &damaged}) {
-      for (const std::string& of_rank : dist::GatherTexts(*options_.all, *name, kTextLimit)) {
+      for (const std::string& of_rank : dist::GatherTexts(*all, *name, kTextLimit)) {
         if (*name = of_rank; !name->empty()) break;
       }
     }
-    dist::MeetBeforeThrowing(*options_.all);
+    dist::MeetBeforeThrowing(*all);
   }
   const std::string remedy =
       damaged.empty()
@@ -362,40 +301,26 @@ std::optional<double> Trainer::EvaluateUnless(const std::function<bool()>& stop,
   std::vector<HostRead> reads;
   // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
   // evaluates an earlier one again, which does not count.
-  dist::ProcessGroup* const context = options_.context;
-  const int64_t all = ranks() * dist::SizeOf(context);
-  const int64_t own = rank() * dist::SizeOf(context) + dist::RankIn(context);
+  const int64_t all = ranks_.evaluators(), own = ranks_.evaluator();
   const int64_t rounds = (batches.size() + all - 1) / all;
+  data::Batch made;
   for (int64_t round = 0; round < rounds; ++round) {
     if (round % kRoundsBetweenQuestions == 0 && stop()) return std::nullopt;
     batches.Read((round * all + own) % batches.size(), &eval_batch_);
-    if (options_.preference) {
-      const data::Batch rows = SplitPairs(eval_batch_);
-      reads.emplace_back((*options_.preference)(model_, rows, state_.device()).measures);
-      continue;
-    }
-    const auto on_device = [&](const std::vector<int32_t>& values) {
-      return ToTensor(values, eval_batch_, state_.device());
-    };
-    const nn::DocumentScope documents(DocumentsOf(eval_batch_, state_.device()));
-    reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
+    const data::Batch& rows = objective_.RowsOf(eval_batch_, &made);
+    const nn::DocumentScope documents(DocumentsOf(rows, state_.device()));
+    reads.emplace_back(objective_(model_, rows, state_.device()).measures);
   }
-  std::vector<double> sums(static_cast<size_t>(batches.size() * measures()));
+  const int64_t n = objective_.measures();
+  std::vector<double> sums(static_cast<size_t>(batches.size() * n));
   for (size_t i = 0; i < reads.size(); ++i) {
     const int64_t batch = own + static_cast<int64_t>(i) * all;
     if (batch < batches.size()) Store(reads[i], batch, &sums);
   }
-  if (options_.parallel) options_.parallel->SumInPlace(&sums);
-  if (context != nullptr) {
-    const Tensor of_ranks = Tensor::FromVector<double>(sums, {std::ssize(sums)}, context->device());
-    context->AllReduce(of_ranks, dist::ReduceOp::kSum, "losses of an evaluation")->Synchronize();
-    sums = of_ranks.ToVector<double>();
-  }
-  sums = AddUp(sums, measures());
-  if (!options_.preference) return sums[0] / static_cast<double>(batches.num_targets());
-  const PreferenceMetrics of_pairs = PreferenceObjective::ToMetrics(sums);
-  if (metrics != nullptr) *metrics = of_pairs;
-  return of_pairs.loss;
+  ranks_.SumOverEvaluators(&sums);
+  sums = AddUp(sums, n);
+  if (metrics != nullptr) *metrics = objective_.MetricsOf(sums).value_or(PreferenceMetrics());
+  return objective_.MeanOf(sums, batches);
 }
 
 }  // namespace lockstep::models

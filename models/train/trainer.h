@@ -7,18 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "core/autograd/engine.h"
 #include "core/host_read.h"
 #include "core/step_state.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
-#include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
-#include "models/preference/preference_objective.h"
 #include "models/report/metrics.h"
-#include "models/train/phase_clock.h"
-#include "models/train/pipeline_parallel.h"
+#include "models/report/trace.h"
+#include "models/train/objective.h"
 #include "models/train/step_graphs.h"
+#include "models/train/step_ranks.h"
 #include "nn/mixture/expert_loads.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -39,19 +37,11 @@ struct TrainerOptions {
   TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
   bool cuda_graphs = false;        // on a GPU, launch steps as CUDA graphs
   std::function<void(const std::string&)> say;  // told why if that is not possible
-  // Null: a single process, micro-batches in order. Otherwise the loader has its micro_order, and
-  // every rank makes the same calls. Outlives the trainer.
-  dist::DataRanks* parallel = nullptr;
-  PipelineParallel* pipeline = nullptr;  // the same, where the model is in a pipeline
-  // All ranks of the run, also those that have other parts of the model, for errors; null: only
-  // those of `parallel`.
-  dist::ProcessGroup* all = nullptr;
-  // Ranks that compute the same samples together, and partition evaluations; null: none.
-  dist::ProcessGroup* context = nullptr;
-  // What a step minimises instead of the mean cross entropy of its targets: the mean loss of its
-  // pairs of answers. The loader's batches are windows of pairs (SplitPairs). Not with `pipeline`
-  // or `context`; steps are no CUDA graphs. Outlives the trainer.
-  const PreferenceObjective* preference = nullptr;
+  // What a step minimises. Outlives the trainer.
+  const Objective& objective = kNextToken;
+  // Who computes its micro-batches, and who sums. The loader has its data().micro_order(), and
+  // every rank makes the same calls. Outlives the trainer. Null: a single process.
+  StepRanks* ranks = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
@@ -89,10 +79,9 @@ class Trainer {
   std::optional<StepMetrics> Submit();
   std::optional<StepMetrics> Finish();
 
-  // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
-  // among them, also those of `context`; the result has the same bits at any number of ranks.
-  // With `preference` it is the mean over the pairs of the batches; their rewards are measured,
-  // too, if `metrics` is set.
+  // Objective::MeanOf the batches; no graph, no dropout. Ranks divide the batches among them
+  // (StepRanks::evaluators); the result has the same bits at any number of ranks. `metrics`, if
+  // set, gets Objective::MetricsOf them.
   double Evaluate(const data::EvalBatches& batches, PreferenceMetrics* metrics = nullptr);
   // The same; or nothing, if `stop` says so. It is asked between batches, at the same ones on all
   // ranks, where it must say the same.
@@ -109,23 +98,17 @@ class Trainer {
  private:
   // An update that the device may still be computing.
   struct Pending {
-    StepMetrics metrics;  // without loss and norm
-    int64_t tokens = 0;   // of all micro-batches
-    int64_t targets = 0;  // those whose losses count, or pairs of answers
-    // Sums over a micro-batch, in micro_order_: of its tokens' losses, or measures of its pairs.
-    std::vector<HostRead> losses;
+    StepMetrics metrics;             // without loss and norm
+    int64_t tokens = 0;              // of all micro-batches
+    int64_t divisor = 1;             // of the sums
+    std::vector<HostRead> measures;  // of this rank's micro-batches, in their order
     HostRead values;
     // Loads of the experts: this rank's, until they are summed over the ranks.
     std::vector<HostRead> expert_reads;
     nn::LayerLoads expert_loads;
   };
 
-  int64_t ranks() const { return options_.parallel ? options_.parallel->size() : 1; }
-  int64_t rank() const { return options_.parallel ? options_.parallel->rank() : 0; }
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
-  Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
-  Tensor MicroStepOfPairs(const data::Batch& rows, const Tensor& root);
-  int64_t measures() const { return options_.preference ? PreferenceObjective::kMeasures : 1; }
   void Update();
   void MoveExpertBiases(Pending& pending);
   void SumExpertLoads(Pending& pending);
@@ -137,19 +120,19 @@ class Trainer {
   optim::Optimizer* optimizer_;
   optim::LrSchedule schedule_;
   data::Loader& loader_;
-  TrainerOptions options_;
+  const TrainerOptions options_;
+  const Objective& objective_;
+  std::optional<SampleRanks> alone_;  // where the options name no ranks
+  StepRanks& ranks_;
   std::vector<std::shared_ptr<Parameter>> parameters_;
   nn::ExpertLoads experts_;
-  std::vector<int64_t> micro_order_;
   StepState state_;
   int64_t step_;
   int64_t skips_ = 0;  // consecutive
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
-  // Those of the step being submitted.
-  BackwardOptions backward_;
-  PhaseClock* clock_ = nullptr;
+  StepWork* work_ = nullptr;  // the step being submitted
   std::optional<StepGraphs> graphs_;
 };
 

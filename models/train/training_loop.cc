@@ -34,26 +34,14 @@ double SecondsSince(Clock::time_point start) {
 
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
-DpoOptions DpoOptionsOf(const RunSetup& setup) {
-  const DpoRunOptions& o = setup.config.dpo;
-  return {.loss = o.loss == "ipo" ? DpoLossKind::kIpo : DpoLossKind::kSigmoid,
-          .beta = o.beta,
-          .label_smoothing = o.label_smoothing};
-}
-
-std::optional<PreferenceObjective> PreferenceOf(const RunSetup& setup, LanguageModel& model) {
-  if (!setup.prefers()) return {};
-  return PreferenceObjective(model, DpoOptionsOf(setup));
-}
-
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   const auto range = ParseStepRange(setup.config.log.trace);
   if (!range) return nullptr;
-  if (setup.start.step >= range->last || range->first > setup.steps) {
+  if (setup.start.step >= range->last || range->first > setup.steps()) {
     Warn(StrCat("log.trace = ", setup.config.log.trace,
                 ": no trace will be written, since this run "
                 "makes steps ",
-                setup.start.step + 1, " to ", setup.steps));
+                setup.start.step + 1, " to ", setup.steps()));
   }
   auto trace = std::make_unique<TraceRecorder>(
       JoinPath(setup.config.out_dir, StrCat("trace-", range->first, "-", range->last, ".json")),
@@ -81,27 +69,26 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       config_(setup.config),
       traced_(ParseStepRange(config_.log.trace)),
       trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
-      model_(config_.parallel.pp > 1
-                 ? std::unique_ptr<Gpt>(std::make_unique<PipelinedGpt>(setup.model))
-                 : std::make_unique<Gpt>(setup.model)),
-      parallel_(Parallelize(*model_, ranks.groups(), PlanOf(setup, trace_.get()),
-                            [&](bool on_meta) {
-                              if (on_meta) return MaterializeFor(setup, kMeta, *model_);
-                              const dist::Pause pause(ranks.control().get(), "reading the weights");
-                              FillModel(setup, *model_);
-                            })),
-      optimizer_(ReadOptimizer(setup, *model_, ranks)),
-      preference_(PreferenceOf(setup, *model_)),
+      model_(setup.model),
+      step_ranks_(Parallelize(model_, ranks.groups(), PlanOf(setup, trace_.get()),
+                              [&](bool on_meta) {
+                                if (on_meta) return MaterializeFor(setup, kMeta, model_);
+                                const dist::Pause pause(ranks.control().get(),
+                                                        "reading the weights");
+                                FillModel(setup, model_);
+                              })),
+      optimizer_(ReadOptimizer(setup, model_, ranks)),
+      objective_(MakeObjective(setup.config, model_)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),
                                  static_cast<uint64_t>(config_.seed), setup.sample_tokens())),
       loader_(setup.dataset.train, sampler_,
               {.batch_size = config_.train.batch_size,
                .micro_batches = setup.micro_batches,
-               .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{},
+               .micro_order = step_ranks_->data().micro_order(),
                .document_mask = setup.document_mask,
                .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
-      trainer_(*model_, optimizer_.get(), MakeSchedule(setup), loader_,
+      trainer_(model_, optimizer_.get(), MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
                 .micro_batches = setup.micro_batches,
                 .clip = config_.optim.clip,
@@ -109,12 +96,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .trace = trace_.get(),
                 .cuda_graphs = config_.train.cuda_graphs,
                 .say = Warn,
-                .parallel = parallel_.get(),
-                .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
-                .all = ranks.control().get(),
-                .context = SumsContextWithData(config_) ? nullptr : ranks.groups().context.get(),
-                .preference = preference_ ? &*preference_ : nullptr,
-                .check_every = parallel_ ? config_.dist.check_every : 0,
+                .objective = *objective_,
+                .ranks = step_ranks_.get(),
+                .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
                 .loss_scale = setup.start.checkpoint
@@ -127,7 +111,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                         config_.train.eval_batches, setup.document_mask);
   }
   GetAllocator(kCpu).Trim();  // gives back what reading took
-  if (trace_) TraceForward(*model_, *trace_);
+  if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint) {
     const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
     if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
@@ -145,7 +129,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 
 int TrainingLoop::Train() {
   ranks_.OnMain("opening its log", [&] {
-    BeginRun(config_, setup_.settled);
+    BeginRun(setup_.asked, setup_.config);
     const bool logs_again = setup_.start.step == 0 || unfinished_;
     const int64_t first_step = setup_.start.step + (logs_again ? 0 : 1);
     log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
@@ -164,7 +148,7 @@ int TrainingLoop::TrainSteps() {
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
   if (unfinished_) rest_ = DoWhatIsDue(*unfinished_);
-  while (interrupt_ == 0 && trainer_.step() < setup_.steps) {
+  while (interrupt_ == 0 && trainer_.step() < setup_.steps()) {
     // A step after which nothing was due is logged once the next one is under way.
     if (std::optional<StepMetrics> before = TrainStep()) {
       Add(*before);
@@ -178,7 +162,7 @@ int TrainingLoop::TrainSteps() {
     m.memory_bytes = memory_bytes_;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
-    if (Every(config_.train.log_every, m.step) || m.step == setup_.steps || stop || m.step == 1) {
+    if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
       ranks_.OnMain("printing", [&] {
         progress_.PrintStep(m);
         log_->Flush();
@@ -221,7 +205,7 @@ void TrainingLoop::Begin() {
 // signal leaves the first two out, or ends them; the run then begins with them when it goes on.
 // Returns whether there is such a rest.
 bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
-  const bool last = m.step == setup_.steps;
+  const bool last = m.step == setup_.steps();
   const bool evaluate = last || Every(config_.train.eval_every, m.step);
   const bool sample =
       config_.train.sample_tokens > 0 && (last || Every(config_.train.sample_every, m.step));
@@ -286,7 +270,7 @@ int TrainingLoop::Interrupt(bool ask) {
 
 // Whether something happens after this step that needs its numbers or its weights.
 bool TrainingLoop::Due(int64_t step) const {
-  return step == 1 || step == setup_.steps || (traced_ && step <= traced_->last) ||
+  return step == 1 || step == setup_.steps() || (traced_ && step <= traced_->last) ||
          Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
          Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
 }
@@ -301,7 +285,7 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   const bool first = trainer_.step() == setup_.start.step && config_.dist.check_every > 0;
   if (first || Every(config_.dist.check_every, trainer_.step())) {
     const std::string when = first ? "at the start" : StrCat("after step ", trainer_.step());
-    CheckReplicas(*model_, ranks_.groups(), PlanOf(setup_), when);
+    CheckReplicas(model_, ranks_.groups(), PlanOf(setup_), when);
   }
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;
@@ -334,7 +318,7 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     });
     return;
   }
-  if (preference_) m->val_preference = preference;
+  if (setup_.prefers()) m->val_preference = preference;
   const bool finite = std::isfinite(*m->val_loss);
   const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
@@ -366,7 +350,7 @@ void TrainingLoop::Sample() {
   }
   if (prompt.ids.empty()) prompt.ids = {tokenizer.end_of_text().value_or(0)};
   const std::vector<int32_t> ids =
-      Generate(*model_, prompt.ids, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
+      Generate(model_, prompt.ids, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
                {.tokens = config_.train.sample_tokens,
                 .temperature = 0.8,
                 .seed = static_cast<uint64_t>(config_.seed)},
@@ -389,7 +373,7 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
                        .last_loss = last_loss_,
                        .loss_scale = trainer_.loss_scale(),
                        .unfinished_metrics = unfinished_metrics},
-                      *model_, *optimizer_, options);
+                      model_, *optimizer_, options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
 }
@@ -430,17 +414,19 @@ void TrainingLoop::FinishTrace() {
 ReportInput TrainingLoop::MakeReportInput() const {
   ReportInput input;
   input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
-  input.plan = {.steps = setup_.steps,
+  input.plan = {.steps = setup_.steps(),
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
                 .planned_memory = memory_.peak.total(),
                 .utilization = utilization_};
   input.plan.best_checkpoint = checkpoints_.BestStep();
-  if (setup_.prefers()) input.plan.indifferent_loss = IndifferentLoss(DpoOptionsOf(setup_));
-  input.facts = DescribeRun(setup_, *model_, memory_);
-  input.config = config_;
-  if (const auto* pipeline = dynamic_cast<const PipelineParallel*>(parallel_.get())) {
-    input.pipeline = pipeline->schedule();
+  if (setup_.prefers()) {
+    input.plan.indifferent_loss = IndifferentLoss(ToDpoOptions(config_.dpo));
+  }
+  input.facts = DescribeRun(setup_, model_, memory_);
+  input.config = setup_.asked;
+  if (const dist::PipelineSchedule* schedule = step_ranks_->schedule()) {
+    input.pipeline = *schedule;
   }
   return input;
 }

@@ -7,7 +7,6 @@
 
 #include "data/evaluation.h"
 #include "data/loader.h"
-#include "dist/data_parallel/data_ranks.h"
 #include "models/memory/memory_plan.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
@@ -37,7 +36,7 @@ class TrainingLoop {
 
  private:
   ReportInput MakeReportInput() const;
-  bool interrupted() const { return trainer_.step() < setup_.steps || rest_; }
+  bool interrupted() const { return trainer_.step() < setup_.steps() || rest_; }
   int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
@@ -67,10 +66,10 @@ class TrainingLoop {
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
   const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
-  std::unique_ptr<Gpt> model_;
-  std::unique_ptr<dist::DataRanks> parallel_;    // null if not SumsGradients
-  std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.evaluates_only
-  const std::optional<PreferenceObjective> preference_;
+  Gpt model_;
+  const std::unique_ptr<StepRanks> step_ranks_;
+  const std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.evaluates_only
+  const std::unique_ptr<const Objective> objective_;
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;

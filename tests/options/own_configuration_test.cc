@@ -1,13 +1,19 @@
 // A run and its own configuration: runs of every kind, drawn at random, are interrupted and go on
 // by the same command, by the one that was printed, and from their file; begun anew from the file
-// they are the same run. All with the bits of an undisturbed run.
+// they are the same run. All with the bits of an undisturbed run, whose file also evaluates it.
+// CI draws eight by the commit; forty:
+//   CONFIGURATION_RUNS=40 bazel-bin/tests/options/own_configuration_test
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "core/io/file.h"
 #include "data/token_file.h"
@@ -30,12 +36,17 @@ Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
+struct DrawnRun {
+  Arguments arguments;
+  Arguments processes;  // which no configuration holds
+};
+
 class OwnConfiguration : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     RemoveTree(Path(""));
     MakeDirectories(Path("tokenizer"));
-    std::string text, rows;
+    std::string text, rows, pairs;
     std::vector<int32_t> tokens;
     for (int i = 0; i < 4000; ++i) {
       text += "abcdefgh ijkl\n"[i * i % 14];
@@ -49,8 +60,14 @@ class OwnConfiguration : public testing::Test {
       messages.push_back({{"role", "user"}, {"content", std::to_string(i)}});
       messages.push_back({{"role", "assistant"}, {"content", std::string(1 + i % 7, 'a')}});
       rows += nlohmann::json{{"messages", messages}}.dump() + "\n";
+      pairs += nlohmann::json{{"prompt", std::to_string(i)},
+                              {"chosen", std::string(1 + i % 5, 'a')},
+                              {"rejected", std::string(1 + i % 3, 'B')}}
+                   .dump() +
+               "\n";
     }
     WriteFileAtomically(Path("chat.jsonl"), rows);
+    WriteFileAtomically(Path("pairs.jsonl"), pairs);
     const data::BpeTrainerOptions options{
         .vocab_size = 3 + 256,
         .allow_fewer = true,
@@ -104,7 +121,9 @@ class OwnConfiguration : public testing::Test {
   Arguments DrawKind() {
     const std::string text = "--data.path=" + Path("a text.txt");
     const std::string weights = "--init_from=" + Path("weights");
-    switch (random_() % 9) {
+    const Arguments chat = {"--init_from=" + Path("chat weights"),
+                            "--data.chat_template=" + Path("tokenizer/chat_template.jinja")};
+    switch (kind_++ % kKinds) {
       case 0:
         return DrawShape() + Arguments{text};
       case 1:
@@ -127,14 +146,42 @@ class OwnConfiguration : public testing::Test {
       case 6:
         return {"--init_from=" + Path("adapters"), "--lora.rank=2", text};
       case 7:
-        return {"--init_from=" + Path("chat weights"), "--data.path=" + Path("chat.jsonl"),
-                "--data.chat_template=" + Path("tokenizer/chat_template.jinja")};
+        return chat + Arguments{"--data.path=" + Path("chat.jsonl")};
+      case 8:
+        return chat + Arguments{"--data.mix=" + Path("chat.jsonl") + ":0.6," + Path("a text.txt") +
+                                ":0.4"};
+      case 9:
+        return chat + Arguments{"--data.path=" + Path("pairs.jsonl"), "--train.objective=dpo",
+                                "--lora.rank=2", Of<std::string>({"--dpo.loss=ipo", "--seed=7"})};
+      case 10:
+        return {weights, text, "--lora.init_from=" + Path("adapters")};
+      case 11:
+        return {"--checkpoint.resume=" + Path("weights"), text};
       default:
         return DrawShape() + Arguments{text, "--train.steps=0", "--train.epochs=8"};
     }
   }
 
-  Arguments DrawRun() {
+  // Ranks that divide a run from random weights.
+  DrawnRun DrawPlan() {
+    const Arguments kind =
+        DrawShape() + Arguments{"--data.path=" + Path("a text.txt"), "--train.batch_size=2",
+                                "--train.global_batch_size=4", "--dist.reduction=ordered"};
+    return {kind +
+                Of<Arguments>({{"--parallel.shard=full"},
+                               {"--parallel.shard=optimizer", "--checkpoint.sharded=false"},
+                               {"--parallel.tp=2", "--checkpoint.async=false"},
+                               {"--parallel.pp=2", "--parallel.schedule=zb_h1"},
+                               {"--parallel.cp=2", "--train.recompute=block"}}) +
+                Frequent() + Arguments{"--train.steps=120"},
+            {"--nproc=2"}};
+  }
+
+  DrawnRun DrawRun() {
+    if (kind_ % kKinds == kKinds - 1) {
+      ++kind_;
+      return DrawPlan();
+    }
     Arguments run = DrawKind();
     const Arguments length = {"--train.steps=250"};
     if (testing::PrintToString(run).find("epochs") == std::string::npos) run = run + length;
@@ -142,12 +189,16 @@ class OwnConfiguration : public testing::Test {
     run = run + Of<Arguments>({{"--train.batch_size=2"},
                                {"--train.batch_size=2", "--train.global_batch_size=4"},
                                {"--train.batch_size=2", "--train.grad_accum=2"}});
-    return run + Arguments{"--train.eval_every=60",
-                           "--train.eval_batches=1",
-                           "--train.sample_tokens=2",
-                           "--train.log_every=1",
-                           "--threads=1",
-                           "--checkpoint.every=30"};
+    return {run + Frequent(), {}};
+  }
+
+  static Arguments Frequent() {
+    return {"--train.eval_every=60",
+            "--train.eval_batches=1",
+            "--train.sample_tokens=2",
+            "--train.log_every=1",
+            "--threads=1",
+            "--checkpoint.every=30"};
   }
 
   static std::string Bytes(const std::string& out) {
@@ -173,8 +224,24 @@ class OwnConfiguration : public testing::Test {
     return result.exit_code != 0;
   }
 
-  void Check(const Arguments& run, const std::string& folder) {
+  // The file of a run evaluates the best of its weights on its data.
+  static void ExpectEvaluation(const std::string& out, const Arguments& processes) {
+    double best = INFINITY;
+    std::istringstream lines(ReadFile(out + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const auto m = nlohmann::json::parse(line);
+      if (m["step"] > 0 && m.contains("val_loss")) best = std::min<double>(best, m["val_loss"]);
+    }
+    const Result result =
+        Run(Arguments{out + "/config.toml", "--eval_only", "--init_from=" + out} + processes);
+    char loss[64];
+    std::snprintf(loss, sizeof(loss), "validation loss %.4f", best);
+    EXPECT_THAT(result.out, testing::HasSubstr(loss)) << result;
+  }
+
+  void Check(const DrawnRun& drawn, const std::string& folder) {
     const std::string whole = folder + "/whole", cut = folder + "/cut", anew = folder + "/anew";
+    const Arguments run = drawn.arguments + drawn.processes;
     Run(run + Arguments{"--out_dir=" + whole});
     if (HasFailure()) return;
     const std::string bytes = Bytes(whole);
@@ -184,17 +251,22 @@ class OwnConfiguration : public testing::Test {
       ++interrupted_;
       const Result result =
           way == 0 ? RunProgram(Arguments{"models/train_gpt"} + run + Arguments{"--out_dir=" + cut})
-          : way == 1 ? RunProgram({"/bin/sh", "-c", printed_})
-                     : RunProgram({"models/train_gpt", cut + "/config.toml"});
+          : way == 1
+              ? RunProgram({"/bin/sh", "-c", printed_})
+              : RunProgram(Arguments{"models/train_gpt", cut + "/config.toml"} + drawn.processes);
       EXPECT_EQ(result.exit_code, 0) << "way " << way << ", printed: " << printed_ << result;
       EXPECT_EQ(Bytes(cut), bytes) << "way " << way;
     }
-    Run({whole + "/config.toml", "--out_dir=" + anew});
+    Run(Arguments{whole + "/config.toml", "--out_dir=" + anew} + drawn.processes);
     EXPECT_EQ(Bytes(anew), bytes) << "begun anew from its file";
+    ExpectEvaluation(whole, drawn.processes);
     RemoveTree(folder);
   }
 
+  static constexpr int kKinds = 14;
+
   std::mt19937 random_;
+  int kind_ = 0;  // of the next run
   std::string printed_;
   int interrupted_ = 0;
 };
@@ -209,9 +281,10 @@ TEST_F(OwnConfiguration, ContinuesAndRepeatsEveryRun) {
   const int seed = NumberOf("PLAN_SEED", 0);
   for (int i = 0; i < rounds && !HasFailure(); ++i) {
     random_.seed(static_cast<uint32_t>(1000 * seed + i));
-    const Arguments run = DrawRun();
+    kind_ = seed * rounds + i;
+    const DrawnRun run = DrawRun();
     SCOPED_TRACE("PLAN_SEED=" + std::to_string(seed) + ", run " + std::to_string(i) + ": " +
-                 testing::PrintToString(run));
+                 testing::PrintToString(run.arguments));
     Check(run, Path("run-" + std::to_string(i) + " of it"));
   }
   EXPECT_GT(interrupted_, 0);  // the machine may be slow to signal, and runs are short

@@ -257,9 +257,9 @@ TEST(PipelinePlan, RefusesWhatItCannot) {
   task.micro_batches = 9;
   EXPECT_THAT(error_of(task, {.pp = 4, .schedule = kInterleaved}), HasSubstr("2 rounds"));
   // Another weight that two stages have.
-  PipelinedGpt model(Gpt2(DType::kF32).model);
+  Gpt model(Gpt2(DType::kF32).model);
   model.ReplaceChild("h.5", model.blocks()[0].module());
-  const PipelinePlan plan{.window = kWindow, .micro_batches = 8};
+  const ParallelPlan plan{.micro_batches = 8, .pipeline = PipelinePlan{.window = kWindow}};
   EXPECT_THAT(test::MessageOf<InputError>([&] { PipelineParallel::RanksOf(plan, 2, 1, model); }),
               HasSubstr("'h.0.ln_1.weight' is in stage 0 of the pipeline and in stage 1: only"));
 }

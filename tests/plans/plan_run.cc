@@ -40,8 +40,7 @@ std::map<std::string, Tensor> ByName(const NamedTensors& tensors) {
 GptConfig ModelOf(const Task& task, const Plan& plan) {
   GptConfig model = task.model;
   model.recompute = plan.recompute;
-  model.offload_activations = plan.offload.activations;
-  model.offload_weights = plan.offload.weights;
+  model.offload = plan.offload;
   return model;
 }
 
@@ -75,11 +74,14 @@ dist::Mesh MeshOf(const dist::ProcessGroup& all, const Task& task, const Plan& p
   return MeshOf(ConfigOf(task, plan), all.rank(), all.size());
 }
 
-MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_context) {
+MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_context,
+                    std::shared_ptr<dist::ProcessGroup> of_errors) {
   const auto make = [&](const std::vector<std::string>& axes, bool on_host) {
     return all.Split((on_host ? "control." : "") + mesh.GroupName(axes), mesh.RanksAlong(axes));
   };
-  return MeshGroups::Of(mesh, make, sums_context);
+  MeshGroups groups = MeshGroups::Of(mesh, make, sums_context);
+  groups.all = std::move(of_errors);
+  return groups;
 }
 
 // As train_gpt makes it, but for what it never has: pipelines and shards of one rank, a reducer
@@ -89,10 +91,10 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
   setup.config = ConfigOf(task, plan);
   setup.data_ranks = plan.shards * plan.copies;
   setup.micro_batches = task.micro_batches;
-  setup.window = task.model.block_size;
+  setup.config.model.block_size = task.model.block_size;
   ParallelPlan p = PlanOf(setup);
   if (plan.pp == 1) {
-    p.pipeline = ToPipelinePlan(setup.config, setup.micro_batches, setup.window, nullptr);
+    p.pipeline = ToPipelinePlan(setup.config, setup.window(), nullptr);
     p.sums_context_with_data = false;
   }
   if (!plan.is_sharded()) {
@@ -103,7 +105,6 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
   p.reducer.reset();
   p.shard = plan.options;
   if (task.fast) p.shard->sum = made.sum;
-  p.shard->micro_batches = made.micro_batches;
   p.shard->experts = made.experts;
   if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
   return p;
@@ -224,12 +225,12 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
     : task_(Settled(task, plan)),
       all_(all.Duplicate("errors")),
       parallel_plan_(ToParallelPlan(task_, plan)),
-      groups_(GroupsOf(all, MeshOf(all, task_, plan), parallel_plan_.sums_context_with_data)),
+      groups_(GroupsOf(all, MeshOf(all, task_, plan), parallel_plan_.sums_context_with_data, all_)),
       model_(ModelOf(task, plan)),
       tokens_(std::make_shared<data::SeparatedTokens>(Tokens(400), 9, data::Separator::kFirst)) {
   // All begin with the weights of the first ranks that have them.
   const bool is_first = MeshOf(all, task_, plan).coordinate("dp") < plan.data_ranks_of_experts();
-  parallel_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {
+  ranks_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
     if (plan.ep > 1 && !plan.is_sharded()) {
@@ -252,26 +253,21 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       std::make_unique<data::Loader>(tokens_, sampler,
                                      data::BatchLayout{.batch_size = 2,
                                                        .micro_batches = task.micro_batches,
-                                                       .micro_order = parallel_->micro_order(),
+                                                       .micro_order = parallel().micro_order(),
                                                        .document_mask = task.document_mask},
                                      step);
   // The scale begins too large, and grows beyond what fits again.
   std::optional<LossScaleOptions> scaling;
   if (task.dtype == DType::kF16) scaling = {.init = 0x1p22, .growth_interval = 2};
-  trainer_ = std::make_unique<Trainer>(
-      model_, *optimizer_, SmallSchedule(), *loader_,
-      TrainerOptions{
-          .first_step = step,
-          .micro_batches = task.micro_batches,
-          .clip = task.optim.clip,
-          .seed = 9,
-          .parallel = parallel_.get(),
-          .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
-          .all = all_.get(),
-          .context = parallel_plan_.sums_context_with_data ? nullptr : groups_.context.get(),
-          .check_every = 2,
-          .loss_scaling = scaling,
-          .loss_scale = outcome_.loss_scale});
+  trainer_ = std::make_unique<Trainer>(model_, *optimizer_, SmallSchedule(), *loader_,
+                                       TrainerOptions{.first_step = step,
+                                                      .micro_batches = task.micro_batches,
+                                                      .clip = task.optim.clip,
+                                                      .seed = 9,
+                                                      .ranks = ranks_.get(),
+                                                      .check_every = 2,
+                                                      .loss_scaling = scaling,
+                                                      .loss_scale = outcome_.loss_scale});
 }
 
 double PlanRun::Evaluate() {

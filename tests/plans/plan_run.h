@@ -98,8 +98,8 @@ class PlanRun {
   double Evaluate();
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
-  PipelinedGpt& model() { return model_; }
-  dist::DataRanks& parallel() { return *parallel_; }
+  Gpt& model() { return model_; }
+  dist::DataRanks& parallel() { return ranks_->data(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
   Trainer& trainer() { return *trainer_; }
 
@@ -108,8 +108,8 @@ class PlanRun {
   const std::shared_ptr<dist::ProcessGroup> all_;
   const ParallelPlan parallel_plan_;
   const MeshGroups groups_;
-  PipelinedGpt model_;  // a plain one, without a pipeline
-  std::unique_ptr<dist::DataRanks> parallel_;
+  Gpt model_;
+  std::unique_ptr<StepRanks> ranks_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::shared_ptr<const data::TokenSource> tokens_;
   std::unique_ptr<data::Loader> loader_;

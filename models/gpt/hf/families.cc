@@ -22,8 +22,7 @@ GptConfig Canonical(const GptConfig& config) {
   GptConfig c = Resolved(config);
   c.loss_chunk = d.loss_chunk;
   c.recompute = d.recompute;
-  c.offload_activations = d.offload_activations;
-  c.offload_weights = d.offload_weights;
+  c.offload = d.offload;
   c.lora = d.lora;
   if (c.window_pattern == 1) c.window = 0;
   if (c.window == 0) c.window_pattern = 0, c.rope_local_theta = 0;

@@ -19,7 +19,7 @@ constexpr int64_t kGib = int64_t{1} << 30;
 RunSetup SetupOn(Device device) {
   RunSetup setup;
   setup.device = device;
-  setup.window = 64;
+  setup.config.model.block_size = 64;
   setup.model = {.vocab_size = 100, .block_size = 64, .n_layer = 4, .n_head = 4, .n_embd = 128};
   return setup;
 }
@@ -114,7 +114,7 @@ TEST(MachineMemory, AdviceIsForWhatAProcessHas) {
 // The plans are of a model whose activations are most of it.
 TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
   RunSetup setup = SetupOn(kCpu);
-  setup.window = setup.model.block_size;
+  setup.config.model.block_size = setup.model.block_size;
   setup.config.train.batch_size = 64;
   const auto automatic = ParseRecompute("auto");
   const auto total = [&](const RecomputeChoice& choice) {
@@ -164,7 +164,7 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
 TEST(MachineMemory, AllRanksRecomputeWhatAnyNeeds) {
   dist::RunInProcess(3, [](dist::ProcessGroup& group) {
     RunSetup setup = SetupOn(kCpu);
-    setup.window = setup.model.block_size;
+    setup.config.model.block_size = setup.model.block_size;
     setup.config.train.batch_size = 64;
     setup.model.recompute = ParseRecompute("auto");
     // The second rank needs all but the last layer, the others less.

@@ -68,12 +68,11 @@ inline MemoryPlan PlanEvaluation(const MemoryCase& c) {
                      .evaluates = true});
 }
 
-// `parallel`: the ranks, in planned groups; empty: a single process.
-inline MemoryPlan Plan(
-    const MemoryCase& c,
-    std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel = {}) {
+// `ranks`: in planned groups; empty: a single process.
+inline MemoryPlan Plan(const MemoryCase& c,
+                       std::function<std::unique_ptr<StepRanks>(LanguageModel&)> ranks = {}) {
   return PlanMemory({.model = [&] { return Make(c, kMeta); },
-                     .parallel = std::move(parallel),
+                     .ranks = std::move(ranks),
                      .optimizer = [&](LanguageModel& model) { return MakeOptimizer(c, model); },
                      .batch_size = c.batch_size,
                      .window = c.window,

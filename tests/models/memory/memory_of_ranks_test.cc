@@ -32,14 +32,14 @@ void TrainRank(dist::ProcessGroup* group, const Case& c, const Options& options,
   const auto tokens = MemoryTokens();
   const auto model = Make(c, kCpu);
   Ranks parallel(group, *model, options);
+  SampleRanks ranks(parallel);
   optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size,
                        .micro_batches = parallel.micro_batches(),
                        .micro_order = parallel.micro_order()});
-  Trainer trainer(
-      *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-      {.micro_batches = parallel.micro_batches(), .clip = c.clip, .parallel = &parallel});
+  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+                  {.micro_batches = parallel.micro_batches(), .clip = c.clip, .ranks = &ranks});
   for (int i = 0; i < 3; ++i) trainer.Step();
   at_rest();
 }
@@ -49,7 +49,7 @@ template <class Ranks, class Options>
 MemoryPlan PlanOfRanks(const Case& c, const Options& options, int ranks) {
   const auto group = ranks > 1 ? dist::MakePlannedGroup(ranks) : nullptr;
   return Plan(c, [&](LanguageModel& model) {
-    return std::make_unique<Ranks>(group.get(), model, options);
+    return std::make_unique<SampleRanks>(std::make_unique<Ranks>(group.get(), model, options));
   });
 }
 

@@ -178,7 +178,7 @@ TEST_P(GpuMemory, ThePlanIsWhatTheAllocatorMeasures) {
 GptConfig OnGpu(const char* recompute, bool offload) {
   return Shape(
       65, 32, 4, 2, 64,
-      {.bias = false, .recompute = ParseRecompute(recompute), .offload_activations = offload});
+      {.bias = false, .recompute = ParseRecompute(recompute), .offload = {.activations = offload}});
 }
 
 INSTANTIATE_TEST_SUITE_P(

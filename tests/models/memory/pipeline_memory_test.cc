@@ -28,16 +28,16 @@ MemoryPlan PlanOf(dist::PipelineKind kind, int rank, int64_t micro_batches,
                   const GptConfig& config = kCase.model) {
   const auto group = dist::MakePlannedGroup(kRanks, rank);
   const MeshGroups groups{.pipeline = group};
-  const ParallelPlan plan{
-      .pipeline =
-          PipelinePlan{.kind = kind, .window = kCase.window, .micro_batches = micro_batches},
-      .reducer = dist::ReducerOptions{.micro_batches = micro_batches}};
+  const ParallelPlan plan{.micro_batches = micro_batches,
+                          .pipeline = PipelinePlan{.kind = kind, .window = kCase.window},
+                          .reducer = dist::ReducerOptions{}};
+  std::shared_ptr<Gpt> gpt;
   return PlanMemory(
-      {.model = [&] { return std::make_shared<PipelinedGpt>(config); },
-       .parallel =
-           [&](LanguageModel& model) {
-             return Parallelize(dynamic_cast<Gpt&>(model), groups, plan,
-                                [&](bool) { model.Materialize(kMeta, 4, DType::kF32); });
+      {.model = [&] { return gpt = std::make_shared<Gpt>(config); },
+       .ranks =
+           [&](LanguageModel&) {
+             return Parallelize(*gpt, groups, plan,
+                                [&](bool) { gpt->Materialize(kMeta, 4, DType::kF32); });
            },
        .optimizer =
            [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },

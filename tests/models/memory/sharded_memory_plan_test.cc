@@ -43,7 +43,7 @@ int64_t ElementsOf(const RunSetup& setup, int rank, int ranks) {
     const std::vector<int> along = mesh.RanksAlong(axes);
     return dist::MakePlannedGroup(static_cast<int>(along.size()), dist::IndexOf(along, rank));
   });
-  PipelinedGpt model(setup.model);
+  Gpt model(setup.model);
   const auto parallel =
       Parallelize(model, groups, plan, [&](bool) { MaterializeFor(setup, kMeta, model); });
   int64_t elements = 0;

@@ -49,7 +49,7 @@ class PeftParity : public testing::TestWithParam<const char*> {
   // `base`: lora.base.
   std::unique_ptr<Gpt> Load(const std::string& base = "model") const {
     GptConfig config = ReadHfConfig(Base());
-    config.lora = {.init_from = Folder(), .base = base};
+    config.lora = {.base = base, .init_from = Folder()};
     auto model = std::make_unique<Gpt>(config);
     model->Materialize(kCpu, 0);
     LoadHfWeights(*model, Base());

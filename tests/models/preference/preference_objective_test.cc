@@ -70,7 +70,7 @@ TEST_P(DpoParity, LossesRewardsAndGradientsOfAdapters) {
         for (const float x : all) sum += x;
         return sum / static_cast<double>(all.size());
       };
-      const PreferenceObjective::Sums sums = objective(model, rows, kCpu);
+      const LossSums sums = objective(model, rows, kCpu);
       const PreferenceMetrics metrics =
           PreferenceObjective::ToMetrics(sums.measures.To(DType::kF64).ToVector<double>());
       EXPECT_NEAR(metrics.loss, mean("losses"), 2e-5 * std::max(1.0, mean("losses")));
@@ -171,6 +171,7 @@ struct Tuning {
     dist::ReducerOptions reducer = o.reducer;
     reducer.micro_batches = o.micro_batches;
     parallel = std::make_unique<dist::DataParallel>(group, model, reducer);
+    ranks.emplace(*parallel);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters(), optim::AdamWOptions{});
     loader = std::make_unique<data::Loader>(
         o.pairs, data::Sampler(data::Order::kShuffled, 5, o.pairs->size(), 2 * kWidth),
@@ -183,8 +184,8 @@ struct Tuning {
         *loader,
         TrainerOptions{.first_step = o.first_step,
                        .micro_batches = o.micro_batches,
-                       .parallel = parallel.get(),
-                       .preference = &objective});
+                       .objective = objective,
+                       .ranks = &*ranks});
   }
   static Gpt& Made(Gpt& model) {
     model.Materialize(kCpu, 3);
@@ -208,6 +209,7 @@ struct Tuning {
   Gpt model;
   PreferenceObjective objective;
   std::unique_ptr<dist::DataParallel> parallel;
+  std::optional<SampleRanks> ranks;
   std::unique_ptr<optim::AdamW> optimizer;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Trainer> trainer;

@@ -37,13 +37,13 @@ struct Bench {
     const OffloadChoice choice = ParseOffload(offload);
     GptConfig config = SmallGpt(0.1);
     config.n_layer = 4;
-    config.offload_activations = choice.activations;
-    config.offload_weights = choice.weights;
+    config.offload = choice;
     model = std::make_unique<Gpt>(config);
     if (task.sharded) {
       model->Materialize(kMeta, 4, task.dtype);
       sharded.emplace(dist::ShardGroups(nullptr), *model,
                       dist::ShardOptions{.sum = dist::GradientSum::kOrdered, .micro_batches = 2});
+      ranks.emplace(*sharded);
     }
     model->Materialize(kGpu, 4, task.dtype);
     for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
@@ -60,7 +60,7 @@ struct Bench {
                                    .seed = 9,
                                    .cuda_graphs = task.graphs,
                                    .say = [](const std::string& text) { ADD_FAILURE() << text; },
-                                   .parallel = sharded ? &*sharded : nullptr,
+                                   .ranks = ranks ? &*ranks : nullptr,
                                    .loss_scaling = scaling});
   }
 
@@ -91,6 +91,7 @@ struct Bench {
   std::shared_ptr<const data::TokenSource> tokens;
   std::unique_ptr<Gpt> model;
   std::optional<dist::FullyShard> sharded;
+  std::optional<SampleRanks> ranks;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<data::Loader> loader;
   std::optional<Trainer> trainer;

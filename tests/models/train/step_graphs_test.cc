@@ -170,7 +170,7 @@ TEST_F(GraphTest, RecomputationInAGraphHasTheBitsOfNone) {
   GptConfig offloaded = Gpt2Like();
   offloaded.n_layer = 4;
   const auto four = run(offloaded, false);
-  offloaded.offload_activations = true;
+  offloaded.offload.activations = true;
   EXPECT_EQ(run(offloaded, true), four);
 }
 

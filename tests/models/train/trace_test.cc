@@ -113,7 +113,7 @@ TEST(Trace, HasTheCopiesOfOffload) {
   constexpr int kLayers = 3;
   GptConfig config = SmallGpt(0.1);
   config.n_layer = kLayers;
-  config.offload_activations = config.offload_weights = true;
+  config.offload = {.activations = true, .weights = true};
   TraceRecorder trace(testing::TempDir() + "/trace_copies.json", {2, 2});
   const auto tokens = Tokens(200);
   Gpt model(config);

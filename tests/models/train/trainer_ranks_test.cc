@@ -52,6 +52,7 @@ struct Bench {
     o.reducer.bucket_bytes = 10000;
     if (group || parallel_alone) {
       parallel = std::make_unique<dist::DataParallel>(group, model, o.reducer);
+      ranks.emplace(*parallel);
     }
     optimizer = std::make_unique<optim::AdamW>(model.Parameters(), o.adamw);
     data::BatchLayout layout{.batch_size = 2, .micro_batches = o.leaves};
@@ -63,7 +64,7 @@ struct Bench {
                        .clip = 0.5,
                        .seed = 9,
                        .say = [this](const std::string& text) { said.push_back(text); },
-                       .parallel = parallel.get(),
+                       .ranks = ranks ? &*ranks : nullptr,
                        .check_every = o.check_every,
                        .max_skips = o.max_skips,
                        .loss_scaling = o.loss_scaling});
@@ -72,6 +73,7 @@ struct Bench {
   std::shared_ptr<const data::TokenSource> tokens;
   Gpt model;
   std::unique_ptr<dist::DataParallel> parallel;
+  std::optional<SampleRanks> ranks;
   std::unique_ptr<optim::AdamW> optimizer;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Trainer> trainer;
@@ -329,7 +331,7 @@ TEST(TrainerRanks, RefusesAReducerForOtherMicroBatches) {
   EXPECT_THAT(test::MessageOf([&] {
                 Trainer(bench.model, *bench.optimizer,
                         optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
-                        {.micro_batches = 2, .parallel = bench.parallel.get()});
+                        {.micro_batches = 2, .ranks = &*bench.ranks});
               }),
               HasSubstr("micro_batches is 2, but the ranks partition 4"));
 }

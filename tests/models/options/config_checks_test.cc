@@ -1,0 +1,188 @@
+// Options that contradict each other, or do nothing without another.
+#include "models/options/config_checks.h"
+
+#include <gmock/gmock-matchers.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/models/parsed_run.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ConfigChecks, HeadsDivideTheWidth) {
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130"}),
+            "command line: model.n_embd = 130 (command line) is not a multiple of model.n_head = 4 "
+            "(default): use model.n_embd = 128 or 132, or model.n_head = 2");
+  EXPECT_EQ(ErrorOf({"--model.n_head=200"}),
+            "command line: model.n_embd = 128 (default) is not a multiple of model.n_head = 200 "
+            "(command line): use model.n_embd = 200, or model.n_head = 128");
+  EXPECT_EQ(
+      test::MessageOf<InputError>([] { RunConfigFromToml("[model]\nn_embd = 126\n", "c.toml"); }),
+      "c.toml:2:10: model.n_embd = 126 (file) is not a multiple of model.n_head = 4 "
+      "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
+  // An odd head dimension only matters to rotary embeddings.
+  EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
+  // Unless heads have a width of their own.
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9"}), "no error");
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9", "--model.position=rope"}),
+            "command line: model.head_dim = 9 (command line) is odd, but rope rotates pairs: use "
+            "model.head_dim = 10, or model.position = \"learned\"");
+}
+
+TEST(ConfigChecks, KeyHeadsDivideHeads) {
+  EXPECT_EQ(ErrorOf({"--model.n_kv_head=3"}),
+            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 3 "
+            "(command line): use model.n_kv_head = 2, or model.n_head = 6");
+  EXPECT_EQ(ErrorOf({"--model.n_kv_head=8"}),
+            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 8 "
+            "(command line): use model.n_kv_head = 4, or model.n_head = 8");
+  for (const std::string heads : {"0", "1", "2", "4"})
+    EXPECT_EQ(ErrorOf({"--model.n_kv_head=" + heads}), "no error");
+}
+
+TEST(ConfigChecks, Experts) {
+  EXPECT_EQ(ErrorOf({"--model.router=sigmoid"}),
+            "command line: model.router = \"sigmoid\" (command line) does nothing without "
+            "model.n_expert = 8: use model.n_expert = 8, or model.router = \"softmax\"");
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.bias_rate=0.1"}),
+              HasSubstr("does nothing without model.router = \"sigmoid\""));
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.router=sigmoid", "--model.balance_loss=0.1"}),
+              HasSubstr("does nothing without model.router = \"softmax\""));
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.shared_gate"}),
+              HasSubstr("does nothing without model.n_shared_expert = 1"));
+  EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=5"}),
+            "command line: model.n_expert_used = 5 (command line) is more than model.n_expert = 4 "
+            "(command line): use model.n_expert_used = 4 at most");
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.n_dense=4"}),
+              HasSubstr("leaves no layer of model.n_layer = 4 (default) to experts"));
+  EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=4", "--model.z_loss=0.01"}),
+            "no error");
+}
+
+// Setting an option that has no effect is a mistake.
+TEST(ConfigChecks, RopeOptionsNeedRope) {
+  EXPECT_EQ(ErrorOf({"--model.rope_theta=500"}),
+            "command line: model.rope_theta = 500.0 (command line) does nothing without "
+            "model.position = \"rope\": use model.position = \"rope\", or model.rope_theta = "
+            "10000.0");
+  EXPECT_THAT(ErrorOf({"--model.rope_scaling=linear"}),
+              HasSubstr("does nothing without model.position = \"rope\""));
+  EXPECT_THAT(ErrorOf({"--model.position=rope", "--model.rope_factor=2"}),
+              HasSubstr("does nothing without model.rope_scaling = \"linear\" or \"llama3\""));
+  for (const std::string option : {"rope_low=0.5", "rope_high=8", "rope_original_length=7"}) {
+    EXPECT_THAT(
+        ErrorOf({"--model.position=rope", "--model.rope_scaling=linear", "--model." + option}),
+        HasSubstr("does nothing without model.rope_scaling = \"llama3\""));
+    EXPECT_EQ(
+        ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model." + option}),
+        "no error");
+  }
+  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model.rope_low=4"}),
+            "command line: model.rope_low = 4.0 (command line) is not below model.rope_high = 4.0 "
+            "(default): Llama 3 has model.rope_low = 1 and model.rope_high = 4");
+  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.n_embd=20"}),
+            "command line: model.n_embd = 20 (command line) and model.n_head = 4 (default) make "
+            "heads of 5, but rope rotates pairs and needs an even size: use model.n_embd = 24, or "
+            "model.position = \"learned\"");
+  // The weights decide.
+  EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
+}
+
+TEST(ConfigChecks, OptionsOfOnePrecision) {
+  EXPECT_THAT(ErrorOf({"--train.loss_scale=1024"}),
+              HasSubstr("does nothing without train.precision = \"fp16\""));
+  EXPECT_THAT(ErrorOf({"--train.loss_scale_every=100", "--train.precision=bf16"}),
+              HasSubstr("does nothing without train.precision = \"fp16\""));
+  EXPECT_EQ(ErrorOf({"--train.loss_scale=1024", "--train.precision=fp16"}), "no error");
+  EXPECT_THAT(ErrorOf({"--train.loss_scale=1000", "--train.precision=fp16"}),
+              HasSubstr("is not a power of two, and would round gradients: use train.loss_scale = "
+                        "512"));
+  for (const std::string precision : {"fp32", "fp16"}) {
+    EXPECT_THAT(ErrorOf({"--optim.master_weights=false", "--train.precision=" + precision}),
+                HasSubstr("use train.precision = \"bf16\", or optim.master_weights = true"));
+  }
+  EXPECT_EQ(ErrorOf({"--optim.master_weights=false", "--train.precision=bf16"}), "no error");
+  EXPECT_THAT(ErrorOf({"--train.grad_dtype=bf16"}),
+              HasSubstr("does nothing without train.precision = \"bf16\""));
+  EXPECT_THAT(
+      ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16", "--dist.reduction=ordered"}),
+      HasSubstr("does nothing without dist.reduction = \"fast\""));
+  EXPECT_EQ(ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16"}), "no error");
+}
+
+TEST(ConfigChecks, SgdWithoutMomentumKeepsNoState) {
+  const std::vector<std::string> bf16 = {"--optim.name=sgd", "--optim.state_dtype=bf16"};
+  EXPECT_EQ(ErrorOf(bf16), "no error");
+  EXPECT_EQ(ErrorOf({bf16[0], bf16[1], "--optim.momentum=0"}),
+            "command line: optim.state_dtype = \"bf16\" (command line) does nothing without "
+            "optim.momentum above 0: use optim.momentum above 0, or optim.state_dtype = \"fp32\"");
+  EXPECT_EQ(ErrorOf({bf16[1], "--optim.momentum=0"}), "no error");  // of AdamW
+}
+
+TEST(ConfigChecks, StepsOrEpochs) {
+  const ParsedRun epochs({"--train.epochs=2"});
+  EXPECT_EQ(epochs.config.train.steps, 0);
+  EXPECT_EQ(epochs.options.Describe("train.steps"), "train.steps = 0 (command line)");
+  const ParsedRun over_preset({"--model.preset=shakespeare-char", "--train.epochs=0.5"});
+  EXPECT_EQ(over_preset.config.train.steps, 0);
+  EXPECT_EQ(over_preset.config.train.epochs, 0.5);
+  const ParsedRun steps({"--train.steps=200"});
+  EXPECT_EQ(steps.config.train.epochs, 0);
+  EXPECT_EQ(ErrorOf({"--train.epochs=2", "--train.steps=10"}),
+            "command line: train.steps = 10 (command line) and train.epochs = 2.0 (command line) "
+            "contradict each other: keep one of them and set the other to 0");
+  EXPECT_EQ(ErrorOf({"--train.steps=0"}),
+            "command line: train.steps and train.epochs are both 0: set one of them, such as "
+            "train.steps = 1000");
+}
+
+TEST(ConfigChecks, StepsToTrace) {
+  EXPECT_EQ(ParsedRun({"--log.trace=3:5"}).config.log.trace, "3:5");
+  EXPECT_EQ(ErrorOf({"--log.trace=7"}),
+            "command line: --log.trace=7: must be first:last, as in 7:7");
+  EXPECT_EQ(ErrorOf({"--log.trace=5:3"}),
+            "command line: --log.trace=5:3: the last step is before the first: write 3:5");
+  EXPECT_EQ(ErrorOf({"--log.trace=990:1010"}),
+            "command line: log.trace = \"990:1010\" (command line) reaches past train.steps = 1000 "
+            "(default): write log.trace = \"990:1000\"");
+}
+
+TEST(ConfigChecks, LearningRates) {
+  EXPECT_EQ(ErrorOf({"--model.preset=shakespeare-char", "--optim.lr=1e-5"}),
+            "command line: optim.min_lr = 1e-4 (preset) is above optim.lr = 1e-5 (command line): "
+            "use optim.min_lr = 1e-6, a tenth, or 0");
+  EXPECT_EQ(ErrorOf({"--optim.warmup=200", "--optim.decay_steps=150"}),
+            "command line: optim.warmup = 200 (command line) is longer than optim.decay_steps = "
+            "150 (command line): use optim.warmup = 150 at most, or optim.decay_steps = 0, the "
+            "whole run");
+}
+
+// Options of some sections are added in turn.
+TEST(ConfigChecks, AnUnknownSectionIsToldTheOthersOnce) {
+  EXPECT_EQ(
+      test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
+      "c.toml:1:2: unknown section [quantum]; there are model, data, train, optim, lora, dpo, "
+      "checkpoint, parallel, virtual, dist, log");
+}
+
+TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
+  RunConfig config;
+  config.optim.lr = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.model.n_head = 3;
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.train.epochs = 1;  // and steps
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.model.n_head = 0;
+  EXPECT_THROW(Validate(config), InputError);
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,238 @@
+// The table of rules on plans, as the options, a run that is prepared, and the planner read it.
+#include "models/options/plan_rules.h"
+
+#include <gmock/gmock-matchers.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "models/train/run_checks.h"
+#include "models/train/run_setup.h"
+#include "tests/models/parsed_run.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+using Arguments = std::vector<std::string>;
+
+// The error for options that these processes cannot train by together; 0: of the options alone.
+std::string ErrorOnRanks(int64_t processes, Arguments arguments) {
+  if (processes == 0) return ErrorOf(arguments);
+  arguments.push_back("--model.vocab_size=96");
+  ParsedRun run(arguments);
+  return test::MessageOf<InputError>(
+      [&] { PrepareShape(run.options, run.config, kCpu, processes); });
+}
+
+struct Broken {
+  std::string rule;
+  int64_t ranks;
+  Arguments arguments;
+  std::string says;
+};
+
+const std::string kExperts = "--model.n_expert=4", kCp = "--parallel.cp=2", kEp = "--parallel.ep=4",
+                  kTp = "--parallel.tp=2", kPp = "--parallel.pp=2", kFull = "--parallel.shard=full",
+                  kCompress = "--dist.compress=bf16", kOrdered = "--dist.reduction=ordered",
+                  kBf16 = "--train.precision=bf16", kBf16Grads = "--train.grad_dtype=bf16",
+                  kWhole = "--parallel.reshard_after_forward=false", kDpo = "--train.objective=dpo",
+                  kRank = "--lora.rank=2";
+
+// Each rule at least once. (Rules on adapters need weights: RulesOfAdapters.)
+const std::vector<Broken> kBroken = {
+    {"virtual.tp", 0, {kTp, "--virtual.tp=6"}, "use virtual.tp = 4"},
+    {"virtual.tp", 0, {kTp, "--virtual.tp=3"}, "virtual.tp = 3 (command line) must be"},
+    {"virtual.cp", 0, {kCp, "--virtual.cp=6"}, "use virtual.cp = 4"},
+    {"ep is a power of two", 0, {"--parallel.ep=3"}, "must be a power of two"},
+    {"ep fits cp", 0, {kEp, "--parallel.cp=6"}, "neither divides parallel.cp = 6"},
+    {"schedule needs pp", 0, {"--parallel.schedule=zb_h1"}, "does nothing without a pipeline"},
+    {"pp keeps weights", 0, {kPp, kFull, kWhole}, "does nothing with parallel.pp"},
+    {"shard_ranks needs shard",
+     0,
+     {"--parallel.shard_ranks=2"},
+     "does nothing without parallel.shard = \"full\""},
+    {"shards of one rank",
+     0,
+     {kFull, "--parallel.shard_ranks=1"},
+     "command line: parallel.shard_ranks = 1 (command line) shards nothing"},
+    {"reshard needs full",
+     0,
+     {"--parallel.shard=gradients", kWhole},
+     "does nothing without parallel.shard = \"full\""},
+    {"ordered sums are exact", 0, {kCompress, kOrdered}, "dist.compress = \"bf16\" (command line)"},
+    {"ordered sums are exact", 0, {kCompress, kOrdered}, "or dist.reduction = \"fast\""},
+    {"preferences need whole answers", 0, {kDpo, kRank, kTp}, "with parallel.tp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.tp=2"}, "with virtual.tp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, kPp}, "with parallel.pp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, kCp}, "with parallel.cp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.cp=2"}, "with virtual.cp = 2"},
+    {"bf16 gradients of one process",
+     2,
+     {kBf16, kBf16Grads},
+     "is for a single process, and this run has 2 ranks"},
+    {"bf16 gradients of few sums",
+     1,
+     {kBf16, kBf16Grads, "--train.grad_accum=9"},
+     "after each of the 9 micro-batches of a step, and of more than 8 such sums"},
+    {"shard_ranks divides the ranks",
+     4,
+     {kFull, "--parallel.shard_ranks=3"},
+     "parallel.shard_ranks = 3 does not divide the 4 ranks"},
+    {"shards are not compressed", 2, {kFull, kCompress}, "use dist.compress = \"none\""},
+    {"virtual.tp is for ordered sums",
+     1,
+     {"--virtual.tp=2"},
+     "virtual.tp = 2 with parallel.tp = 1 is for dist.reduction = \"ordered\""},
+    {"parts divide the window",
+     4,
+     {"--parallel.tp=4", "--model.block_size=10"},
+     "the 4 parts of virtual.tp (or parallel.tp) do not divide model.block_size = 10: use "
+     "model.block_size = 12, or fewer parts"},
+    {"tp divides the heads",
+     8,
+     {"--parallel.tp=8"},
+     "parallel.tp = 8 does not divide the 4 heads (model.n_head): use a divisor of them"},
+    {"tp fits the heads of keys",
+     4,
+     {"--parallel.tp=4", "--model.n_head=12", "--model.n_embd=96", "--model.n_kv_head=6"},
+     "parallel.tp = 4 neither divides the 6 heads of keys"},
+    {"parts divide the experts",
+     2,
+     {kTp, "--model.n_expert=5"},
+     "the 2 parts of virtual.tp (or parallel.tp) do not divide the 5 experts (model.n_expert): use "
+     "a divisor of them"},
+    {"virtual.cp is for ordered sums",
+     1,
+     {"--virtual.cp=2"},
+     "virtual.cp = 2 with parallel.cp = 1 is for dist.reduction = \"ordered\""},
+    {"chunks divide the window",
+     2,
+     {kCp, "--model.block_size=10"},
+     "the 4 chunks of a sequence, two for each of virtual.cp = 2 (or parallel.cp), must divide "
+     "model.block_size = 10 (command line): use 12"},
+    {"ep needs experts", 4, {kEp}, "splits experts across ranks, and the model has none"},
+    {"ep divides the experts", 4, {kExperts, kCp, "--parallel.ep=8"}, "does not divide the 4 exp"},
+    {"ep divides the experts", 8, {kExperts, kTp, kEp}, "times parallel.tp = 2 does not divide"},
+    {"ep divides the ranks",
+     2,
+     {kExperts, kCp, kEp},
+     "does not divide the 2 ranks of this run: start a multiple of 4 processes"},
+    {"ep divides the ranks",
+     4,
+     {kExperts, kPp, kEp, "--train.grad_accum=4"},
+     "does not divide the 2 ranks that parallel.pp and parallel.tp leave for other samples: start "
+     "a multiple of 8 processes, as with --nproc=8"},
+    {"ep needs equal micro-batches",
+     4,
+     {kExperts, kEp, "--train.batch_size=1", "--train.global_batch_size=6"},
+     "needs equally many micro-batches on all 4 ranks, and a step has 6"},
+    // Where no data-parallel ranks sum gradients, bf16 would not be sent.
+    {"compression needs data ranks", 2, {kCompress, kPp}, "leave dist.compress out"},
+    {"compression needs data ranks", 2, {kCompress, kTp}, "leave dist.compress out"},
+    {"compression needs data ranks", 2, {kCompress, kCp, kFull}, "leave dist.compress out"},
+    // Nor would weights be sharded.
+    {"shards need data ranks", 2, {kFull, kPp}, "parallel.shard = \"full\""},
+    {"shards need data ranks", 2, {kFull, kTp}, "start 4 processes"},
+    {"shards need data ranks", 2, {kFull, kCp}, "start 4 processes"},
+};
+
+TEST(PlanRules, AreToldInTheWordsOfTheOptions) {
+  for (const Broken& b : kBroken) {
+    EXPECT_THAT(ErrorOnRanks(b.ranks, b.arguments), HasSubstr(b.says))
+        << b.rule << testing::PrintToString(b.arguments);
+  }
+}
+
+TEST(PlanRules, AreAllTried) {
+  std::set<std::string_view> tried = {"four bits are not cut", "frozen ties are sharded once"};
+  for (const Broken& b : kBroken) tried.insert(b.rule);
+  std::set<std::string_view> rules;
+  for (const PlanRule& rule : PlanRules()) EXPECT_TRUE(rules.insert(rule.name).second) << rule.name;
+  EXPECT_EQ(tried, rules);
+}
+
+// Without weights, which they need, as a library is asked.
+TEST(PlanRules, RulesOfAdapters) {
+  const auto broken = [](const std::function<void(RunConfig&)>& change) {
+    RunConfig config;
+    config.lora.rank = 2;
+    change(config);
+    const PlanRule* const rule =
+        BrokenRule({.config = config, .processes = 4, .data_ranks = 2, .micro_batches = 4});
+    return rule != nullptr ? rule->name : "";
+  };
+  const auto zbv = [](RunConfig& c) {
+    c.parallel.pp = 2;
+    c.parallel.schedule = "zbv";
+    c.parallel.shard = "full";
+  };
+  EXPECT_EQ(broken([](RunConfig&) {}), "");
+  EXPECT_EQ(broken(zbv), "frozen ties are sharded once");
+  EXPECT_EQ(broken([&](RunConfig& c) { zbv(c), c.model.tie_embeddings = false; }), "");
+  EXPECT_EQ(broken([&](RunConfig& c) { zbv(c), c.lora.rank = 0; }), "");
+  for (const char* base : {"nf4", "nf4_single"}) {
+    EXPECT_EQ(broken([&](RunConfig& c) { c.lora.base = base, c.parallel.tp = 2; }),
+              "four bits are not cut");
+    EXPECT_EQ(broken([&](RunConfig& c) { c.lora.base = base, c.parallel.cp = 2; }), "");
+  }
+}
+
+TEST(PlanRules, PlansThatKeepThem) {
+  for (const auto& [ranks, arguments] : std::vector<std::pair<int64_t, Arguments>>{
+           {1, {}},
+           {4, {"--parallel.tp=4"}},
+           {4, {kFull, "--parallel.reshard_after_forward=false"}},
+           {8, {"--parallel.pp=2", "--parallel.schedule=zbv", "--train.grad_accum=8"}},
+           {8, {kPp, kFull, kTp}},
+           {4, {kFull, kPp}},
+           {4, {kFull, kTp}},
+           {4, {kFull, kCp}},
+           {1, {kFull}},  // may go on with several
+           {4, {kCompress, kPp}},
+           {4, {kCompress, kTp}},
+           {2, {kCompress, kCp}},  // gradients are summed over the ranks of a sequence, too
+           {2, {kCompress}},
+           {1, {kCompress}},  // sends nothing, and may go on with several
+           // The ranks of a sequence come first among those that split experts.
+           {2, {kExperts, kCp, "--parallel.ep=2"}},
+           {4, {kExperts, kCp, kTp}},
+           {8, {kExperts, kCp, kTp, "--parallel.ep=2"}},
+           {4, {kExperts, kCp, kEp}}}) {
+    SCOPED_TRACE(testing::PrintToString(arguments));
+    EXPECT_EQ(ErrorOnRanks(ranks, arguments), "no error");
+    Arguments all = arguments;
+    all.push_back("--model.vocab_size=96");
+    ParsedRun run(all);
+    const RunSetup setup = PrepareShape(run.options, run.config, kCpu, ranks);
+    EXPECT_EQ(BrokenRule(FactsOf(setup)), nullptr);
+    // A run's own file says the same.
+    EXPECT_EQ(ToToml(RunConfigFromToml(ToToml(setup.asked), "again")), ToToml(setup.asked));
+  }
+}
+
+// What only the library knows is told in the words of the options, too.
+TEST(PlanRules, RefusalsOfTheLibrary) {
+  EXPECT_THAT(ErrorOnRanks(3, {kFull, "--train.grad_accum=2", kOrdered}),
+              AllOf(HasSubstr("needs a power of two of these ranks"),
+                    HasSubstr("parallel.shard=optimizer scatters once a step"),
+                    HasSubstr("dist.reduction=fast"), Not(HasSubstr("kWhole"))));
+  EXPECT_THAT(ErrorOnRanks(12, {kExperts, kCp, kEp, kFull, "--parallel.shard_ranks=3"}),
+              HasSubstr("parallel.ep"));
+  EXPECT_THAT(ErrorOnRanks(10, {"--parallel.pp=10", "--train.grad_accum=10"}),
+              HasSubstr("a model of 4 layers has 6"));
+}
+
+TEST(PlanRules, ValuesThatAreNone) {
+  EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));
+  EXPECT_THAT(ErrorOf({kPp, "--parallel.schedule=gpipe"}), HasSubstr("1f1b, interleaved, zb_h1"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=0"}), HasSubstr("parallel.pp"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=9223372036854775807"}), HasSubstr("at most 1024"));
+  EXPECT_THAT(ErrorOf({"--pp_size=2"}), HasSubstr("did you mean --parallel.pp"));
+}
+
+}  // namespace
+}  // namespace lockstep::models
