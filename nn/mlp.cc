@@ -1,7 +1,7 @@
 #include "nn/mlp.h"
 
 #include "kernels/gelu/gelu.h"
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 #include "kernels/unary/unary.h"
 #include "nn/dropout.h"
 #include "nn/init.h"

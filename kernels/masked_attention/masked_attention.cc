@@ -11,7 +11,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/scale/scale.h"
 #include "kernels/softmax/softmax.h"
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 #include "kernels/where/where.h"
 
 namespace lockstep::ops {

@@ -81,16 +81,16 @@ namespace ops {
 // computed from the 16-bit result of any other would lose most of its digits.) There are no forms
 // that write into x: what is saved for backward must stay as it is.
 
-Tensor Relu(const Tensor& x);        // max(x, 0), with derivative 0 at 0
-Tensor Tanh(const Tensor& x);        // within 4e-7 of the result in f32
-Tensor Sigmoid(const Tensor& x);     // 1 / (1 + e^-x)
-Tensor Silu(const Tensor& x);        // x / (1 + e^-x), Swish; the gated form is kernels/swiglu
-Tensor Exp(const Tensor& x);         // e^x; on the CPU, 0 where it is below the normal floats
-Tensor Expm1(const Tensor& x);       // e^x - 1, exact near 0
-Tensor Log(const Tensor& x);         // natural; -infinity at 0
-Tensor Log1p(const Tensor& x);       // log(1 + x), exact near 0
-Tensor Sqrt(const Tensor& x);        // its derivative at 0 is infinity
-Tensor Rsqrt(const Tensor& x);       // 1 / sqrt(x)
+Tensor Relu(const Tensor& x);     // max(x, 0), with derivative 0 at 0
+Tensor Tanh(const Tensor& x);     // within 4e-7 of the result in f32
+Tensor Sigmoid(const Tensor& x);  // 1 / (1 + e^-x)
+Tensor Silu(const Tensor& x);     // x / (1 + e^-x), Swish; the gated form is kernels/swiglu_geglu
+Tensor Exp(const Tensor& x);      // e^x; on the CPU, 0 where it is below the normal floats
+Tensor Expm1(const Tensor& x);    // e^x - 1, exact near 0
+Tensor Log(const Tensor& x);      // natural; -infinity at 0
+Tensor Log1p(const Tensor& x);    // log(1 + x), exact near 0
+Tensor Sqrt(const Tensor& x);     // its derivative at 0 is infinity
+Tensor Rsqrt(const Tensor& x);    // 1 / sqrt(x)
 Tensor Reciprocal(const Tensor& x);  // 1 / x
 Tensor Square(const Tensor& x);      // x^2
 Tensor Abs(const Tensor& x);         // with derivative 0 at 0

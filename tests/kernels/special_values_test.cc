@@ -8,14 +8,14 @@
 
 #include "core/autograd/engine.h"
 #include "kernels/compare/compare.h"
+#include "kernels/cumsum/cumsum.h"
 #include "kernels/index/index.h"
 #include "kernels/loss/loss.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/pad/pad.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/scan/scan.h"
 #include "kernels/topk/topk.h"
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep {

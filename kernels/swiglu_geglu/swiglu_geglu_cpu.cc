@@ -3,7 +3,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 namespace lockstep::cpu {
 namespace {

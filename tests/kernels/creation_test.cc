@@ -1,5 +1,5 @@
-// What makers promise beyond the values in their OpCase.
-#include "kernels/makers/makers.h"
+// What the makers of tensors promise beyond the values in their OpCase.
+#include "kernels/creation/creation.h"
 
 #include <gtest/gtest.h>
 

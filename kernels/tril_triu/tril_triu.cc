@@ -1,4 +1,4 @@
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 
 #include <algorithm>
 

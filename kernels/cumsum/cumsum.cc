@@ -1,4 +1,4 @@
-#include "kernels/scan/scan.h"
+#include "kernels/cumsum/cumsum.h"
 
 #include "core/autograd/node.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/dispatch.h"
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/scan/scan.h"
+#include "kernels/cumsum/cumsum.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -2,7 +2,7 @@
 #include <numbers>
 
 #include "core/philox.h"
-#include "kernels/makers/makers.h"
+#include "kernels/creation/creation.h"
 #include "kernels/op_case/op_case.h"
 
 namespace lockstep {

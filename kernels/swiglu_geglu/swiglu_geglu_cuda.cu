@@ -1,7 +1,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/packed.cuh"
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 namespace lockstep::cuda {
 namespace {

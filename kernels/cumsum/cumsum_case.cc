@@ -1,5 +1,5 @@
+#include "kernels/cumsum/cumsum.h"
 #include "kernels/op_case/op_case.h"
-#include "kernels/scan/scan.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/elementwise.h"
-#include "kernels/scan/scan.h"
+#include "kernels/cumsum/cumsum.h"
 
 namespace lockstep::cpu {
 namespace {

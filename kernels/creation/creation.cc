@@ -1,4 +1,4 @@
-#include "kernels/makers/makers.h"
+#include "kernels/creation/creation.h"
 
 #include <cmath>
 #include <numbers>

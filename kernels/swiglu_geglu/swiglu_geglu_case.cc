@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/op_case/references.h"
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "kernels/op_case/op_case.h"
-#include "kernels/triangle/triangle.h"
+#include "kernels/tril_triu/tril_triu.h"
 
 namespace lockstep {
 namespace {

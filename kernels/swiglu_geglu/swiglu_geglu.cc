@@ -1,4 +1,4 @@
-#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 #include "core/autograd/node.h"
 #include "core/autograd/recompute.h"
