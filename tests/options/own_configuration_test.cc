@@ -216,9 +216,10 @@ class OwnConfiguration : public testing::Test {
     program.Signal(Of<int>({SIGINT, SIGTERM}));
     const Result result = program.Wait();
     printed_ = "";
-    const size_t at = result.out.rfind("or:\n  ");
+    const size_t at = result.out.rfind("or:\n");
     if (at != std::string::npos) {
-      printed_ = result.out.substr(at + 6, result.out.find('\n', at + 6) - at - 6);
+      printed_ = result.out.substr(at + 4, result.out.find('\n', at + 4) - at - 4);
+      printed_.erase(0, printed_.find("models/"));  // a rank's number
     }
     EXPECT_TRUE(result.exit_code == 0 || !printed_.empty()) << result;
     return result.exit_code != 0;

@@ -210,7 +210,7 @@ TEST(PlanRules, PlansThatKeepThem) {
     const RunSetup setup = PrepareShape(run.options, run.config, kCpu, ranks);
     EXPECT_EQ(BrokenRule(FactsOf(setup)), nullptr);
     // A run's own file says the same.
-    EXPECT_EQ(ToToml(RunConfigFromToml(ToToml(setup.asked), "again")), ToToml(setup.asked));
+    EXPECT_EQ(Difference(RunConfigFromToml(ToToml(setup.asked), "again"), setup.asked).size(), 0u);
   }
 }
 
