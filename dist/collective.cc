@@ -6,39 +6,20 @@
 
 namespace lockstep::dist {
 
-std::string_view Name(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kAllToAll:
-      return "all_to_all";
-    case CollectiveKind::kExchange:
-      return "exchange";
-    case CollectiveKind::kBarrier:
-      return "barrier";
-    case CollectiveKind::kLeave:
-      return "leave";
-  }
-  return "unknown operation";
-}
+namespace {
 
-std::string_view Name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "unknown reduction";
-}
+// By CollectiveKind and ReduceOp.
+constexpr std::array<std::string_view, 8> kKinds = {"all_reduce", "reduce_scatter", "all_gather",
+                                                    "broadcast",  "all_to_all",     "exchange",
+                                                    "barrier",    "leave"};
+constexpr std::array<std::string_view, 3> kOps = {"sum", "max", "min"};
+static_assert(static_cast<size_t>(CollectiveKind::kLeave) + 1 == kKinds.size() &&
+              static_cast<size_t>(ReduceOp::kMin) + 1 == kOps.size());
+
+}  // namespace
+
+std::string_view Name(CollectiveKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+std::string_view Name(ReduceOp op) { return kOps[static_cast<size_t>(op)]; }
 
 std::string Describe(const Collective& c) {
   if (c.sequence == 0) return "start";

@@ -108,9 +108,7 @@ void World::ComparePlans(const std::string& plan, const GroupOptions& options) {
   patience.Begin();
   const auto parties = plans_->Run(plan, [&] { return !control_->failure() && patience.Lasts(); });
   if (!parties) {
-    Failure late;
-    late.cause = CollectiveError::Cause::kTimeout;
-    late.rank = rank();
+    Failure late{.cause = CollectiveError::Cause::kTimeout, .rank = rank()};
     const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     const auto answers = control_->Ask(AllRanks(size()), GroupsTopic(), "", soon);
     late.culprits = answers.silent;

@@ -272,11 +272,7 @@ void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
   if (rank() == 0 || neighbour < rank()) SetFailure(failure);
 }
 
-void ControlPlane::GiveUp(const std::string& reason) {
-  OnFailed(FailureOf(CollectiveError::Cause::kAborted, rank(),
-                     StrCat("rank ", rank(), " gave up: ", reason)),
-           rank());
-}
+void ControlPlane::GiveUp(const std::string& reason) { OnFailed(GivenUp(rank(), reason), rank()); }
 
 void ControlPlane::SetFailure(const Failure& whole) {
   const Failure failure = Shortened(whole);

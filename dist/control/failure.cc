@@ -1,5 +1,7 @@
 #include "dist/control/failure.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,57 +11,72 @@ namespace lockstep::dist {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
-// These throw for values that no rank writes.
-int NumberBelow(const json& j, int limit) { return static_cast<int>(IntegerOf(j, 0, limit - 1)); }
-
-std::vector<int> RanksOf(const json& j, int size) {
-  if (!j.is_array()) throw Error("a value is not a list");
-  std::vector<int> ranks;
-  for (const json& rank : j) ranks.push_back(NumberBelow(rank, size));
-  return ranks;
-}
-
-Collective CollectiveOf(const json& j) {
-  const auto call = CollectiveFromValues(IntegersOf(j));
-  if (!call) throw Error("an operation is invalid");
-  return *call;
-}
+// By CollectiveError::Cause.
+constexpr std::array<std::string_view, 5> kCauses = {"mismatch", "timeout", "lost rank", "gave up",
+                                                     "corrupt message"};
+static_assert(static_cast<size_t>(CollectiveError::Cause::kCorrupt) + 1 == kCauses.size());
 
 }  // namespace
 
 Failure FailureOf(CollectiveError::Cause cause, int rank, std::string reason) {
-  Failure failure;
-  failure.cause = cause;
-  failure.rank = rank;
-  failure.culprits = {rank};
-  failure.reason = std::move(reason);
-  return failure;
+  return {.cause = cause, .rank = rank, .culprits = {rank}, .reason = std::move(reason)};
 }
 
-std::string ToText(const Failure& f) {
-  return DumpJson(json{{"cause", static_cast<int>(f.cause)},
-                       {"rank", f.rank},
-                       {"group", f.group},
-                       {"operation", ToValues(f.operation)},
-                       {"purpose", f.purpose},
-                       {"culprits", f.culprits},
-                       {"reason", f.reason}});
+Failure GivenUp(int rank, const std::string& reason) {
+  return FailureOf(CollectiveError::Cause::kAborted, rank,
+                   StrCat("rank ", rank, " gave up: ", reason));
 }
 
-std::optional<Failure> ParseFailure(const std::string& text, int size) {
-  const json j = TryParseJson(text);
+// The text is for people; only the values are read back.
+ordered_json ToJson(const Collective& c) {
+  return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
+}
+
+Collective CollectiveOf(const json& j) {
+  const auto call = CollectiveFromValues(IntegersOf(j.at("values")));
+  if (!call) throw InputError("an operation is invalid");
+  return *call;
+}
+
+ordered_json ToJson(const Failure& f) {
+  return {{"cause", kCauses[static_cast<size_t>(f.cause)]},
+          {"reported_by", f.rank},
+          {"culprits", f.culprits},
+          {"reason", f.reason},
+          {"group", f.group},
+          {"purpose", f.purpose},
+          {"operation", ToJson(f.operation)}};
+}
+
+int RankOf(const json& j, int ranks) {
   try {
-    Failure f;
-    f.cause = static_cast<CollectiveError::Cause>(
-        NumberBelow(j.at("cause"), static_cast<int>(CollectiveError::Cause::kCorrupt) + 1));
-    f.rank = NumberBelow(j.at("rank"), size);
-    f.group = j.at("group").get<std::string>();
-    f.operation = CollectiveOf(j.at("operation"));
-    f.purpose = j.at("purpose").get<std::string>();
-    f.culprits = RanksOf(j.at("culprits"), size);
-    f.reason = j.at("reason").get<std::string>();
-    return f;
+    return static_cast<int>(IntegerOf(j, 0, ranks - 1));
+  } catch (const InputError&) {
+    throw InputError(StrCat("it names rank ", DumpJson(j), " of ", ranks, " ranks"));
+  }
+}
+
+Failure FailureOf(const json& j, int ranks) {
+  const auto cause = std::ranges::find(kCauses, j.at("cause").get<std::string>());
+  if (cause == kCauses.end()) throw InputError("a failure has an unknown cause");
+  Failure f{.cause = static_cast<CollectiveError::Cause>(cause - kCauses.begin()),
+            .rank = RankOf(j.at("reported_by"), ranks),
+            .group = j.value("group", ""),
+            .operation = CollectiveOf(j.at("operation")),
+            .purpose = j.at("purpose").get<std::string>(),
+            .reason = j.at("reason").get<std::string>()};
+  if (!j.at("culprits").is_array()) throw InputError("the culprits of a failure are not a list");
+  for (const json& culprit : j.at("culprits")) f.culprits.push_back(RankOf(culprit, ranks));
+  return f;
+}
+
+std::string ToText(const Failure& f) { return DumpJson(ToJson(f)); }
+
+std::optional<Failure> ParseFailure(const std::string& text, int ranks) {
+  try {
+    return FailureOf(TryParseJson(text), ranks);
   } catch (const std::exception&) {
     return std::nullopt;
   }

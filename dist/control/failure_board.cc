@@ -28,7 +28,7 @@ std::optional<Collective> ParseCall(const json& j) {
 std::optional<CallPosition> ParsePosition(const std::string& text) {
   const json j = TryParseJson(text);
   try {
-    const auto call = CollectiveFromValues(IntegersOf(j.at(0)));
+    const auto call = ParseCall(j.at(0));
     if (!call) return std::nullopt;
     return CallPosition{*call, IntegerOf(j.at(1)), j.at(2).get<bool>()};
   } catch (const std::exception&) {

@@ -385,9 +385,7 @@ void ControlPlane::OnDeadline() {
 
 // Ends the meeting; on rank 0, and once all have come, for all that have.
 void ControlPlane::Refuse(const std::string& reason) {
-  Failure failure;
-  failure.rank = rank();
-  failure.reason = reason;
+  const Failure failure{.rank = rank(), .reason = reason};
   if (state_ == State::kAttaching) OnFailed(failure, rank());
   SetFailure(failure);
 }

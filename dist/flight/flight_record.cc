@@ -1,7 +1,7 @@
 #include "dist/flight/flight_record.h"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,54 +12,10 @@ namespace {
 
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
-using State = FlightCall::State;
 
 constexpr int kVersion = 1;
-constexpr State kStates[] = {State::kWaiting, State::kRunning, State::kDone};
-constexpr CollectiveError::Cause kCauses[] = {
-    CollectiveError::Cause::kMismatch, CollectiveError::Cause::kTimeout,
-    CollectiveError::Cause::kLostRank, CollectiveError::Cause::kAborted,
-    CollectiveError::Cause::kCorrupt};
-
-std::string_view NameOf(CollectiveError::Cause cause) {
-  switch (cause) {
-    case CollectiveError::Cause::kMismatch:
-      return "mismatch";
-    case CollectiveError::Cause::kTimeout:
-      return "timeout";
-    case CollectiveError::Cause::kLostRank:
-      return "lost rank";
-    case CollectiveError::Cause::kAborted:
-      return "gave up";
-    case CollectiveError::Cause::kCorrupt:
-      return "corrupt message";
-  }
-  return "unknown";
-}
-
-// The text is for people; only the values are read back.
-OrderedJson ToJson(const Collective& c) {
-  return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
-}
-
-Collective CollectiveOf(const Json& j) {
-  const auto call = CollectiveFromValues(IntegersOf(j.at("values")));
-  if (!call) throw InputError("an operation is invalid");
-  return *call;
-}
-
-OrderedJson ToJson(const Failure& f) {
-  return {{"cause", NameOf(f.cause)}, {"reported_by", f.rank}, {"culprits", f.culprits},
-          {"reason", f.reason},       {"purpose", f.purpose},  {"operation", ToJson(f.operation)}};
-}
-
-int RankOf(const Json& j, int ranks) {
-  try {
-    return static_cast<int>(IntegerOf(j, 0, ranks - 1));
-  } catch (const InputError&) {
-    throw InputError(StrCat("it names rank ", DumpJson(j), " of ", ranks, " ranks"));
-  }
-}
+// By FlightCall::State.
+constexpr std::array<std::string_view, 3> kStates = {"waiting", "running", "done"};
 
 int NumberOfRanksOf(const Json& j) {
   try {
@@ -69,30 +25,13 @@ int NumberOfRanksOf(const Json& j) {
   }
 }
 
-Failure FailureOf(const Json& j, int ranks) {
-  Failure f;
-  const auto cause = std::find_if(std::begin(kCauses), std::end(kCauses), [&](auto c) {
-    return NameOf(c) == j.at("cause").get<std::string>();
-  });
-  if (cause == std::end(kCauses)) throw InputError("a failure has an unknown cause");
-  f.cause = *cause;
-  f.rank = RankOf(j.at("reported_by"), ranks);
-  for (const Json& culprit : j.at("culprits")) f.culprits.push_back(RankOf(culprit, ranks));
-  f.reason = j.at("reason").get<std::string>();
-  f.purpose = j.at("purpose").get<std::string>();
-  f.operation = CollectiveOf(j.at("operation"));
-  return f;
-}
-
 FlightCall CallOf(const Json& j) {
   FlightCall c;
   c.call = CollectiveOf(j.at("operation"));
   c.purpose = j.at("purpose").get<std::string>();
-  const auto state = std::find_if(std::begin(kStates), std::end(kStates), [&](State s) {
-    return Name(s) == j.at("state").get<std::string>();
-  });
-  if (state == std::end(kStates)) throw InputError("a call has an unknown state");
-  c.state = *state;
+  const auto state = std::ranges::find(kStates, j.at("state").get<std::string>());
+  if (state == kStates.end()) throw InputError("a call has an unknown state");
+  c.state = static_cast<FlightCall::State>(state - kStates.begin());
   c.submitted = j.at("submitted").get<double>();
   c.ended = j.at("ended").get<double>();
   return c;
@@ -100,17 +39,7 @@ FlightCall CallOf(const Json& j) {
 
 }  // namespace
 
-std::string_view Name(FlightCall::State state) {
-  switch (state) {
-    case State::kWaiting:
-      return "waiting";
-    case State::kRunning:
-      return "running";
-    case State::kDone:
-      return "done";
-  }
-  return "unknown";
-}
+std::string_view Name(FlightCall::State state) { return kStates[static_cast<size_t>(state)]; }
 
 std::string ToJson(const FlightRecord& r) {
   OrderedJson groups = OrderedJson::object();

@@ -18,10 +18,6 @@ using State = FlightCall::State;
 
 constexpr size_t kShownCalls = 5;  // of each rank and group
 
-std::string With(const Collective& c, const std::string& purpose) {
-  return Describe(c) + (purpose.empty() ? "" : StrCat(" of ", purpose));
-}
-
 std::string TimeOfDay(double unix_time) {
   const auto seconds = static_cast<time_t>(unix_time);
   std::tm parts = {};
@@ -80,11 +76,11 @@ const FlightCall* Running(const FlightRecord& record, const std::string& group) 
 // The call that the failure hit. A killed rank names none, but the others were waiting in it.
 std::string PlaceOf(const ReportedFailure& reported, const std::map<int, FlightRecord>& records) {
   if (reported.failure.operation.sequence > 0) {
-    return With(reported.failure.operation, reported.failure.purpose);
+    return Describe(reported.failure.operation, reported.failure.purpose);
   }
   for (const int rank : reported.reported_by) {
     const FlightCall* const c = Running(records.at(rank), reported.group);
-    if (c != nullptr) return With(c->call, c->purpose);
+    if (c != nullptr) return Describe(c->call, c->purpose);
   }
   return "";
 }
@@ -159,7 +155,7 @@ void AddDetails(const std::map<int, FlightRecord>& records, const ReportedFailur
         without.push_back(rank);
       } else {
         details->push_back(StrCat("rank ", rank, " called ",
-                                  With(at->second.call, at->second.purpose), ", which is ",
+                                  Describe(at->second.call, at->second.purpose), ", which is ",
                                   Name(at->second.state)));
       }
     }
@@ -261,7 +257,7 @@ std::string Explain(const FlightVerdict& verdict, const std::map<int, FlightReco
       for (size_t i = calls.size() - std::min(kShownCalls, calls.size()); i < calls.size(); ++i) {
         const FlightCall& c = calls[i];
         text += StrCat(
-            "    ", TimeOfDay(c.submitted), " ", With(c.call, c.purpose), ": ",
+            "    ", TimeOfDay(c.submitted), " ", Describe(c.call, c.purpose), ": ",
             c.state == State::kDone ? "done " + TimeOfDay(c.ended) : std::string(Name(c.state)),
             "\n");
       }

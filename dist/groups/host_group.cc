@@ -72,8 +72,7 @@ class HostGroup : public ProcessGroup {
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
-    Failure failure = FailureOf(CollectiveError::Cause::kAborted, world_rank(),
-                                StrCat("rank ", world_rank(), " gave up: ", reason));
+    Failure failure = GivenUp(world_rank(), reason);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -145,10 +144,7 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return failure_;
     }
-    Failure mine;
-    mine.rank = world_rank();
-    mine.operation = call.collective;
-    mine.purpose = call.purpose;
+    Failure mine{.rank = world_rank(), .operation = call.collective, .purpose = call.purpose};
     try {
       Run(call);
       return std::nullopt;

@@ -95,8 +95,7 @@ class NcclGroup : public ProcessGroup {
   }
 
   void Abort(const std::string& reason) override {
-    Failure failure = FailureOf(CollectiveError::Cause::kAborted, world_rank(),
-                                StrCat("rank ", world_rank(), " gave up: ", reason));
+    Failure failure = GivenUp(world_rank(), reason);
     failure.operation = watch_.LastCall();
     watch_.Fail(failure);
   }
@@ -318,10 +317,7 @@ class NcclGroup : public ProcessGroup {
   // An error in `f` becomes the group's failure, and is thrown as such.
   template <class F>
   void Guard(const Collective& c, const std::string& purpose, const F& f) {
-    Failure failure;
-    failure.rank = world_rank();
-    failure.operation = c;
-    failure.purpose = purpose;
+    Failure failure{.rank = world_rank(), .operation = c, .purpose = purpose};
     try {
       return f();
     } catch (const MismatchError& e) {

@@ -239,16 +239,6 @@ void NcclWatch::Look() {
   FailForNccl(*error, first ? first->operation() : LastCall());
 }
 
-Failure NcclWatch::FailureIn(const Collective& c, const std::string& purpose,
-                             CollectiveError::Cause cause) const {
-  Failure failure;
-  failure.cause = cause;
-  failure.rank = control_->rank();
-  failure.operation = c;
-  failure.purpose = purpose;
-  return failure;
-}
-
 // Whether the rank has called what `c` needs of it.
 bool NcclWatch::TakesPart(const Collective& c, const TransferCounts& needs, int rank,
                           const FailureBoard::Calls& theirs) const {
@@ -274,7 +264,10 @@ void NcclWatch::CompareWithOthers(const NcclWork& work) {
     }
   }
   calls[control_->rank()] = c;
-  Failure failure = FailureIn(c, work.purpose(), CollectiveError::Cause::kMismatch);
+  Failure failure{.cause = CollectiveError::Cause::kMismatch,
+                  .rank = control_->rank(),
+                  .operation = c,
+                  .purpose = work.purpose()};
   try {
     CompareCalls(calls);
   } catch (const MismatchError& e) {
@@ -287,7 +280,10 @@ void NcclWatch::CompareWithOthers(const NcclWork& work) {
 void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose,
                                const TransferCounts& needs, const std::string& where,
                                std::optional<Clock::time_point> since) {
-  Failure failure = FailureIn(c, purpose, CollectiveError::Cause::kTimeout);
+  Failure failure{.cause = CollectiveError::Cause::kTimeout,
+                  .rank = control_->rank(),
+                  .operation = c,
+                  .purpose = purpose};
   failure.reason =
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s",
              where.empty() ? "" : " in " + where);
@@ -333,8 +329,10 @@ void NcclWatch::FailForLostRank(const Collective& c, const std::string& error) {
 
 // NCCL's error names no rank, except perhaps the address of one.
 void NcclWatch::FailForNccl(const std::string& error, const Collective& c) {
-  Failure failure = FailureIn(c, "", CollectiveError::Cause::kLostRank);
-  failure.reason = error;
+  Failure failure{.cause = CollectiveError::Cause::kLostRank,
+                  .rank = control_->rank(),
+                  .operation = c,
+                  .reason = error};
   const auto calls = board_.CallsAt(c.sequence);
   failure.culprits = calls.silent;
   for (const auto& [r, theirs] : calls.by_rank) {

@@ -112,8 +112,6 @@ class NcclWatch {
   void FailForNccl(const std::string& error, const Collective& c);
   bool TakesPart(const Collective& c, const TransferCounts& needs, int rank,
                  const FailureBoard::Calls& theirs) const;
-  Failure FailureIn(const Collective& c, const std::string& purpose,
-                    CollectiveError::Cause cause) const;
   // The group's calls throw it from now on. Returns false if it has failed before.
   bool Learn(const Failure& failure);
   std::string WaitsIn() const;

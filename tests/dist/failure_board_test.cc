@@ -68,20 +68,21 @@ TEST(FailureBoardTest, FailuresThatNoRankSendsAreNotRead) {
   Failure good = FailureOf(CollectiveError::Cause::kAborted, 2, "forged");
   ASSERT_TRUE(ParseFailure(ToText(good), kSize));
   EXPECT_FALSE(ParseFailure(ToText(good), 2));
-  const std::string call = "[6,0,8,0,0,1]";
-  const auto note = [&](const std::string& cause, const std::string& rank,
+  const std::string call = R"({"values":[6,0,8,0,0,1]})", cause = R"("timeout")";
+  const auto note = [&](const std::string& why, const std::string& rank,
                         const std::string& culprits, const std::string& operation) {
-    return StrCat(R"({"cause":)", cause, R"(,"rank":)", rank, R"(,"group":"","culprits":)",
+    return StrCat(R"({"cause":)", why, R"(,"reported_by":)", rank, R"(,"group":"","culprits":)",
                   culprits, R"(,"operation":)", operation, R"(,"purpose":"","reason":"forged"})");
   };
-  ASSERT_TRUE(ParseFailure(note("1", "2", "[0]", call), kSize));
+  ASSERT_TRUE(ParseFailure(note(cause, "2", "[0]", call), kSize));
   for (const std::string& forged :
        {std::string("garbage"), std::string(), std::string("\0\xff{", 3), std::string("[]"),
-        std::string("{}"), note("1", "-5", "[0]", call), note("1", "3", "[0]", call),
-        note("1", "2", "[-1]", call), note("1", "2", "[3]", call), note("1", "2", "7", call),
-        note("1", "2", R"(["x"])", call), note("77", "2", "[0]", call),
-        note("1.5", "2", "[0]", call), note("1", "99999999999999999999", "[0]", call),
-        note("1", "2", "[0]", "[1,2]"), note("1", "2", "[0]", "null")}) {
+        std::string("{}"), note(cause, "-5", "[0]", call), note(cause, "3", "[0]", call),
+        note(cause, "2", "[-1]", call), note(cause, "2", "[3]", call), note(cause, "2", "7", call),
+        note(cause, "2", R"(["x"])", call), note(R"("mischief")", "2", "[0]", call),
+        note("1", "2", "[0]", call), note(cause, "99999999999999999999", "[0]", call),
+        note(cause, "2", "[0]", R"({"values":[1,2]})"), note(cause, "2", "[0]", "[6,0,8,0,0,1]"),
+        note(cause, "2", "[0]", "null")}) {
     EXPECT_FALSE(ParseFailure(forged, kSize)) << forged;
   }
 }
