@@ -86,19 +86,15 @@ void CompareHistories(const std::vector<Party>& parties, const Collective& c) {
                       {});
 }
 
-std::string TextOf(const PairTraffic& t) {
-  const int64_t values[] = {t.to_peer, t.from_peer, static_cast<int64_t>(t.to_peer_hash),
-                            static_cast<int64_t>(t.from_peer_hash)};
-  return BytesOf(values);
-}
+std::string TextOf(const PairTraffic& t) { return {reinterpret_cast<const char*>(&t), sizeof(t)}; }
 
 void ComparePair(const std::vector<Party>& parties, const Collective& c, int rank, int peer,
                  const PairTraffic& mine) {
   for (const Party& party : parties) {
-    const std::vector<int64_t> t = ValuesOf(party.text);
-    if (IndexOf(party.ranks, peer) < 0 || t.size() < 4) continue;
-    ComparePair(c, rank, peer, mine,
-                {t[0], t[1], static_cast<uint64_t>(t[2]), static_cast<uint64_t>(t[3])});
+    PairTraffic theirs;
+    if (IndexOf(party.ranks, peer) < 0 || party.text.size() < sizeof(theirs)) continue;
+    std::memcpy(&theirs, party.text.data(), sizeof(theirs));
+    ComparePair(c, rank, peer, mine, theirs);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <type_traits>
 
 #include "dist/groups/call_check.h"
 #include "dist/groups/host_collectives.h"
@@ -16,55 +17,20 @@ constexpr uint32_t kMagic = 0x4c534351u;
 // The wire format. It has no padding, so that no byte is undefined.
 struct Header {
   uint32_t magic = kMagic;
-  uint8_t kind = 0, op = 0, dtype = 0;
-  uint8_t differ = 0;  // whether this rank has heard of calls or purposes that do
-  int64_t root = 0, count = 0, sequence = 0;
-  int64_t to_you = 0, from_you = 0;
-  uint64_t to_you_hash = 0, from_you_hash = 0;
+  uint32_t differ = 0;  // whether this rank has heard of calls or purposes that do
+  std::array<int64_t, kCollectiveValues> call;
+  PairTraffic with_you;
   uint64_t purpose = 0;  // its hash
 };
-static_assert(sizeof(Header) == 72);
-
-Header HeaderOf(const Collective& c, uint64_t purpose, const PairTraffic& traffic, bool same) {
-  Header h;
-  h.purpose = purpose;
-  h.differ = same ? 0 : 1;
-  h.kind = static_cast<uint8_t>(c.kind);
-  h.op = static_cast<uint8_t>(c.op);
-  h.dtype = static_cast<uint8_t>(c.dtype);
-  h.root = c.root;
-  h.count = c.count;
-  h.sequence = c.sequence;
-  h.to_you = traffic.to_peer;
-  h.from_you = traffic.from_peer;
-  h.to_you_hash = traffic.to_peer_hash;
-  h.from_you_hash = traffic.from_peer_hash;
-  return h;
-}
-
-PairTraffic TrafficOf(const Header& h) {
-  return {h.to_you, h.from_you, h.to_you_hash, h.from_you_hash};
-}
+static_assert(std::has_unique_object_representations_v<Header>);
 
 Collective CollectiveOf(const Header& h, int peer) {
-  if (h.magic != kMagic || h.kind > static_cast<uint8_t>(CollectiveKind::kLeave) ||
-      h.op > static_cast<uint8_t>(ReduceOp::kMin) || h.dtype >= kNumDTypes) {
-    throw MismatchError(
-        StrCat("rank ", peer,
-               " speaks another version of the protocol; run the same build on all ranks"),
-        {peer});
-  }
-  return {static_cast<CollectiveKind>(h.kind),
-          static_cast<ReduceOp>(h.op),
-          static_cast<DType>(h.dtype),
-          static_cast<int>(h.root),
-          h.count,
-          h.sequence};
-}
-
-std::string Describe(const Collective& c, bool leaving_is_a_fact) {
-  if (c.kind == CollectiveKind::kLeave && leaving_is_a_fact) return "has left the group";
-  return lockstep::dist::Describe(c);
+  const auto call = CollectiveFromValues(h.call);
+  if (h.magic == kMagic && call) return *call;
+  throw MismatchError(
+      StrCat("rank ", peer,
+             " speaks another version of the protocol; run the same build on all ranks"),
+      {peer});
 }
 
 // By what they do. The ranks outside of the largest party, ascending; all ranks if there is no
@@ -85,7 +51,10 @@ std::vector<int> Culprits(const std::map<What, std::vector<int>>& parties) {
 
 void CompareCalls(const std::map<int, Collective>& calls) {
   std::map<std::string, std::vector<int>> ranks;
-  for (const auto& [rank, call] : calls) ranks[Describe(call, true)].push_back(rank);
+  for (const auto& [rank, call] : calls) {
+    const bool left = call.kind == CollectiveKind::kLeave;
+    ranks[left ? "has left the group" : Describe(call)].push_back(rank);
+  }
   const auto& first = calls.begin()->second;
   const bool same = std::all_of(calls.begin(), calls.end(), [&](const auto& entry) {
     return entry.second == first || (first.kind == CollectiveKind::kExchange &&
@@ -155,7 +124,7 @@ bool HostCollectives::CompareHeaders(const Collective& c, uint64_t purpose, std:
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
   Header* const theirs = mine + to.size();
   for (size_t i = 0; i < to.size(); ++i) {
-    mine[i] = HeaderOf(c, purpose, with(to[i]), same);
+    mine[i] = {kMagic, same ? 0u : 1u, ToValues(c), with(to[i]), purpose};
     Send(to[i], &mine[i], sizeof(Header));
   }
   for (size_t i = 0; i < from.size(); ++i) Receive(from[i], &theirs[i], sizeof(Header));
@@ -177,7 +146,7 @@ bool HostCollectives::CompareHeaders(const Collective& c, uint64_t purpose, std:
     same = true;
   }
   for (size_t i = 0; i < from.size() && !traffic.empty(); ++i) {
-    ComparePair(c, transport_.rank(), Member(from[i]), with(from[i]), TrafficOf(theirs[i]));
+    ComparePair(c, transport_.rank(), Member(from[i]), with(from[i]), theirs[i].with_you);
   }
   return same;
 }
