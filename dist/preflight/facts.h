@@ -31,11 +31,14 @@ struct RankFacts {
 
 // Two ranks that swapped data.
 struct PairFacts {
+  static constexpr int kSwaps = 30;  // of a few bytes, then of more
+
   int a = 0, b = 0;       // a < b
-  bool answered = false;  // else nothing else is known
+  bool answered = false;  // whether all swaps ended within the patience; else only `swaps` is known
   bool right = false;     // whether what arrived is what was sent
   double latency = 0;     // seconds of a swap of a few bytes
   double bandwidth = 0;   // bytes per second in each direction, both at once
+  int swaps = 0;          // how many ended; 0 also where that is not known
 };
 
 // An all-reduce over all ranks.
@@ -62,7 +65,7 @@ struct PreflightFacts {
   std::optional<SumFacts> sum;
   std::vector<ClockFacts> clocks;
   std::map<int, GpuClocks> gpu_clocks;  // by rank; after the measurements
-  double patience = 0;                  // seconds that a rank waits for an answer
+  double patience = 0;                  // seconds that a pair has for all of its swaps
   std::string failure;                  // the error that ended the measurements
 };
 

@@ -135,7 +135,13 @@ class FactsJudge {
 
   void Answers() {
     for (const PairFacts& p : facts_.pairs) {
-      if (!p.answered) {
+      if (!p.answered && p.swaps > 0) {
+        Stop(StrCat(Where({p.a, p.b}), " made only ", p.swaps, " of ", PairFacts::kSwaps,
+                    " swaps of data within ", Short(facts_.patience),
+                    " s: they reach each other, but slowly, or not with large messages (look at "
+                    "the MTU of the network: `ping -M do -s 1472`); ",
+                    Advice(p)));
+      } else if (!p.answered) {
         Stop(StrCat(Where({p.a, p.b}), " did not answer each other within ", Short(facts_.patience),
                     " s: ", Advice(p)));
       } else if (!p.right) {

@@ -20,6 +20,8 @@ using Milliseconds = std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kSmallSwaps = 20, kLargeSwaps = 4, kSums = 4;  // that are timed
+// The first swap of a run is not timed; two runs find out how large the large ones are.
+static_assert(kSmallSwaps + 1 + 2 + 2 + kLargeSwaps + 1 == PairFacts::kSwaps);
 constexpr int64_t kSmallBytes = 8;
 // A transfer is as large as lasts for this long, within these limits in bytes.
 constexpr double kTransferTime = 0.005;
@@ -77,24 +79,23 @@ auto InTime(Device device, Milliseconds patience, F f)
 class PairMeter {
  public:
   PairMeter(ProcessGroup& data, int peer, Work::Clock::time_point deadline)
-      : data_(data), peer_(peer), deadline_(deadline) {}
+      : data_(data), peer_(peer), deadline_(deadline), facts_(Unanswered(data, peer)) {}
 
   PairFacts Measure() {
-    PairFacts facts = Unanswered(data_, peer_);
     const auto small = Swap(Bytes(kSmallBytes), Bytes(kSmallBytes * (kSmallSwaps + 1)));
-    if (small.empty()) return facts;
+    if (small.empty()) return facts_;
     const auto bytes = AgreeOnBytes();
-    if (!bytes) return facts;
+    if (!bytes) return facts_;
     const Tensor theirs = Bytes(*bytes * (kLargeSwaps + 1));
     const auto large = Swap(Bytes(*bytes), theirs);
-    if (large.empty()) return facts;
+    if (large.empty()) return facts_;
     const auto arrived = theirs.ToVector<uint8_t>();
-    facts.answered = true;
-    facts.right = std::ranges::all_of(arrived, [&](uint8_t x) { return x == MarkOf(peer_); });
-    facts.latency = Median(small);
+    facts_.answered = true;
+    facts_.right = std::ranges::all_of(arrived, [&](uint8_t x) { return x == MarkOf(peer_); });
+    facts_.latency = Median(small);
     // What the link can carry: other work of the machines holds up one swap or another.
-    facts.bandwidth = static_cast<double>(*bytes) / *std::ranges::min_element(large);
-    return facts;
+    facts_.bandwidth = static_cast<double>(*bytes) / *std::ranges::min_element(large);
+    return facts_;
   }
 
   static PairFacts Unanswered(const ProcessGroup& data, int peer) {
@@ -122,7 +123,9 @@ class PairMeter {
           {{Transfer::Direction::kSend, mine, peer_}, {Transfer::Direction::kReceive, part, peer_}},
           purpose));
     }
-    return TimesOf(works, deadline_);
+    auto times = TimesOf(works, deadline_);
+    for (const WorkPtr& work : works) facts_.swaps += work->span() ? 1 : 0;
+    return times;
   }
 
   // Both ranks must choose alike: the less of what each finds.
@@ -140,6 +143,7 @@ class PairMeter {
   ProcessGroup& data_;
   const int peer_;
   const Work::Clock::time_point deadline_;
+  PairFacts facts_;
 };
 
 // Whether it is so on all ranks. A barrier, too.
@@ -175,7 +179,8 @@ std::vector<PairFacts> MeasurePairs(ProcessGroup& control,
   }
   std::vector<double> values;
   for (const PairFacts& p : mine) {
-    values.insert(values.end(), {p.answered ? 1. : 0., p.right ? 1. : 0., p.latency, p.bandwidth});
+    values.insert(values.end(), {p.answered ? 1. : 0., p.right ? 1. : 0., p.latency, p.bandwidth,
+                                 static_cast<double>(p.swaps)});
   }
   if (values.empty()) return {};
   const auto all = GatherValues(control, std::span<const double>(values));
@@ -185,10 +190,10 @@ std::vector<PairFacts> MeasurePairs(ProcessGroup& control,
       const int b = schedule.Peer(static_cast<int>(round), a);
       if (b < a) continue;
       // What either finds wrong, and the slower of both.
-      const auto of = [&](int rank) { return &all[static_cast<size_t>(rank)][4 * round]; };
+      const auto of = [&](int rank) { return &all[static_cast<size_t>(rank)][5 * round]; };
       const double *x = of(a), *y = of(b);
-      pairs.push_back(
-          {a, b, x[0] * y[0] != 0, x[1] * y[1] != 0, std::max(x[2], y[2]), std::min(x[3], y[3])});
+      pairs.push_back({a, b, x[0] * y[0] != 0, x[1] * y[1] != 0, std::max(x[2], y[2]),
+                       std::min(x[3], y[3]), static_cast<int>(std::min(x[4], y[4]))});
     }
   }
   std::ranges::sort(pairs, {}, [](const PairFacts& p) { return std::pair(p.a, p.b); });

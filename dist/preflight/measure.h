@@ -13,8 +13,8 @@ namespace lockstep::dist {
 // `control` and `data` are different groups of all ranks, the first on the host: through it ranks
 // learn that others wait in vain in the second one.
 
-// The pairs of PairSchedule, on all ranks, up to the round in which two ranks have not exchanged
-// all data within `patience`: then nothing more can be measured, and `data` never becomes usable
+// The pairs of PairSchedule, on all ranks, up to the round in which two ranks have not made all of
+// their swaps within `patience`: then nothing more can be measured, and `data` never becomes usable
 // again. A thread may stay behind in a call of it that does not return.
 std::vector<PairFacts> MeasurePairs(ProcessGroup& control,
                                     const std::shared_ptr<ProcessGroup>& data,

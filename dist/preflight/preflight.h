@@ -13,7 +13,8 @@ namespace lockstep::dist {
 struct PreflightOptions {
   // How long ranks wait for each other at the start, and in each collective.
   std::chrono::milliseconds join = std::chrono::minutes(2), timeout = std::chrono::seconds(30);
-  // How long a rank waits for an answer of another before the two are said not to reach each other.
+  // How long a pair of ranks may take for all that it exchanges, PairFacts::kSwaps swaps, before
+  // the two are said not to reach each other, or only slowly; and all ranks for the all-reduces.
   // Less than `timeout`, so that they can still say so.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
 };

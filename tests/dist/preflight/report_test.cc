@@ -149,6 +149,11 @@ TEST(Judgement, GpusOfAMachineThatDoNotAnswerAreAMatterOfAcsAndIommu) {
       ElementsAre(AllOf(HasSubstr("ranks 2 and 3 on node1 did not answer each other within "
                                   "10 s"),
                         HasSubstr("NCCL_P2P_DISABLE=1"), HasSubstr("ACS"), HasSubstr("IOMMU"))));
+  // It answered, and then became silent, or was slow.
+  Pair(facts, 2, 3).swaps = 19;
+  EXPECT_THAT(Stops(facts), ElementsAre(AllOf(HasSubstr("ranks 2 and 3 on node1"),
+                                              HasSubstr("19 of 30 swaps of data within 10 s"),
+                                              HasSubstr("MTU"), Not(HasSubstr("did not answer")))));
   Pair(facts, 2, 3).answered = true;
   Pair(facts, 1, 3).answered = false;
   EXPECT_THAT(Stops(facts),
