@@ -128,6 +128,12 @@ std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<con
 }
 
 std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text, int64_t limit) {
+  if (limit == 0) {
+    const int64_t size = std::ssize(text);
+    for (const auto& row : GatherValues(group, std::span(&size, 1))) {
+      limit = std::max({limit, row[0], int64_t{1}});
+    }
+  }
   std::vector<uint8_t> bytes(static_cast<size_t>(limit));
   std::copy_n(text.begin(), std::min(text.size(), bytes.size()), bytes.begin());
   std::vector<std::string> texts;

@@ -25,9 +25,10 @@ std::vector<std::vector<int64_t>> GatherValues(ProcessGroup& group,
                                                std::span<const int64_t> values);
 std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<const double> values);
 
-// The texts of all ranks, each cut to `limit` bytes.
+// The texts of all ranks, each cut to `limit` bytes; 0: whole, for one more call, and as many bytes
+// of each as the longest has.
 std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text,
-                                     int64_t limit = 256);
+                                     int64_t limit = 0);
 
 // Throws unless `value` is the same on all ranks: "batches per epoch is 100 on ranks 0 and 2, 99 on
 // rank 1". For differences that would otherwise leave one rank waiting for the others forever.

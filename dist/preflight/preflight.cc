@@ -65,16 +65,6 @@ RankFacts FactsOfThisRank(const Rendezvous& r, Device device, const PreflightOpt
   return facts;
 }
 
-// What each rank says.
-std::vector<std::string> GatherAll(ProcessGroup& control, const std::string& text) {
-  const int64_t size[] = {std::ssize(text)};
-  int64_t longest = 1;
-  for (const auto& row : GatherValues(control, std::span<const int64_t>(size))) {
-    longest = std::max(longest, row[0]);
-  }
-  return GatherTexts(control, text, longest);
-}
-
 void Measure(World& world, ProcessGroup& control, Device device, const PreflightOptions& options,
              PreflightFacts* facts) {
   const auto machines = MachinesOf(facts->ranks);
@@ -98,7 +88,7 @@ void Measure(World& world, ProcessGroup& control, Device device, const Preflight
   std::optional<GpuClocks> clocks;
   if (device.is_cuda() && !cuda::kSimulated)
     clocks = ClocksOfGpu(facts->ranks[static_cast<size_t>(world.rank())].gpu.bus);
-  const auto texts = GatherAll(control, ToText(clocks));
+  const auto texts = GatherTexts(control, ToText(clocks));
   for (size_t r = 0; r < texts.size(); ++r) {
     if (const auto of = ParseGpuClocks(texts[r])) facts->gpu_clocks[static_cast<int>(r)] = *of;
   }
@@ -116,7 +106,7 @@ void RunPreflight(const Rendezvous& rendezvous, Device device, std::ostream& rep
   PreflightFacts facts;
   facts.patience = std::chrono::duration<double>(options.patience).count();
   for (const std::string& text :
-       GatherAll(*control, ToText(FactsOfThisRank(rendezvous, device, options)))) {
+       GatherTexts(*control, ToText(FactsOfThisRank(rendezvous, device, options)))) {
     facts.ranks.push_back(ParseRankFacts(text));
   }
   std::exception_ptr error;

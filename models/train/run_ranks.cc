@@ -225,17 +225,14 @@ std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()
     text = e.what();
     failure = dynamic_cast<const InputError*>(&e) != nullptr ? 1 : 2;
   }
-  const int64_t values[] = {std::ssize(text), failure};
-  const auto rows = dist::GatherValues(*control_, values);
-  int64_t longest = 0;
-  for (const auto& row : rows) longest = std::max(longest, row[0]);
-  const auto texts = dist::GatherTexts(*control_, text, longest);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    if (rows[r][1] == 0) continue;
+  const auto failures = dist::GatherValues(*control_, std::span(&failure, 1));
+  const auto texts = dist::GatherTexts(*control_, text);
+  for (size_t r = 0; r < failures.size(); ++r) {
+    if (failures[r][0] == 0) continue;
     dist::MeetBeforeThrowing(*control_);
     if (mine) std::rethrow_exception(mine);
     const std::string error = StrCat("rank ", r, ": ", texts[r]);
-    if (rows[r][1] == 1) throw InputError(error);
+    if (failures[r][0] == 1) throw InputError(error);
     throw Error(error);  // which a restart may mend
   }
   return texts;

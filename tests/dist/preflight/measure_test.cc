@@ -189,14 +189,7 @@ TEST(Preflight, ABuildThatDiffersIsReported) {
         const auto control = world.Group({.name = "preflight", .timeout = 60s});
         RankFacts facts{rendezvous.local_rank, "node7"};
         facts.versions["build"] = "another";
-        const std::string text = ToText(facts);
-        // As RunPreflight does.
-        const int64_t size[] = {std::ssize(text)};
-        int64_t longest = 0;
-        for (const auto& row : GatherValues(*control, std::span<const int64_t>(size))) {
-          longest = std::max(longest, row[0]);
-        }
-        GatherTexts(*control, text, longest);
+        GatherTexts(*control, ToText(facts));  // as RunPreflight does
         MeetBeforeThrowing(*control);
       },
       &report);
