@@ -10,7 +10,6 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr int kDefaultPort = 29500;
 constexpr int kMaxRanks = 1 << 20;  // ranks, nodes
 constexpr int kLastPort = 65535;
 // Tried next to torchrun's agent.
@@ -132,7 +131,7 @@ void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
   const auto port = ReadNumber(environment, "MASTER_PORT", 1, kLastPort);
   const auto job = slurm ? ReadNumber(environment, "SLURM_JOB_ID", 0, 2147483647) : std::nullopt;
   // Jobs that share a node should not meet.
-  r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultPort;
+  r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultMasterPort;
 }
 
 // PyTorch's torchrun serves its own store, with another protocol, at MASTER_PORT. All ranks know

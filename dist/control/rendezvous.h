@@ -7,6 +7,8 @@
 
 namespace lockstep::dist {
 
+inline constexpr int kDefaultMasterPort = 29500;
+
 struct Rendezvous {
   int rank = 0, world_size = 1;
   // On this machine. If every rank sees all of its devices, local_rank is the rank's device index.

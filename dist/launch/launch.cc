@@ -16,7 +16,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <system_error>
 #include <thread>
 #include <tuple>
@@ -27,6 +26,7 @@
 #include "core/system/environment.h"
 #include "core/system/processors.h"
 #include "dist/collective.h"
+#include "dist/control/handshake.h"
 #include "dist/control/rendezvous.h"
 #include "dist/control/socket.h"
 #include "dist/launch/rank_process.h"
@@ -36,7 +36,6 @@ namespace {
 
 using Clock = RankProcess::Clock;
 
-constexpr int kDefaultPort = 29500;
 // How long the other ranks have to find out which one failed, and to report it.
 constexpr auto kReportTime = std::chrono::seconds(5);
 
@@ -89,17 +88,6 @@ class ReservedPort {
  private:
   const Socket socket_;
 };
-
-std::string NewSecret() {
-  std::random_device random;
-  std::string secret;
-  for (int i = 0; i < 4; ++i) {
-    std::array<char, 9> word;
-    std::snprintf(word.data(), word.size(), "%08x", random());
-    secret += word.data();
-  }
-  return secret;
-}
 
 // While it exists, signals can be polled for.
 class Signals {
@@ -318,8 +306,9 @@ int Launch(const LaunchOptions& options) {
   if (options.nnodes == 1 && options.master_port == 0) reserved.emplace();
   const int port = reserved                   ? reserved->port()
                    : options.master_port != 0 ? options.master_port
-                                              : kDefaultPort;
-  const std::string secret = EnvironmentVariable("LOCKSTEP_SECRET").value_or(NewSecret());
+                                              : kDefaultMasterPort;
+  const std::string secret =
+      EnvironmentVariable("LOCKSTEP_SECRET").value_or(handshake::RandomSecret());
   for (int number = 0;; ++number) {
     Attempt attempt(options, number, port, secret, signals);
     attempt.Run();
