@@ -15,7 +15,8 @@ namespace {
 
 using Clock = AwakeClock;
 
-ncclDataType_t TypeOf(DType dtype) {
+// What NCCL calls the dtypes that it can reduce.
+std::optional<ncclDataType_t> TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kF64:
       return ncclFloat64;
@@ -32,9 +33,8 @@ ncclDataType_t TypeOf(DType dtype) {
     case DType::kU8:
       return ncclUint8;
     default:
-      break;
+      return std::nullopt;
   }
-  throw ArgumentError(StrCat("NCCL cannot reduce ", dtype, "; convert it to i32 or f32"));
 }
 
 ncclRedOp_t OpOf(ReduceOp op) {
@@ -51,6 +51,13 @@ ncclConfig_t ConfigOf(int most_blocks) {
   config.blocking = 0;
   if (most_blocks > 0) config.maxCTAs = most_blocks;
   return config;
+}
+
+// "NCCL: ncclAllReduce: internal error: ...", with what NCCL adds; `call` may be empty.
+std::string TextOf(const std::string& call, ncclResult_t result, ncclComm_t comm) {
+  const std::string more = Nccl().GetLastError(comm);
+  return StrCat("NCCL: ", call, call.empty() ? "" : ": ", Nccl().GetErrorString(result),
+                more.empty() ? "" : ": ", more);
 }
 
 constexpr auto kAbortTime = std::chrono::seconds(5);
@@ -82,28 +89,12 @@ void AbortInTime(std::vector<ncclComm_t> comms, Device device, const FailureStat
 
 }  // namespace
 
-bool NcclReduces(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kI64:
-    case DType::kI32:
-    case DType::kU8:
-      return true;
-    default:
-      return false;
-  }
-}
+bool NcclReduces(DType dtype) { return TypeOf(dtype).has_value(); }
 
 ncclUniqueId NcclComm::NewId() {
   ncclUniqueId id;
   const ncclResult_t result = Nccl().GetUniqueId(&id);
-  if (result != ncclSuccess) {
-    throw Error(StrCat("NCCL: ncclGetUniqueId: ", Nccl().GetErrorString(result), ": ",
-                       Nccl().GetLastError(nullptr)));
-  }
+  if (result != ncclSuccess) throw Error(TextOf("ncclGetUniqueId", result, nullptr));
   return id;
 }
 
@@ -180,9 +171,7 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
     if (asked != ncclSuccess) result = asked;
   }
   if (result == ncclSuccess) return;
-  const std::string more = Nccl().GetLastError(comm_);
-  const std::string text =
-      StrCat("NCCL: ", what, ": ", Nccl().GetErrorString(result), more.empty() ? "" : ": ", more);
+  const std::string text = TextOf(what, result, comm_);
   if (result == ncclRemoteError) throw NcclRemoteError(text);
   throw Error(text);
 }
@@ -200,8 +189,8 @@ void NcclComm::Run(const char* what, const Stream& stream, const F& call,
 void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {
   Run("ncclAllReduce", stream, [&] {
     return Nccl().AllReduce(tensor.raw_data(), tensor.raw_data(),
-                            static_cast<size_t>(tensor.numel()), TypeOf(tensor.dtype()), OpOf(op),
-                            comm_, HandleOf(stream));
+                            static_cast<size_t>(tensor.numel()), TypeOf(tensor.dtype()).value(),
+                            OpOf(op), comm_, HandleOf(stream));
   });
 }
 
@@ -209,7 +198,7 @@ void NcclComm::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp
                              Stream stream) {
   Run("ncclReduceScatter", stream, [&] {
     return Nccl().ReduceScatter(input.raw_data(), output.raw_data(),
-                                static_cast<size_t>(output.numel()), TypeOf(input.dtype()),
+                                static_cast<size_t>(output.numel()), TypeOf(input.dtype()).value(),
                                 OpOf(op), comm_, HandleOf(stream));
   });
 }
@@ -253,8 +242,7 @@ std::optional<std::string> NcclComm::AsyncError() {
   const ncclResult_t result = Nccl().CommGetAsyncError(comm_, &state);
   if (result != ncclSuccess) state = result;
   if (state == ncclSuccess || state == ncclInProgress) return std::nullopt;
-  const std::string more = Nccl().GetLastError(comm_);
-  return StrCat("NCCL: ", Nccl().GetErrorString(state), more.empty() ? "" : ": " + more);
+  return TextOf("", state, comm_);
 }
 
 std::shared_ptr<const void> NcclComm::InUse() const {
