@@ -79,6 +79,10 @@ std::string ListRanks(std::span<const int> ranks) {
   return text;
 }
 
+std::string ListRanks(std::span<const int> ranks, const char* one_does, const char* they_do) {
+  return StrCat(ListRanks(ranks), " ", ranks.size() == 1 ? one_does : they_do);
+}
+
 std::string LikelyMistake(const std::map<int, Collective>& calls) {
   std::vector<int> left;
   std::map<CollectiveKind, std::vector<int>> kinds;

@@ -67,6 +67,8 @@ std::string LikelyMistake(const std::map<int, Collective>& calls);
 
 // "rank 1", "ranks 0, 2 and 3"; long lists end in "and 5 more".
 std::string ListRanks(std::span<const int> ranks);
+// With what they do: "rank 1 waits", "ranks 0 and 2 wait".
+std::string ListRanks(std::span<const int> ranks, const char* one_does, const char* they_do);
 
 // 0, 1, ... size - 1
 std::vector<int> AllRanks(int size);

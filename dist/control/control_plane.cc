@@ -34,7 +34,7 @@ uint64_t TopicOf(const std::string& name) {
 
 std::string SilenceClause(const std::vector<int>& silent) {
   if (silent.empty()) return "";
-  return StrCat("; ", ListRanks(silent), silent.size() == 1 ? " does" : " do",
+  return StrCat("; ", ListRanks(silent, "does", "do"),
                 " not answer (stopped, starved of memory, or cut off from the network)");
 }
 

@@ -27,7 +27,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-std::string ErrnoText() { return SystemErrorText(errno); }
+// NoDescriptorsError where that is the reason, else a ConnectionError that begins with `what`.
+[[noreturn]] void ThrowErrno(const std::string& what) {
+  const int code = errno;
+  const std::string reason = SystemErrorText(code);
+  if (IsOutOfDescriptors(code)) throw NoDescriptorsError(reason);
+  throw ConnectionError(StrCat(what, ": ", reason));
+}
 
 Addresses Resolve(const std::string& host, int port, int flags) {
   addrinfo hints = {};
@@ -37,10 +43,7 @@ Addresses Resolve(const std::string& host, int port, int flags) {
   addrinfo* list = nullptr;
   const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (code != 0) {
-    const int reason = errno;
-    if (code == EAI_SYSTEM && IsOutOfDescriptors(reason)) {
-      throw NoDescriptorsError(SystemErrorText(reason));
-    }
+    if (code == EAI_SYSTEM && IsOutOfDescriptors(errno)) ThrowErrno("getaddrinfo");
     throw ConnectionError(StrCat("the host '", host, "' cannot be resolved: ", gai_strerror(code)));
   }
   return Addresses(list, freeaddrinfo);
@@ -48,8 +51,7 @@ Addresses Resolve(const std::string& host, int port, int flags) {
 
 Socket OpenLike(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
-  if (socket.fd() < 0) throw ConnectionError("socket: " + ErrnoText());
+  if (socket.fd() < 0) ThrowErrno("socket");
   const int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return socket;
@@ -117,7 +119,7 @@ Socket BeginConnect(const std::string& host, int port) {
   Socket socket = OpenLike(*addresses);
   if (connect(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
       errno != EINPROGRESS) {
-    throw ConnectionError(StrCat("cannot connect to ", host, ":", port, ": ", ErrnoText()));
+    ThrowErrno(StrCat("cannot connect to ", host, ":", port));
   }
   return socket;
 }
@@ -132,20 +134,18 @@ std::string AddressTowards(const std::string& host, int port) {
   const FileDescriptor probe(::socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own = {};
   socklen_t size = sizeof(own);
-  if (probe.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
   std::string text;
   if (probe.fd() < 0 || connect(probe.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       getsockname(probe.fd(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
       (text = Numeric(reinterpret_cast<const sockaddr*>(&own), size)).empty()) {
-    throw ConnectionError(
-        StrCat("there is no route from this machine to ", host, ": ", ErrnoText()));
+    ThrowErrno(StrCat("there is no route from this machine to ", host));
   }
   return text;
 }
 
 std::vector<std::pair<std::string, std::string>> InterfaceAddresses() {
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
+  if (getifaddrs(&all) != 0) ThrowErrno("getifaddrs");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
   std::vector<std::pair<std::string, std::string>> found;
   for (const int family : {AF_INET, AF_INET6}) {
@@ -212,8 +212,7 @@ bool IsOwnName(const std::string& host) {
 
 FileDescriptor MakeEvent() {
   FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (event.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
-  if (event.fd() < 0) throw ConnectionError("eventfd: " + ErrnoText());
+  if (event.fd() < 0) ThrowErrno("eventfd");
   return event;
 }
 

@@ -46,7 +46,7 @@ std::string Describe(const Answers<RankWaits>& waits) {
   size_t told = 0;
   for (const auto& [call, who] : ranks) {
     if (told++ == kMostCalls) break;
-    text += StrCat("; ", ListRanks(who), who.size() == 1 ? " waits" : " wait", " in ", call);
+    text += StrCat("; ", ListRanks(who, "waits", "wait"), " in ", call);
   }
   return text +
          ". Is a call that all ranks must make inside an `if` on the rank, such as `if "
@@ -161,9 +161,9 @@ void ControlPlane::TellWait(const std::string& group, const std::vector<int>& me
     if (any_busy && (told_of_busy_ || waited < kPatienceWithBusy)) return;
     told_of_busy_ |= any_busy;
     wait.told = true;
-    text = StrCat(ListRanks(here), here.size() == 1 ? " has" : " have", " waited for ",
-                  waited.count() / 1000, " s in ", Describe(wait.call, wait.purpose), ", group '",
-                  group, "', for ", ListRanks(awaited));
+    text = StrCat(ListRanks(here, "has", "have"), " waited for ", waited.count() / 1000, " s in ",
+                  Describe(wait.call, wait.purpose), ", group '", group, "', for ",
+                  ListRanks(awaited));
   }
   if (any_busy) {
     text +=

@@ -177,7 +177,7 @@ void AddDetails(const std::map<int, FlightRecord>& records, const ReportedFailur
   const std::vector<int> missing = Missing(records);
   if (!missing.empty()) {
     details->push_back(StrCat(
-        ListRanks(missing), missing.size() == 1 ? " has" : " have",
+        ListRanks(missing, "has", "have"),
         " left no record: killed (kill -9, out of memory), stopped, or on a machine out of reach"));
   }
 }
@@ -206,8 +206,7 @@ FlightVerdict FindVerdict(const std::map<int, FlightRecord>& records) {
     for (const ReportedFailure& b : reported) {
       if (&b == &cause || b.group != cause.group || b.failure.culprits == f.culprits) continue;
       verdict.details.push_back(
-          StrCat("but ", ListRanks(b.reported_by),
-                 b.reported_by.size() == 1 ? " says: " : " say: ", b.failure.reason));
+          StrCat("but ", ListRanks(b.reported_by, "says", "say"), ": ", b.failure.reason));
     }
   }
   // Errors that began outside of the groups, which the groups only report.

@@ -129,8 +129,7 @@ Diagnosis ExplainLost(const Answers<std::vector<int>>& reports) {
   std::set<int> others;
   for (const int c : culprits) others.insert(ends[c].begin(), ends[c].end());
   for (const int c : culprits) others.erase(c);
-  return {culprits, StrCat(ListRanks(culprits), culprits.size() == 1 ? " is" : " are",
-                           " gone: connections to ",
+  return {culprits, StrCat(ListRanks(culprits, "is", "are"), " gone: connections to ",
                            ListRanks(std::vector<int>(others.begin(), others.end())), " ended")};
 }
 

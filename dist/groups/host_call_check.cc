@@ -78,7 +78,7 @@ void ComparePurposes(const std::map<int, uint64_t>& purposes) {
   if (ranks.size() <= 1) return;
   const std::vector<int> culprits = Culprits(ranks);
   throw MismatchError(
-      StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
+      StrCat(ListRanks(culprits, "makes", "make"),
              " this call for another purpose than the other ranks, such as another block of the "
              "model: do all ranks take the same path through forward?"),
       culprits);
