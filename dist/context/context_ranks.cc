@@ -27,8 +27,6 @@ Shape WithLength(Shape shape, int64_t length) {
   return shape;
 }
 
-Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
-
 }  // namespace
 
 ContextRanks::ContextRanks(ProcessGroup* group, int64_t pairs, bool leaves_gradients_to_reducer,
@@ -87,7 +85,7 @@ Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks, const c
   }
   if (context_) {
     const Tensor mine = all.Slice(0, context_rank(), context_rank() + 1);
-    context_->AllGather(Flat(mine), Flat(all), what)->Wait();
+    context_->AllGather(mine, all, what)->Wait();
   }
   const Tensor whole =
       Tensor::Empty(WithLength(like.shape(), chunks_ * length), like.dtype(), like.device());
@@ -144,8 +142,7 @@ std::vector<Tensor> ContextRanks::SumForChunks(const std::vector<Tensor>& own_pa
     for (auto* counts : {&sent, &received}) {
       for (int64_t& n : *counts) n *= size;
     }
-    context_->AllToAll(Flat(send), Flat(got), sent, received, "gradients of keys and values")
-        ->Wait();
+    context_->AllToAll(send, got, sent, received, "gradients of keys and values")->Wait();
   }
   // [own chunk][chunk that has something for it], undefined where it has nothing.
   std::vector<std::vector<Tensor>> parts(static_cast<size_t>(own()),

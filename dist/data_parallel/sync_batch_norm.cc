@@ -1,5 +1,6 @@
 #include "dist/data_parallel/sync_batch_norm.h"
 
+#include "dist/groups/agreement.h"
 #include "nn/vision/batch_norm.h"
 
 namespace lockstep::dist {
@@ -9,13 +10,7 @@ class GroupExchange : public BatchNormExchange {
  public:
   explicit GroupExchange(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
 
-  Tensor Gather(const Tensor& part) override {
-    const Tensor mine = part.Detach().Contiguous();
-    const Tensor all =
-        Tensor::Empty({group_->size(), part.dim(0), part.dim(1)}, part.dtype(), part.device());
-    group_->AllGather(mine, all)->Wait();
-    return all;
-  }
+  Tensor Gather(const Tensor& part) override { return GatherTensors(*group_, part); }
 
  private:
   const std::shared_ptr<ProcessGroup> group_;

@@ -25,8 +25,7 @@ struct RowExchange::Messages {
     }
     const Tensor from = rows.Detach().Contiguous();
     to = Tensor::Empty({n, width}, rows.dtype(), rows.device());
-    work =
-        group->AllToAll(from.View({from.numel()}), to.View({to.numel()}), send, receive, purpose);
+    work = group->AllToAll(from, to, send, receive, purpose);
   }
   Tensor Wait() {
     std::exchange(work, nullptr)->Wait();

@@ -4,6 +4,7 @@
 #include <ranges>
 #include <vector>
 
+#include "dist/groups/agreement.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::dist {
@@ -74,13 +75,7 @@ void ExpertExchange::Sum(const Tensor& values) {
 Tensor ExpertExchange::Gather(const Parameter&, const Tensor& part) {
   Shape shape = part.shape();
   shape[0] *= ranks_->size();
-  const Tensor whole = Tensor::Empty(shape, part.dtype(), part.device());
-  const Tensor mine = part.Detach().Contiguous();
-  ranks_
-      ->AllGather(mine.View({mine.numel()}), whole.View({whole.numel()}),
-                  "the whole of a parameter")
-      ->Wait();
-  return whole;
+  return GatherTensors(*ranks_, part, "the whole of a parameter").View(shape);
 }
 
 // Ranges begin where the rank's part has chunks: there the parameter must have them, too.

@@ -127,6 +127,14 @@ std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<con
   return Gather(group, values);
 }
 
+Tensor GatherTensors(ProcessGroup& group, const Tensor& mine, const std::string& purpose) {
+  Shape shape = {group.size()};
+  for (const int64_t size : mine.shape()) shape.push_back(size);
+  const Tensor all = Tensor::Empty(shape, mine.dtype(), mine.device());
+  group.AllGather(mine.Detach().Contiguous(), all, purpose)->Wait();
+  return all;
+}
+
 std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text, int64_t limit) {
   if (limit == 0) {
     const int64_t size = std::ssize(text);

@@ -25,6 +25,10 @@ std::vector<std::vector<int64_t>> GatherValues(ProcessGroup& group,
                                                std::span<const int64_t> values);
 std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<const double> values);
 
+// Each rank's tensor, in rank order: [size, ...]. They are of one shape. Waits as Work::Wait does;
+// no gradient.
+Tensor GatherTensors(ProcessGroup& group, const Tensor& mine, const std::string& purpose = {});
+
 // The texts of all ranks, each cut to `limit` bytes; 0: whole, for one more call, and as many bytes
 // of each as the longest has.
 std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text,

@@ -51,9 +51,8 @@ Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
   const int64_t mine = RankIn(group);
   row(mine).CopyFrom(part.Detach());
   if (group) {
-    const Tensor input = rows.Slice(0, mine, mine + 1).View({longest});
     group
-        ->AllGather(input, rows.View({rows.numel()}),
+        ->AllGather(rows.Slice(0, mine, mine + 1), rows,
                     StrCat("the whole of '", parameter.name(), "'"))
         ->Wait();
   }

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "core/slots.h"
+#include "dist/groups/agreement.h"
 
 namespace lockstep::dist {
 namespace {
@@ -16,8 +17,6 @@ Tensor AddInPairs(int64_t begin, int64_t n, const std::function<Tensor(int64_t i
   if (sum.numel() > 0) accumulate_slot(CurrentStream(sum.device()), other, sum);
   return sum;
 }
-
-Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
 
 // A rank's part of the sequence.
 Shape PartOf(Shape whole, int64_t size) {
@@ -50,27 +49,24 @@ class OrderedSums : public PartialSums {
   Tensor Scatter(const Tensor& sum, DType dtype) const override {
     const Shape part = PartOf(sum.shape(), size_);
     const Tensor send = ByRank(sum, size_, part, sum.dtype()), got = Tensor::EmptyLike(send);
-    group_->AllToAll(Flat(send), Flat(got), {}, {}, "partial sums")->Wait();
+    group_->AllToAll(send, got, {}, {}, "partial sums")->Wait();
     return Added(got, part, dtype);
   }
 
   Tensor All(const Tensor& sum, DType dtype) const override {
     constexpr int64_t kLarge = 1 << 15;
-    const Tensor flat = Flat(sum.Contiguous());
     if (sum.numel() < kLarge) {
-      const Tensor got = Tensor::Empty({size_, sum.numel()}, sum.dtype(), sum.device());
-      group_->AllGather(flat, Flat(got), "partial sums")->Wait();
-      return Added(got, sum.shape(), dtype);
+      return Added(GatherTensors(*group_, sum, "partial sums"), sum.shape(), dtype);
     }
     // Each rank adds a shard, as many bytes as a ring would send: the last ones may be padding.
-    const int64_t shard = (sum.numel() + size_ - 1) / size_;
-    const Tensor mine = Tensor::Empty({size_, shard}, sum.dtype(), sum.device());
-    const Tensor got = Tensor::EmptyLike(mine);
-    Flat(mine).Slice(0, 0, sum.numel()).CopyFrom(flat);
-    Flat(mine).Slice(0, sum.numel(), mine.numel()).Fill(0);
-    group_->AllToAll(Flat(mine), Flat(got), {}, {}, "partial sums")->Wait();
-    group_->AllGather(Added(got, {shard}, sum.dtype()), Flat(mine), "sums")->Wait();
-    return Rounded(Flat(mine).Slice(0, 0, sum.numel()).View(sum.shape()), dtype);
+    const int64_t n = sum.numel(), shard = (n + size_ - 1) / size_;
+    const Tensor mine = Tensor::Empty({size_ * shard}, sum.dtype(), sum.device());
+    const Tensor got = Tensor::Empty({size_, shard}, sum.dtype(), sum.device());
+    mine.Slice(0, 0, n).CopyFrom(sum.Contiguous().View({n}));
+    mine.Slice(0, n, mine.numel()).Fill(0);
+    group_->AllToAll(mine, got, {}, {}, "partial sums")->Wait();
+    group_->AllGather(Added(got, {shard}, sum.dtype()), mine, "sums")->Wait();
+    return Rounded(mine.Slice(0, 0, n).View(sum.shape()), dtype);
   }
 
  private:
@@ -98,14 +94,14 @@ class LibrarySums : public PartialSums {
     const Shape part = PartOf(sum.shape(), size_);
     const Tensor mine = Tensor::Empty(part, TypeOf(dtype), sum.device());
     const Tensor parts = ByRank(sum, size_, part, mine.dtype());
-    group_->ReduceScatter(Flat(parts), Flat(mine), ReduceOp::kSum, "partial sums")->Wait();
+    group_->ReduceScatter(parts, mine, ReduceOp::kSum, "partial sums")->Wait();
     return mine.To(dtype);
   }
 
   Tensor All(const Tensor& sum, DType dtype) const override {
     const Tensor mine = Tensor::Empty(sum.shape(), TypeOf(dtype), sum.device());
     mine.CopyFrom(sum);
-    group_->AllReduce(Flat(mine), ReduceOp::kSum, "partial sums")->Wait();
+    group_->AllReduce(mine, ReduceOp::kSum, "partial sums")->Wait();
     return mine.To(dtype);
   }
 

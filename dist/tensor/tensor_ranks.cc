@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "dist/groups/agreement.h"
 #include "kernels/concat/concat.h"
 
 namespace lockstep::dist {
-namespace {
-
-Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
-
-}  // namespace
 
 TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts,
                          std::unique_ptr<const PartialSums> sums)
@@ -48,13 +44,10 @@ Tensor TensorRanks::SumOwn(const std::function<Tensor(int64_t j)>& part) const {
 }
 
 Tensor TensorRanks::Gather(const Tensor& mine, const char* what) const {
-  Shape shape = {size_};
-  for (int i = 0; i < mine.ndim(); ++i) shape.push_back(mine.dim(i));
-  const Tensor input = mine.Detach().Contiguous();
-  if (size_ == 1) return input.View(shape);
-  const Tensor all = Tensor::Empty(shape, mine.dtype(), mine.device());
-  group_->AllGather(Flat(input), Flat(all), what)->Wait();
-  return all;
+  if (size_ > 1) return GatherTensors(*group_, mine, what);
+  Shape shape = {1};
+  for (const int64_t size : mine.shape()) shape.push_back(size);
+  return mine.Detach().Contiguous().View(shape);
 }
 
 Tensor TensorRanks::GatherVocabulary(const Tensor& rows, int64_t size, const char* what) const {
