@@ -2,11 +2,9 @@
 
 #include <functional>
 
-#include "core/autograd/node.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/vocabulary.h"
-#include "kernels/concat/concat.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 
@@ -19,24 +17,11 @@ using Copies = std::vector<std::vector<Tensor>>;
 Tensor Below(const ContextRanks& ranks, const std::function<Tensor(size_t j)>& f) {
   std::vector<Tensor> chunks;
   for (int64_t j = 0; j < ranks.own(); ++j) chunks.push_back(f(static_cast<size_t>(j)));
-  return chunks.size() == 1 ? chunks[0] : ops::Concat(chunks, 0);
+  return Joined(chunks, 0);
 }
 
 Tensor ValueOf(const std::shared_ptr<Parameter>& parameter) {
   return parameter ? parameter->value() : Tensor();
-}
-
-// The sum of the losses of all chunks, in the order of every sum over them.
-Tensor SumLosses(const ContextRanks& ranks, const std::vector<Tensor>& losses) {
-  const Tensor own =
-      ranks.SumOwn([&](int64_t j) { return losses[static_cast<size_t>(j)].Detach().Clone(); });
-  Tensor total = ranks.Sum(own.View({1}), own.dtype()).View({});
-  std::vector<const Tensor*> edges;
-  for (const Tensor& loss : losses) edges.push_back(&loss);
-  const std::array<Tensor*, 1> outputs = {&total};
-  RecordOp("context_loss", edges, outputs, {},
-           [](const SavedTensors&, Gradients& grads) { grads.PutAll(grads[0]); });
-  return total;
 }
 
 }  // namespace
@@ -160,7 +145,7 @@ Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
   for (size_t j = 0; j < own.size(); ++j) {
     losses.push_back(Loss(chunks[j], copies[0][j], own[j]));
   }
-  return SumLosses(*ranks_, losses);
+  return SumParts(*ranks_, losses);
 }
 
 }  // namespace lockstep::dist

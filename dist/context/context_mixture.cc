@@ -8,7 +8,6 @@
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_experts.h"
 #include "kernels/binary/binary.h"
-#include "kernels/concat/concat.h"
 #include "kernels/router_loss/router_loss.h"
 
 namespace lockstep::dist {
@@ -110,7 +109,7 @@ class ContextMixture {
     }
     // A forward that runs again only has for backward what the first one has as well.
     if (!Recomputing()) JoinLoads();
-    return ys.size() == 1 ? ys[0] : ops::Concat(ys, 0);
+    return Joined(ys, 0);
   }
 
  private:

@@ -1,31 +1,13 @@
 #include "dist/tensor/head_norm.h"
 
-#include "core/autograd/node.h"
 #include "dist/tensor/sequence.h"
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"
-#include "kernels/concat/concat.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
 #include "kernels/unary/unary.h"
 
 namespace lockstep::dist {
-namespace {
-
-// The sum of the own() parts of all ranks, added in adjacent pairs; the same on each.
-Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
-  const Tensor own =
-      ranks.SumOwn([&](int64_t j) { return parts[static_cast<size_t>(j)].Detach().Clone(); });
-  Tensor sum = ranks.Sum(own, own.dtype());
-  std::vector<const Tensor*> edges;
-  for (const Tensor& part : parts) edges.push_back(&part);
-  RecordOp("sum_parts", edges, std::vector<Tensor*>{&sum}, {},
-           [](const SavedTensors&, Gradients& grads) { grads.PutAll(grads[0]); });
-  return sum;
-}
-
-}  // namespace
-
 HeadNorm::HeadNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks, int dim)
     : RmsNorm(std::cref(replaced)), axes_{{std::move(ranks), dim}} {
   if (const auto* norm = dynamic_cast<const HeadNorm*>(&replaced)) {
@@ -43,7 +25,7 @@ Tensor HeadNorm::Norm(const Tensor& x, const Tensor& weight, size_t axis) const 
   const std::vector<Tensor> copies = FanOut(ranks, {weight})[0];
   std::vector<Tensor> parts = x.Chunk(ranks->own(), dim);
   for (size_t j = 0; j < parts.size(); ++j) parts[j] = Norm(parts[j], copies[j], axis + 1);
-  return parts.size() == 1 ? parts[0] : ops::Concat(parts, dim);
+  return Joined(parts, dim);
 }
 
 ProjectionNorm::ProjectionNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks)
@@ -65,7 +47,7 @@ Tensor ProjectionNorm::Forward(const Tensor& x) {
     const Tensor w = ops::Cast(nn::WithOffset(weights[j], options().offset), wide);
     parts[j] = ops::Cast(parts[j] * scale * w, x.dtype());
   }
-  return parts.size() == 1 ? parts[0] : ops::Concat(parts, 2);
+  return Joined(parts, 2);
 }
 
 }  // namespace lockstep::dist

@@ -38,11 +38,22 @@ void AddCopies(const TensorRanks& ranks, Gradients& grads) {
   }
 }
 
+}  // namespace
+
 Tensor Joined(const std::vector<Tensor>& parts, int dim) {
   return parts.size() == 1 || !parts[0].defined() ? parts[0] : ops::Concat(parts, dim);
 }
 
-}  // namespace
+Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts) {
+  const Tensor own =
+      ranks.SumOwn([&](int64_t j) { return parts[static_cast<size_t>(j)].Detach().Clone(); });
+  Tensor sum = ranks.Sum(own, own.dtype());
+  std::vector<const Tensor*> edges;
+  for (const Tensor& part : parts) edges.push_back(&part);
+  RecordOp("sum_parts", edges, std::vector<Tensor*>{&sum}, {},
+           [](const SavedTensors&, Gradients& grads) { grads.PutAll(grads[0]); });
+  return sum;
+}
 
 std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
                                         const std::vector<Tensor>& inputs) {

@@ -18,6 +18,12 @@ namespace lockstep::dist {
 std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
                                         const std::vector<Tensor>& inputs);
 
+// The parts side by side along a dimension; the only one as it is.
+Tensor Joined(const std::vector<Tensor>& parts, int dim);
+// The sum of the own() parts of all ranks, of any shape, added in adjacent pairs; the same on each
+// rank. Its gradient is that of each part.
+Tensor SumParts(const TensorRanks& ranks, const std::vector<Tensor>& parts);
+
 // What adds a stream's open branch to it, and perhaps norms the sum, part by part: f(part, copies,
 // where) for each of this rank's own() virtual parts of the stream [B, T / size, C], with copies of
 // the branch's bias (in part.open) and of `parameters`, some of which may be undefined. The results
