@@ -14,6 +14,10 @@ double Milliseconds(CommunicationSpan::Clock::duration d) {
 
 }  // namespace
 
+void AbortBackward(ProcessGroup* group) {
+  if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
+}
+
 BucketLanes::BucketLanes(ProcessGroup* group, Device device, int64_t lanes, const BucketSum& sum,
                          OnSpan on_span)
     : exceptions_(std::uncaught_exceptions()),
@@ -90,9 +94,7 @@ void BucketLanes::Wait() {
 }
 
 void BucketLanes::AbortGroups() {
-  for (GroupLane& lane : lanes_) {
-    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->world_rank()));
-  }
+  for (const GroupLane& lane : lanes_) AbortBackward(lane.group);
 }
 
 void BucketLanes::Abort() noexcept {

@@ -32,6 +32,9 @@ struct CommunicationTimes {
   double exposed_ms = 0;        // how long backward then waited for the rest, and for slower ranks
 };
 
+// Makes the group's other ranks throw that backward failed on this one; null: there are none.
+void AbortBackward(ProcessGroup* group);
+
 // Bucket b is summed in lane b modulo the number of lanes; each lane has its own group. For use by
 // one thread.
 class BucketLanes {

@@ -1,5 +1,7 @@
 #include "dist/data_parallel/data_parallel.h"
 
+#include <algorithm>
+
 #include "dist/user_call.h"
 #include "nn/state.h"
 
@@ -33,9 +35,8 @@ DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions o
       reducer_(MakeReducer(group, module, std::move(options))) {}
 
 Reducer DataParallel::MakeReducer(ProcessGroup* group, Module& module, ReducerOptions options) {
-  if (KeepsTiedApart(options, SizeOf(group))) {
-    options.tied = std::make_shared<const TiedGradients>(module);
-  }
+  const int64_t micro_batches = std::max<int64_t>(options.micro_batches, SizeOf(group));
+  options.tied = TiedApart(module, options.sum, micro_batches);
   return Reducer(group, GradientParameters(module), std::move(options));
 }
 

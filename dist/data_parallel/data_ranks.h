@@ -60,6 +60,8 @@ class DataRanks {
   // if there are none, or if it is not known.
   virtual std::string LocateNonFinite(int64_t ago = 0) = 0;
 
+  // The group in which small values travel; null: one rank.
+  ProcessGroup* control() const { return control_.get(); }
   // Collective. The values of all ranks, by rank.
   std::vector<std::vector<double>> Gather(std::span<const double> values);
   // Collective. The sum over all ranks, in rank order.
@@ -75,7 +77,6 @@ class DataRanks {
   // A null group means a single rank. `control` is another group of the same ranks, for small
   // values, whose order is then independent of `group`'s; null: a duplicate of `group`.
   DataRanks(ProcessGroup* group, std::shared_ptr<ProcessGroup> control);
-  ProcessGroup* control() const { return control_.get(); }  // null: one rank
   // For destructors, before they destroy other groups: a rank that ends while others continue is
   // then named by them at once, whichever of the groups they are in. `other` (may be null) is
   // another group in which they may be.

@@ -17,6 +17,12 @@ DType SumDType(const Parameter& parameter) {
   return sum;
 }
 
+Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
+  const int64_t size = SizeOf(flat.dtype());
+  return Tensor::FromStorage(flat.storage().Slice(offset * size, shape.numel() * size),
+                             flat.dtype(), shape);
+}
+
 GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t> order,
                                  const BucketLimits& limits, int64_t buffers)
     : parameters_(std::move(parameters)),
@@ -43,12 +49,8 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
       // Zeros, so that padding stays finite.
       const Tensor whole = Tensor::Zeros({plan.numel}, plan.dtype, plan.device);
       for (size_t i = 0; i < plan.items.size(); ++i) {
-        const Tensor& value = parameters_[plan.items[i]]->value();
-        const int64_t size = SizeOf(plan.dtype);
-        // A separate storage, because a lane works on the whole bucket at the same time.
-        slices_[buffer][plan.items[i]] =
-            Tensor::FromStorage(whole.storage().Slice(plan.offsets[i] * size, value.numel() * size),
-                                plan.dtype, value.shape());
+        const Shape& shape = parameters_[plan.items[i]]->value().shape();
+        slices_[buffer][plan.items[i]] = SliceOf(whole, plan.offsets[i], shape);
       }
       whole_[buffer].push_back(whole);
     }

@@ -17,6 +17,10 @@ using Parameters = std::vector<std::shared_ptr<Parameter>>;
 // Throws ArgumentError if the user asked for another (nn::Precision::reduction).
 DType SumDType(const Parameter& parameter);
 
+// Elements [offset, offset + shape.numel()) of a flat tensor, with a version counter of their own:
+// a lane works on the whole at the same time.
+Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape);
+
 // Buckets, each with several buffers; leaves write to one of them at a time. p is an index of a
 // parameter.
 class GradientBuckets {

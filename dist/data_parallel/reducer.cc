@@ -44,8 +44,10 @@ int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
   return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
 }
 
-bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks) {
-  return options.sum == GradientSum::kOrdered && std::max(options.micro_batches, ranks) > 1;
+std::shared_ptr<const TiedGradients> TiedApart(Module& module, GradientSum sum,
+                                               int64_t micro_batches) {
+  const bool apart = sum == GradientSum::kOrdered && micro_batches > 1;
+  return apart ? std::make_shared<const TiedGradients>(module) : nullptr;
 }
 
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,

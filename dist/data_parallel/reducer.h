@@ -44,7 +44,7 @@ struct ReducerOptions {
   // on the caller's.
   std::function<void(const CommunicationSpan&)> on_span = {};
   // Uses of tied weights that are among the parameters, and are added up once they are summed.
-  // DataParallel sets it where KeepsTiedApart.
+  // DataParallel sets it (TiedApart).
   std::shared_ptr<const TiedGradients> tied = nullptr;
   // Whether there are others than its ranks to tell which of its gradients are not finite: then
   // even a single one notes it for LocateNonFinite. A part of a model, such as a stage of a
@@ -52,9 +52,10 @@ struct ReducerOptions {
   bool is_part = false;
 };
 
-// Whether the gradients of tied weights are summed use by use: in ordered sums of several
-// micro-batches. `ranks`: of the sum.
-bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks);
+// Keeps the gradients of the module's tied weights apart where they are summed use by use: in
+// ordered sums of several micro-batches. Null: not in this one.
+std::shared_ptr<const TiedGradients> TiedApart(Module& module, GradientSum sum,
+                                               int64_t micro_batches);
 
 // Collective: "rank 1 ('h.0.mlp.c_fc.weight')" for each rank that names a parameter, by its index;
 // -1: none.

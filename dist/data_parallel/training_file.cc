@@ -1,9 +1,7 @@
 #include "dist/data_parallel/training_file.h"
 
-#include <algorithm>
 #include <charconv>
 #include <exception>
-#include <functional>
 #include <map>
 
 #include "core/io/safetensors.h"
@@ -90,12 +88,19 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
   return tensors;
 }
 
-// `is_main`: among the ranks over which `any` tells whether something is true on one.
-void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
-          const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
+}  // namespace
+
+void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
+                  const optim::Optimizer& optimizer, const StepState& state) {
+  SaveTraining(path, ranks.control(), model, optimizer, state);
+}
+
+void SaveTraining(const std::string& path, ProcessGroup* all, const Module& model,
+                  const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
   const UserCall call("SaveTraining");
+  const bool is_main = all == nullptr || all->rank() == 0;
   std::vector<SafetensorsItem> items = Items(model, optimizer, is_main);
   std::vector<size_t> order;
   SafetensorsHeader(items, {}, &order);
@@ -119,34 +124,14 @@ void Save(const std::string& path, bool is_main, const std::function<bool(bool)>
   if (!is_main || failure) {
     for (size_t i = produced; i < order.size(); ++i) items[order[i]].produce();
   }
-  const bool failed = any(failure != nullptr);
-  if (failed) {
-    try {
-      any(true);  // as MeetBeforeThrowing: the first to throw would cut off the others' answer
-    } catch (const Error&) {
-    }
+  bool failed = failure != nullptr;
+  if (all != nullptr) {
+    const int64_t mine = failed ? 1 : 0;
+    for (const auto& row : GatherValues(*all, std::span(&mine, 1))) failed |= row[0] != 0;
+    if (failed) MeetBeforeThrowing(*all);
   }
   if (failure) std::rethrow_exception(failure);
   if (failed) throw IoError(StrCat("rank 0 could not write ", path));
-}
-
-}  // namespace
-
-void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
-                  const optim::Optimizer& optimizer, const StepState& state) {
-  const auto any = [&ranks](bool value) { return ranks.Any(value); };
-  Save(path, ranks.is_main(), any, model, optimizer, state);
-}
-
-void SaveTraining(const std::string& path, ProcessGroup* all, const Module& model,
-                  const optim::Optimizer& optimizer, const StepState& state) {
-  const auto any = [all](bool value) {
-    if (!all) return value;
-    const int64_t mine = value ? 1 : 0;
-    return std::ranges::any_of(GatherValues(*all, std::span(&mine, 1)),
-                               [](const auto& of_rank) { return of_rank[0] != 0; });
-  };
-  Save(path, all == nullptr || all->rank() == 0, any, model, optimizer, state);
 }
 
 int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& optimizer,

@@ -1,5 +1,7 @@
 #include "dist/expert/expert_parallel.h"
 
+#include <algorithm>
+
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "dist/pipeline/pipeline.h"
@@ -109,9 +111,8 @@ ExpertParallel::ExpertParallel(ProcessGroup* data, ProcessGroup* copies, Module&
 
 Reducer ExpertParallel::MakeWhole(ProcessGroup& data, ProcessGroup* copies, Module& module,
                                   ReducerOptions options) {
-  if (KeepsTiedApart(options, data.size())) {
-    options.tied = std::make_shared<const TiedGradients>(module);
-  }
+  const int64_t micro_batches = std::max<int64_t>(options.micro_batches, data.size());
+  options.tied = TiedApart(module, options.sum, micro_batches);
   return Reducer(&data, Only(false, GradientParameters(module)),
                  OptionsOf(std::move(options), data, copies, false));
 }

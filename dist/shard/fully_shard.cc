@@ -43,12 +43,6 @@ std::shared_ptr<FlatExchange> ExchangeOf(MeshParts& parts, std::shared_ptr<Proce
   return exchange;
 }
 
-// Where gradients of tied weights are kept apart.
-std::unique_ptr<const TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
-  const bool apart = options.sum == GradientSum::kOrdered && options.micro_batches > 1;
-  return apart ? std::make_unique<const TiedGradients>(module) : nullptr;
-}
-
 // All ranks begin with rank 0's values; of experts with those of the first rank that has them.
 void Align(ProcessGroup* all, const Module& module, int64_t experts) {
   const bool shares = std::ranges::any_of(module.Parameters(),
@@ -82,7 +76,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       module_(module),
       parameters_(module.Parameters()),
       options_(Completed(std::move(options), groups)),
-      tied_(TiedIn(module, options_)),
+      tied_(TiedApart(module, options_.sum, options_.micro_batches)),
       replicate_(SizeOf(groups.replicate) > 1 ? groups.replicate : nullptr),
       shards_(SizeOf(groups.shard)),
       shard_rank_(RankIn(groups.shard)),

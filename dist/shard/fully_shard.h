@@ -217,7 +217,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const Module& module_;
   const std::vector<std::shared_ptr<Parameter>> parameters_;
   ShardOptions options_;
-  const std::unique_ptr<const TiedGradients> tied_;  // in ordered sums of several micro-batches
+  const std::shared_ptr<const TiedGradients> tied_;  // in ordered sums of several micro-batches
   ProcessGroup* const replicate_;                    // null: one copy
   const int64_t shards_, shard_rank_, copies_, copy_;
   const ShardSumPlan plan_;

@@ -184,13 +184,10 @@ void FullyShard::OnEnd() {
 }
 
 void FullyShard::OnError() noexcept {
-  const auto abort = [](ProcessGroup* group) {
-    if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
-  };
-  if (experts_) abort(experts_->sum.get());  // for which the lane may be waiting
+  if (experts_) AbortBackward(experts_->sum.get());  // for which the lane may be waiting
   lanes_->Abort();
-  for (ProcessGroup* group : {gather_.get(), replicate_}) abort(group);
-  if (experts_) abort(experts_->gather.get());
+  for (ProcessGroup* group : {gather_.get(), replicate_}) AbortBackward(group);
+  if (experts_) AbortBackward(experts_->gather.get());
   for (size_t use = 0; use < uses_.size(); ++use) {
     for (const size_t u : uses_[use].units) units_[u].memory->Hide(use);
   }

@@ -12,13 +12,6 @@
 namespace lockstep::dist {
 namespace {
 
-// Elements [offset, offset + shape.numel()) of a flat tensor, with a version counter of their own.
-Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
-  const int64_t size = SizeOf(flat.dtype());
-  return Tensor::FromStorage(flat.storage().Slice(offset * size, shape.numel() * size),
-                             flat.dtype(), shape);
-}
-
 // The shapes that the cuts give, without a range.
 std::vector<Shape> ShapesOf(std::span<const std::shared_ptr<Parameter>> parameters) {
   std::vector<Shape> shapes;
