@@ -45,6 +45,18 @@ struct Answers {
   // is known of these: they are in neither.
   std::vector<int> silent = {};
 };
+// Reads them by parse(text), which throws for what no rank writes: such answers are left out.
+template <class T, class Parse>
+Answers<T> Parsed(const Answers<std::string>& answers, const Parse& parse) {
+  Answers<T> parsed{.by_rank = {}, .silent = answers.silent};
+  for (const auto& [rank, text] : answers.by_rank) {
+    try {
+      parsed.by_rank.emplace(rank, parse(text));
+    } catch (const std::exception&) {
+    }
+  }
+  return parsed;
+}
 // "; rank 0 does not answer (...)", or "" for none.
 std::string SilenceClause(const std::vector<int>& silent);
 

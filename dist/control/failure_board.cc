@@ -16,25 +16,8 @@ constexpr std::string_view kCalls = "calls at ";
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr FailureBoard::Milliseconds kLongestBeat(500);
 
-std::optional<Collective> ParseCall(const json& j) {
-  try {
-    return CollectiveFromValues(IntegersOf(j));
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
-
-// nullopt for text that no rank writes.
-std::optional<CallPosition> ParsePosition(const std::string& text) {
-  const json j = TryParseJson(text);
-  try {
-    const auto call = ParseCall(j.at(0));
-    if (!call) return std::nullopt;
-    return CallPosition{*call, IntegerOf(j.at(1)), j.at(2).get<bool>()};
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
+// These throw for what no rank writes.
+Collective CallOf(const json& j) { return CollectiveFromValues(IntegersOf(j)).value(); }
 
 // Peer, direction, number, and so on.
 std::vector<int64_t> ToValues(const TransferCounts& counts) {
@@ -45,29 +28,13 @@ std::vector<int64_t> ToValues(const TransferCounts& counts) {
   return values;
 }
 
-TransferCounts ParseTransfers(const json& j) {
+TransferCounts TransfersOf(const json& j) {
   TransferCounts counts;
-  try {
-    const std::vector<int64_t> values = IntegersOf(j);
-    for (size_t i = 0; i + 2 < values.size(); i += 3) {
-      counts[{static_cast<int>(values[i]), values[i + 1] != 0}] = values[i + 2];
-    }
-  } catch (const InputError&) {
+  const std::vector<int64_t> values = IntegersOf(j);
+  for (size_t i = 0; i + 2 < values.size(); i += 3) {
+    counts[{static_cast<int>(values[i]), values[i + 1] != 0}] = values[i + 2];
   }
   return counts;
-}
-
-std::optional<std::vector<int>> ParseRanks(const std::string& text, int size) {
-  std::vector<int> ranks;
-  try {
-    for (const int64_t rank : IntegersOf(TryParseJson(text))) {
-      if (rank < 0 || rank >= size) return std::nullopt;
-      ranks.push_back(static_cast<int>(rank));
-    }
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-  return ranks;
 }
 
 }  // namespace
@@ -121,28 +88,24 @@ Failure FailureBoard::Post(Failure failure) {
 }
 
 Answers<CallPosition> FailureBoard::Positions() {
-  const auto answers = Ask(kWhere);
-  Answers<CallPosition> positions{.by_rank = {}, .silent = answers.silent};
-  for (const auto& [rank, text] : answers.by_rank) {
-    const auto position = text.empty() ? CallPosition() : ParsePosition(text);
-    if (position) positions.by_rank[rank] = *position;
-  }
-  return positions;
+  return Parsed<CallPosition>(Ask(kWhere), [](const std::string& text) {
+    if (text.empty()) return CallPosition();
+    const json j = TryParseJson(text);
+    return CallPosition{CallOf(j.at(0)), IntegerOf(j.at(1)), j.at(2).get<bool>()};
+  });
 }
 
 Answers<FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
-  const auto answers = Ask(StrCat(kCalls, sequence));
-  Answers<Calls> calls{.by_rank = {}, .silent = answers.silent};
-  for (const auto& [rank, text] : answers.by_rank) {
+  return Parsed<Calls>(Ask(StrCat(kCalls, sequence)), [](const std::string& text) {
+    if (text.empty()) return Calls();
     const json j = TryParseJson(text);
-    if (text.empty()) {
-      calls.by_rank[rank] = {};
-    } else if (j.is_array() && j.size() == 4 && j[3].is_string()) {
-      calls.by_rank[rank] = {true, ParseCall(j[0]), ParseCall(j[1]).value_or(Collective()),
-                             ParseTransfers(j[2]), j[3].get<std::string>()};
-    }
-  }
-  return calls;
+    Calls calls{.has_group = true,
+                .transfers = TransfersOf(j.at(2)),
+                .waits_in = j.at(3).get<std::string>()};
+    if (!j.at(0).is_null()) calls.at = CallOf(j.at(0));
+    if (!j.at(1).is_null()) calls.last = CallOf(j.at(1));
+    return calls;
+  });
 }
 
 void FailureBoard::ShareLost(const std::vector<int>& lost) {
@@ -151,12 +114,13 @@ void FailureBoard::ShareLost(const std::vector<int>& lost) {
 }
 
 Answers<std::vector<int>> FailureBoard::Lost() {
-  const auto answers = Ask(kLost);
-  Answers<std::vector<int>> all{.by_rank = {}, .silent = answers.silent};
-  for (const auto& [rank, text] : answers.by_rank) {
-    if (const auto ranks = ParseRanks(text, plane_->size())) all.by_rank[rank] = *ranks;
-  }
-  return all;
+  return Parsed<std::vector<int>>(Ask(kLost), [this](const std::string& text) {
+    const json j = TryParseJson(text);
+    if (!j.is_array()) throw InputError("this rank has shared no list");
+    std::vector<int> ranks;
+    for (const json& rank : j) ranks.push_back(RankOf(rank, plane_->size()));
+    return ranks;
+  });
 }
 
 }  // namespace lockstep::dist

@@ -101,19 +101,14 @@ void ControlPlane::ForgetWaits(const std::string& group) {
 Answers<RankWaits> ControlPlane::Waits(const std::string& group, Milliseconds least) {
   const auto answers = Ask(AllRanks(size()), WaitsTopic(), StrCat(least.count(), " ", group),
                            Clock::now() + kTimeToAnswer);
-  Answers<RankWaits> waits{.by_rank = {}, .silent = answers.silent};
-  for (const auto& [rank, text] : answers.by_rank) {
+  return Parsed<RankWaits>(answers, [](const std::string& text) {
     const json j = TryParseJson(text);
-    try {
-      RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
-      for (const json& call : j.at("calls")) {
-        of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
-      }
-      waits.by_rank[rank] = std::move(of_rank);
-    } catch (const std::exception&) {  // no rank writes that
+    RankWaits of_rank{.reached = j.at("reached").get<int64_t>()};
+    for (const json& call : j.at("calls")) {
+      of_rank.calls.emplace_back(call.at(0).get<std::string>(), call.at(1).get<std::string>());
     }
-  }
-  return waits;
+    return of_rank;
+  });
 }
 
 void ControlPlane::LookAtWait(const std::string& group, const std::vector<int>& members,
