@@ -59,8 +59,7 @@ class NcclGroup : public ProcessGroup {
     } else {
       try {
         // No rank's communicator may end while others still need it.
-        const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
-                               NextSequence()};
+        const Collective leave{.kind = CollectiveKind::kLeave, .sequence = NextSequence()};
         watch_.Called(leave);
         watch_.Leave();
         if (last_ != nullptr) last_->Synchronize();
@@ -75,7 +74,7 @@ class NcclGroup : public ProcessGroup {
   Device device() const override { return device_; }
 
   void CheckInStep() override {
-    const Collective c{CollectiveKind::kBarrier, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()};
+    const Collective c{.kind = CollectiveKind::kBarrier, .sequence = NextSequence()};
     Note(c, "");
     Compare(c);
     if (last_ != nullptr) last_->Synchronize();
@@ -86,8 +85,7 @@ class NcclGroup : public ProcessGroup {
 
   // The others' watchdogs see the call in the log.
   WorkPtr Leave() override {
-    const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
-                           NextSequence()};
+    const Collective leave{.kind = CollectiveKind::kLeave, .sequence = NextSequence()};
     Note(leave, "");
     auto work = std::make_shared<LeaveWork>(leave, state_);
     comparison_.Bring(TextOf(leave, hash_, watch_.Log()), [work] { work->all_left = true; });
