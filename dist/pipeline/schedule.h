@@ -69,6 +69,12 @@ struct PipelineSchedule {
   // Whether the stages' neighbours are on other ranks, so that something has to be sent.
   bool crosses(int stage, int next) const { return rank_of[stage] != rank_of[next]; }
   std::vector<int> StagesOf(int rank) const;  // ascending
+  // For tables with an entry for each stage and micro-batch.
+  size_t cells() const { return CellOf(stages(), 0); }
+  size_t CellOf(int stage, int micro) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(micro_batches) +
+           static_cast<size_t>(micro);
+  }
 };
 
 // The number of stages per rank: 2 for zbv, `chunks` for interleaved, else 1.

@@ -18,15 +18,10 @@ struct Counts {
 void CheckComplete(const PipelineSchedule& schedule) {
   LS_CHECK(schedule.stages() > 0 && schedule.micro_batches > 0,
            "a pipeline schedule needs a stage and a micro-batch");
-  std::vector<Counts> counts(static_cast<size_t>(schedule.stages()) *
-                             static_cast<size_t>(schedule.micro_batches));
-  const auto at = [&](int stage, int micro) -> Counts& {
-    return counts[static_cast<size_t>(stage) * static_cast<size_t>(schedule.micro_batches) +
-                  static_cast<size_t>(micro)];
-  };
+  std::vector<Counts> counts(schedule.cells());
   for (const auto& actions : schedule.actions) {
     for (const PipelineAction& a : actions) {
-      Counts& c = at(a.stage, a.micro);
+      Counts& c = counts[schedule.CellOf(a.stage, a.micro)];
       if (a.op == kForward) ++c.forward;
       if (a.op == kBackward) ++c.backward;
       if (a.op == kInputGrad) ++c.input_grad;
@@ -35,7 +30,7 @@ void CheckComplete(const PipelineSchedule& schedule) {
   }
   for (int s = 0; s < schedule.stages(); ++s) {
     for (int m = 0; m < schedule.micro_batches; ++m) {
-      const Counts& c = at(s, m);
+      const Counts& c = counts[schedule.CellOf(s, m)];
       LS_CHECK(c.forward == 1, "rank ", schedule.rank_of[s], " makes ", s, "F", m, " ", c.forward,
                " times: a schedule has one forward of each stage and micro-batch");
       LS_CHECK((c.backward == 1 && c.input_grad + c.weight_grad == 0) ||
@@ -135,18 +130,14 @@ SimulatedPipeline Simulate(const PipelineSchedule& schedule, const PipelineTimes
   out.busy.resize(schedule.actions.size());
   out.actions.resize(schedule.actions.size());
   std::vector<double> clock(schedule.actions.size(), 0);
-  const size_t cells =
-      static_cast<size_t>(schedule.stages()) * static_cast<size_t>(schedule.micro_batches);
-  std::vector<double> output(cells), gradient(cells);  // when they are there
-  const auto at = [&](int stage, int micro) {
-    return static_cast<size_t>(stage) * static_cast<size_t>(schedule.micro_batches) +
-           static_cast<size_t>(micro);
-  };
+  // When they are there.
+  std::vector<double> output(schedule.cells()), gradient(schedule.cells());
   ScheduleWalk(schedule).Run([&](int rank, const PipelineAction& a) {
     if (a.is_transfer()) return;
     const auto from = [&](const std::vector<double>& made, int stage) {
       if (stage < 0 || stage >= schedule.stages()) return 0.0;
-      return made[at(stage, a.micro)] + (schedule.crosses(a.stage, stage) ? times.transfer : 0.0);
+      return made[schedule.CellOf(stage, a.micro)] +
+             (schedule.crosses(a.stage, stage) ? times.transfer : 0.0);
     };
     double begin = clock[rank], takes = times.weight_grad;
     if (a.op == kForward) {
@@ -157,8 +148,9 @@ SimulatedPipeline Simulate(const PipelineSchedule& schedule, const PipelineTimes
       takes = times.input_grad + (a.op == kBackward ? times.weight_grad : 0.0);
     }
     const double end = begin + takes;
-    if (a.op == kForward) output[at(a.stage, a.micro)] = end;
-    if (a.op == kBackward || a.op == kInputGrad) gradient[at(a.stage, a.micro)] = end;
+    const size_t cell = schedule.CellOf(a.stage, a.micro);
+    if (a.op == kForward) output[cell] = end;
+    if (a.op == kBackward || a.op == kInputGrad) gradient[cell] = end;
     clock[rank] = end;
     out.busy[rank] += takes;
     out.makespan = std::max(out.makespan, end);

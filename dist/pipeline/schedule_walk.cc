@@ -7,9 +7,7 @@ namespace lockstep::dist {
 using enum PipelineOp;
 
 ScheduleWalk::ScheduleWalk(const PipelineSchedule& schedule)
-    : schedule_(schedule),
-      done_(static_cast<size_t>(schedule.stages()) * static_cast<size_t>(schedule.micro_batches)),
-      next_(schedule.actions.size(), 0) {
+    : schedule_(schedule), done_(schedule.cells()), next_(schedule.actions.size(), 0) {
   for (int r = 0; r < schedule.ranks(); ++r) {
     ready_.push_back(r);
     for (const PipelineAction& a : schedule.actions[r]) {
@@ -23,15 +21,12 @@ ScheduleWalk::ScheduleWalk(const PipelineSchedule& schedule)
 }
 
 bool ScheduleWalk::Done(int stage, PipelineOp op, int micro) const {
-  const size_t at = static_cast<size_t>(stage) * static_cast<size_t>(schedule_.micro_batches) +
-                    static_cast<size_t>(micro);
-  return (done_[at] >> static_cast<int>(op) & 1) != 0;
+  return (done_[schedule_.CellOf(stage, micro)] >> static_cast<int>(op) & 1) != 0;
 }
 
 void ScheduleWalk::SetDone(const PipelineAction& a) {
-  const size_t at = static_cast<size_t>(a.stage) * static_cast<size_t>(schedule_.micro_batches) +
-                    static_cast<size_t>(a.micro);
-  done_[at] = static_cast<uint8_t>(done_[at] | 1u << static_cast<int>(a.op));
+  uint8_t& done = done_[schedule_.CellOf(a.stage, a.micro)];
+  done = static_cast<uint8_t>(done | 1u << static_cast<int>(a.op));
 }
 
 // Where the schedule has transfers, a neighbour's result counts once it has been received.
