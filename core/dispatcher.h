@@ -20,10 +20,10 @@ class Slot;
 // A slot's function takes the stream first and writes into tensors that its caller has allocated.
 // On the meta device there is nothing to call: the caller has already computed the shapes.
 //
-//   inline constinit Slot<void(const Tensor& x, Tensor& y)> softmax_forward{"softmax_forward"};
-//   softmax_forward(CurrentStream(x.device()), x, y);
-//   LS_REGISTER(softmax_forward, DeviceType::kCpu, SoftmaxForwardCpu);  // void(Stream, const
-//   Tensor&, Tensor&)
+//   inline constinit Slot<void(const Tensor& x, const Tensor& y)>
+//   softmax_forward{"softmax_forward"}; softmax_forward(CurrentStream(x.device()), x, y); void
+//   SoftmaxForwardCpu(Stream, const Tensor& x, const Tensor& y); LS_REGISTER(softmax_forward,
+//   DeviceType::kCpu, SoftmaxForwardCpu);
 template <class... Args>
 class Slot<void(Args...)> {
  public:

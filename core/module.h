@@ -98,9 +98,10 @@ class Module {
   using Hook = std::function<void(Module&)>;
   void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
-  // These run before the first and after the last backward of the nodes that this module's forward
-  // recorded, once per forward call that the backward goes through. Backward throws Error if the
-  // module has been destroyed by then: its hooks (which may gather weights, say) could not run.
+  // These run before the backward of the first of this module's results, and after that of all
+  // nodes that its forward recorded, once per forward call that the backward goes through. Backward
+  // throws Error if the module has been destroyed by then: its hooks (which may gather weights,
+  // say) could not run.
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
   // Runs `forward` with this module's hooks, as its forward. ModuleOf's operator() does so; a

@@ -16,8 +16,9 @@ namespace lockstep::nn {
 
 struct RecomputeOptions {
   // Only the results of these operations are computed again, each from what the operation keeps for
-  // its own backward: gelu (where it is no part of a product; on the CPU in f32 also there), silu,
-  // swiglu, geglu_tanh, layer_norm, rms_norm. Empty: everything.
+  // its own backward: gelu (where it is no part of a product; on the CPU in f32 also there),
+  // swiglu, geglu_tanh, layer_norm, rms_norm, and those of kernels/unary that save their input,
+  // such as silu. Names of others have no effect. Empty: everything.
   std::vector<std::string> ops = {};
   // The second forward ends where backward has all that it needs, which in a transformer's block
   // spares a third of its products. It is left by an exception: only for modules that contain no
@@ -49,9 +50,9 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     RecomputeScope scope(
         &*base_, inputs,
         [base = base_.module(), callee = &*base_, arguments,
-         documents = CurrentDocuments()](std::vector<Tensor> again) mutable {
+         documents = CurrentDocuments()](std::vector<Tensor> same_inputs) mutable {
           const DocumentScope scope(documents);
-          Again(*callee, arguments, std::move(again));
+          Again(*callee, arguments, std::move(same_inputs));
         },
         options_.stops_early);
     inputs.clear();

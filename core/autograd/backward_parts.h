@@ -34,8 +34,8 @@ class BackwardRanges {
 };
 
 // Claims the leaves for this thread's backward during its lifetime: two concurrent backwards would
-// lose additions, so a leaf of another thread's is an ArgumentError. A nested backward of the same
-// thread (recomputation) shares its claims.
+// lose additions, so a leaf of another thread's is an ArgumentError. A backward within another, of
+// the same thread, shares its claims.
 class LeafClaims {
  public:
   explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves);

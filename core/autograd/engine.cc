@@ -27,7 +27,7 @@ class RetainScope {
   bool previous_;
 };
 
-// How many nested backwards (recomputation) this thread is in.
+// How many backwards this thread is in: nodes, hooks and observers may call Backward, too.
 thread_local int backward_depth = 0;
 
 struct DepthScope {

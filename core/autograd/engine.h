@@ -25,7 +25,7 @@ class DeferredGradients {
   DeferredGradients& operator=(DeferredGradients&&) noexcept;
   ~DeferredGradients();
   // Computes them in backward's order. Leaves become ready now, and the observers of the original
-  // backwards see their end or error. Empty afterwards.
+  // backwards see their end or error; backward hooks of modules have run by then. Empty afterwards.
   void Run();
   bool empty() const;
 
@@ -44,7 +44,8 @@ struct BackwardOptions {
   DeferredGradients* deferred = nullptr;
 };
 
-// Whether this thread is in a Backward, which includes forwards that recompute activations.
+// Whether this thread is in a Backward, which includes forwards that recompute activations, but not
+// DeferredGradients::Run.
 bool InBackward();
 
 // Adds the gradients of sum_i <roots[i], root_grads[i]> to the leaves. A root gradient has its

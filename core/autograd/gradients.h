@@ -23,13 +23,13 @@ struct GradTarget {
   void Write(const Tensor& grad) const;  // adds or copies a gradient of the same shape
 };
 
-// One run of a node's Backward: the gradients of its outputs, which it may only read, and the
-// places of those of its inputs. A needed gradient is given once, by Open or by Put. What is put
-// has the input's shape, dtype and device. A mistake throws ArgumentError naming the node and the
-// input.
+// One run of a node's Backward: the gradients of its outputs, which it may only read (unless
+// MayOverwrite, core/autograd/engine.h), and the places of those of its inputs. A needed gradient
+// is given once, by Open or by Put. What is put has the input's shape, dtype and device. A mistake
+// throws ArgumentError naming the node and the input.
 class Gradients {
  public:
-  // That of output k: zeros if nothing used the output.
+  // That of output k, contiguous: zeros if nothing used the output.
   const Tensor& operator[](size_t k) const { return of_outputs_[k]; }
   std::span<const Tensor> of_outputs() const { return of_outputs_; }
   // Whether the gradient of input i is needed, now: SplitsByInput and BackwardOptions::defer ask

@@ -275,17 +275,21 @@ RecomputeScope::RecomputeScope(std::vector<std::string> ops)
              Operations::Unpack),
       previous_(std::exchange(innermost, this)) {}
 
-void OfferRecompute(std::string_view op, const Tensor& result, std::initializer_list<Kept> from,
-                    std::function<Tensor(std::span<const Tensor>)> again) {
-  const RecomputeScope* const scope = RecomputeScope::innermost;
-  if (scope == nullptr || !scope->operations_ || !scope->hooks_.innermost()) return;
-  auto& [names, results] = *scope->operations_;
-  if (std::ranges::find(names, op) == names.end()) return;
-  auto operation = std::make_shared<RecomputeScope::Operation>();
+RecomputeScope* RecomputeScope::Recomputes(std::string_view op) {
+  if (innermost == nullptr || !innermost->operations_ || !innermost->hooks_.innermost()) {
+    return nullptr;
+  }
+  const auto& names = innermost->operations_->names;
+  return std::ranges::find(names, op) != names.end() ? innermost : nullptr;
+}
+
+void RecomputeScope::Offer(const Tensor& result, std::initializer_list<Kept> from,
+                           std::function<Tensor(std::span<const Tensor>)> again) {
+  auto operation = std::make_shared<Operation>();
   for (const auto& [tensor, what] : from) operation->from.emplace_back(tensor, what);
   operation->again = std::move(again);
-  results[result.storage().serial()] = {std::move(operation), result.numel(),
-                                        result.storage().version()};
+  operations_->results[result.storage().serial()] = {std::move(operation), result.numel(),
+                                                     result.storage().version()};
 }
 
 // ---- What is not decided again. ----

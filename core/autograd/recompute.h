@@ -34,7 +34,8 @@ class RecomputeScope {
   // result is not used.
   using Again = std::function<void(std::vector<Tensor> inputs)>;
 
-  // Of a forward that runs within the scope, nothing that it makes itself is kept. `of`: whose
+  // Of a forward that runs within the scope, nothing that it makes itself is kept; what is older
+  // than the scope is alive anyway. `of`: whose
   // forward it is, for Start. `stops_early`: `again` is left by an exception once all that nodes
   // await is there, which spares the last operations. Nothing between may catch what it does not
   // know.
@@ -56,9 +57,13 @@ class RecomputeScope {
   friend class Decisions;
   friend bool Recomputing();
   friend Tensor KeepChoice(const std::function<Tensor()>&);
+  template <class F>
   friend void OfferRecompute(std::string_view op, const Tensor& result,
-                             std::initializer_list<Kept> from,
-                             std::function<Tensor(std::span<const Tensor>)> again);
+                             std::initializer_list<Kept> from, const F& again);
+  // The scope whose hooks apply on this thread, if it names the operation.
+  static RecomputeScope* Recomputes(std::string_view op);
+  void Offer(const Tensor& result, std::initializer_list<Kept> from,
+             std::function<Tensor(std::span<const Tensor> from)> again);
   struct Segment;  // a whole forward
   struct Slot;
   struct Place;
@@ -100,8 +105,12 @@ class RecomputeScope::Start {
 // it, nodes that save the result, a contiguous tensor that fills its storage, have again(from)
 // compute it anew, in any shape of as many elements. `from` should be what the operation's node
 // saves anyway: it stays alive as long as others need the result.
+template <class F>
 void OfferRecompute(std::string_view op, const Tensor& result, std::initializer_list<Kept> from,
-                    std::function<Tensor(std::span<const Tensor> from)> again);
+                    const F& again) {
+  if (RecomputeScope* const scope = RecomputeScope::Recomputes(op))
+    scope->Offer(result, from, again);
+}
 
 // Whether this thread runs a forward again to recompute what it saved. The hooks of modules do not
 // run then, and a forward must not update its module's state (running statistics, counters) again.
@@ -129,7 +138,7 @@ class Decisions {
   template <class F>
   static void ForEach(const F& f);
 
-  std::optional<StepState> step_;  // as it was when random numbers were drawn first
+  std::optional<StepState> step_;  // a copy, once random numbers were drawn
   bool copied_ = false;
   std::vector<uint64_t> sites_;  // these two in the order in which they were handed out
   std::vector<Tensor> choices_;

@@ -31,6 +31,7 @@ struct RunStart {
   // How the ranks of a machine share texts that one of them encodes; null: they do not.
   std::shared_ptr<data::SharedDatasets> shared{};
   std::optional<HeldCheckpoint> held{};  // the checkpoint, if another run may remove it
+  bool evaluates = false;                // --eval_only: there are no steps and no optimizer
 };
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the

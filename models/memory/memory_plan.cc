@@ -127,7 +127,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
   return PlanMemory(
       {.model = [&] { return gpt = std::make_shared<Gpt>(setup.model); },
        .ranks = [&](LanguageModel&) { return ShareOut(setup, groups, plan, *gpt); },
-       .optimizer = setup.evaluates_only
+       .optimizer = setup.start.evaluates
                         ? std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)>()
                         : [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .objective = [&](LanguageModel& model) { return MakeObjective(setup.config, model); },
@@ -278,7 +278,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   plan.all_copy = SavesParts(setup);
   plan.collects = SharesOutModel(setup) && !plan.all_copy;
-  if ((setup.config.checkpoint.async || plan.collects) && !setup.evaluates_only) {
+  if ((setup.config.checkpoint.async || plan.collects) && !setup.start.evaluates) {
     plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
   }
   return plan;

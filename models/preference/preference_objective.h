@@ -42,7 +42,7 @@ class PreferenceObjective : public Objective {
   std::optional<PreferenceMetrics> MetricsOf(const std::vector<double>& sums) const override {
     return ToMetrics(sums);
   }
-  bool repeats_shapes() const override { return false; }  // pairs differ in length
+  bool is_model_loss() const override { return false; }  // pairs differ in length
 
   // The means over pairs of measures, or of sums of them.
   static PreferenceMetrics ToMetrics(const std::vector<double>& measures);

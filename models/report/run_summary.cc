@@ -70,7 +70,7 @@ std::string DescribeEvaluation(const RunSetup& s) {
       fmt::format("{} {} validation {}",
                   whole ? "all" : StrCat(batches.size(), " batches of ", batch, ", of the"),
                   FormatCount(SamplesOf(s, s.dataset.val)), unit);
-  if (!s.evaluates_only) {
+  if (!s.start.evaluates) {
     if (whole && steps >= kManySteps) text += fmt::format(", as many as {} steps train on", steps);
     text += train.eval_every > 0 ? fmt::format(", every {} steps", train.eval_every)
                                  : ", after the last step";
@@ -120,14 +120,14 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters{}",
                    HfTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
                    FormatCount(static_cast<double>(model.NumWeights())), adapters)},
-      {"data", s.evaluates_only
+      {"data", s.start.evaluates
                    ? s.dataset.name
                    : fmt::format("{}: {} training and {} validation {}, {}", s.dataset.name,
                                  FormatCount(SamplesOf(s, s.dataset.train)),
                                  FormatCount(SamplesOf(s, s.dataset.val)),
                                  s.prefers() ? "pairs of answers" : "tokens", c.data.order)}};
   if (!s.weights.empty()) facts.insert(facts.begin() + 1, {"weights", s.weights});
-  if (!s.evaluates_only) {
+  if (!s.start.evaluates) {
     for (auto& fact : DescribeTraining(s)) facts.push_back(std::move(fact));
   }
   if (s.dataset.val && s.dataset.val->size() >= 2) {
@@ -138,15 +138,15 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
       fmt::format("on {}, {} threads{}{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
                   s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "",
                   DescribeLimit(UsedInstructionSet(), CpuInstructionSet()), c.train.precision,
-                  !s.device.is_cuda() || !c.train.cuda_graphs || s.evaluates_only ? ""
+                  !s.device.is_cuda() || !c.train.cuda_graphs || s.start.evaluates ? ""
                   : SumsGradients(s)
                       ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"
                       : ", CUDA graphs",
                   c.seed,
-                  (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.evaluates_only
+                  (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.start.evaluates
                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
                       : ""));
-  if (c.dist.reduction == "ordered" && !s.evaluates_only) {
+  if (c.dist.reduction == "ordered" && !s.start.evaluates) {
     facts.emplace_back("bits", DescribeBits(s));
   }
   facts.emplace_back("memory", Summary(memory));
@@ -164,13 +164,13 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
              FormatCount(static_cast<double>(model.NumActiveParameters())))});
   }
   const bool recomputes = m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone;
-  if (recomputes && !s.evaluates_only) {
+  if (recomputes && !s.start.evaluates) {
     facts.insert(facts.end() - 1,
                  {"recomputes", Describe(m.recompute, m.n_layer) +
                                     (m.recompute.automatic ? ", chosen by the memory plan" : "")});
   }
   OffloadChoice offload = s.model.offload;
-  if (s.evaluates_only) offload.activations = offload.optimizer = false;
+  if (s.start.evaluates) offload.activations = offload.optimizer = false;
   if (offload.any()) {
     facts.insert(facts.end() - 1, {"offloads", Describe(offload) + " to the host's memory"});
   }
@@ -182,7 +182,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
         "pipeline",
         fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule, s.data_ranks,
                     s.data_ranks == 1 ? "copy" : "copies") +
-            (s.evaluates_only
+            (s.start.evaluates
                  ? ""
                  : fmt::format("; with {} micro-batches through each, and stages that take equally "
                                "long, idle for {:.0f}% of a step",
@@ -201,18 +201,18 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    tp == 1 ? "rank" : "ranks", c.parallel.tensor_parts()));
   }
   const bool shards_weights = c.parallel.shard == "full";
-  if (IsSharded(s) && (shards_weights || !s.evaluates_only)) {
+  if (IsSharded(s) && (shards_weights || !s.start.evaluates)) {
     const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.data_ranks;
     facts.emplace_back("sharding",
                        fmt::format("{}, {} ranks to a copy of the model, {} in all",
-                                   s.evaluates_only                  ? "weights"
+                                   s.start.evaluates                 ? "weights"
                                    : shards_weights                  ? "weights, gradients, state"
                                    : c.parallel.shard == "gradients" ? "gradients and state"
                                                                      : "optimizer state",
                                    ranks, s.data_ranks));
   }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
-  if (!s.evaluates_only) facts.emplace_back("writes", c.out_dir);
+  if (!s.start.evaluates) facts.emplace_back("writes", c.out_dir);
   return facts;
 }
 

@@ -41,9 +41,9 @@ class Objective {
   // Of sums of measures; none unless they are those of preferences.
   virtual std::optional<PreferenceMetrics> MetricsOf(const std::vector<double>& sums) const = 0;
 
-  // Whether the loss is model.Loss(ids, targets) of batches that all have the same shape, so that
-  // steps can be CUDA graphs.
-  virtual bool repeats_shapes() const = 0;
+  // Whether it is model.Loss(ids, targets) of batches that all have the same shape. If so, steps
+  // can be CUDA graphs, which call that and not this operator.
+  virtual bool is_model_loss() const = 0;
 };
 
 // The mean cross entropy with the next token, over all targets of a step.
@@ -61,7 +61,7 @@ class LanguageObjective : public Objective {
   std::optional<PreferenceMetrics> MetricsOf(const std::vector<double>&) const override {
     return {};
   }
-  bool repeats_shapes() const override { return true; }
+  bool is_model_loss() const override { return true; }
 };
 inline const LanguageObjective kNextToken;
 

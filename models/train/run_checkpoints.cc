@@ -44,7 +44,7 @@ RunCheckpoints::RunCheckpoints(const RunSetup& setup, const RunRanks& ranks)
     base_ = std::filesystem::canonical(WeightsOf(setup.weights));
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
-  if (ranks.is_main() && !setup.evaluates_only) folder_ = IdentityOf(setup.config.out_dir);
+  if (ranks.is_main() && !setup.start.evaluates) folder_ = IdentityOf(setup.config.out_dir);
   if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
   if (setup.start.checkpoint) finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
 }

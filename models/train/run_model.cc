@@ -35,8 +35,8 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   MaterializeFor(setup, setup.device, model);
   const std::string& weights = setup.weights;
   if (!weights.empty()) LoadWeights(weights, model);
-  const std::string& from = setup.model.lora.init_from;
-  if (from.empty() || setup.start.checkpoint || PeftAdapter::Exists(weights)) return;
+  const std::string from = AdaptersOf(setup);
+  if (from.empty()) return;
   const PeftAdapter adapter = PeftAdapter::Open(from);
   CheckBase(adapter, weights, Warn);
   adapter.LoadInto(model);

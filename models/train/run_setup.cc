@@ -105,6 +105,11 @@ void SettleLossChunk(RunSetup& setup) {
   setup.asked.train.loss_chunk = config.train.loss_chunk = setup.model.loss_chunk = chunk;
 }
 
+std::string AdaptersOf(const RunSetup& setup) {
+  const bool apart = !setup.start.checkpoint && !PeftAdapter::Exists(setup.weights);
+  return apart ? setup.config.lora.init_from : "";
+}
+
 RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
                     Device device, int64_t processes) {
   const RunConfig with_tokenizer = SettleTokenizer(options, given);
@@ -113,8 +118,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   RunConfig& config = setup.config;
   const std::string& weights = setup.weights;
   const std::string& adapters = config.lora.init_from;
-  if (!adapters.empty() && adapters != config.init_from && !start.checkpoint &&
-      PeftAdapter::Exists(weights)) {
+  if (!adapters.empty() && !start.evaluates && !start.checkpoint && PeftAdapter::Exists(weights)) {
     options.Fail(
         {"lora.init_from", "init_from"},
         StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),

@@ -34,8 +34,7 @@ struct RunSetup {
   std::string measured_on{};
   data::Dataset dataset;
   std::optional<data::ConversationCounts> conversations{};  // that the data set consists of
-  bool document_mask = false;   // data.document_mask, and always for conversations
-  bool evaluates_only = false;  // --eval_only: there are no steps and no optimizer
+  bool document_mask = false;  // data.document_mask, and always for conversations
   Device device;
   // For a GPU that is only planned for: what CUDA itself takes.
   int64_t runtime_bytes = 0;
@@ -53,6 +52,9 @@ struct RunSetup {
     return samples_at_start + (step - start.step) * samples_per_step();
   }
 };
+
+// The adapters that are loaded beside the weights; empty: none, or the weights have theirs.
+std::string AdaptersOf(const RunSetup& setup);
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
 // (init_from, or a checkpoint), the model has their shape, and options that say otherwise are an

@@ -55,7 +55,7 @@ void StepRanks::SumOverEvaluators(std::vector<double>* values) {
 }
 
 SampleRanks::SampleRanks(int64_t micro_batches)
-    : owned_(std::make_unique<OneRank>(micro_batches)), data_(owned_.get()), is_alone_(true) {}
+    : owned_(std::make_unique<OneRank>(micro_batches)), data_(owned_.get()), may_be_graphs_(true) {}
 
 SampleRanks::SampleRanks(std::unique_ptr<dist::DataRanks> data,
                          std::shared_ptr<dist::ProcessGroup> context,

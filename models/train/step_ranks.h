@@ -28,9 +28,8 @@ class StepRanks {
   // this rank's micro-batches, in the order of data().micro_order(); none, if another rank has
   // them.
   virtual std::vector<HostRead> Gradients(StepWork& work) = 0;
-  // Whether there is a single process, which sums in the library's order: its steps can be CUDA
-  // graphs.
-  virtual bool is_alone() const { return false; }
+  // Whether steps can be CUDA graphs: those of a single process that sums in the library's order.
+  virtual bool may_be_graphs() const { return false; }
   // Null unless there is a pipeline.
   virtual const dist::PipelineSchedule* schedule() const { return nullptr; }
 
@@ -59,12 +58,12 @@ class SampleRanks : public StepRanks {
 
   dist::DataRanks& data() override { return *data_; }
   std::vector<HostRead> Gradients(StepWork& work) override;
-  bool is_alone() const override { return is_alone_; }
+  bool may_be_graphs() const override { return may_be_graphs_; }
 
  private:
   const std::unique_ptr<dist::DataRanks> owned_;
   dist::DataRanks* const data_;
-  const bool is_alone_ = false;
+  const bool may_be_graphs_ = false;
 };
 
 }  // namespace lockstep::models

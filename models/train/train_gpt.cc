@@ -94,8 +94,9 @@ class AllProcessors {
 // Of what the run starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
   uint64_t hash = setup.weights.empty() ? 0 : HashOfContent(setup.weights);
-  const std::string& adapter = setup.config.lora.init_from;
-  if (!adapter.empty() && !setup.start.checkpoint) hash ^= HashOfContent(CheckpointOf(adapter));
+  if (const std::string adapters = AdaptersOf(setup); !adapters.empty()) {
+    hash ^= HashOfContent(CheckpointOf(adapters));
+  }
   return hash;
 }
 
@@ -103,7 +104,7 @@ uint64_t HashOfStart(const RunSetup& setup) {
 std::string FoldersOfStart(const RunSetup& setup) {
   namespace fs = std::filesystem;
   std::string folders;
-  for (const std::string& path : {setup.weights, setup.config.lora.init_from}) {
+  for (const std::string& path : {setup.weights, AdaptersOf(setup)}) {
     if (!path.empty()) folders += fs::weakly_canonical(path).string();
     folders += ' ';
   }
@@ -217,7 +218,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       from.weights = held->path();
       VerifyModelAndBase(from.weights);
     }
-    if (!config.lora.init_from.empty()) VerifyModel(CheckpointOf(config.lora.init_from));
+    const std::string& adapters = config.lora.init_from;
+    if (!adapters.empty() && adapters != config.init_from) VerifyModel(CheckpointOf(adapters));
     return from;
   });
   // The folder is locked now, so this run may write its flight records there.
@@ -227,6 +229,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   uint64_t start_hash = 0;
   std::string old_model;  // a note on the main rank; may be empty
   const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
+  start.evaluates = only_evaluate;
   start.shared = std::make_shared<data::SharedDatasets>();
   start.shared->shares = rendezvous.local_world_size > 1;
   const ReadOnce read = PrepareFirst(ranks, rendezvous, prepare, &setup);
@@ -234,7 +237,6 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (rendezvous.local_rank > 0) *start.shared = {.shares = false, .links = read.links};
   ranks.OnEveryRank([&] {
     if (rendezvous.local_rank > 0) setup = prepare();
-    setup.evaluates_only = only_evaluate;
     CheckContinues(setup);
     CheckHasSteps(setup);
     if (!only_evaluate) CheckTrainsOn(setup);
@@ -302,8 +304,8 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
   }
   if (mode.dry_run) {
     if (rendezvous.rank > 0) return 0;  // it would print the same again
-    RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
-    setup.evaluates_only = mode.evaluates;
+    RunSetup setup =
+        PrepareRun(options, config, {.evaluates = mode.evaluates}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     if (!mode.evaluates) {

@@ -64,19 +64,21 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
       schedule_(std::move(schedule)),
       loader_(loader),
       options_(options),
-      objective_(options.objective),
+      objective_(*options.objective),
       ranks_(RanksOf(options, &alone_)),
       parameters_(model.Parameters()),
       experts_(model),
       state_(parameters_.at(0)->device(), options.seed),
       step_(options.first_step) {
+  LS_CHECK(options.ranks != nullptr || options.check_every == 0,
+           "check_every compares ranks, and there is only one: leave it 0");
   if (options.loss_scaling) {
     state_.EnableLossScaling(*options.loss_scaling, options.loss_scale);
     loss_scale_ = state_.Read().loss_scale;
   }
   // Ranks communicate through the host within a step, which a graph cannot do.
-  if (!options.cuda_graphs || !state_.device().is_cuda() || !ranks_.is_alone()) return;
-  if (optimizer == nullptr || !objective_.repeats_shapes()) return;
+  if (!options.cuda_graphs || !state_.device().is_cuda() || !ranks_.may_be_graphs()) return;
+  if (optimizer == nullptr || !objective_.is_model_loss()) return;
   graphs_.emplace(
       state_, parameters_,
       StepGraphs::Options{
@@ -155,6 +157,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   StepWork work(model_, objective_, state_, options_.micro_batches, read, clock, observers);
   work_ = &work;
   pending.measures = graphs_ ? graphs_->Gradients(work) : ranks_.Gradients(work);
+  work_ = nullptr;
   pending.divisor = work.divisor();
   // Other ranks' rows may be longer or shorter.
   dist::DataRanks& data = ranks_.data();

@@ -38,7 +38,7 @@ struct TrainerOptions {
   bool cuda_graphs = false;        // on a GPU, launch steps as CUDA graphs
   std::function<void(const std::string&)> say;  // told why if that is not possible
   // What a step minimises. Outlives the trainer.
-  const Objective& objective = kNextToken;
+  const Objective* objective = &kNextToken;
   // Who computes its micro-batches, and who sums. The loader has its data().micro_order(), and
   // every rank makes the same calls. Outlives the trainer. Null: a single process.
   StepRanks* ranks = nullptr;
@@ -132,7 +132,7 @@ class Trainer {
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
-  StepWork* work_ = nullptr;  // the step being submitted
+  StepWork* work_ = nullptr;  // while its gradients are computed
   std::optional<StepGraphs> graphs_;
 };
 

@@ -53,7 +53,7 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
 // Null if nothing is updated.
 std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
                                                 const RunRanks& ranks) {
-  if (setup.evaluates_only) return nullptr;
+  if (setup.start.evaluates) return nullptr;
   const dist::Pause pause(ranks.control().get(), "reading the optimizer's state");
   return MakeOptimizer(setup, model);
 }
@@ -96,7 +96,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .trace = trace_.get(),
                 .cuda_graphs = config_.train.cuda_graphs,
                 .say = Warn,
-                .objective = *objective_,
+                .objective = objective_.get(),
                 .ranks = step_ranks_.get(),
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,

@@ -31,7 +31,7 @@ class TrainingLoop {
   int Train();
 
   // Collective. Prints the validation loss before the first step; returns 0. Throws InputError if
-  // there is no validation data. Where setup.evaluates_only, this is all that can be called.
+  // there is no validation data. Where setup.start.evaluates, this is all that can be called.
   int EvaluateOnly();
 
  private:
@@ -68,7 +68,7 @@ class TrainingLoop {
   const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
   Gpt model_;
   const std::unique_ptr<StepRanks> step_ranks_;
-  const std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.evaluates_only
+  const std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.start.evaluates
   const std::unique_ptr<const Objective> objective_;
   data::Sampler sampler_;
   data::Loader loader_;

@@ -184,7 +184,7 @@ struct Tuning {
         *loader,
         TrainerOptions{.first_step = o.first_step,
                        .micro_batches = o.micro_batches,
-                       .objective = objective,
+                       .objective = &objective,
                        .ranks = &*ranks});
   }
   static Gpt& Made(Gpt& model) {
