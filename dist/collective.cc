@@ -14,7 +14,8 @@ constexpr std::array<std::string_view, 8> kKinds = {"all_reduce", "reduce_scatte
                                                     "barrier",    "leave"};
 constexpr std::array<std::string_view, 3> kOps = {"sum", "max", "min"};
 static_assert(static_cast<size_t>(CollectiveKind::kLeave) + 1 == kKinds.size() &&
-              static_cast<size_t>(ReduceOp::kMin) + 1 == kOps.size());
+              kKinds.back() == "leave");
+static_assert(static_cast<size_t>(ReduceOp::kMin) + 1 == kOps.size() && kOps.back() == "min");
 
 }  // namespace
 

@@ -9,7 +9,9 @@
 namespace lockstep {
 
 template <class T>
-struct TypeTag {};
+struct TypeTag {
+  using type = T;
+};
 
 // For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of so many bytes.
 template <class F>

@@ -34,6 +34,8 @@ class CheckTest : public testing::Test {
 bool IsSelected(const std::string& check) {
   const size_t hash = std::hash<std::string>()(check);
   const char* const half = std::getenv("OP_HALF");
+  LS_CHECK(half == nullptr || half == std::string("0") || half == std::string("1"), "OP_HALF is '",
+           half, "', but must be 0 or 1");
   if (!test::TakesAll()) return hash % 4 == 0;
   return half == nullptr || GTEST_FLAG_GET(filter) != "*" || std::to_string(hash % 2) == half;
 }

@@ -3,8 +3,8 @@
 
 Breaks the CUDA kernels in thousands of small ways, one at a time, and runs the op's tests on the
 simulated GPU: a mutant that makes a test fail is killed; one that passes all of them survives, and is
-either equivalent to the original or shows that a test is missing. In the device code of every .cu and
-.cuh below kernels/ it
+either equivalent to the original or shows that a test is missing. In the device code of every .cu, .cuh and
+header below kernels/ it
 
     drops a barrier          __syncthreads(); __syncwarp();
     shifts an index          x[i]  -> x[i + 1]
@@ -49,10 +49,10 @@ KERNEL_TESTS = {
     None: "//tests/kernels:exact_memory_tests CudaKernels*",
     "adamw": MULTI_TENSOR,
     "attention": "//tests/kernels:flash_attention_test *",
-    "cuda": "//tests/kernels:tests Strided*",
     "global_norm": MULTI_TENSOR,
     "linear_cross_entropy": "//tests/kernels:tests *LinearCrossEntropyTest*",
     "grouped_linear": "//tests/kernels:tests *Bits.Of*",
+    "kernels": "//tests/kernels:tests Strided*",  # kernels/strided.h
     "lion": MULTI_TENSOR,
     "matmul": "//tests/kernels:exact_memory_tests *PlainGemm*",
     "muon": MULTI_TENSOR,
@@ -74,9 +74,12 @@ MAX_MUTANTS = 10000
 
 
 def device_lines(text):
-    """The numbers of the lines inside the bodies of device functions, from 0."""
+    """The numbers of the lines inside the bodies of device functions, from 0. Those of constexpr
+    functions cannot ask which mutant runs."""
     lines = set()
-    for match in re.finditer(r"__global__|__device__", text):
+    for match in re.finditer(r"//.*|(__global__|__device__|LS_HOST_DEVICE(?! constexpr))", text):
+        if not match.group(1):
+            continue
         at, parentheses = match.end(), 0
         while at < len(text) and not (text[at] in "{;" and parentheses == 0):
             parentheses += {"(": 1, ")": -1}.get(text[at], 0)
@@ -162,12 +165,24 @@ def run(command, cwd, **kwargs):
                           stderr=subprocess.STDOUT, errors="replace", check=False, **kwargs)
 
 
-def kernel_files(root):
+def has_device_code(path):
+    if not path.endswith(".h"):
+        return path.endswith((".cu", ".cuh"))
+    with open(path, encoding="utf-8") as file:
+        return bool(device_lines(file.read()))
+
+
+def sources_below(root):
     found = []
     for folder, _, names in os.walk(os.path.join(root, "kernels")):
         found += [os.path.relpath(os.path.join(folder, n), root) for n in names
-                  if n.endswith((".cu", ".cuh"))]
+                  if n.endswith((".cu", ".cuh", ".h"))]
     return sorted(found)
+
+
+def kernel_files(root):
+    """What has device code: .cu, .cuh, and headers whose functions the CPU has, too."""
+    return [path for path in sources_below(root) if has_device_code(os.path.join(root, path))]
 
 
 def ops_of(root, path):
@@ -182,7 +197,7 @@ def ops_of(root, path):
     ops, grown = set(), True
     while grown:
         grown = False
-        for other in kernel_files(root):
+        for other in sources_below(root):
             with open(os.path.join(root, other), encoding="utf-8") as file:
                 text = file.read()
             if other not in wanted and any(f'"{w}"' in text for w in wanted):
@@ -213,7 +228,7 @@ def build(scratch, args, sources, forbidden):
                       *sorted({test.split()[0] for test in KERNEL_TESTS.values()})], scratch)
         if result.returncode == 0:
             return mutants
-        bad = set(re.findall(r"(kernels/[\w/]+\.cuh?):(\d+):\d+:\s+(?:error|  required)", result.stdout))
+        bad = set(re.findall(r"(kernels/[\w/]+\.(?:cuh?|h)):(\d+):\d+:\s+(?:error|  required)", result.stdout))
         before = sum(map(len, forbidden.values()))
         for path, line in bad:
             if path in forbidden:
@@ -263,8 +278,8 @@ def earlier_results(path, mutants):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", help="an op's folder, 'cuda' for shared code, or a "
-                        "file such as kernels/cuda/norm.cuh; may be repeated (all)")
+    parser.add_argument("--op", action="append", help="an op's folder, 'cuda' or 'kernels' for shared "
+                        "code, or a file such as kernels/cuda/norm.cuh; may be repeated (all)")
     parser.add_argument("--sample", type=int, default=0, help="test this many mutants of each file (all)")
     parser.add_argument("--seed", type=int, default=1, help="the sample's seed")
     parser.add_argument("--config", default="", help="the build's configuration: memory (ASan and UBSan), or "

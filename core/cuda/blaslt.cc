@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -112,6 +113,8 @@ constexpr EpilogueNames kEpilogues[] = {{CUBLASLT_EPILOGUE_DEFAULT, ""},
                                         {CUBLASLT_EPILOGUE_GELU_AUX, ", gelu, aux"},
                                         {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, ", bias, gelu, aux"},
                                         {CUBLASLT_EPILOGUE_DGELU, ", dgelu"}};
+static_assert(std::size(kEpilogues) == static_cast<size_t>(Epilogue::kDGelu) + 1 &&
+              std::end(kEpilogues)[-1].id == CUBLASLT_EPILOGUE_DGELU);
 const EpilogueNames& NamesOf(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
 
 // The addresses that change from call to call.

@@ -16,7 +16,8 @@ using nlohmann::ordered_json;
 // By CollectiveError::Cause.
 constexpr std::array<std::string_view, 5> kCauses = {"mismatch", "timeout", "lost rank", "gave up",
                                                      "corrupt message"};
-static_assert(static_cast<size_t>(CollectiveError::Cause::kCorrupt) + 1 == kCauses.size());
+static_assert(static_cast<size_t>(CollectiveError::Cause::kCorrupt) + 1 == kCauses.size() &&
+              kCauses.back() == "corrupt message");
 
 }  // namespace
 
@@ -63,7 +64,7 @@ Failure FailureOf(const json& j, int ranks) {
   if (cause == kCauses.end()) throw InputError("a failure has an unknown cause");
   Failure f{.cause = static_cast<CollectiveError::Cause>(cause - kCauses.begin()),
             .rank = RankOf(j.at("reported_by"), ranks),
-            .group = j.value("group", ""),
+            .group = j.at("group").get<std::string>(),
             .operation = CollectiveOf(j.at("operation")),
             .purpose = j.at("purpose").get<std::string>(),
             .reason = j.at("reason").get<std::string>()};

@@ -46,7 +46,7 @@ void DataParallel::BeginMicroBatch(bool last) {
 }
 
 BackwardObserver* DataParallel::ObserveOnlyGiven() {
-  for (const auto& p : GradientParameters(module_)) p->leaf().RemoveObserver(&reducer_);
+  StopObserving(&reducer_, GradientParameters(module_));
   return &reducer_;
 }
 

@@ -3,12 +3,18 @@
 #include <exception>
 
 #include "core/autograd/engine.h"
+#include "core/parameter.h"
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
 #include "dist/user_call.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::dist {
+
+void StopObserving(BackwardObserver* observer,
+                   std::span<const std::shared_ptr<Parameter>> parameters) {
+  for (const auto& p : parameters) p->leaf().RemoveObserver(observer);
+}
 
 DataRanks::DataRanks(ProcessGroup* group, std::shared_ptr<ProcessGroup> control)
     : exceptions_(std::uncaught_exceptions()),

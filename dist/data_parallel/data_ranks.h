@@ -12,12 +12,17 @@
 
 namespace lockstep {
 class BackwardObserver;
+class Parameter;
 namespace optim {
 class TrainingStep;
 }
 }  // namespace lockstep
 
 namespace lockstep::dist {
+
+// From now on `observer` sees only backwards that it is given to.
+void StopObserving(BackwardObserver* observer,
+                   std::span<const std::shared_ptr<Parameter>> parameters);
 
 // What DataParallel and FullyShard have in common.
 class DataRanks {

@@ -4,7 +4,6 @@
 
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
-#include "dist/pipeline/pipeline.h"
 #include "dist/user_call.h"
 #include "nn/state.h"
 

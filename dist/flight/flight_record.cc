@@ -16,6 +16,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr int kVersion = 1;
 // By FlightCall::State.
 constexpr std::array<std::string_view, 3> kStates = {"waiting", "running", "done"};
+static_assert(static_cast<size_t>(FlightCall::State::kDone) + 1 == kStates.size() &&
+              kStates.back() == "done");
 
 int NumberOfRanksOf(const Json& j) {
   try {
@@ -77,7 +79,10 @@ FlightRecord ParseFlightRecord(const std::string& text, const std::string& file)
     r.error = j.at("error").get<std::string>();
     for (const auto& [name, group] : j.at("groups").items()) {
       FlightGroup& g = r.groups[name];
-      if (!group.at("failure").is_null()) g.failure = FailureOf(group.at("failure"), r.ranks);
+      if (Json failure = group.at("failure"); !failure.is_null()) {
+        failure.emplace("group", "");  // older records lack it
+        g.failure = FailureOf(failure, r.ranks);
+      }
       for (const Json& call : group.at("calls")) g.calls.push_back(CallOf(call));
     }
     return r;

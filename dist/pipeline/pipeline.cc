@@ -87,11 +87,6 @@ struct Pipeline::Live {
   DeferredGradients weights;
 };
 
-void StopObserving(BackwardObserver* observer,
-                   std::span<const std::shared_ptr<Parameter>> parameters) {
-  for (const auto& p : parameters) p->leaf().RemoveObserver(observer);
-}
-
 Pipeline::Pipeline(ProcessGroup* ranks, const PipelineSchedule& schedule,
                    std::vector<PipelineStage> stages, PipelineOptions options)
     : ranks_(ranks),

@@ -5,11 +5,9 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "core/autograd/engine.h"
-#include "core/parameter.h"
 #include "dist/pipeline/pipeline_edges.h"
 #include "dist/pipeline/schedule.h"
 #include "dist/process_group.h"
@@ -29,7 +27,8 @@ struct PipelineStage {
   std::function<Tensor(int micro)> root_gradient = {};
   // Sees the backwards in which the gradients of the stage's parameters are made, one per
   // micro-batch, in their order, also where a schedule makes input gradients earlier: a Reducer,
-  // say, which then must not observe the parameters itself (StopObserving). May be null.
+  // say, which then must not observe the parameters itself (StopObserving of data_ranks.h). May be
+  // null.
   BackwardObserver* gradients = nullptr;
   // Called before those; may be empty.
   std::function<void(int micro)> before_gradients;
@@ -48,10 +47,6 @@ struct PipelineOptions {
   // Further observers of every backward.
   std::vector<BackwardObserver*> observers = {};
 };
-
-// From now on `observer` sees only backwards that it is given to.
-void StopObserving(BackwardObserver* observer,
-                   std::span<const std::shared_ptr<Parameter>> parameters);
 
 // One per rank of a pipeline. Every rank makes the same calls.
 class Pipeline {

@@ -133,14 +133,23 @@ class FactsJudge {
                   Of(p.b).address, "; LOCKSTEP_INTERFACE=NAME selects another interface");
   }
 
+  // Whether the network takes messages of the size that the interface takes.
+  std::string MtuAdvice(const PairFacts& p) const {
+    const std::string& interface = Of(p.a).interface;
+    if (IsWithin(p) || interface.empty()) return "";
+    constexpr int kHeaders = 28;  // of IPv4 and ICMP, which count towards the MTU
+    return StrCat(" (look at the MTU of the network: on ", Name(Machine(p.a)),
+                  " `ping -c 3 -M do -s $(($(cat /sys/class/net/", interface, "/mtu) - ", kHeaders,
+                  ")) ", Of(p.b).address, "` should be answered)");
+  }
+
   void Answers() {
     for (const PairFacts& p : facts_.pairs) {
       if (!p.answered && p.swaps > 0) {
         Stop(StrCat(Where({p.a, p.b}), " made only ", p.swaps, " of ", PairFacts::kSwaps,
                     " swaps of data within ", Short(facts_.patience),
-                    " s: they reach each other, but slowly, or not with large messages (look at "
-                    "the MTU of the network: `ping -M do -s 1472`); ",
-                    Advice(p)));
+                    " s: they reach each other, but slowly, or not with large messages",
+                    MtuAdvice(p), "; ", Advice(p)));
       } else if (!p.answered) {
         Stop(StrCat(Where({p.a, p.b}), " did not answer each other within ", Short(facts_.patience),
                     " s: ", Advice(p)));

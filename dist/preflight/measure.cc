@@ -34,14 +34,16 @@ int64_t BytesFor(double bandwidth) {
 }
 
 // The times of calls that were made one after the other, but for the first one, which waits for
-// ranks that come later; none if they do not end before `deadline`.
-std::vector<double> TimesOf(const std::vector<WorkPtr>& works, Work::Clock::time_point deadline) {
+// ranks that come later; none if they do not end before `deadline`. Adds to `ended` those that do.
+std::vector<double> TimesOf(const std::vector<WorkPtr>& works, Work::Clock::time_point deadline,
+                            int* ended) {
   for (const WorkPtr& work : works) {
     while (!work->Done()) {
       if (Work::Clock::now() > deadline) return {};
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     work->Synchronize();  // throws what went wrong
+    ++*ended;
   }
   std::vector<double> times;
   for (size_t i = 1; i < works.size(); ++i) {
@@ -123,9 +125,7 @@ class PairMeter {
           {{Transfer::Direction::kSend, mine, peer_}, {Transfer::Direction::kReceive, part, peer_}},
           purpose));
     }
-    auto times = TimesOf(works, deadline_);
-    for (const WorkPtr& work : works) facts_.swaps += work->span() ? 1 : 0;
-    return times;
+    return TimesOf(works, deadline_, &facts_.swaps);
   }
 
   // Both ranks must choose alike: the less of what each finds.
@@ -218,7 +218,8 @@ SumFacts MeasureSum(ProcessGroup& control, const std::shared_ptr<ProcessGroup>& 
       works.push_back(
           data->AllReduce(i == 0 ? sums : zeros, ReduceOp::kSum, "the preflight's sum"));
     }
-    return TimesOf(works, deadline);
+    int ended = 0;
+    return TimesOf(works, deadline, &ended);
   };
   const auto times = InTime(data->device(), patience, add).value_or(std::vector<double>());
   facts.answered = OnAll(control, !times.empty());

@@ -71,7 +71,7 @@ void Backward(JointHeads heads, AttentionScores scores, const AttentionDropout& 
     }
   }
   args.y = saved[2].View(args.q.shape());
-  args.dy = grads[0].Contiguous().View(args.q.shape());
+  args.dy = grads[0].View(args.q.shape());
   attention_backward(CurrentStream(args.q.device()), args);
 }
 

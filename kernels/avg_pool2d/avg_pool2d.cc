@@ -37,8 +37,7 @@ Tensor Pool(const Tensor& x, const AveragedAxis& rows, const AveragedAxis& colum
   avg_pool2d_forward(CurrentStream(x.device()), rows, columns, input, y);
   RecordOp("avg_pool2d", {&x}, {&y}, {}, [rows, columns](const SavedTensors&, Gradients& grads) {
     const auto [dx, accumulate] = grads.Open(0);
-    avg_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0].Contiguous(), dx,
-                        accumulate);
+    avg_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0], dx, accumulate);
   });
   return y;
 }

@@ -33,7 +33,7 @@ void Write(const Tensor& sums, int64_t row, const GradTarget& target) {
 
 void Backward(const std::shared_ptr<BatchNormExchange>& exchange, const SavedTensors& saved,
               Gradients& grads) {
-  const Tensor x = AsPlanes(saved[0]), dy = AsPlanes(grads[0].Contiguous());
+  const Tensor x = AsPlanes(saved[0]), dy = AsPlanes(grads[0]);
   const Tensor weight = saved[1], mean = saved[2], rstd = saved[3];
   const Tensor moments = saved[4];  // undefined in evaluation
   const Stream stream = CurrentStream(x.device());

@@ -15,7 +15,7 @@ class Conv2dNode : public Node {
         weight_(Save(weight, "the weight of conv2d")) {}
 
   void Backward(Gradients& grads) override {
-    const Tensor dy = grads[0].Contiguous();
+    const Tensor& dy = grads[0];
     const Stream stream = CurrentStream(dy.device());
     if (const auto [dx, accumulate] = grads.Open(0); dx.defined()) {
       conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx, accumulate);

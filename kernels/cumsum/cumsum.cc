@@ -12,8 +12,7 @@ Tensor CumSum(const Tensor& x, int dim) {
           false);
   RecordOp("cumsum", {&x}, {&y}, {}, [blocks](const SavedTensors&, Gradients& grads) {
     const auto [dx, accumulate] = grads.Open(0);
-    cum_sum(CurrentStream(dx.device()), grads[0].Contiguous().View(blocks), true, dx.View(blocks),
-            accumulate);
+    cum_sum(CurrentStream(dx.device()), grads[0].View(blocks), true, dx.View(blocks), accumulate);
   });
   return y;
 }

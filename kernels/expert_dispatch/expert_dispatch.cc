@@ -30,13 +30,12 @@ Tensor Dispatch(const Tensor& x, const ExpertOrder& order) {
   Tensor y = Tensor::Empty({order.rows.numel(), x.dim(1)}, x.dtype(), x.device());
   gather_rows(CurrentStream(x.device()),
               {x.Detach().Contiguous(), {}, order.rows, order.places.dim(1), y, false});
-  RecordOp(
-      "dispatch", {&x}, {&y}, {{order.places, "the order of dispatch"}},
-      [](const SavedTensors& saved, Gradients& grads) {
-        const Tensor places = saved[0];
-        const auto [dx, accumulate] = grads.Open(0);
-        sum_slots(CurrentStream(dx.device()), {grads[0].Contiguous(), {}, places, dx, accumulate});
-      });
+  RecordOp("dispatch", {&x}, {&y}, {{order.places, "the order of dispatch"}},
+           [](const SavedTensors& saved, Gradients& grads) {
+             const Tensor places = saved[0];
+             const auto [dx, accumulate] = grads.Open(0);
+             sum_slots(CurrentStream(dx.device()), {grads[0], {}, places, dx, accumulate});
+           });
   return y;
 }
 
@@ -55,7 +54,8 @@ Tensor Combine(const Tensor& y, const Tensor& gates, const ExpertOrder& order) {
             {order.rows, "the order of combine"},
             {order.places, "the order of combine"}},
            [](const SavedTensors& saved, Gradients& grads) {
-             const Tensor dout = grads[0].Contiguous(), y = saved[0], gates = saved[1];
+             const Tensor& dout = grads[0];
+             const Tensor y = saved[0], gates = saved[1];
              const Tensor order = saved[2], places = saved[3];
              const Stream stream = CurrentStream(dout.device());
              if (const auto [dy, accumulate] = grads.Open(0); dy.defined()) {

@@ -49,9 +49,8 @@ Tensor ExpertGates(const Tensor& logits, const Tensor& experts, const RouterOpti
            [options](const SavedTensors& saved, Gradients& grads) {
              const Tensor logits = saved[0], experts = saved[1];
              const auto [dlogits, accumulate] = grads.Open(0);
-             expert_gates_backward(
-                 CurrentStream(dlogits.device()),
-                 {options, logits, experts, grads[0].Contiguous(), dlogits, accumulate});
+             expert_gates_backward(CurrentStream(dlogits.device()),
+                                   {options, logits, experts, grads[0], dlogits, accumulate});
            });
   return gates;
 }

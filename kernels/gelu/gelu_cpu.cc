@@ -1,5 +1,5 @@
+#include "kernels/cpu/elementwise_loops.h"
 #include "kernels/cpu/math.h"
-#include "kernels/gelu/elementwise_cpu.h"
 #include "kernels/gelu/gelu.h"
 
 namespace lockstep::cpu {

@@ -16,7 +16,7 @@ class GroupedLinearNode : public Node {
 
   void Backward(Gradients& grads) override {
     GroupedLinearBackwardArgs args;
-    args.dy = grads[0].Contiguous();
+    args.dy = grads[0];
     args.offsets = offsets_.Unpack();
     args.dx = grads.Open(0);
     if (grads.needs(0)) args.weight = weight_.Unpack();

@@ -95,7 +95,7 @@ Tensor Scattered(const char* op, bool add, const Tensor& x, int dim, const Tenso
   RecordOp(op, {&x, &source}, {&y}, {{checked, "the index"}},
            [add, layout](const SavedTensors& saved, Gradients& grads) {
              const Tensor index = saved[0], at = layout.ToBlocks(index);
-             const Tensor dy = grads[0].Contiguous();
+             const Tensor& dy = grads[0];
              const Stream stream = CurrentStream(dy.device());
              if (grads.needs(0) && add) grads.Put(0, dy);
              if (grads.needs(0) && !add) {
@@ -119,7 +119,7 @@ Tensor Scattered(const char* op, bool add, const Tensor& x, int dim, const Tenso
 // Slices are the rows of a table.
 void IndexSelectBackward(const Layout& layout, const Tensor& index, Gradients& grads) {
   const Shape& shape = grads.spec(0).shape;
-  const Tensor dy = grads[0].Contiguous();
+  const Tensor& dy = grads[0];
   const Stream stream = CurrentStream(dy.device());
   const int64_t v = shape[layout.dim], channels = layout.outer * layout.inner;
   if (layout.outer == 1) {
@@ -175,7 +175,7 @@ Tensor Gather(const Tensor& x, int dim, const Tensor& index) {
              const auto [dx, accumulate] = grads.Open(0);
              if (!accumulate) dx.Fill(0);
              scatter_add_slot(CurrentStream(dx.device()), layout.ToBlocks(index),
-                              layout.ToBlocks(grads[0].Contiguous()), layout.ToBlocks(dx));
+                              layout.ToBlocks(grads[0]), layout.ToBlocks(dx));
            });
   return y;
 }

@@ -45,7 +45,7 @@ class LowRankUpdateNode : public Node {
   }
 
   void Backward(Gradients& grads) override {
-    const Tensor dy = AsMatrix(grads[0].Contiguous());
+    const Tensor dy = AsMatrix(grads[0]);
     const Stream stream = CurrentStream(dy.device());
     if (grads.needs(0)) grads.Put(0, grads[0]);
     const Tensor matrix = matrix_.Unpack();

@@ -53,7 +53,7 @@ void Backward(const Shape& leading, const SavedTensors& saved, Gradients& grads)
   const Shape &a_shape = grads.spec(0).shape, &b_shape = grads.spec(1).shape;
   const Stream stream = CurrentStream(grads[0].device());
   const bool merge = b_shape.ndim() == 2;
-  const Tensor dc = AsBatch(grads[0].Contiguous(), merge);
+  const Tensor dc = AsBatch(grads[0], merge);
   if (grads.needs(0)) {
     const Tensor b = AsBatch(merge ? saved[1] : Repeated(saved[1], leading), merge);
     Write(0, WithLeading(a_shape, leading), grads, [&](const Tensor& da, bool accumulate) {

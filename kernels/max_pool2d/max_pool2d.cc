@@ -51,8 +51,8 @@ Tensor MaxPool2d(const Tensor& x, const MaxPool2dOptions& o) {
            [rows, columns](const SavedTensors& saved, Gradients& grads) {
              const Tensor index = saved[0];
              const auto [dx, accumulate] = grads.Open(0);
-             max_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0].Contiguous(),
-                                 index, dx, accumulate);
+             max_pool2d_backward(CurrentStream(dx.device()), rows, columns, grads[0], index, dx,
+                                 accumulate);
            });
   return y;
 }

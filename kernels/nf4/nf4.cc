@@ -113,7 +113,7 @@ class Nf4LinearNode : public Node {
 
   void Backward(Gradients& grads) override {
     const Stream stream = CurrentStream(grads[0].device());
-    const Tensor dy = AsMatrix(grads[0].Contiguous());
+    const Tensor dy = AsMatrix(grads[0]);
     if (grads.needs(0)) BackwardX(stream, dy, grads);
     if (grads.needs(1)) linear_backward(stream, {.dy = dy, .dbias = grads.OpenAnyDType(1)});
   }

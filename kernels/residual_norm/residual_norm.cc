@@ -18,8 +18,8 @@ void Backward(NormKind kind, double dropout, int64_t per_sample, SamplePart part
   args.weight = saved[1];
   args.mean = saved[2];
   args.rstd = saved[3];
-  args.dsum = grads[0].Contiguous();
-  args.dy = grads[1].Contiguous();
+  args.dsum = grads[0];
+  args.dy = grads[1];
   if (grads.needs(0) || grads.needs(1) || grads.needs(4)) {
     args.dx = args.dbranch = Tensor::EmptyLike(args.sum);
     args.key = saved[4];

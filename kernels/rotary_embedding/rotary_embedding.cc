@@ -71,7 +71,7 @@ Tensor Destination(const Tensor& x, bool overwrite) {
 void Backward(int64_t rotated, int64_t first_position, const SavedTensors& saved,
               Gradients& grads) {
   const bool overwrite = MayOverwrite(grads[0]);
-  const Tensor dy = grads[0].Contiguous();
+  const Tensor& dy = grads[0];
   const Tensor dx = Destination(dy, overwrite);
   RotaryEmbeddingArgs args;
   args.table = saved[0];

@@ -25,9 +25,8 @@ Tensor RouterLoss(const Tensor& logits, const Tensor& experts, const RouterLossO
            [options](const SavedTensors& saved, Gradients& grads) {
              const Tensor logits = saved[0], weights = saved[1];
              const auto [dlogits, accumulate] = grads.Open(0);
-             router_loss_backward(
-                 CurrentStream(dlogits.device()),
-                 {options, logits, weights, grads[0].Contiguous(), dlogits, accumulate});
+             router_loss_backward(CurrentStream(dlogits.device()),
+                                  {options, logits, weights, grads[0], dlogits, accumulate});
            });
   return loss;
 }

@@ -29,8 +29,7 @@ Tensor Gated(GateForm form, const Tensor& gate_up) {
            [form](const SavedTensors& saved, Gradients& grads) {
              const Tensor gate_up = saved[0];
              const auto [dx, accumulate] = grads.Open(0);
-             swiglu_backward(CurrentStream(dx.device()), form, gate_up, grads[0].Contiguous(), dx,
-                             accumulate);
+             swiglu_backward(CurrentStream(dx.device()), form, gate_up, grads[0], dx, accumulate);
            });
   OfferRecompute(NameOf(form), y, {{input, "the input of a gated unit"}},
                  [form](std::span<const Tensor> in) { return Compute(form, in[0]); });

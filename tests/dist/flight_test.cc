@@ -227,6 +227,20 @@ TEST(FlightTest, SaysWhatIsWrongWithAFolder) {
               HasSubstr("it names rank 2 of 2 ranks"));
 }
 
+TEST(FlightTest, ReadsOlderRecordsWhoseFailuresNameNoGroup) {
+  FlightRecord record{.rank = 0, .ranks = 2};
+  record.groups["g"].failure = Failure{.rank = 1, .culprits = {1}, .reason = "it left"};
+  std::string text = ToJson(record);
+  const std::string field = R"("group": "",)";
+  const size_t at = text.find(field);
+  ASSERT_NE(at, std::string::npos) << text;
+  text.erase(at, field.size());
+  const auto failure = ParseFlightRecord(text, "it").groups.at("g").failure;
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->group, "");
+  EXPECT_EQ(failure->reason, "it left");
+}
+
 TEST(FlightTest, ForgetsLeastRecentlyUsedGroups) {
   const std::string folder = Folder("groups");
   FlightRecorder recorder(folder, 0, 1);

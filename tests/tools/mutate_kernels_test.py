@@ -64,6 +64,22 @@ class MutateTest(unittest.TestCase):
         self.assertEqual({m.kind for m in mutants}, {"barrier", "comparison", "index", "operand"})
         self.assertNotIn(line + 1, [m.line for m in mutants])
 
+    def test_headers_of_both_devices_are_kernels_but_for_constexpr_functions(self):
+        # Neither a comment nor a constexpr function makes a header one of the kernels.
+        host = ('#include "core/philox.h"  // LS_HOST_DEVICE\n'
+                "inline int Host(int a, int b) { return a - b; }\n"
+                "LS_HOST_DEVICE constexpr int Fixed(int a, int b) { return a - b; }\n")
+        both = host + "LS_HOST_DEVICE int Both(int a, int b) { return a - b; }\n"
+        with tempfile.TemporaryDirectory() as root:
+            os.mkdir(os.path.join(root, "kernels"))
+            for name, text in [("host.h", host), ("both.h", both), ("shared.cuh", "")]:
+                with open(os.path.join(root, "kernels", name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            self.assertEqual(mutate_kernels.kernel_files(root), ["kernels/both.h", "kernels/shared.cuh"])
+        _, mutants = mutate_kernels.mutate("kernels/both.h", both, 1, set())
+        self.assertEqual([(m.line, m.kind) for m in mutants], [(4, "operand")])
+        self.assertEqual(mutate_kernels.device_lines(host), set())
+
 
 class ResultsTest(unittest.TestCase):
     def test_each_explained_survivor_is_a_mutant_of_the_kernels(self):

@@ -14,6 +14,7 @@
 
 #include "core/module.h"
 #include "dist/control/socket.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "dist/data_parallel/reducer.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
