@@ -176,6 +176,8 @@ int TrainingLoop::TrainSteps() {
                   [&] { complete = checkpoints_.Conclude(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
+  // mpirun and srun may kill the others once one has ended with a code that is not 0.
+  if (interrupted() && ranks_.control()) ranks_.control()->Barrier()->Wait();
   return interrupted() ? 128 + interrupt_ : 0;
 }
 
@@ -249,7 +251,8 @@ void TrainingLoop::End(double seconds, bool complete) {
 
 // What ranks learn of each other: the signal that any received, and the memory of the one that took
 // most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
-// it is asked only after steps where something is due, or if `ask` says so.
+// it is asked only after steps where something is due, or if `ask` says so, or about two seconds
+// after the last time, since the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
   if (number == 0 && OutputIsClosed()) {
@@ -258,12 +261,20 @@ int TrainingLoop::Interrupt(bool ask) {
   }
   if (!ranks_.control()) {
     interrupt_ = number;
-  } else if (ask || setup_.device.is_cpu() || Due(trainer_.step())) {
-    const int64_t mine[] = {number, memory_bytes_};
+  } else if (const int64_t step = trainer_.step();
+             ask || setup_.device.is_cpu() || Due(step) || step >= ask_step_) {
+    constexpr int64_t kPeriodUs = 2'000'000;
+    const auto us = static_cast<int64_t>(SecondsSince(asked_) * 1e6);
+    const int64_t mine[] = {number, memory_bytes_, us / std::max<int64_t>(1, step - asked_step_)};
+    int64_t step_us = 1;  // all ranks must ask after the same steps
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
       memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
+      step_us = std::max(step_us, of_rank[2]);
     }
+    asked_ = Clock::now();
+    asked_step_ = step;
+    ask_step_ = step + std::max<int64_t>(1, kPeriodUs / step_us);
   }
   return interrupt_;
 }
