@@ -3,12 +3,15 @@
 #   bazel build -c opt //models:train_gpt
 #   tests/dist/launch/slurm.sh bazel-bin/models/train_gpt
 # A run through srun must end with the weights of one process; if a rank is killed, the others must
-# name it, and the same srun command must then resume to the same weights. Needs root and
+# name it, and the same srun command must then resume to the same weights; and so must the job of
+# models/examples/clusters/train.sbatch, which is warned and puts itself back into the queue. Two
+# steps of a job must not meet. Needs root and
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 # Exits with 77 and a reason if there is no Slurm.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
-program=$(readlink -f "${1:?"the path of train_gpt"}")
+program=$(realpath "${1:?"the path of train_gpt"}")
+script=$(dirname "$0")/../../../models/examples/clusters/train.sbatch
 for tool in slurmctld slurmd srun sinfo munged; do
   command -v "$tool" >/dev/null || { echo "slurm: there is no $tool" >&2; exit 77; }
 done
@@ -34,7 +37,7 @@ cat >"$dir/slurm.conf" <<CONF
 ClusterName=lockstep
 SlurmctldHost=$host
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge.socket
+AuthInfo=socket=$dir/munge.socket,cred_expire=10
 CredType=cred/munge
 SlurmUser=root
 SlurmctldPort=26817
@@ -99,8 +102,39 @@ grep -q 'resuming from' "$dir/again.log" || fail "the second srun did not resume
 echo "srun again: resumed, to the same weights"
 
 # As with --gpus-per-task=1: each rank sees one device.
-few=("${options[@]/--device=cpu/--device=sim}")
-few=("${few[@]/--train.steps=300/--train.steps=4}")
-CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few[@]}" \
+few=("${options[@]/--train.steps=300/--train.steps=4}")
+few_sim=("${few[@]/--device=cpu/--device=sim}")
+CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few_sim[@]}" \
   --out_dir="$dir/gpus" >"$dir/gpus.log" 2>&1 || fail "ranks that see one device each failed"
 echo "one visible device: used by its rank"
+
+cat >"$dir/steps.sbatch" <<STEPS
+#!/bin/bash
+for i in 1 2; do
+  srun --exact --ntasks=2 "$program" ${few[*]} --out_dir="$dir/step\$i" >"$dir/step\$i.log" 2>&1 &
+done
+wait -n && wait -n
+STEPS
+sbatch --wait --ntasks=4 --output="$dir/steps.log" "$dir/steps.sbatch" >/dev/null ||
+  fail "two steps of a job failed"
+cmp "$dir"/step{1,2}/checkpoints/step-00000004/model.safetensors || fail "the steps' weights differ"
+echo "two steps of a job: apart"
+
+# One node without GPUs.
+sed -E '/nodes=|-per-node=/d; s/per-task=8/per-task=1/' "$script" >"$dir/train.sbatch"
+ln -s "$program" "$dir/train_gpt"
+job=$(PATH=$dir:$PATH sbatch --parsable --ntasks=4 --output="$dir/batch.log" "$dir/train.sbatch" \
+  "${options[@]}" --out_dir="$dir/batch")
+for ((i = 0; i < 1200; ++i)); do
+  grep -qE '^step +25/' "$dir/batch.log" 2>/dev/null && break
+  sleep 0.05
+done
+scancel --signal=USR1 "$job" || fail "there is no job to warn"
+for ((i = 0; i < 3000; ++i)); do
+  [[ -e $dir/batch/checkpoints/step-00000300/DONE ]] && break
+  sleep 0.1
+done
+grep -q 'interrupted after step' "$dir/batch.log" || fail "the warning did not end the run"
+grep -q 'resuming from' "$dir/batch.log" || fail "the job did not come back"
+[[ $(weights batch) == "$(weights alone)" ]] || fail "the weights differ after the job came back"
+echo "a job that was warned: put back into the queue, to the same weights"
