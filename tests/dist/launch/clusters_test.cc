@@ -149,6 +149,25 @@ TEST(Clusters, RanksOfOpenMpiAndMpichMeet) {
   ExpectThatTheyMeet({kRank, "20"}, hydra);
 }
 
+// Where Debian's packages openmpi-bin and mpich are installed.
+TEST(Clusters, RanksThatMpirunStartsMeet) {
+  int installed = 0;
+  for (const Arguments& mpirun : {Arguments{"/usr/bin/mpirun.openmpi", "--allow-run-as-root",
+                                            "--oversubscribe", "--bind-to", "none", "-np", "2"},
+                                  {"/usr/bin/mpiexec.hydra", "-n", "2"}}) {
+    if (!PathExists(mpirun[0])) continue;
+    ++installed;
+    Arguments command = mpirun;
+    command.insert(command.end(), {kRank, "20"});
+    const Result r = RunProgram(command, {{"MASTER_PORT", "29614"}});
+    EXPECT_EQ(r.exit_code, 0) << r;
+    const size_t first = r.out.find("step 20\n");
+    EXPECT_NE(first, std::string::npos) << r;
+    EXPECT_NE(r.out.find("step 20\n", first + 1), std::string::npos) << r;
+  }
+  if (installed == 0) GTEST_SKIP() << "neither Open MPI nor MPICH is installed";
+}
+
 // ---- Kubernetes ----
 
 // The environment of the container in pod `index` of an indexed job.
