@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Trains on four ranks that Slurm starts, in a temporary cluster of only this machine.
+# Trains on ranks that Slurm starts, in a temporary cluster of this machine, which is both its nodes.
 #   bazel build -c opt //models:train_gpt
 #   tests/dist/launch/slurm.sh bazel-bin/models/train_gpt
 # A run through srun must end with the weights of one process; if a rank is killed, the others must
 # name it, and the same srun command must then resume to the same weights; and so must the job of
-# models/examples/clusters/train.sbatch, which is warned and puts itself back into the queue. Two
-# steps of a job must not meet. Needs root and
+# models/examples/clusters/train.sbatch, which is warned and puts itself back into the queue. A step
+# on both nodes, with unequal numbers of tasks, and two steps at a time, on a node each, must train
+# to the same weights. Needs root and
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 # Exits with 77 and a reason if there is no Slurm.
 set -euo pipefail
@@ -29,7 +30,7 @@ fail() { echo "slurm: $1" >&2; tail -n 20 "$dir"/*.log >&2; exit 1; }
 
 host=$(hostname -s)
 chmod 755 "$dir"
-mkdir -p "$dir/munge" "$dir/ctld" "$dir/spool"
+mkdir -p "$dir/munge" "$dir/ctld" "$dir/spool-$host" "$dir/spool-localhost"
 chmod 700 "$dir/munge"
 head -c 1024 /dev/urandom >"$dir/munge/key"
 chmod 600 "$dir/munge/key"
@@ -41,17 +42,17 @@ AuthInfo=socket=$dir/munge.socket,cred_expire=10
 CredType=cred/munge
 SlurmUser=root
 SlurmctldPort=26817
-SlurmdPort=26818
 StateSaveLocation=$dir/ctld
-SlurmdSpoolDir=$dir/spool
+SlurmdSpoolDir=$dir/spool-%n
 SlurmctldPidFile=$dir/ctld.pid
-SlurmdPidFile=$dir/slurmd.pid
+SlurmdPidFile=$dir/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName=$host CPUs=4 State=UNKNOWN
+NodeName=$host NodeHostname=$host Port=26818 CPUs=4 State=UNKNOWN
+NodeName=localhost NodeHostname=$host NodeAddr=127.0.0.1 Port=26819 CPUs=4 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 export SLURM_CONF=$dir/slurm.conf
@@ -61,10 +62,12 @@ munged --foreground --force --key-file="$dir/munge/key" --socket="$dir/munge.soc
 daemons+=($!)
 slurmctld -D -c -f "$dir/slurm.conf" >"$dir/slurmctld.log" 2>&1 &
 daemons+=($!)
-slurmd -D -f "$dir/slurm.conf" >"$dir/slurmd.log" 2>&1 &
-daemons+=($!)
+for node in "$host" localhost; do
+  slurmd -D -N "$node" -f "$dir/slurm.conf" >"$dir/slurmd-$node.log" 2>&1 &
+  daemons+=($!)
+done
 for ((i = 0; i < 600; ++i)); do
-  [[ $(sinfo --noheader --format=%t 2>/dev/null) == idle ]] && break
+  [[ $(sinfo --noheader --format="%t %D" 2>/dev/null) == "idle 2" ]] && break
   sleep 0.1
 done
 ((i < 600)) || fail "the cluster did not start within a minute"
@@ -110,20 +113,27 @@ echo "one visible device: used by its rank"
 
 cat >"$dir/steps.sbatch" <<STEPS
 #!/bin/bash
-for i in 1 2; do
-  srun --exact --ntasks=2 "$program" ${few[*]} --out_dir="$dir/step\$i" >"$dir/step\$i.log" 2>&1 &
+for node in "$host" localhost; do
+  srun --exact --nodes=1 --nodelist=\$node --ntasks=2 "$program" ${few[*]} \
+    --out_dir="$dir/on-\$node" >"$dir/on-\$node.log" 2>&1 &
 done
-wait -n && wait -n
+wait -n && wait -n || exit
+printf '%s\n' "$host" "$host" "$host" localhost >"$dir/hosts"
+SLURM_HOSTFILE=$dir/hosts srun --distribution=arbitrary --ntasks=4 "$program" ${few[*]} \
+  --out_dir="$dir/on-both" >"$dir/on-both.log" 2>&1
 STEPS
-sbatch --wait --ntasks=4 --output="$dir/steps.log" "$dir/steps.sbatch" >/dev/null ||
-  fail "two steps of a job failed"
-cmp "$dir"/step{1,2}/checkpoints/step-00000004/model.safetensors || fail "the steps' weights differ"
-echo "two steps of a job: apart"
+sbatch --wait --nodes=2 --ntasks=8 --output="$dir/steps.log" "$dir/steps.sbatch" >/dev/null ||
+  fail "the steps of a job failed"
+for node in localhost both; do
+  cmp "$dir"/on-{"$host","$node"}/checkpoints/step-00000004/model.safetensors ||
+    fail "the weights of the steps differ"
+done
+echo "two steps of a job, and one with unequal numbers of tasks: the same weights"
 
 # One node without GPUs.
 sed -E '/nodes=|-per-node=/d; s/per-task=8/per-task=1/' "$script" >"$dir/train.sbatch"
 ln -s "$program" "$dir/train_gpt"
-job=$(PATH=$dir:$PATH sbatch --parsable --ntasks=4 --output="$dir/batch.log" "$dir/train.sbatch" \
+job=$(PATH=$dir:$PATH sbatch --parsable --nodes=1 --ntasks=4 --output="$dir/batch.log" "$dir/train.sbatch" \
   "${options[@]}" --out_dir="$dir/batch")
 for ((i = 0; i < 1200; ++i)); do
   grep -qE '^step +25/' "$dir/batch.log" 2>/dev/null && break
