@@ -103,6 +103,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/muon.h"
 #include "optim/sgd.h"
+#include "optim/spike_guard.h"
 
 // Data: lockstep::data.
 #include "data/dataset.h"

@@ -136,6 +136,11 @@ void StepState::SetFirstSample(const Tensor& index) {
       .CopyFrom(index);
 }
 
+void StepState::SetNormLimit(float limit) {
+  block_->host.norm_limit = limit;
+  Upload(offsetof(StepValues, norm_limit), sizeof(limit));
+}
+
 bool StepState::drew_without_first_sample() const { return block_->drew_without_it; }
 
 StepValues StepState::Read() const {

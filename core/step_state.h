@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,6 +47,10 @@ struct LossScaleOptions {
   int64_t growth_interval = 2000;
 };
 
+// What StepValues::found_inf may be, besides 0.
+inline constexpr int32_t kNotFinite = 1;  // a gradient is NaN or infinite
+inline constexpr int32_t kSpike = 2;      // the gradients' norm is above norm_limit
+
 // Lives on the device.
 struct StepValues {
   int64_t step = 0;          // 0-based number of the optimizer step
@@ -54,11 +59,12 @@ struct StepValues {
   float lr = 0;
   float clip_factor = 1;  // min(1, clip / norm): updates use gradient * clip_factor / scale
   float grad_norm = 0;    // of the unscaled gradient, before clipping
-  int32_t found_inf = 0;  // nonzero: a gradient is NaN or Inf, so the update must be skipped
+  int32_t found_inf = 0;  // nonzero: the update must be skipped, as kNotFinite or kSpike says
+  float norm_limit = std::numeric_limits<float>::infinity();
   BiasCorrection corrections[kMaxBetas];  // for the betas given to StepState::Begin, in that order
   LossScale loss_scale;  // lives on from step to step; the rest is written by Begin
 };
-static_assert(sizeof(StepValues) == 120);
+static_assert(sizeof(StepValues) == 128);
 
 // Watches over a step's loop, as optim::TrainingStep does.
 class StepWatch {
@@ -107,6 +113,9 @@ class StepState {
   void SetFirstSample(int64_t index);
   // The same from an i64[1] on the device, which a captured graph reads each time it is launched.
   void SetFirstSample(const Tensor& index);
+  // A larger norm of the step's gradients makes ClipGradNorm set found_inf, so that the update is
+  // skipped; below 0, any does. Call it between Begin and ClipGradNorm.
+  void SetNormLimit(float limit);
   // Whether random numbers were drawn in this step without a call of SetFirstSample, that is, as if
   // for the step's first sample: wrong if several ranks share the step's samples.
   bool drew_without_first_sample() const;

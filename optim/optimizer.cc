@@ -190,7 +190,7 @@ void Optimizer::WarnOfSkipped(const StepState& state) {
   while (!unseen_.empty() && unseen_.front().Ready()) {
     const StepValues values = ToStepValues(unseen_.front());
     unseen_.erase(unseen_.begin());
-    if (values.found_inf == 0) continue;
+    if (values.found_inf != kNotFinite) continue;
     ++skipped_;
     if ((skipped_ & (skipped_ - 1)) != 0) continue;  // the 1st, 2nd, 4th, 8th, ...
     std::fprintf(stderr,

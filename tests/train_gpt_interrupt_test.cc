@@ -106,6 +106,40 @@ std::string LongText(const std::string& path) {
   return "--data.path=" + path;
 }
 
+// A container's first process gets no signal that it leaves to the system, whatever it does then.
+TEST_F(Interrupt, AsTheFirstProcessOfAContainer) {
+  const Arguments unshare = {"/usr/bin/unshare", "--user",      "--map-root-user", "--pid",
+                             "--fork",           "--kill-child"};
+  const auto contained = [&](const Arguments& program) {
+    Arguments all = unshare;
+    all.insert(all.end(), program.begin(), program.end());
+    return all;
+  };
+  const Result can = RunProgram(contained({"/bin/true"}));
+  if (can.exit_code != 0) GTEST_SKIP() << "no namespaces of processes here: " << can;
+  // Signals the only child of unshare, which hands on how it ends.
+  const auto signal_first = [](const Subprocess& program) {
+    const std::string pid = std::to_string(program.pid());
+    const std::string children = ReadFile("/proc/" + pid + "/task/" + pid + "/children");
+    ASSERT_EQ(kill(std::stoi(children), SIGTERM), 0) << children;
+  };
+  RemoveTree(Path("training"));
+  RemoveTree(Path("start"));
+  Subprocess training(
+      contained(Command("training", {"--train.log_every=1", "--train.steps=100000"})));
+  training.WaitForOutput("step      5/");
+  signal_first(training);
+  EXPECT_EQ(training.Wait().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(PathExists(Path("training") + "/latest/DONE"));
+  // Before the training, there is nothing to save.
+  Subprocess start(contained(Command("start", {LongText(Path("text")), "--data.tokenizer=char"})));
+  for (int i = 0; i < 3000 && !PathExists(Path("start")); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  signal_first(start);
+  EXPECT_EQ(start.Wait().exit_code, 128 + SIGTERM);
+}
+
 // Sends the signal to a run during its evaluation after `step`, or shortly before.
 Result SignalInEvaluation(int64_t step, const Arguments& arguments, const std::string& folder) {
   Subprocess program(arguments);

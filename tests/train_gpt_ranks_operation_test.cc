@@ -82,6 +82,19 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
   }
 }
 
+// On GPUs, ranks ask each other for signals every two seconds, however rarely something is due.
+TEST_F(Ranks, ASignalToOneRankOfGpusStopsAllWithinItsGracePeriod) {
+  auto processes =
+      Start(2, Train("out", {GpuOption(), "--train.steps=100000", "--train.log_every=100000",
+                             "--train.eval_every=0", "--checkpoint.every=0"}));
+  processes[0]->WaitForOutput(" 1/100000");
+  processes[1]->Signal(SIGUSR1);
+  const auto signaled = std::chrono::steady_clock::now();
+  for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 128 + SIGUSR1) << r;
+  EXPECT_LT(std::chrono::steady_clock::now() - signaled, std::chrono::seconds(30));
+  EXPECT_TRUE(PathExists(Path("out/latest/DONE")));
+}
+
 // What a run that saves parts puts into out_dir/model at its end.
 TEST_F(Ranks, OnlyAModelThatTheRunHasMadeIsReplaced) {
   const auto until = [&](int step, Arguments more) {

@@ -500,6 +500,25 @@ TEST_F(TrainGpt, SaysHowManyUpdatesWereSkipped) {
               AllOf(HasSubstr(" | norm "), testing::Not(HasSubstr("skipped"))));
 }
 
+// With so narrow a range, many: the guard's history is in the checkpoint.
+TEST_F(TrainGpt, SkipsSpikesAndResumesToTheSameBits) {
+  const std::vector<std::string> narrow = {"--train.spike=0.01", "--train.steps=100",
+                                           "--checkpoint.every=80", "--train.eval_every=0",
+                                           "--train.sample_tokens=0"};
+  const Result whole = Train("whole", narrow);
+  ASSERT_EQ(whole.exit_code, 0) << whole;
+  EXPECT_THAT(whole.out, testing::ContainsRegex("[0-9]+ of 100 updates were skipped, since"));
+  EXPECT_THAT(whole.err, HasSubstr("(train.spike = 0.01)"));
+  const std::string metrics = ReadFile(Path("whole/metrics.jsonl"));
+  EXPECT_THAT(metrics, HasSubstr("\"spike\":true"));
+  auto resumed = narrow;
+  resumed.push_back("--checkpoint.resume=" + Path("whole/checkpoints/step-00000080"));
+  const Result second = Train("second", resumed);
+  ASSERT_EQ(second.exit_code, 0) << second;
+  EXPECT_EQ(Bytes("second", 100), Bytes("whole", 100));
+  EXPECT_THAT(second.err, HasSubstr("(train.spike = 0.01)"));
+}
+
 TEST_F(TrainGpt, DryRunWritesNothing) {
   const Result run = Train("out", {"--dry_run"});
   EXPECT_EQ(run.exit_code, 0) << run.err;

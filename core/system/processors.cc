@@ -52,12 +52,14 @@ double CgroupQuota(const std::string& list, const std::string& root) {
   return least;
 }
 
-int UsableProcessors() {
+int MachineProcessors() {
   std::ifstream in("/proc/self/cgroup");
   const std::string list(std::istreambuf_iterator<char>(in), {});
   const double quota = CgroupQuota(list, "/sys/fs/cgroup");
-  const int allowed = quota > 0 ? static_cast<int>(std::ceil(quota - 1e-6)) : Affinity();
-  return std::max(1, std::min(Affinity(), allowed));
+  const int all = std::max(Affinity(), static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, quota > 0 ? std::min(all, static_cast<int>(std::ceil(quota - 1e-6))) : all);
 }
+
+int UsableProcessors() { return std::max(1, std::min(Affinity(), MachineProcessors())); }
 
 }  // namespace lockstep

@@ -6,29 +6,35 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/philox.h"
 
 namespace lockstep::dist {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;  // ranks, nodes
 constexpr int kLastPort = 65535;
-// Tried next to torchrun's agent.
+// Where another program may hold the port: torchrun's agent, or another job of Slurm on the node.
 constexpr int kPortChoices = 8;
 
-// The names that a launcher uses for the same four numbers.
+// The names that a launcher uses for the same four numbers, and the variable that tells it from
+// others that set some of them, too.
 struct Launcher {
-  const char *rank, *world_size, *local_rank, *local_world_size;
+  const char *mark, *rank, *world_size, *local_rank, *local_world_size;
 };
 
 constexpr Launcher kLaunchers[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
-    // MPICH and Intel MPI
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    // Before Slurm: within its jobs, mpirun starts a proxy on each node by srun, whose variables
+    // the ranks inherit.
+    {"MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    // The script of a batch job has a SLURM_PROCID, too, and the SLURM_NTASKS that were asked for,
+    // but is no step: what it starts without srun is a process on its own.
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+    {"PMI_RANK", "PMI_RANK", "PMI_SIZE", nullptr, nullptr},
 };
-constexpr const Launcher& kSlurm = kLaunchers[2];
+constexpr const Launcher& kSlurm = kLaunchers[3];
 
 // Reads a whole number in [low, high].
 std::optional<int> ReadNumber(const Environment& environment, const char* name, int low, int high) {
@@ -106,6 +112,7 @@ void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous
   const char* limit = names.world_size;
   if (&names == &kSlurm) {
     local_size = SlurmTasksHere(environment, r->world_size, r->local_rank);
+    r->processors = ReadNumber(environment, "SLURM_CPUS_ON_NODE", 1, kMaxRanks).value_or(0);
   } else {
     local_size = ReadNumber(environment, names.local_world_size, 1, kMaxRanks);
     if (local_size) limit = names.local_world_size;
@@ -118,10 +125,26 @@ void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous
   CheckBelow(names.local_rank, r->local_rank, limit, r->local_world_size);
 }
 
+// Those of the step, which may have some of the job's.
+std::optional<std::string> SlurmNodes(const Environment& environment) {
+  const auto of_step = Lookup(environment, "SLURM_STEP_NODELIST");
+  return of_step ? of_step : Lookup(environment, "SLURM_JOB_NODELIST");
+}
+
+// A port that no other step is likely to use, and an id that tells them apart if one does.
+void ReadSlurmPort(const Environment& environment, Rendezvous* r) {
+  const auto job = Lookup(environment, "SLURM_JOB_ID");
+  if (!job) return;
+  r->run_id = StrCat(*job, ".", Lookup(environment, "SLURM_STEP_ID").value_or("0"));
+  constexpr int kFirst = 20000, kPorts = 10000;
+  r->master_port = kFirst + static_cast<int>(HashName(r->run_id) % (kPorts - kPortChoices));
+  r->port_choices = kPortChoices;
+}
+
 void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
   if (const auto host = Lookup(environment, "MASTER_ADDR")) {
     r->master_addr = *host;
-  } else if (const auto nodes = Lookup(environment, "SLURM_JOB_NODELIST"); slurm && nodes) {
+  } else if (const auto nodes = SlurmNodes(environment); slurm && nodes) {
     r->master_addr = FirstHost(*nodes);
   } else if (r->local_world_size < r->world_size) {
     throw InputError(StrCat("the environment variable MASTER_ADDR is not set, and only ",
@@ -129,9 +152,8 @@ void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
                             " ranks are on this machine; set it to the host of rank 0"));
   }
   const auto port = ReadNumber(environment, "MASTER_PORT", 1, kLastPort);
-  const auto job = slurm ? ReadNumber(environment, "SLURM_JOB_ID", 0, 2147483647) : std::nullopt;
-  // Jobs that share a node should not meet.
-  r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultMasterPort;
+  r->master_port = port.value_or(kDefaultMasterPort);
+  if (slurm && !port) ReadSlurmPort(environment, r);
 }
 
 // PyTorch's torchrun serves its own store, with another protocol, at MASTER_PORT. All ranks know
@@ -154,12 +176,18 @@ Rendezvous ReadRendezvous(const Environment& environment) {
         "the environment variable WORLD_SIZE is set, but RANK is not; a launcher sets both");
   }
   for (const Launcher& names : kLaunchers) {
-    if (!Lookup(environment, names.rank)) continue;
+    if (!Lookup(environment, names.mark) || !Lookup(environment, names.rank)) continue;
     r.source = names.rank;
     ReadRanks(environment, names, &r);
     ReadMaster(environment, &names == &kSlurm, &r);
     ReadAgent(environment, &r);
     break;
+  }
+  if (r.source.empty() && Lookup(environment, "PMIX_RANK")) {
+    throw InputError(
+        "the environment variable PMIX_RANK is set, so this is one of several processes, but no "
+        "variable says of how many: start them by mpirun, srun or launch, or set RANK and "
+        "WORLD_SIZE");
   }
   r.secret = Lookup(environment, "LOCKSTEP_SECRET").value_or("");
   r.store_folder = Lookup(environment, "LOCKSTEP_STORE_DIR").value_or("");
@@ -172,7 +200,7 @@ std::string FirstHost(const std::string& list) {
   if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
   const size_t end = list.find_first_of(",-]", bracket);
   if (end == std::string::npos || end == bracket + 1) {
-    throw InputError(StrCat("SLURM_JOB_NODELIST is '", list,
+    throw InputError(StrCat("Slurm's list of nodes is '", list,
                             "', which is not a list of hosts; set MASTER_ADDR"));
   }
   const size_t close = list.find(']', bracket);

@@ -11,8 +11,10 @@ inline constexpr int kDefaultMasterPort = 29500;
 
 struct Rendezvous {
   int rank = 0, world_size = 1;
-  // On this machine. If every rank sees all of its devices, local_rank is the rank's device index.
+  // On this machine.
   int local_rank = 0, local_world_size = 1;
+  // Of this machine, for all of its ranks together; 0: the launcher does not say.
+  int processors = 0;
   // Rank 0 listens on the first free one of `port_choices` ports from master_port on.
   std::string master_addr = "127.0.0.1";
   int master_port = 0, port_choices = 1;
@@ -29,10 +31,13 @@ struct Rendezvous {
 // Reads the first of these that is set:
 //   RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE]      torchrun, tools/launch
 //   OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE  mpirun of Open MPI
-//   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_STEP_TASKS_PER_NODE  srun
 //   PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS   mpirun of MPICH and Intel MPI
-// and then MASTER_ADDR, MASTER_PORT (default 29500; under Slurm the first host of
-// SLURM_JOB_NODELIST and a port derived from SLURM_JOB_ID), LOCKSTEP_SECRET and LOCKSTEP_STORE_DIR.
+//   SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_NODEID SLURM_STEP_TASKS_PER_NODE
+//       SLURM_CPUS_ON_NODE                              srun, but not the script of a batch job
+//   PMI_RANK PMI_SIZE                                   others, on one machine
+// and then MASTER_ADDR, MASTER_PORT (default 29500), LOCKSTEP_SECRET and LOCKSTEP_STORE_DIR. Under
+// Slurm the default is the first host of the step's SLURM_STEP_NODELIST, and the first free one of
+// eight ports that follow from SLURM_JOB_ID and SLURM_STEP_ID.
 // With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) its agent occupies MASTER_PORT, and
 // rank 0 is at one of the eight ports above it; TORCHELASTIC_RUN_ID tells runs apart. If none of
 // the rank variables is set: a single process. Throws InputError, naming the variables, if one is

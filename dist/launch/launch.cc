@@ -180,8 +180,15 @@ class Attempt {
     return first;
   }
 
-  void ReportCause() const {
-    const RankProcess* const cause = Failed();
+  // A rank that should have stopped, but has failed: it may not have saved. Or null.
+  const RankProcess* FailedToStop() const {
+    const auto failed = std::find_if(ranks_.begin(), ranks_.end(), [](auto& r) {
+      return r->failed() && !r->stopped() && !r->message().empty() && !r->is_consequence();
+    });
+    return failed == ranks_.end() ? nullptr : failed->get();
+  }
+
+  void ReportCause(const RankProcess* cause) const {
     const double seconds = std::chrono::duration<double>(cause->ended() - begin_).count();
     std::array<char, 32> after;
     std::snprintf(after.data(), after.size(), "%.1f", seconds);
@@ -313,10 +320,15 @@ int Launch(const LaunchOptions& options) {
     Attempt attempt(options, number, port, secret, signals);
     attempt.Run();
     const RankProcess* const failed = attempt.Failed();
-    if (attempt.signal() != 0) return failed == nullptr ? 0 : 128 + attempt.signal();
     if (failed == nullptr) return 0;
+    if (attempt.signal() != 0) {
+      const RankProcess* const unsaved = attempt.FailedToStop();
+      if (unsaved == nullptr) return 128 + attempt.signal();
+      attempt.ReportCause(unsaved);
+      return unsaved->exit_code();
+    }
     if (attempt.StoppedTogether()) return failed->exit_code();
-    attempt.ReportCause();
+    attempt.ReportCause(failed);
     if (number == options.max_restarts) return failed->exit_code();
     if (failed->is_usage_error()) {
       Say("not restarted, since it would fail again");

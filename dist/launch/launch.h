@@ -27,15 +27,16 @@ struct LaunchOptions {
 // LOCKSTEP_RESTARTS (how often the ranks were restarted) and, unless it is set, OMP_NUM_THREADS
 // (this rank's share of the processors) in its environment.
 //
-// Each line that a rank writes is shown with the rank's number in front. SIGTERM, SIGINT and SIGHUP
-// are forwarded to all ranks; the third such signal kills them. If a rank fails, the others have a
-// few seconds to report what they know, then get SIGTERM and finally SIGKILL; stderr says which
-// rank failed first, and why. However this process ends, even by SIGKILL, the kernel kills the
-// ranks.
+// Each line that a rank writes is shown with the rank's number in front. SIGTERM, SIGINT, SIGUSR1
+// and SIGHUP are forwarded to all ranks; the third such signal kills them. If a rank fails, the
+// others have a few seconds to report what they know, then get SIGTERM and finally SIGKILL; stderr
+// says which rank failed first, and why. However this process ends, even by SIGKILL, the kernel
+// kills the ranks.
 //
 // Returns the exit code: 0, that of the rank that failed first (128 + its signal if it was killed),
-// or 128 + the forwarded signal. Throws InputError for contradictory options or a program that
-// cannot be run. Call it on the main thread, before starting others.
+// or 128 + the forwarded signal, unless a rank reports that it failed thereafter. Throws InputError
+// for contradictory options or a program that cannot be run. Call it on the main thread, before
+// starting others.
 int Launch(const LaunchOptions& options);
 
 // For ranks: tells the launcher, if there is one, the text of the exception that ends this rank,

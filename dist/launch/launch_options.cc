@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include "core/error.h"
@@ -68,6 +69,13 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
                "start no program, but find out in a minute what a run would depend on: the speed "
                "of each pair of ranks, the network, clocks, versions; --check=cpu, cuda or sim "
                "names the device");
+  // As in torchrun: Kubeflow's trainer sets its options by these variables.
+  for (const std::string name : {"nproc_per_node", "nnodes", "node_rank", "rdzv_endpoint",
+                                 "master_addr", "master_port", "max_restarts", "log_dir"}) {
+    std::string variable = "PET_" + name;
+    std::ranges::transform(variable, variable.begin(), ::toupper);
+    app.get_option("--" + name)->envname(variable);
+  }
   // torchrun's options without meaning here: there is only one kind of rendezvous.
   std::string backend, id;
   app.add_option("--rdzv-backend,--rdzv_backend", backend)->group("");

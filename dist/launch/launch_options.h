@@ -10,8 +10,9 @@
 namespace lockstep::dist {
 
 // Reads "--nproc=4 [...] [--] PROGRAM ARGUMENT...", without the launcher's own name; torchrun's
-// option names also work. With --check, the program is the launcher itself, which then is a rank of
-// a preflight. If help was requested, returns nullopt and puts it into *help. Throws InputError.
+// option names also work, and its variables (PET_NNODES, ...) for what is not given. With --check,
+// the program is the launcher itself, which then is a rank of a preflight. If help was requested,
+// returns nullopt and puts it into *help. Throws InputError.
 std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& arguments,
                                                 std::string* help);
 

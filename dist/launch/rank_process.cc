@@ -239,7 +239,9 @@ int RankProcess::exit_code() const {
 }
 
 bool RankProcess::stopped() const {
-  return !signaled() && (exit_code() == 128 + SIGINT || exit_code() == 128 + SIGTERM);
+  const int number = exit_code() - 128;
+  return !signaled() &&
+         (number == SIGINT || number == SIGTERM || number == SIGUSR1 || number == SIGHUP);
 }
 
 std::string RankProcess::Ending() const {

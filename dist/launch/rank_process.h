@@ -93,7 +93,7 @@ class RankProcess {
   bool failed() const { return status_ && *status_ != 0; }
   int exit_code() const;  // 128 + the signal if killed, as in shells
   bool signaled() const;
-  // Whether it ended by itself after SIGINT or SIGTERM, as its exit code says.
+  // Whether it ended by itself after a signal that asks for it, as its exit code says.
   bool stopped() const;
   // "was killed by signal 9 (Killed)", "ended with exit code 1"
   std::string Ending() const;

@@ -24,9 +24,9 @@ namespace ops {
 // Writes into the step's values, on their device: grad_norm, the L2 norm of all gradients together
 // divided by loss_scale; clip_factor = min(1, max_norm / (grad_norm + 1e-6)), as torch's
 // clip_grad_norm_, or 1 where max_norm = 0; and found_inf, if the norm is NaN or infinite (then
-// clip_factor is 1). The gradients stay as they are: updates multiply by clip_factor / loss_scale.
-// grads: contiguous, floating, on the state's device. Throws ArgumentError for a negative or NaN
-// max_norm. Reads nothing back to the host.
+// clip_factor is 1) or above the values' norm_limit. The gradients stay as they are: updates
+// multiply by clip_factor / loss_scale. grads: contiguous, floating, on the state's device. Throws
+// ArgumentError for a negative or NaN max_norm. Reads nothing back to the host.
 void GradNorm(std::span<const Tensor> grads, double max_norm, const StepState& state);
 
 }  // namespace ops

@@ -7,14 +7,14 @@
 namespace lockstep {
 namespace {
 
-// One of the f32 values of the state, as a tensor of its own.
-Tensor Field(const StepState& state, size_t offset) {
+// One of the values of four bytes of the state, as a tensor of its own.
+Tensor Field(const StepState& state, size_t offset, DType dtype = DType::kF32) {
   const int64_t index = static_cast<int64_t>(offset / sizeof(float));
-  return Tensor::FromStorage(state.tensor().storage(), DType::kF32, {1}, index).Clone();
+  return Tensor::FromStorage(state.tensor().storage(), dtype, {1}, index).Clone();
 }
 
 OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, double max_norm,
-                double loss_scale = 1) {
+                double loss_scale = 1, float norm_limit = INFINITY) {
   OpSample s;
   s.name = name;
   s.inputs = grads;
@@ -22,21 +22,24 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
     StepState state(in[0].device(), 1);
     state.EnableLossScaling({.init = loss_scale});
     state.Begin(0, 0.1);
+    state.SetNormLimit(norm_limit);
     std::vector<Tensor> contiguous;
     for (const Tensor& grad : in) contiguous.push_back(grad.Contiguous());
     ops::GradNorm(contiguous, max_norm, state);
     return std::vector{Field(state, offsetof(StepValues, grad_norm)),
-                       Field(state, offsetof(StepValues, clip_factor))};
+                       Field(state, offsetof(StepValues, clip_factor)),
+                       Field(state, offsetof(StepValues, found_inf), DType::kI32)};
   };
   s.reference = [=](RefSpan in) {
     double squares = 0;
     for (const RefTensor& grad : in) {
       for (double x : grad.data) squares += x * x;
     }
-    RefTensor norm({1}), factor({1});
+    RefTensor norm({1}), factor({1}), found({1});
     norm.data[0] = std::sqrt(squares) / loss_scale;
     factor.data[0] = max_norm > 0 ? std::min(1.0, max_norm / (norm.data[0] + 1e-6)) : 1;
-    return std::vector{norm, factor};
+    found.data[0] = norm.data[0] > norm_limit ? kSpike : 0;
+    return std::vector{norm, factor, found};
   };
   return s;
 }
@@ -52,6 +55,9 @@ std::vector<OpSample> Samples() {
           Sample("measured only", {{.shape = {31}}}, 0),
           Sample("infinite limit", {{.shape = {31}}}, std::numeric_limits<double>::infinity()),
           Sample("scaled loss", {{.shape = {31}}, {.shape = {2}}}, 0.5, 1024),
+          Sample("above the limit", {{.shape = {31}}}, 0.5, 2, 0.001f),
+          Sample("any is above", {{.shape = {0}}}, 0.5, 1, -1.0f),
+          Sample("below the limit", {{.shape = {31}}}, 0.5, 1, 1000.0f),
           Sample("several chunks", {{.shape = {5, 13001}}, {.shape = {16384}}}, 1),
           Sample("strided", {{.shape = {5, 9}, .non_contiguous = true}}, 1),
           large};

@@ -41,8 +41,11 @@ void FinishCpu(Stream, const Tensor& sums, double max_norm, StepValues* values) 
   values->grad_norm = static_cast<float>(norm);
   values->clip_factor = 1;
   if (!std::isfinite(values->grad_norm)) {
-    values->found_inf = 1;
-  } else if (max_norm > 0) {
+    values->found_inf = kNotFinite;
+    return;
+  }
+  if (values->grad_norm > values->norm_limit) values->found_inf = kSpike;
+  if (max_norm > 0) {
     values->clip_factor = static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
   }
 }

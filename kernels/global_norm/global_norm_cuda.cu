@@ -89,8 +89,11 @@ __global__ void __launch_bounds__(kFinishThreads)
   values->grad_norm = static_cast<float>(norm);
   values->clip_factor = 1;
   if (!(values->grad_norm < INFINITY)) {  // NaN too
-    values->found_inf = 1;
-  } else if (max_norm > 0) {
+    values->found_inf = kNotFinite;
+    return;
+  }
+  if (values->grad_norm > values->norm_limit) values->found_inf = kSpike;
+  if (max_norm > 0) {
     const double factor = max_norm / (norm + 1e-6);
     values->clip_factor = static_cast<float>(factor < 1 ? factor : 1.0);
   }

@@ -16,8 +16,8 @@ namespace ops {
 // one Backward.
 Tensor ScaleRoot(const Tensor& root, const StepState& state);
 
-// Adapts the loss scale to whether this step's update was made, by found_inf. Once per step, after
-// the update. Does nothing where loss scaling is not enabled.
+// Adapts the loss scale to whether this step's gradients were finite, by found_inf. Once per step,
+// after the update. Does nothing where loss scaling is not enabled.
 void UpdateLossScale(const StepState& state);
 
 }  // namespace ops

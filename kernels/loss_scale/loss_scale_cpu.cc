@@ -15,7 +15,7 @@ void ScaleRootCpu(Stream, const Tensor& root, const StepValues* values, const Te
 }
 
 void UpdateLossScaleCpu(Stream, const LossScaleOptions& options, StepValues* values) {
-  values->loss_scale = NextLossScale(values->loss_scale, values->found_inf != 0, options);
+  values->loss_scale = NextLossScale(values->loss_scale, values->found_inf == kNotFinite, options);
 }
 
 LS_REGISTER(scale_root, DeviceType::kCpu, ScaleRootCpu);

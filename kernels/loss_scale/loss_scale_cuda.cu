@@ -15,7 +15,7 @@ __global__ void ScaleRootKernel(const float* root, int64_t n, const StepValues* 
 
 // Grid: one thread.
 __global__ void UpdateLossScaleKernel(LossScaleOptions options, StepValues* values) {
-  values->loss_scale = NextLossScale(values->loss_scale, values->found_inf != 0, options);
+  values->loss_scale = NextLossScale(values->loss_scale, values->found_inf == kNotFinite, options);
 }
 
 void ScaleRootCuda(Stream stream, const Tensor& root, const StepValues* values,

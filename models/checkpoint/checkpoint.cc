@@ -38,6 +38,9 @@ std::string ToJson(const TrainerState& s) {
                        {"good_steps", s.loss_scale->good_steps},
                        {"skipped", s.loss_scale->skipped}};
   }
+  if (!s.spike_history.losses.empty()) {
+    j["spike_history"] = {{"losses", s.spike_history.losses}, {"norms", s.spike_history.norms}};
+  }
   if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
   if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
   j["data_fingerprint"] = s.data_fingerprint;
@@ -375,6 +378,11 @@ TrainerState ReadTrainerState(const std::string& path) {
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
                              .good_steps = Field<int32_t>(scale, "good_steps", file),
                              .skipped = Field<int64_t>(scale, "skipped", file)};
+  }
+  if (j.contains("spike_history")) {
+    const nlohmann::json& history = j["spike_history"];
+    s.spike_history = {.losses = Field<std::vector<double>>(history, "losses", file),
+                       .norms = Field<std::vector<double>>(history, "norms", file)};
   }
   if (j.contains("unfinished_metrics")) {
     s.unfinished_metrics = Field<std::string>(j, "unfinished_metrics", file);

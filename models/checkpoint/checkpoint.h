@@ -18,6 +18,7 @@
 #include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/gpt.h"
 #include "optim/optimizer.h"
+#include "optim/spike_guard.h"
 
 namespace lockstep::models {
 
@@ -38,6 +39,7 @@ struct TrainerState {
   std::vector<data::FileContent> data_files{};
   bool finished = false;                  // nothing is left to do
   std::optional<LossScale> loss_scale{};  // of fp16
+  optim::SpikeHistory spike_history{};    // empty without train.spike
   // For a model with adapters, whose checkpoints leave out the other weights: the folder that has
   // these, and its HashOfBase. The adapters' files have both.
   std::string base{}, base_hash{};

@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of a line's fields, except step, memory_bytes, skipped and val_loss, in the
-// order in which they are written.
+// Names and members of a line's fields, except step, memory_bytes, skipped, spike and val_loss, in
+// the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -64,6 +64,11 @@ double NumberOr(const nlohmann::json& j, const char* name, double absent) {
   return it->is_number() ? it->get<double>() : NAN;
 }
 
+bool IsTrue(const nlohmann::json& j, const char* name) {
+  const auto it = j.find(name);
+  return it != j.end() && it->is_boolean() && it->get<bool>();
+}
+
 std::optional<PreferenceMetrics> ReadPreference(const nlohmann::json& j, const std::string& prefix,
                                                 double loss) {
   if (!j.contains(prefix + "reward_margin")) return {};
@@ -86,6 +91,7 @@ std::string ToJson(const StepMetrics& metrics) {
   }
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
   if (m.skipped) j["skipped"] = true;
+  if (m.spike) j["spike"] = true;
   Write(m.preference, "", &j);
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   Write(m.val_preference, "val_", &j);
@@ -101,7 +107,8 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   for (const Field& field : kFields) field.in(m) = NumberOr(j, field.name, 0);
   const double memory = NumberOr(j, "memory_bytes", 0);
   if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
-  m.skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>();
+  m.skipped = IsTrue(j, "skipped");
+  m.spike = IsTrue(j, "spike");
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   m.preference = ReadPreference(j, "", m.loss);
   m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));

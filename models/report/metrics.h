@@ -49,6 +49,7 @@ struct StepMetrics {
   // worst layer; expert_most 0: there are no experts.
   double expert_most = 0, expert_least = 0;
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
+  bool spike = false;    // there was no update, since the loss or the norm was one (train.spike)
   std::optional<double> val_loss;  // after the update, if evaluated
   // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the
   // pairs held out.

@@ -209,6 +209,9 @@ Finding GradientFinding(const RunHistory& h) {
         static_cast<double>(h.clipped_steps()) / static_cast<double>(h.grad_norm.count());
     f.text += fmt::format("; {} of steps clipped at {:g}", Percent(share), h.clip());
   }
+  if (h.spikes() > 0) {
+    f.text += fmt::format("; {} skipped by train.spike", h.spikes());
+  }
   if (!h.loss_scale.empty()) {
     const double scale = h.loss_scale.buckets().back().mean();
     f.text += fmt::format("; {} updates skipped, loss scale {:g}", h.skipped_steps(), scale);

@@ -108,8 +108,9 @@ void RunHistory::Add(const StepMetrics& m) {
   last_step_ = m.step;
   loss.Add(m.step, m.loss);
   grad_norm.Add(m.step, m.grad_norm);
-  if (clip_ > 0 && m.grad_norm > clip_ && !m.skipped) ++clipped_steps_;
+  if (clip_ > 0 && m.grad_norm > clip_ && !m.skipped && !m.spike) ++clipped_steps_;
   if (m.skipped) ++skipped_steps_;
+  if (m.spike) ++spikes_;
   if (m.expert_most > 0) {
     expert_most.Add(m.step, m.expert_most);
     expert_least.Add(m.step, m.expert_least);

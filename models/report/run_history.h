@@ -66,6 +66,7 @@ class RunHistory {
   int64_t clipped_steps() const { return clipped_steps_; }
   // Those without an update, since the loss scale was too large; their gradient norm is infinite.
   int64_t skipped_steps() const { return skipped_steps_; }
+  int64_t spikes() const { return spikes_; }   // steps skipped by train.spike
   double skipped_share(int64_t first) const {  // of the steps from `first` on
     return first > last_step_ ? 0 : skipped_.Mean(first, last_step_);
   }
@@ -87,7 +88,7 @@ class RunHistory {
   int64_t val_losses_ = 0;                // how many so far
   int64_t val_stride_ = 1;                // thinning keeps one in this many
   std::vector<int64_t> val_loss_number_;  // of each point in val_loss, from 0
-  int64_t clipped_steps_ = 0, skipped_steps_ = 0;
+  int64_t clipped_steps_ = 0, skipped_steps_ = 0, spikes_ = 0;
   Curve skipped_;  // 1 where a step was, with a loss scale
   int64_t first_step_ = 0, last_step_ = 0;
 };

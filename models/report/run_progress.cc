@@ -53,6 +53,7 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 void RunProgress::Add(const StepMetrics& m) {
   ++steps_;
   if (m.skipped) ++skipped_;
+  if (m.spike) ++spikes_;
   tokens_ += std::llround(m.tokens_per_second * m.ms * 1e-3);
   seconds_ += m.ms / 1e3;
 }
@@ -62,8 +63,9 @@ void RunProgress::PrintStep(const StepMetrics& m) {
   const double per_second = static_cast<double>(tokens_) / seconds_;
   const std::string share = utilization_.Describe(per_second);
   const std::string norm = m.skipped ? "infinite" : fmt::format("{:.2f}", m.grad_norm);
-  const std::string skipped =
-      skipped_ > 0 ? fmt::format(" | {} of {} updates skipped", skipped_, steps_) : "";
+  const std::string skipped = skipped_ + spikes_ > 0 ? fmt::format(" | {} of {} updates skipped",
+                                                                   skipped_ + spikes_, steps_)
+                                                     : "";
   Print(fmt::format(
       "step {:>{}}/{} | loss {:.4f}{} | norm {}{} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
       m.step, std::to_string(setup_.steps()).size(), setup_.steps(), m.loss, Describe(m.preference),
@@ -74,7 +76,8 @@ void RunProgress::PrintStep(const StepMetrics& m) {
   total_seconds_ += seconds_;
   total_steps_ += steps_;
   total_skipped_ += skipped_;
-  steps_ = tokens_ = skipped_ = 0;
+  total_spikes_ += spikes_;
+  steps_ = tokens_ = skipped_ = spikes_ = 0;
   seconds_ = 0;
 }
 
@@ -130,6 +133,12 @@ void RunProgress::PrintEnd(const End& end) const {
                 ": those steps learnt nothing; use train.precision=bf16, or a lower "
                 "train.loss_scale")
          : Print(text);
+  }
+  if (total_spikes_ > 0) {
+    Print(
+        fmt::format("{} of {} updates were skipped, since the loss or the gradient norm was far "
+                    "above its recent range",
+                    total_spikes_, total_steps_));
   }
   if (evaluations_ > 0) {
     // A resumed run may evaluate only once.

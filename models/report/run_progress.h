@@ -62,6 +62,7 @@ class RunProgress {
   const Utilization& utilization_;
   int64_t steps_ = 0, total_steps_ = 0;      // since the last line, and before it
   int64_t skipped_ = 0, total_skipped_ = 0;  // of these, whose updates were skipped
+  int64_t spikes_ = 0, total_spikes_ = 0;    // by train.spike
   int64_t tokens_ = 0, total_tokens_ = 0;    // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
   int evaluations_ = 0;

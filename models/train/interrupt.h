@@ -5,11 +5,11 @@
 
 namespace lockstep::models {
 
-// Takes SIGINT, SIGTERM and SIGHUP (unless it is ignored, as under nohup) for the whole process in
-// a thread that waits for them, so that no signal handler interrupts any code. SIGPIPE and SIGXFSZ
-// are ignored: what cannot be written is an error where it is written. Make it at the start of
-// main: threads that exist before do not block the signals, and would die of them. At most one at a
-// time.
+// Takes SIGINT, SIGTERM, SIGUSR1 (by which schedulers warn of the end) and SIGHUP (unless it is
+// ignored, as under nohup) for the whole process in a thread that waits for them, so that no signal
+// handler interrupts any code. SIGPIPE and SIGXFSZ are ignored: what cannot be written is an error
+// where it is written. Make it at the start of main: threads that exist before do not block the
+// signals, and would die of them. At most one at a time.
 //
 // While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
 // checkpoint be written. Those of the next second belong to it (`timeout` signals a process and its

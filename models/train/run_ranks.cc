@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <exception>
 #include <sstream>
-#include <thread>
 
 #include "core/system/environment.h"
 #include "core/system/processors.h"
 #include "dist/groups/agreement.h"
+#include "dist/launch/rank_device.h"
 #include "models/options/plan_rules.h"
 #include "models/report/run_progress.h"
 #include "models/train/parallelize.h"
@@ -76,11 +76,10 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
 
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
   if (config.threads > 0) return static_cast<int>(config.threads);
-  const int usable = UsableProcessors(), ranks = std::max(1, rendezvous.local_world_size);
+  const int usable = UsableProcessors();
   // Our launcher's ranks share what it may use. Other launchers may give each rank its own.
-  if (EnvironmentVariable("LOCKSTEP_RESTARTS")) return std::max(1, usable / ranks);
-  const int share = static_cast<int>(std::thread::hardware_concurrency()) / ranks;
-  return std::max(1, std::min(usable, share));
+  const bool ours = EnvironmentVariable("LOCKSTEP_RESTARTS").has_value();
+  return dist::ThreadsOfRank(rendezvous, usable, ours ? usable : MachineProcessors());
 }
 
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {

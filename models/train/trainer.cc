@@ -76,6 +76,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
     state_.EnableLossScaling(*options.loss_scaling, options.loss_scale);
     loss_scale_ = state_.Read().loss_scale;
   }
+  if (options.spike > 0) guard_.emplace(options.spike, options.spike_history);
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || !ranks_.may_be_graphs()) return;
   if (optimizer == nullptr || !objective_.is_model_loss()) return;
@@ -118,6 +119,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   // busy with this step's gradients.
   std::optional<StepMetrics> before;
   if (pending_) before = Collect(/*have_gradients=*/false);
+  if (guard_) LimitNorm(next);
   graphs_ ? graphs_->Update() : Update();
   MoveExpertBiases(next);
   next.values = state_.ReadLater();
@@ -210,22 +212,39 @@ double Trainer::MeanLoss(Pending& pending) {
   return loss;
 }
 
+// So that the update is skipped if the loss or the norm is a spike. All ranks have the same
+// numbers; where some compute the same samples together, they decide together all the same.
+void Trainer::LimitNorm(Pending& pending) {
+  pending.loss = MeanLoss(pending);
+  int64_t spike = guard_->IsSpike(*pending.loss);
+  if (ranks_.all() != nullptr) {
+    const int64_t mine = spike;
+    for (const auto& of_rank : dist::GatherValues(*ranks_.all(), std::span(&mine, 1))) {
+      spike |= of_rank[0];
+    }
+  }
+  state_.SetNormLimit(spike != 0 ? -1 : guard_->NormLimit());
+}
+
 // Waits for the results of the pending step.
 StepMetrics Trainer::Collect(bool have_gradients) {
   Pending done = std::move(*pending_);
   pending_.reset();
-  const double loss = MeanLoss(done);
+  const double loss = done.loss ? *done.loss : MeanLoss(done);
   SumExpertLoads(done);
   const StepValues values = ToStepValues(done.values);
   StepMetrics& m = done.metrics;
   // The scale, and not the gradients, may have been too large: then a smaller one will do.
-  m.skipped = loss_scale_ && options_.loss_scaling->backoff < 1 && values.found_inf &&
+  const bool not_finite = values.found_inf == kNotFinite || !std::isfinite(loss);
+  m.skipped = loss_scale_ && options_.loss_scaling->backoff < 1 && not_finite &&
               std::isfinite(loss) && loss_scale_->scale > 1;
+  m.spike = values.found_inf == kSpike;
+  if (guard_) guard_->Add(loss, values.grad_norm);
   if (loss_scale_) {
     loss_scale_ = values.loss_scale;
     m.loss_scale = loss_scale_->scale;
   }
-  if ((values.found_inf || !std::isfinite(loss)) && !m.skipped) {
+  if (not_finite && !m.skipped) {
     const std::string what =
         DescribeNonFinite(done.metrics.step, loss, have_gradients, values.found_inf != 0);
     // Without found_inf the update was made.

@@ -20,6 +20,7 @@
 #include "nn/mixture/expert_loads.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "optim/spike_guard.h"
 
 namespace lockstep::models {
 
@@ -50,6 +51,11 @@ struct TrainerOptions {
   // is no error while the loss is finite, and the scale above 1 and about to be lowered.
   std::optional<LossScaleOptions> loss_scaling{};
   std::optional<LossScale> loss_scale{};  // of the checkpoint
+  // An update whose loss or norm is above its recent range by more than so many deviations is
+  // skipped (optim::SpikeGuard), which counts as a step; 0: none is. The host then waits for the
+  // loss before each update.
+  double spike = 0;
+  optim::SpikeHistory spike_history{};  // of the checkpoint
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the
@@ -92,6 +98,8 @@ class Trainer {
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // After the last step that was returned; none without loss scaling.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
+  // The same, of the guard; null without one.
+  const optim::SpikeHistory* spike_history() const { return guard_ ? &guard_->history() : nullptr; }
   // How many of this trainer's steps were CUDA graphs.
   int64_t graph_replays() const { return graphs_ ? graphs_->replays() : 0; }
 
@@ -102,6 +110,7 @@ class Trainer {
     int64_t tokens = 0;              // of all micro-batches
     int64_t divisor = 1;             // of the sums
     std::vector<HostRead> measures;  // of this rank's micro-batches, in their order
+    std::optional<double> loss;      // MeanLoss, if it is known already
     HostRead values;
     // Loads of the experts: this rank's, until they are summed over the ranks.
     std::vector<HostRead> expert_reads;
@@ -113,6 +122,7 @@ class Trainer {
   void MoveExpertBiases(Pending& pending);
   void SumExpertLoads(Pending& pending);
   double MeanLoss(Pending& pending);
+  void LimitNorm(Pending& pending);
   StepMetrics Collect(bool have_gradients);
   std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped);
 
@@ -129,6 +139,7 @@ class Trainer {
   StepState state_;
   int64_t step_;
   int64_t skips_ = 0;  // consecutive
+  std::optional<optim::SpikeGuard> guard_;
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;

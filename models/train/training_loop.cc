@@ -50,6 +50,11 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   return trace;
 }
 
+// Of the checkpoint that the run goes on from.
+TrainerState StateOf(const RunSetup& setup) {
+  return setup.start.checkpoint ? ReadTrainerState(*setup.start.checkpoint) : TrainerState();
+}
+
 // Null if nothing is updated.
 std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
                                                 const RunRanks& ranks) {
@@ -101,9 +106,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
-                .loss_scale = setup.start.checkpoint
-                                  ? ReadTrainerState(*setup.start.checkpoint).loss_scale
-                                  : std::nullopt}),
+                .loss_scale = StateOf(setup).loss_scale,
+                .spike = config_.train.spike,
+                .spike_history = StateOf(setup).spike_history}),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
@@ -113,7 +118,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint) {
-    const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+    const TrainerState state = StateOf(setup);
     if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
       best_val_loss_ = state.best_val_loss;
     }
@@ -176,6 +181,8 @@ int TrainingLoop::TrainSteps() {
                   [&] { complete = checkpoints_.Conclude(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
+  // mpirun and srun may kill the others once one has ended with a code that is not 0.
+  if (interrupted() && ranks_.control()) ranks_.control()->Barrier()->Wait();
   return interrupted() ? 128 + interrupt_ : 0;
 }
 
@@ -249,7 +256,8 @@ void TrainingLoop::End(double seconds, bool complete) {
 
 // What ranks learn of each other: the signal that any received, and the memory of the one that took
 // most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
-// it is asked only after steps where something is due, or if `ask` says so.
+// it is asked only after steps where something is due, or if `ask` says so, or about two seconds
+// after the last time, since the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
   if (number == 0 && OutputIsClosed()) {
@@ -258,12 +266,20 @@ int TrainingLoop::Interrupt(bool ask) {
   }
   if (!ranks_.control()) {
     interrupt_ = number;
-  } else if (ask || setup_.device.is_cpu() || Due(trainer_.step())) {
-    const int64_t mine[] = {number, memory_bytes_};
+  } else if (const int64_t step = trainer_.step();
+             ask || setup_.device.is_cpu() || Due(step) || step >= ask_step_) {
+    constexpr int64_t kPeriodUs = 2'000'000;
+    const auto us = static_cast<int64_t>(SecondsSince(asked_) * 1e6);
+    const int64_t mine[] = {number, memory_bytes_, us / std::max<int64_t>(1, step - asked_step_)};
+    int64_t step_us = 1;  // all ranks must ask after the same steps
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
       memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
+      step_us = std::max(step_us, of_rank[2]);
     }
+    asked_ = Clock::now();
+    asked_step_ = step;
+    ask_step_ = step + std::max<int64_t>(1, kPeriodUs / step_us);
   }
   return interrupt_;
 }
@@ -295,6 +311,11 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
 
 void TrainingLoop::Add(StepMetrics& m) {
   if (std::isfinite(m.loss)) last_loss_ = m.loss;
+  if (m.spike && ranks_.is_main()) {
+    Warn(StrCat("step ", m.step, ": the loss of ", m.loss, " or the gradient norm of ", m.grad_norm,
+                " is far above its recent range, and the update was skipped (train.spike = ",
+                config_.train.spike, ")"));
+  }
   utilization_.Correct(m.tokens_per_second);
   m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
   m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
@@ -368,12 +389,15 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
   Timed(&PauseTimes::checkpoint_ms, [&] {
     // The log of a run resumed from here must have all steps up to here.
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
-    checkpoints_.Save({.step = trainer_.step(),
-                       .best_val_loss = best_val_loss_,
-                       .last_loss = last_loss_,
-                       .loss_scale = trainer_.loss_scale(),
-                       .unfinished_metrics = unfinished_metrics},
-                      model_, *optimizer_, options);
+    checkpoints_.Save(
+        {.step = trainer_.step(),
+         .best_val_loss = best_val_loss_,
+         .last_loss = last_loss_,
+         .loss_scale = trainer_.loss_scale(),
+         .spike_history = trainer_.spike_history() != nullptr ? *trainer_.spike_history()
+                                                              : optim::SpikeHistory(),
+         .unfinished_metrics = unfinished_metrics},
+        model_, *optimizer_, options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
 }

@@ -1,6 +1,7 @@
 // The loop around Trainer: evaluations, samples, checkpoints, records.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -79,6 +80,9 @@ class TrainingLoop {
   std::optional<data::EvalBatches> validation_;
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                          // the signal received; 0: none
+  // After which step, and when, ranks last asked each other for signals, and after which they will.
+  int64_t asked_step_ = 0, ask_step_ = 0;
+  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;

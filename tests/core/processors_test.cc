@@ -20,8 +20,10 @@ TEST(Processors, AreThoseOfTheAffinity) {
     for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++i) {
       if (CPU_ISSET(i, &mine)) CPU_SET(i, &one);
     }
+    const int machine = MachineProcessors();
     sched_setaffinity(0, sizeof(one), &one);
     EXPECT_EQ(UsableProcessors(), 1);
+    EXPECT_EQ(MachineProcessors(), machine);
   }).join();
   EXPECT_EQ(UsableProcessors(), all);
 }

@@ -107,30 +107,90 @@ TEST(RendezvousTest, AsMpichAndIntelMpiSetIt) {
   EXPECT_EQ(Read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).local_world_size, 2);
 }
 
+// What mpirun starts on a node by srun inherits the variables of that one task.
+TEST(RendezvousTest, AsMpichSetsItInAJobOfSlurm) {
+  const Rendezvous r = Read({{"PMI_RANK", "5"},
+                             {"PMI_SIZE", "8"},
+                             {"MPI_LOCALRANKID", "1"},
+                             {"MPI_LOCALNRANKS", "4"},
+                             {"SLURM_PROCID", "1"},
+                             {"SLURM_STEP_NUM_TASKS", "2"},
+                             {"MASTER_ADDR", "head"}});
+  EXPECT_EQ(r.rank, 5);
+  EXPECT_EQ(r.world_size, 8);
+  EXPECT_EQ(r.source, "PMI_RANK");
+}
+
+Variables OfSrun() {
+  return {{"SLURM_PROCID", "6"},
+          {"SLURM_STEP_NUM_TASKS", "8"},
+          {"SLURM_NTASKS", "16"},  // the job's, as srun --preserve-env leaves it
+          {"SLURM_LOCALID", "2"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_JOB_ID", "123456"},
+          {"SLURM_STEP_ID", "1"},
+          {"SLURM_STEP_NODELIST", "gpu[07-08]"},
+          {"SLURM_JOB_NODELIST", "gpu[05-08]"},
+          {"SLURM_CPUS_ON_NODE", "48"},
+          {"PMI_RANK", "6"},  // with --mpi=pmi2
+          {"PMI_SIZE", "8"}};
+}
+
 TEST(RendezvousTest, AsSrunSetsIt) {
-  const Rendezvous r = Read({{"SLURM_PROCID", "6"},
-                             {"SLURM_NTASKS", "8"},
-                             {"SLURM_LOCALID", "2"},
-                             {"SLURM_NODEID", "1"},
-                             {"SLURM_JOB_ID", "123456"},
-                             {"SLURM_JOB_NODELIST", "gpu[07-08]"}});
+  const Rendezvous r = Read(OfSrun());
   EXPECT_EQ(r.rank, 6);
   EXPECT_EQ(r.world_size, 8);
   EXPECT_EQ(r.local_rank, 2);
-  EXPECT_EQ(r.master_addr, "gpu07");
-  EXPECT_EQ(r.master_port, 23456);
+  EXPECT_EQ(r.processors, 48);
+  EXPECT_EQ(r.master_addr, "gpu07") << "the first node of the step, not of the job";
   EXPECT_EQ(r.source, "SLURM_PROCID");
+}
+
+TEST(RendezvousTest, StepsOfSlurmDoNotMeet) {
+  const auto of = [](const std::string& job, const std::string& step) {
+    Variables variables = OfSrun();
+    variables["SLURM_JOB_ID"] = job;
+    variables["SLURM_STEP_ID"] = step;
+    return Read(variables);
+  };
+  const Rendezvous r = of("123456", "1");
+  EXPECT_GE(r.master_port, 20000);
+  EXPECT_EQ(r.port_choices, 8);
+  EXPECT_EQ(of("123456", "1").master_port, r.master_port);
+  for (const Rendezvous& other : {of("123456", "0"), of("123457", "1"), of("123457", "0")}) {
+    EXPECT_NE(other.master_port, r.master_port);
+    EXPECT_NE(other.run_id, r.run_id);
+  }
+  // That of an interactive step.
+  EXPECT_LE(of("4294967294", "4294967290").master_port + 8, 65535);
+  Variables given = OfSrun();
+  given["MASTER_PORT"] = "12345";
+  EXPECT_EQ(Read(given).master_port, 12345);
+  EXPECT_EQ(Read(given).port_choices, 1);
+}
+
+// What its script starts without srun is no rank: a sample after the training, or launch.
+TEST(RendezvousTest, TheScriptOfABatchJobIsNoRank) {
+  Variables script = {{"SLURM_PROCID", "0"},
+                      {"SLURM_LOCALID", "0"},
+                      {"SLURM_NODEID", "0"},
+                      {"SLURM_JOB_ID", "123456"},
+                      {"SLURM_JOB_NODELIST", "gpu[05-08]"},
+                      {"SLURM_TASKS_PER_NODE", "2(x4)"}};
+  EXPECT_EQ(Read(script).world_size, 1);
+  script["SLURM_NTASKS"] = "8";
+  EXPECT_EQ(Read(script).world_size, 1);
 }
 
 // Processors are divided among the ranks of a node, not of the job.
 TEST(RendezvousTest, SrunsRanksOnThisNode) {
   const auto here = [](int rank, int local, int node, const std::string& tasks) {
     return Read({{"SLURM_PROCID", StrCat(rank)},
-                 {"SLURM_NTASKS", "7"},
+                 {"SLURM_STEP_NUM_TASKS", "7"},
                  {"SLURM_LOCALID", StrCat(local)},
                  {"SLURM_NODEID", StrCat(node)},
                  {"SLURM_STEP_TASKS_PER_NODE", tasks},
-                 {"SLURM_JOB_NODELIST", "gpu[07-10]"}})
+                 {"SLURM_STEP_NODELIST", "gpu[07-10]"}})
         .local_world_size;
   };
   EXPECT_EQ(here(3, 1, 1, "2(x3),1"), 2);
@@ -141,6 +201,12 @@ TEST(RendezvousTest, SrunsRanksOnThisNode) {
   for (const char* const tasks : {"", "2", "2(x3)", "2(x", "x", "3,4", "-7", "9(x-1)", "8,-1"}) {
     EXPECT_EQ(here(3, 3, 0, tasks), 7) << tasks;
   }
+}
+
+TEST(RendezvousTest, PmixDoesNotSayHowManyRanksThereAre) {
+  EXPECT_THAT(ErrorOf({{"PMIX_RANK", "1"}}),
+              AllOf(HasSubstr("PMIX_RANK"), HasSubstr("WORLD_SIZE")));
+  EXPECT_EQ(Read({{"PMIX_RANK", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}).world_size, 2);
 }
 
 TEST(RendezvousTest, FirstHostOfANodeList) {

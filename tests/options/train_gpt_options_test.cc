@@ -193,7 +193,7 @@ TEST_F(TrainGptOptions, DataFieldIsRefusedWithoutRows) {
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "data.mix", "data.field",
     "train.steps", "train.epochs", "train.cuda_graphs", "train.loss_chunk", "train.recompute",
-    "train.offload", "train.loss_scale", "train.loss_scale_every", "train.max_skips",
+    "train.offload", "train.loss_scale", "train.loss_scale_every", "train.max_skips", "train.spike",
     "train.log_every", "train.eval_every", "train.sample_every", "train.sample_tokens",
     "train.sample_prompt", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
     "checkpoint.resume", "checkpoint.save_initial", "log.trace",

@@ -36,7 +36,7 @@ grep -i 'mozilla public license' "$root/licenses/libeigen3-dev" >/dev/null || fa
 (cd / && "$root/bin/train_gpt" --train.steps=2 --optim.warmup=1 --train.eval_every=0 "--out_dir=$folder/run" >/dev/null) || fail "train_gpt does not train"
 
 # Examples include what is there, and pages link to it.
-for page in README.md pytorch.md torchrun.md torch_differences.md; do
+for page in README.md pytorch.md torchrun.md torch_differences.md clusters/README.md clusters/jobset.yaml; do
   [[ -f $root/examples/$page ]] || fail "there is no examples/$page"
 done
 while read -r name; do

@@ -45,10 +45,12 @@ done < <(grep -rhoE '^ *# *include "[^"]+"' "$root/include" | cut -d '"' -f 2 | 
 
 # Programs, whose includes are changed as those of the headers are, and pages, without their links to
 # files that are not here.
-mkdir "$root/examples"
+mkdir -p "$root/examples/clusters"
 while read -r file; do
+  name=${file##*/}
+  if [[ $file == */clusters/* ]]; then name=clusters/$name; fi
   sed -E -e 's@^( *# *include ")models/examples/@\1@' -e "s@^( *# *include \")($folders)/@\1lockstep/\2/@" \
-    -e 's@\[([^]]*)\]\(\.\./[^)]*\)@\1@g' "$file" >"$root/examples/${file##*/}"
+    -e 's@\[([^]]*)\]\(\.\./[^)]*\)@\1@g' "$file" >"$root/examples/$name"
 done < <(field example)
 
 # --- Libraries --------------------------------------------------------------------------------------

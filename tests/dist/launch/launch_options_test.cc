@@ -2,6 +2,8 @@
 
 #include <gmock/gmock-more-matchers.h>
 
+#include <cstdlib>
+#include <map>
 #include <thread>
 
 #include "core/cuda/device.h"
@@ -71,6 +73,27 @@ TEST(LaunchOptions, TorchrunsNamesAlsoWork) {
   EXPECT_EQ(ours.master_port, 123);
   EXPECT_EQ(Parse({"--standalone", "--nproc-per-node=3", "x"}).nproc, 3);
   EXPECT_EQ(Parse({"--nproc=4", "--restart_nproc=2", "x"}).restart_nproc, 2);
+}
+
+// As Kubeflow's trainer starts a node.
+TEST(LaunchOptions, AreThoseOfTorchrunsVariablesUnlessGiven) {
+  const std::map<std::string, std::string> variables = {{"PET_NNODES", "3"},
+                                                        {"PET_NPROC_PER_NODE", "2"},
+                                                        {"PET_NODE_RANK", "1"},
+                                                        {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                                                        {"PET_MASTER_PORT", "29500"}};
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  const LaunchOptions o = Parse({"--nproc=4", "--", "x"});
+  setenv("PET_NNODES", "two", 1);
+  const std::string refusal = Refusal({"x"});
+  for (const auto& [name, value] : variables) unsetenv(name.c_str());
+  EXPECT_EQ(o.nproc, 4);
+  EXPECT_EQ(o.nnodes, 3);
+  EXPECT_EQ(o.node_rank, 1);
+  EXPECT_EQ(o.master_addr, "job-node-0-0.job");
+  EXPECT_EQ(o.master_port, 29500);
+  EXPECT_THAT(o.command, ElementsAre("x"));
+  EXPECT_THAT(refusal, HasSubstr("--nnodes is 'two'"));
 }
 
 TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {

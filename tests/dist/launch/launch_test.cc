@@ -253,9 +253,9 @@ TEST(Launch, RanksMeetAgainAfterARestart) {
 // ---- Signals, and the launcher's own end (reliability promise 21) ----
 
 TEST(Launch, ForwardsSignals) {
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     Subprocess launch(Shell({"--nproc=2"},
-                            "trap 'echo ends well; exit 130' TERM INT HUP; echo ready; "
+                            "trap 'echo ends well; exit 130' TERM INT HUP USR1; echo ready; "
                             "while :; do sleep 0.05; done"));
     WaitUntilReady(launch);
     launch.Signal(number);
@@ -269,7 +269,7 @@ TEST(Launch, ForwardsSignals) {
 // A trainer's ranks all stop after a signal to one of them. That is no failure, and no reason to
 // restart.
 TEST(Launch, RanksThatASignalStoppedTogetherHaveNotFailed) {
-  for (const std::string code : {"130", "143"}) {
+  for (const std::string code : {"129", "130", "138", "143"}) {
     const Result r = RunProgram(Shell({"--nproc=3", "--max_restarts=1"}, "exit " + code));
     EXPECT_EQ(std::to_string(r.exit_code), code);
     EXPECT_EQ(r.err, "");
@@ -288,6 +288,26 @@ TEST(Launch, WaitsForRanksThatStillWriteAfterASignal) {
   const Result r = launch.Wait();
   EXPECT_EQ(r.exit_code, 128 + SIGTERM);
   EXPECT_THAT(r.out, AllOf(HasSubstr("[0] saved\n"), HasSubstr("[1] saved\n")));
+}
+
+// Who requeues a job by the exit code should know that nothing was saved.
+TEST(Launch, ARankThatFailsAfterASignalIsAFailure) {
+  const auto after_signal = [](const std::string& report) {
+    Subprocess launch(
+        Shell({"--nproc=2"}, "trap '[ $RANK = 1 ] && exit 143; echo \"" + report +
+                                 "\" >&$LOCKSTEP_LAUNCHER_FD; exit 1' TERM; echo ready; "
+                                 "while :; do sleep 0.05; done"));
+    WaitUntilReady(launch);
+    launch.Signal(SIGTERM);
+    return launch.Wait();
+  };
+  const Result full =
+      after_signal(R"({\"message\": \"the disk is full\", \"consequence\": false})");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("the disk is full"));
+  const Result consequence =
+      after_signal(R"({\"message\": \"rank 1 is gone\", \"consequence\": true})");
+  EXPECT_EQ(consequence.exit_code, 128 + SIGTERM);
 }
 
 TEST(Launch, TheThirdSignalKills) {

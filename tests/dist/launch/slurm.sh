@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Trains on four ranks that Slurm starts, in a temporary cluster of only this machine.
+# Trains on ranks that Slurm starts, in a temporary cluster of this machine, which is both its nodes.
 #   bazel build -c opt //models:train_gpt
 #   tests/dist/launch/slurm.sh bazel-bin/models/train_gpt
 # A run through srun must end with the weights of one process; if a rank is killed, the others must
-# name it, and the same srun command must then resume to the same weights. Needs root and
+# name it, and the same srun command must then resume to the same weights; and so must the job of
+# models/examples/clusters/train.sbatch, which is warned and puts itself back into the queue. A step
+# on both nodes, with unequal numbers of tasks, and two steps at a time, on a node each, must train
+# to the same weights. Needs root and
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 # Exits with 77 and a reason if there is no Slurm.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
-program=$(readlink -f "${1:?"the path of train_gpt"}")
+program=$(realpath "${1:?"the path of train_gpt"}")
+script=$(dirname "$0")/../../../models/examples/clusters/train.sbatch
 for tool in slurmctld slurmd srun sinfo munged; do
   command -v "$tool" >/dev/null || { echo "slurm: there is no $tool" >&2; exit 77; }
 done
@@ -26,7 +30,7 @@ fail() { echo "slurm: $1" >&2; tail -n 20 "$dir"/*.log >&2; exit 1; }
 
 host=$(hostname -s)
 chmod 755 "$dir"
-mkdir -p "$dir/munge" "$dir/ctld" "$dir/spool"
+mkdir -p "$dir/munge" "$dir/ctld" "$dir/spool-$host" "$dir/spool-localhost"
 chmod 700 "$dir/munge"
 head -c 1024 /dev/urandom >"$dir/munge/key"
 chmod 600 "$dir/munge/key"
@@ -34,21 +38,21 @@ cat >"$dir/slurm.conf" <<CONF
 ClusterName=lockstep
 SlurmctldHost=$host
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge.socket
+AuthInfo=socket=$dir/munge.socket,cred_expire=10
 CredType=cred/munge
 SlurmUser=root
 SlurmctldPort=26817
-SlurmdPort=26818
 StateSaveLocation=$dir/ctld
-SlurmdSpoolDir=$dir/spool
+SlurmdSpoolDir=$dir/spool-%n
 SlurmctldPidFile=$dir/ctld.pid
-SlurmdPidFile=$dir/slurmd.pid
+SlurmdPidFile=$dir/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName=$host CPUs=4 State=UNKNOWN
+NodeName=$host NodeHostname=$host Port=26818 CPUs=4 State=UNKNOWN
+NodeName=localhost NodeHostname=$host NodeAddr=127.0.0.1 Port=26819 CPUs=4 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 export SLURM_CONF=$dir/slurm.conf
@@ -58,10 +62,12 @@ munged --foreground --force --key-file="$dir/munge/key" --socket="$dir/munge.soc
 daemons+=($!)
 slurmctld -D -c -f "$dir/slurm.conf" >"$dir/slurmctld.log" 2>&1 &
 daemons+=($!)
-slurmd -D -f "$dir/slurm.conf" >"$dir/slurmd.log" 2>&1 &
-daemons+=($!)
+for node in "$host" localhost; do
+  slurmd -D -N "$node" -f "$dir/slurm.conf" >"$dir/slurmd-$node.log" 2>&1 &
+  daemons+=($!)
+done
 for ((i = 0; i < 600; ++i)); do
-  [[ $(sinfo --noheader --format=%t 2>/dev/null) == idle ]] && break
+  [[ $(sinfo --noheader --format="%t %D" 2>/dev/null) == "idle 2" ]] && break
   sleep 0.1
 done
 ((i < 600)) || fail "the cluster did not start within a minute"
@@ -99,8 +105,46 @@ grep -q 'resuming from' "$dir/again.log" || fail "the second srun did not resume
 echo "srun again: resumed, to the same weights"
 
 # As with --gpus-per-task=1: each rank sees one device.
-few=("${options[@]/--device=cpu/--device=sim}")
-few=("${few[@]/--train.steps=300/--train.steps=4}")
-CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few[@]}" \
+few=("${options[@]/--train.steps=300/--train.steps=4}")
+few_sim=("${few[@]/--device=cpu/--device=sim}")
+CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few_sim[@]}" \
   --out_dir="$dir/gpus" >"$dir/gpus.log" 2>&1 || fail "ranks that see one device each failed"
 echo "one visible device: used by its rank"
+
+cat >"$dir/steps.sbatch" <<STEPS
+#!/bin/bash
+for node in "$host" localhost; do
+  srun --exact --nodes=1 --nodelist=\$node --ntasks=2 "$program" ${few[*]} \
+    --out_dir="$dir/on-\$node" >"$dir/on-\$node.log" 2>&1 &
+done
+wait -n && wait -n || exit
+printf '%s\n' "$host" "$host" "$host" localhost >"$dir/hosts"
+SLURM_HOSTFILE=$dir/hosts srun --distribution=arbitrary --ntasks=4 "$program" ${few[*]} \
+  --out_dir="$dir/on-both" >"$dir/on-both.log" 2>&1
+STEPS
+sbatch --wait --nodes=2 --ntasks=8 --output="$dir/steps.log" "$dir/steps.sbatch" >/dev/null ||
+  fail "the steps of a job failed"
+for node in localhost both; do
+  cmp "$dir"/on-{"$host","$node"}/checkpoints/step-00000004/model.safetensors ||
+    fail "the weights of the steps differ"
+done
+echo "two steps of a job, and one with unequal numbers of tasks: the same weights"
+
+# One node without GPUs.
+sed -E '/nodes=|-per-node=/d; s/per-task=8/per-task=1/' "$script" >"$dir/train.sbatch"
+ln -s "$program" "$dir/train_gpt"
+job=$(PATH=$dir:$PATH sbatch --parsable --nodes=1 --ntasks=4 --output="$dir/batch.log" "$dir/train.sbatch" \
+  "${options[@]}" --out_dir="$dir/batch")
+for ((i = 0; i < 1200; ++i)); do
+  grep -qE '^step +25/' "$dir/batch.log" 2>/dev/null && break
+  sleep 0.05
+done
+scancel --signal=USR1 "$job" || fail "there is no job to warn"
+for ((i = 0; i < 3000; ++i)); do
+  [[ -e $dir/batch/checkpoints/step-00000300/DONE ]] && break
+  sleep 0.1
+done
+grep -q 'interrupted after step' "$dir/batch.log" || fail "the warning did not end the run"
+grep -q 'resuming from' "$dir/batch.log" || fail "the job did not come back"
+[[ $(weights batch) == "$(weights alone)" ]] || fail "the weights differ after the job came back"
+echo "a job that was warned: put back into the queue, to the same weights"

@@ -107,6 +107,7 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   m.val_loss = 2.25;
   m.loss_scale = 4096;
   m.skipped = true;
+  m.spike = true;
   const auto read = ParseMetrics(ToJson(m));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(ToJson(*read), ToJson(m));
@@ -117,6 +118,7 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->val_loss, 2.25);
   EXPECT_EQ(read->loss_scale, 4096);
   EXPECT_TRUE(read->skipped);
+  EXPECT_TRUE(read->spike);
   EXPECT_THAT(ToJson(At(3)), testing::Not(testing::HasSubstr("skipped")));
   for (const char* other : {"", "{", "[]", "3", "{}", "{\"step\":-1}", "{\"step\":1.5}"})
     EXPECT_FALSE(ParseMetrics(other).has_value()) << other;

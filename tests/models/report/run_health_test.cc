@@ -151,6 +151,9 @@ TEST(RunHealth, SkippedUpdates) {
   EXPECT_THAT(Of(every(300), "Gradient norm").text,
               HasSubstr("3 updates skipped, loss scale 1024"));
   EXPECT_EQ(Of(every(10), "Gradient norm").health, Health::kWatch);
+  const RunHealth spikes =
+      JudgeRun(Made(Falling, {}, [](StepMetrics& m) { m.spike = m.step % 300 == 0; }));
+  EXPECT_THAT(Of(spikes, "Gradient norm").text, HasSubstr("3 skipped by train.spike"));
   // Without a loss scale to blame.
   const RunHealth bad = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step == 500) m.grad_norm = INFINITY;

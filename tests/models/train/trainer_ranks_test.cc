@@ -32,6 +32,7 @@ struct BenchOptions {
   std::optional<LossScaleOptions> loss_scaling = {};
   int64_t check_every = 0;
   int64_t max_skips = 0;
+  double spike = 0;
 };
 
 GptConfig Shape(const BenchOptions& o) {
@@ -67,7 +68,8 @@ struct Bench {
                        .ranks = ranks ? &*ranks : nullptr,
                        .check_every = o.check_every,
                        .max_skips = o.max_skips,
-                       .loss_scaling = o.loss_scaling});
+                       .loss_scaling = o.loss_scaling,
+                       .spike = o.spike});
   }
 
   std::shared_ptr<const data::TokenSource> tokens;
@@ -98,7 +100,7 @@ Outcome Train(dist::ProcessGroup* group, const BenchOptions& o, int steps,
     const StepMetrics m = bench.trainer->Step();
     outcome.losses.push_back(m.loss);
     outcome.norms.push_back(m.skipped ? 0 : m.grad_norm);
-    outcome.skipped.push_back(m.skipped);
+    outcome.skipped.push_back(m.skipped || m.spike);
   }
   outcome.loss_scale = bench.trainer->loss_scale();
   outcome.val_loss = bench.trainer->Evaluate(data::EvalBatches(bench.tokens, kWindow, 3));
@@ -255,6 +257,15 @@ TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
   });
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("step 2"), HasSubstr("first on rank 1 ('"),
                                    HasSubstr("the update was not made"))));
+}
+
+// A decision of all ranks, which is that of one process, to the bit.
+TEST(TrainerRanks, SkipTheSpikesOfOneProcess) {
+  BenchOptions o{.leaves = 4, .spike = 0.01};
+  o.reducer.sum = dist::GradientSum::kOrdered;
+  const Outcome alone = Train(nullptr, o, 90);
+  EXPECT_GT(std::ranges::count(alone.skipped, true), 3);
+  for (const int ranks : {2, 4}) EXPECT_EQ(TrainOn(ranks, o, 90), alone) << ranks;
 }
 
 // The next step's gradients, which are good, are there before the outcome of the bad one is known.

@@ -3,6 +3,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -135,6 +136,39 @@ TEST(Trainer, AScaleThatIsNeverLoweredIsNotTheFaultForEver) {
   for (int i = 0; i < 2; ++i) EXPECT_FALSE(trainer.Step().skipped) << "by the scale's fault";
   const std::string message = test::MessageOf<NonFiniteError>([&] { trainer.Step(); });
   EXPECT_THAT(message, testing::HasSubstr("Lower optim.lr"));
+}
+
+// A loop with the guard, whose range is so narrow that it leaves out every other step.
+struct GuardedRun {
+  explicit GuardedRun(int64_t steps, bool pipelined = false) : bench(4, 2, /*dropout=*/0.1) {
+    trainer.emplace(bench.model, *bench.optimizer, SmallSchedule(), *bench.loader,
+                    TrainerOptions{.micro_batches = 2, .seed = 9, .spike = 0.01});
+    const auto note = [&](const std::optional<StepMetrics>& m) {
+      if (!m) return;
+      EXPECT_FALSE(m->skipped);
+      spikes.push_back(m->spike);
+    };
+    while (trainer->step() < steps) pipelined ? note(trainer->Submit()) : note(trainer->Step());
+    note(trainer->Finish());
+  }
+  Bench bench;
+  std::optional<Trainer> trainer;
+  std::vector<bool> spikes;
+};
+
+TEST(Trainer, SkipsSpikes) {
+  GuardedRun run(100);
+  const auto first = std::ranges::find(run.spikes, true) - run.spikes.begin();
+  EXPECT_GE(first, 64) << "nothing is known before";
+  EXPECT_GT(std::ranges::count(run.spikes, true), 5);
+  EXPECT_LT(std::ranges::count(run.spikes, true), 36);
+  GuardedRun before(first), after(first + 1);
+  EXPECT_EQ(WeightsOf(before.bench.model), WeightsOf(after.bench.model));
+  // The host learns of a step while the next one is under way: it decides the same.
+  GuardedRun pipelined(100, /*pipelined=*/true);
+  EXPECT_EQ(pipelined.spikes, run.spikes);
+  EXPECT_EQ(WeightsOf(pipelined.bench.model), WeightsOf(run.bench.model));
+  EXPECT_EQ(*pipelined.trainer->spike_history(), *run.trainer->spike_history());
 }
 
 TEST(Trainer, RefusesALoaderAtAnotherStep) {
