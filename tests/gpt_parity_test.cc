@@ -9,7 +9,7 @@
 #include "core/thread_pool.h"
 #include "data/token_file.h"
 #include "models/gpt/hf/hf_format.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 
 namespace lockstep::models {

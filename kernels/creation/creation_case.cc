@@ -124,7 +124,7 @@ std::vector<ErrorSample> Errors() {
 }
 
 const bool registered = RegisterOpCase(
-    {.name = "makers", .samples = Samples, .errors = Errors, .differentiable = false});
+    {.name = "creation", .samples = Samples, .errors = Errors, .differentiable = false});
 
 }  // namespace
 }  // namespace lockstep

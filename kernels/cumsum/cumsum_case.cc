@@ -52,7 +52,7 @@ std::vector<ErrorSample> Errors() {
            "cumsum: there is no dimension 0 in a tensor of shape []"}};
 }
 
-const bool registered = RegisterOpCase({.name = "scan", .samples = Samples, .errors = Errors});
+const bool registered = RegisterOpCase({.name = "cumsum", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -70,7 +70,8 @@ std::vector<ErrorSample> Errors() {
        "swiglu: the input must be a floating [..., 2F]"}};
 }
 
-const bool registered = RegisterOpCase({.name = "swiglu", .samples = Samples, .errors = Errors});
+const bool registered =
+    RegisterOpCase({.name = "swiglu_geglu", .samples = Samples, .errors = Errors});
 
 }  // namespace
 }  // namespace lockstep

@@ -67,7 +67,7 @@ std::vector<ErrorSample> Errors() {
 
 // Nothing is computed.
 const bool registered = RegisterOpCase(
-    {.name = "triangle", .samples = Samples, .errors = Errors, .tolerances = NoTolerance()});
+    {.name = "tril_triu", .samples = Samples, .errors = Errors, .tolerances = NoTolerance()});
 
 }  // namespace
 }  // namespace lockstep

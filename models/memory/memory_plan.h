@@ -12,7 +12,7 @@
 #include "models/gpt/language_model.h"
 #include "models/report/format.h"
 #include "models/train/run_setup.h"
-#include "models/train/step_ranks.h"
+#include "models/train/step/step_ranks.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::models {

@@ -8,7 +8,7 @@
 #include "kernels/concat/concat.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
-#include "models/train/batch_tensor.h"
+#include "models/train/step/batch_tensor.h"
 #include "nn/lm_head.h"
 #include "nn/lora/lora.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/preference/dpo.h"
-#include "models/train/objective.h"
+#include "models/train/step/objective.h"
 
 namespace lockstep::models {
 

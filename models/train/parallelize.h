@@ -9,7 +9,7 @@
 #include "dist/tensor/parallelize.h"
 #include "models/gpt/gpt.h"
 #include "models/train/parallel_plan.h"
-#include "models/train/step_ranks.h"
+#include "models/train/step/step_ranks.h"
 
 namespace lockstep::models {
 

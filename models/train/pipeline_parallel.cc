@@ -5,7 +5,7 @@
 #include "dist/groups/agreement.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
-#include "models/train/batch_tensor.h"
+#include "models/train/step/batch_tensor.h"
 #include "nn/kv_cache.h"
 
 namespace lockstep::models {

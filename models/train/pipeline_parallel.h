@@ -15,7 +15,7 @@
 #include "dist/tensor/tensor_ranks.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/pipeline_stages.h"
-#include "models/train/step_ranks.h"
+#include "models/train/step/step_ranks.h"
 #include "nn/documents.h"
 
 namespace lockstep::models {

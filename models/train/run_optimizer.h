@@ -8,8 +8,8 @@
 #include "core/module.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/preference/dpo.h"
-#include "models/train/objective.h"
 #include "models/train/run_setup.h"
+#include "models/train/step/objective.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 

@@ -15,7 +15,7 @@
 #include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 
 namespace lockstep::models {
 

@@ -19,7 +19,7 @@
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
 #include "models/train/pipeline_parallel.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 
 namespace lockstep::models {
 

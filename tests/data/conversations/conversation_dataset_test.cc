@@ -410,7 +410,7 @@ TEST_F(Conversations, TellsConversationsFromText) {
   EXPECT_TRUE(holds("b.json", "{\"instruction\":\"\",\"output\":\"\"}"));
   EXPECT_THAT(
       MessageOf<InputError>([&] { holds("c.jsonl", "{\"text\":\"x\",\"messages\":[]}"); }),
-      AllOf(StartsWith(folder_ + "/c.jsonl:1: this row has the text field \"text\" and is a "),
+      AllOf(StartsWith(folder_ + "/c.jsonl:1: this row has the text field \"text\" and is also a "),
             HasSubstr("--data.format=chat or --data.format=text")));
   EXPECT_TRUE(holds("h.jsonl", "{\"text\":null,\"messages\":[]}"));
   EXPECT_THAT(MessageOf<InputError>([] { HoldsConversations("-", "text"); }),

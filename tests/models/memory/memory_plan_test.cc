@@ -7,7 +7,7 @@
 
 #include "core/allocator.h"
 #include "core/meta_memory.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "tests/gpu_test.h"
 #include "tests/models/memory/memory_case.h"
 #include "tests/sanitized.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "nn/lora/quantized_linear.h"
 #include "tests/gpu_test.h"
 #include "tests/models/memory/memory_case.h"

@@ -17,7 +17,7 @@
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/merged_weights.h"
 #include "models/gpt/peft/write_adapter.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "nn/lora/quantized_linear.h"
 #include "optim/adamw.h"
 

@@ -18,7 +18,7 @@
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "nn/lora/lora.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"

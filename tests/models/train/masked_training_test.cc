@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 #include "tests/models/training.h"
 

@@ -6,7 +6,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/report/run_history.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"

@@ -10,7 +10,7 @@
 #include "dist/shard/fully_shard.h"
 #include "models/options/option_offload.h"
 #include "models/train/run_optimizer.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "tests/gpu_test.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"

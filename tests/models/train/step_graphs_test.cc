@@ -1,5 +1,5 @@
 // CUDA graphs give the bits of eager steps.
-#include "models/train/step_graphs.h"
+#include "models/train/step/step_graphs.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "core/allocator.h"
 #include "core/cuda/device.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 #include "tests/gpu_test.h"
 #include "tests/models/training.h"

@@ -9,7 +9,7 @@
 
 #include "core/io/file.h"
 #include "models/gpt/gpt.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 #include "tests/gpu_test.h"
 #include "tests/models/training.h"

@@ -9,7 +9,7 @@
 
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"

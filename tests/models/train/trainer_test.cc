@@ -1,4 +1,4 @@
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

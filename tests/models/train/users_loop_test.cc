@@ -4,7 +4,7 @@
 
 #include "core/autograd/engine.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"

@@ -1,12 +1,12 @@
-#include "models/train/trainer.h"
+#include "models/train/step/trainer.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "dist/groups/agreement.h"
 #include "models/report/trace_copies.h"
-#include "models/train/batch_tensor.h"
-#include "models/train/phase_clock.h"
+#include "models/train/step/batch_tensor.h"
+#include "models/train/step/phase_clock.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {

@@ -1,10 +1,10 @@
-#include "models/train/step_graphs.h"
+#include "models/train/step/step_graphs.h"
 
 #include <utility>
 
 #include "core/allocator.h"
 #include "core/autograd/grad_hooks.h"
-#include "models/train/batch_tensor.h"
+#include "models/train/step/batch_tensor.h"
 #include "optim/training_step.h"
 
 namespace lockstep::models {

@@ -1,4 +1,4 @@
-#include "models/train/step_ranks.h"
+#include "models/train/step/step_ranks.h"
 
 #include <numeric>
 #include <string>

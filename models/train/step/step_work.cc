@@ -1,9 +1,9 @@
-#include "models/train/step_work.h"
+#include "models/train/step/step_work.h"
 
 #include <utility>
 
 #include "kernels/loss_scale/loss_scale.h"
-#include "models/train/batch_tensor.h"
+#include "models/train/step/batch_tensor.h"
 
 namespace lockstep::models {
 

@@ -8,7 +8,7 @@
 #include "core/host_read.h"
 #include "dist/data_parallel/data_ranks.h"
 #include "dist/pipeline/schedule.h"
-#include "models/train/step_work.h"
+#include "models/train/step/step_work.h"
 
 namespace lockstep::models {
 

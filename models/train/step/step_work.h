@@ -7,8 +7,8 @@
 
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
-#include "models/train/objective.h"
-#include "models/train/phase_clock.h"
+#include "models/train/step/objective.h"
+#include "models/train/step/phase_clock.h"
 
 namespace lockstep::models {
 

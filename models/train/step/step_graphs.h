@@ -12,7 +12,7 @@
 #include "core/parameter.h"
 #include "core/step_state.h"
 #include "data/batch.h"
-#include "models/train/step_work.h"
+#include "models/train/step/step_work.h"
 #include "nn/documents.h"
 
 namespace lockstep::models {

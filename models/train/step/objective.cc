@@ -1,6 +1,6 @@
-#include "models/train/objective.h"
+#include "models/train/step/objective.h"
 
-#include "models/train/batch_tensor.h"
+#include "models/train/step/batch_tensor.h"
 
 namespace lockstep::models {
 
