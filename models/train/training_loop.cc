@@ -175,6 +175,12 @@ int TrainingLoop::TrainSteps() {
     ranks_.OnMain("writing the model for Hugging Face",
                   [&] { complete = checkpoints_.Conclude(); });
   }
+  ranks_.OnMain("copying checkpoints to checkpoint.mirror", [&] {
+    const int before = InterruptGuard::signal();
+    const bool copied =
+        checkpoints_.FinishMirror([&] { return InterruptGuard::signal() != before; });
+    complete = complete && copied;
+  });
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
   return interrupted() ? 128 + interrupt_ : 0;
 }
