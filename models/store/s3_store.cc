@@ -105,33 +105,32 @@ HttpAnswer S3Store::SendOnce(const Request& request, const std::string& hash,
 HttpAnswer S3Store::Send(const Request& request, int connection) {
   const std::string hash = Sha256Of(request.body);
   for (int attempt = 1;; ++attempt) {
+    if (attempt > 1) Pause(attempt - 1);
     const S3Credentials credentials = chain_.Get();
     const bool last = attempt >= options_.attempts;
+    S3Refusal refusal{.place = place(),
+                      .bucket = where_.bucket,
+                      .endpoint = endpoint_,
+                      .region = region_,
+                      .source = credentials.source,
+                      .action = request.action};
+    HttpAnswer& answer = refusal.answer;
     try {
-      S3Refusal refusal{.place = place(),
-                        .bucket = where_.bucket,
-                        .endpoint = endpoint_,
-                        .region = region_,
-                        .source = credentials.source,
-                        .action = request.action,
-                        .answer = SendOnce(request, hash, credentials, connection)};
-      HttpAnswer& answer = refusal.answer;
-      const bool good = answer.status >= 200 && answer.status < 300;
-      // A list of parts may be refused after the answer has begun.
-      const bool late = good && *request.method == 'P' && refusal.code() != "";
-      if (late) answer.status = 500;
-      if (good && !late) return std::move(answer);
-      const std::string code = refusal.code();
-      const bool missing = answer.status == 404 && code != "NoSuchBucket";
-      if ((missing && request.may_miss) || answer.status == 416) return std::move(answer);
-      const bool again = refusal.passes() || (refusal.expired() && chain_.Renew(credentials));
-      if (last || !again) refusal.Throw();
+      answer = SendOnce(request, hash, credentials, connection);
     } catch (const IoError& e) {
-      if (last || options_.stop.stop_requested()) {
-        throw IoError(StrCat(place(), ": ", e.what()));
-      }
+      if (!last && !options_.stop.stop_requested()) continue;
+      throw IoError(
+          StrCat(place(), ": ", e.what(), "; another server is named with ", "AWS_ENDPOINT_URL"));
     }
-    Pause(attempt);
+    const bool good = answer.status >= 200 && answer.status < 300;
+    // A list of parts may be refused after the answer has begun.
+    const bool late = good && *request.method == 'P' && refusal.code() != "";
+    if (good && !late) return std::move(answer);
+    if (late) answer.status = 500;
+    const bool missing = answer.status == 404 && refusal.code() != "NoSuchBucket";
+    if ((missing && request.may_miss) || answer.status == 416) return std::move(answer);
+    const bool again = refusal.passes() || (refusal.expired() && chain_.Renew(credentials));
+    if (last || !again) refusal.Throw();
   }
 }
 
