@@ -11,6 +11,7 @@
 #include "core/system/shell_word.h"
 #include "dist/mesh_parts.h"
 #include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/fetched_checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
@@ -251,9 +252,15 @@ void LoadParameters(const std::string& path, Gpt& model) {
 }  // namespace
 
 std::string CheckpointOf(const std::string& path) {
+  if (IsRemote(path)) return FetchCheckpoint(path, /*best=*/true);
   if (PathExists(JoinPath(path, "config.json"))) return path;  // a checkpoint itself
   for (const char* name : {"best", "latest"}) {
     if (std::string link = JoinPath(path, name); PathExists(link)) return link;
+  }
+  if (IsDirectory(JoinPath(path, "checkpoints"))) {  // where a run had its mirror, without links
+    const CheckpointStore store(path);
+    if (const auto best = store.Best()) return best->path;
+    if (const auto all = store.List(); !all.empty()) return all[0].path;
   }
   if (PathExists(JoinPath(path, "config.toml"))) {
     throw InputError(StrCat(path,
@@ -347,7 +354,11 @@ void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
 
 TrainerState ReadTrainerState(const std::string& path) {
   const std::string file = path + "/trainer_state.json";
-  const nlohmann::json j = ParseJson(ReadFile(file), file);
+  return ParseTrainerState(ReadFile(file), file);
+}
+
+TrainerState ParseTrainerState(const std::string& text, const std::string& file) {
+  const nlohmann::json j = ParseJson(text, file);
   if (!j.is_object()) throw InputError(StrCat(file, ": not a JSON object"));
   if (const int format = Field<int>(j, "format", file); format != kFormat) {
     throw InputError(StrCat(file, ": format ", format, ", this program reads ", kFormat));

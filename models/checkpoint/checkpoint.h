@@ -85,7 +85,8 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot);
 
-// The checkpoint to read a model from: a run folder's best, or else its latest; any other folder is
+// The checkpoint to read a model from: a run folder's best, or else its latest, also if it is the
+// folder of checkpoint.mirror; that of s3://... is fetched (FetchCheckpoint). Any other folder is
 // returned unchanged. InputError for a run that has no checkpoint yet, and for RUN/best of a run
 // without one.
 std::string CheckpointOf(const std::string& path);
@@ -112,6 +113,8 @@ void LoadWeights(const std::string& path, Gpt& model);
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
 TrainerState ReadTrainerState(const std::string& path);
+// The same of the text of its file, `source`.
+TrainerState ParseTrainerState(const std::string& text, const std::string& source);
 // For adapters without a tokenizer, that of their base. Null if the model was trained on token
 // files without a tokenizer.
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path);

@@ -48,6 +48,33 @@ bool IsPlainFileName(const std::string& name) {
 
 }  // namespace
 
+bool SavedLater(const CheckpointManifest& a, const CheckpointManifest& b) {
+  return a.serial != b.serial ? a.serial > b.serial : a.step > b.step;
+}
+
+std::optional<size_t> BestOf(std::span<const CheckpointManifest> newest_first) {
+  std::optional<size_t> best;
+  std::string measured_on;  // by the newest that says so
+  for (size_t i = 0; i < newest_first.size(); ++i) {
+    const CheckpointManifest& manifest = newest_first[i];
+    if (!manifest.val_loss) continue;
+    if (measured_on.empty()) measured_on = manifest.measured_on;
+    if (!manifest.measured_on.empty() && manifest.measured_on != measured_on) continue;
+    if (!best || *manifest.val_loss < *newest_first[*best].val_loss) best = i;
+  }
+  return best;
+}
+
+std::vector<bool> Retained(std::span<const CheckpointManifest> newest_first, int64_t keep,
+                           bool keep_best) {
+  std::vector<bool> retained(newest_first.size());
+  for (size_t i = 0; i < retained.size(); ++i) {
+    retained[i] = keep == 0 || static_cast<int64_t>(i) < keep;
+  }
+  if (const auto best = keep_best ? BestOf(newest_first) : std::nullopt) retained[*best] = true;
+  return retained;
+}
+
 std::string ManifestText(const CheckpointManifest& manifest) {
   const Json body = Body(manifest);
   return DumpJson(Json{{"checkpoint", body}, {"sha256", Sha256Of(DumpJson(body))}}, 2) + "\n";

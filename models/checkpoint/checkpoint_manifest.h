@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,15 @@ struct CheckpointManifest {
   std::string measured_on;         // tells what val_loss can be compared with; "" in older ones
   std::vector<File> files;
 };
+
+// Whether a checkpoint was saved after another of the same run.
+bool SavedLater(const CheckpointManifest& a, const CheckpointManifest& b);
+// Which of them has the lowest validation loss, of those that can be compared with the newest that
+// has one; none if none has. `newest_first`: in the order of SavedLater.
+std::optional<size_t> BestOf(std::span<const CheckpointManifest> newest_first);
+// Whether each of them is one of the newest `keep` (0: all), or with `keep_best` the best.
+std::vector<bool> Retained(std::span<const CheckpointManifest> newest_first, int64_t keep,
+                           bool keep_best);
 
 // JSON that carries its own SHA-256. Deterministic.
 std::string ManifestText(const CheckpointManifest& manifest);

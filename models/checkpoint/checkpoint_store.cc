@@ -208,10 +208,7 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
     }
     (candidate.readable ? known : unknown).push_back(std::move(candidate));
   }
-  std::sort(known.begin(), known.end(), [](const Candidate& a, const Candidate& b) {
-    return a.manifest.serial != b.manifest.serial ? a.manifest.serial > b.manifest.serial
-                                                  : a.step > b.step;
-  });
+  std::ranges::sort(known, SavedLater, &Candidate::manifest);
   for (Candidate& candidate : unknown) {
     const auto at = std::find_if(known.begin(), known.end(),
                                  [&](const Candidate& k) { return k.step <= candidate.step; });
@@ -294,20 +291,33 @@ void CheckpointStore::Link(const std::string& name, const Checkpoint& checkpoint
 }
 
 std::optional<Checkpoint> CheckpointStore::Best() const {
-  std::optional<Checkpoint> best;
-  double lowest = 0;
-  std::string measured_on;  // by the newest that says so
-  for (const Candidate& candidate : Candidates()) {
-    const auto& loss = candidate.manifest.val_loss;
-    if (!candidate.readable || !loss) continue;
-    const std::string& on = candidate.manifest.measured_on;
-    if (measured_on.empty()) measured_on = on;
-    if (!on.empty() && on != measured_on) continue;
-    if (best && *loss >= lowest) continue;
-    lowest = *loss;
-    best = {candidate.step, candidate.path};
+  std::vector<CheckpointManifest> manifests;
+  std::vector<Checkpoint> checkpoints;
+  for (Candidate& candidate : Candidates()) {
+    if (!candidate.readable) continue;
+    manifests.push_back(std::move(candidate.manifest));
+    checkpoints.push_back({candidate.step, candidate.path});
   }
-  return best;
+  const auto best = BestOf(manifests);
+  return best ? std::optional(checkpoints[*best]) : std::nullopt;
+}
+
+Checkpoint CheckpointStore::Adopt(int64_t step,
+                                  const std::function<void(const std::string& folder)>& fill) {
+  MakeDirectories(folder_);
+  existed_ = true;
+  const std::string temporary = StrCat(PathOf(kSavePrefix, step), "-", std::random_device()());
+  try {
+    MakeDirectories(temporary);
+    fill(temporary);
+    Verify(temporary);
+    SyncDirectory(temporary);
+    Commit(temporary, step);
+  } catch (...) {
+    Quietly([&] { RemoveTree(temporary); });
+    throw;
+  }
+  return {step, PathOf(kStepPrefix, step)};
 }
 
 // Renames the finished folder. Not every file system can replace a folder atomically, so an earlier

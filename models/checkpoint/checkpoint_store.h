@@ -104,6 +104,10 @@ class CheckpointStore {
   // `manifest` gets them, for CheckpointWriter::Adopt. IoError if this one does not see the folder.
   CheckpointWriter Join(const std::string& folder_name, CheckpointManifest* manifest) const;
 
+  // Adds a checkpoint that was saved elsewhere: `fill` puts all of its files into the folder, which
+  // are then verified (InputError). Conclude has the rest of what Save does.
+  Checkpoint Adopt(int64_t step, const std::function<void(const std::string& folder)>& fill);
+
   // The one with the lowest validation loss, if any has one; unverified.
   std::optional<Checkpoint> Best() const;
 

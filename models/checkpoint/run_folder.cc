@@ -12,6 +12,7 @@
 #include "core/system/environment.h"
 #include "core/system/shell_word.h"
 #include "dist/control/socket.h"
+#include "models/checkpoint/fetched_checkpoint.h"
 
 namespace lockstep::models {
 namespace {
@@ -24,6 +25,12 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, RunConfig b) {
   std::vector<OptionDifference> all = Difference(a, b);
   std::erase_if(all, [](const OptionDifference& d) { return d.operational; });
   return all;
+}
+
+// If nobody asks for another, it is the checkpoint's; earlier versions wrote that of a preset.
+void LeaveTokenizerOpen(RunConfig& previous, const RunConfig& config) {
+  const auto asks = [](const RunConfig& c) { return c.written.contains("data.tokenizer"); };
+  if (!asks(previous) && !asks(config)) previous.data.tokenizer = config.data.tokenizer;
 }
 
 // Where sums are made in other parts, a run would continue with other bits than it promises.
@@ -47,6 +54,7 @@ void CheckParts(const RunConfig& before, const RunConfig& now, const std::string
 
 // A checkpoint, a run folder, or a link to a checkpoint.
 HeldCheckpoint Locate(const std::string& path) {
+  if (IsRemote(path)) return HeldCheckpoint(FetchCheckpoint(path, /*best=*/false));
   const std::string latest = JoinPath(path, "latest");
   if (IsDirectory(latest)) return HeldCheckpoint(latest);
   if (const auto newest = CheckpointStore(path).FindNewest()) return HeldCheckpoint(newest->path);
@@ -126,9 +134,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                   const std::function<void(const std::string&)>& warn) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
   RunConfig previous = RunConfigFromToml(ReadFile(file), file);
-  // If nobody asks for another, it is the checkpoint's; earlier versions wrote that of a preset.
-  const auto asks = [](const RunConfig& c) { return c.written.contains("data.tokenizer"); };
-  if (!asks(previous) && !asks(config)) previous.data.tokenizer = config.data.tokenizer;
+  LeaveTokenizerOpen(previous, config);
   CheckParts(previous, config, config.out_dir);
   const auto differences = RealDifferences(previous, config);
   if (!differences.empty()) {
@@ -174,6 +180,95 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
   return start;
 }
 
+// A run would write over files that no run has made.
+void CheckNoRecords(const RunConfig& config) {
+  for (const char* file : {"metrics.jsonl", "samples.jsonl", "report.html", "latest", "best"}) {
+    const std::string path = JoinPath(config.out_dir, file);
+    const auto kind = std::filesystem::symlink_status(path).type();
+    if (kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::symlink)
+      continue;
+    throw InputError(StrCat(config.out_dir, " has ", file, ", which this run would overwrite, and ",
+                            "no config.toml of a run: choose another folder with --out_dir=, or ",
+                            "move the file away"));
+  }
+}
+
+// From what is in the folder now.
+RunStart StartFromFolder(const RunConfig& config,
+                         const std::function<void(const std::string&)>& warn) {
+  CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
+  try {
+    store.CleanUp();
+  } catch (const IoError& e) {  // a process of the run before may still be writing
+    warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
+  }
+  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
+  if (has_run) store.RestoreLinks();
+  const std::string& resume = config.checkpoint.resume;
+  if (BeginsElsewhere(config)) {
+    return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);
+  }
+  if (!has_run && !store.List().empty()) {
+    RefuseOther(config, "there are checkpoints, but no config.toml");
+  }
+  if (!has_run) CheckNoRecords(config);
+  if (!has_run) return {};
+  if (resume == "none")
+    RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
+  return Continue(config, store, warn);
+}
+
+// Whether a run with `config` goes on from the newest checkpoint at its mirror, which has `state`;
+// then the run folder is made one of that run. A run's place must not get another's checkpoints.
+bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& config) {
+  const std::string& place = config.checkpoint.mirror;
+  RunConfig there = RunConfigFromToml(state.config_toml, place);
+  LeaveTokenizerOpen(there, config);
+  const auto refuse = [&](const std::string& why) {
+    throw InputError(StrCat("checkpoint.mirror=", place, " has the checkpoints of another run, up ",
+                            "to step ", state.step, ": ", why,
+                            "\nName another place, or remove what is there."));
+  };
+  const auto differences = RealDifferences(there, config);
+  const std::string& resume = config.checkpoint.resume;
+  if (BeginsElsewhere(config)) {
+    if (!is_newer) return false;
+    if (there.checkpoint.resume != resume) refuse("they are newer than those of this one");
+  } else {
+    if (!differences.empty()) {
+      refuse("its configuration differs (there -> now):\n" + ToString(differences));
+    }
+    if (resume == "none") refuse("checkpoint.resume=none begins a new one");
+  }
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  if (!PathExists(file)) {
+    CheckNoRecords(config);
+    if (is_newer) WriteFileAtomically(file, state.config_toml);
+    return is_newer;
+  }
+  // A folder that will be refused stays as it is.
+  RunConfig here = RunConfigFromToml(ReadFile(file), file);
+  LeaveTokenizerOpen(here, config);
+  return is_newer && RealDifferences(here, config).empty();
+}
+
+// What it says for the user; "" if there is nothing to say.
+std::string BeginMirror(const RunConfig& config,
+                        const std::function<void(const std::string&)>& warn) {
+  if (config.checkpoint.mirror.empty()) return "";
+  const auto step = CopyFromMirror({.place = config.checkpoint.mirror,
+                                    .out_dir = config.out_dir,
+                                    .keeps = {.keep = config.checkpoint.keep,
+                                              .keep_best = config.checkpoint.keep_best,
+                                              .warn = warn},
+                                    .check = [&](const TrainerState& state, bool is_newer) {
+                                      return GoesOnFrom(state, is_newer, config);
+                                    }});
+  if (!step) return "";
+  return StrCat("copied the checkpoint of step ", *step, " from ", config.checkpoint.mirror,
+                " into ", config.out_dir, "\n");
+}
+
 // "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
 std::string ThisProcess() {
   return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), dist::HostName(),
@@ -211,35 +306,10 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn) {
   RequireWritableDirectory(config.out_dir);
-  CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
-  try {
-    store.CleanUp();
-  } catch (const IoError& e) {  // a process of the run before may still be writing
-    warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
-  }
-  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
-  if (has_run) store.RestoreLinks();
-  const std::string& resume = config.checkpoint.resume;
-  if (BeginsElsewhere(config)) {
-    return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);
-  }
-  if (!has_run && !store.List().empty()) {
-    RefuseOther(config, "there are checkpoints, but no config.toml");
-  }
-  for (const char* file : {"metrics.jsonl", "samples.jsonl", "report.html", "latest", "best"}) {
-    const std::string path = JoinPath(config.out_dir, file);
-    const auto kind = std::filesystem::symlink_status(path).type();
-    const bool is_file =
-        kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::symlink;
-    if (has_run || !is_file) continue;
-    throw InputError(StrCat(config.out_dir, " has ", file, ", which this run would overwrite, and ",
-                            "no config.toml of a run: choose another folder with --out_dir=, or ",
-                            "move the file away"));
-  }
-  if (!has_run) return {};
-  if (resume == "none")
-    RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
-  return Continue(config, store, warn);
+  const std::string copied = BeginMirror(config, warn);
+  RunStart start = StartFromFolder(config, warn);
+  start.note = copied + start.note;
+  return start;
 }
 
 void BeginRun(const RunConfig& config, const RunConfig& settled) {

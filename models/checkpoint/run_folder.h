@@ -48,6 +48,7 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 //   none  starts from scratch in a folder without a run;
 //   path  continues from that checkpoint (or run folder); the note lists differing options. A run
 //         that began so, and has made a checkpoint of its own, goes on from that as with auto.
+// With checkpoint.mirror, what that has of the run and the folder lacks is copied first.
 // If that would touch another run, throws an InputError that lists the differences and what to do.
 // IoError if the folder cannot be written. Damaged checkpoints are reported to `warn`.
 RunStart PrepareRunFolder(const RunConfig& config,

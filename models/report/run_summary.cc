@@ -212,7 +212,10 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    ranks, s.data_ranks));
   }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
-  if (!s.start.evaluates) facts.emplace_back("writes", c.out_dir);
+  if (!s.start.evaluates) {
+    const std::string& mirror = c.checkpoint.mirror;
+    facts.emplace_back("writes", mirror.empty() ? c.out_dir : c.out_dir + ", copied to " + mirror);
+  }
   return facts;
 }
 

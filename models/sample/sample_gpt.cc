@@ -294,8 +294,8 @@ std::vector<PeftAdapter> OpenAdapters(const std::vector<HeldCheckpoint>& held,
 void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
-               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
-                      "Hugging Face folder"});
+               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest; also the "
+                      "s3://bucket/prefix of a checkpoint.mirror), or a Hugging Face folder"});
   options.Add("adapter", &c.adapters,
               {.aliases = {"lora", "adapters", "lora_path"},
                .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); with "

@@ -45,6 +45,13 @@ RunCheckpoints::RunCheckpoints(const RunSetup& setup, const RunRanks& ranks)
     if (ranks.is_main()) base_hash_ = HashOfBase(base_);
   }
   if (ranks.is_main() && !setup.start.evaluates) folder_ = IdentityOf(setup.config.out_dir);
+  const CheckpointOptions& options = setup.config.checkpoint;
+  if (ranks.is_main() && !setup.start.evaluates && !options.mirror.empty()) {
+    mirror_ = std::make_unique<CheckpointMirror>(
+        setup.config.out_dir, options.mirror,
+        MirrorOptions{
+            .keep = options.keep, .keep_best = options.keep_best, .warn = Warn, .say = Print});
+  }
   if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
   if (setup.start.checkpoint) finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
 }
@@ -104,6 +111,7 @@ void RunCheckpoints::Finish(bool required) {
   const int64_t step = std::exchange(saving_, -1);
   try {
     saver_.Wait();
+    if (mirror_) mirror_->Update();
   } catch (const IoError& e) {
     if (required) throw;
     if (ranks_.is_main()) {
@@ -140,6 +148,10 @@ bool RunCheckpoints::Conclude() {
                            "; the weights of the last step are in ", folder, "/latest"));
     return false;
   }
+}
+
+bool RunCheckpoints::FinishMirror(const std::function<bool()>& stop) {
+  return !mirror_ || mirror_->Finish(stop);
 }
 
 int64_t RunCheckpoints::BestStep() const {

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/checkpoint_mirror.h"
 #include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/gpt/gpt.h"
@@ -47,6 +50,11 @@ class RunCheckpoints {
   // since the checkpoint is what counts.
   bool Conclude();
 
+  // Only on the main rank, at the end of the run: waits until checkpoint.mirror has what out_dir
+  // has, as long as `stop` returns false. Returns whether it has, or there is none; else a warning
+  // says what is missing.
+  bool FinishMirror(const std::function<bool()>& stop);
+
   // The step of the checkpoint with the lowest validation loss; -1 if none is kept, or known.
   int64_t BestStep() const;
 
@@ -59,7 +67,8 @@ class RunCheckpoints {
   const CheckpointShare share_;
   CheckpointStore store_;
   CheckpointSaver saver_;
-  FileIdentity folder_;            // of out_dir, on the main rank
+  std::unique_ptr<CheckpointMirror> mirror_;  // on the main rank, if the run has one
+  FileIdentity folder_;                       // of out_dir, on the main rank
   int64_t saving_ = -1;            // the step of the save that is not finished; -1: there is none
   bool waited_ = false;            // a save has had to wait for the one before
   bool finished_ = false;          // TrainerState::finished of the newest checkpoint

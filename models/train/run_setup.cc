@@ -7,6 +7,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_recompute.h"
+#include "models/store/object_store.h"
 #include "models/train/adopt_weights.h"
 #include "models/train/model_shape.h"
 #include "models/train/run_checks.h"
@@ -35,8 +36,8 @@ RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conver
       if (!file.recent) setup.start.known_files.push_back(file);
     }
   } else if (!config.init_from.empty()) {
-    // Other machines may have it at another path.
-    const bool same = config.init_from == start.init_from;
+    // Other machines may have it at another path, and what is fetched is in a cache of each.
+    const bool same = config.init_from == start.init_from && !IsRemote(config.init_from);
     setup.weights = same ? start.weights : CheckpointOf(config.init_from);
   }
   int64_t& loss_chunk = setup.asked.train.loss_chunk;

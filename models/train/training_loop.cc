@@ -180,6 +180,12 @@ int TrainingLoop::TrainSteps() {
     ranks_.OnMain("writing the model for Hugging Face",
                   [&] { complete = checkpoints_.Conclude(); });
   }
+  ranks_.OnMain("copying checkpoints to checkpoint.mirror", [&] {
+    const int before = InterruptGuard::signal();
+    const bool copied =
+        checkpoints_.FinishMirror([&] { return InterruptGuard::signal() != before; });
+    complete = complete && copied;
+  });
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
   // mpirun and srun may kill the others once one has ended with a code that is not 0.
   if (interrupted() && ranks_.control()) ranks_.control()->Barrier()->Wait();

@@ -208,6 +208,8 @@ const std::set<std::string> kOthers = {
     "lora.init_from", "lora.base",
     // In tests/models: train_gpt_chat_test; in tests/data: conversation_encoder_test.
     "data.format", "data.chat_template", "data.if_long", "data.user_special_tokens",
+    // In train_gpt_mirror_test.
+    "checkpoint.mirror",
     // In train_gpt_dpo_test.
     "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
     // In tests/golden/weights_test.

@@ -113,6 +113,16 @@ def lockstep_repositories():
         version_header = "openssl/opensslv.h",
         linkopts = ["-lcrypto"],
     )
+
+    # Only its header: programs load it when they need it.
+    _maybe(
+        system_library,
+        name = "curl",
+        apt = "libcurl4-openssl-dev",
+        header = "curl/curl.h",
+        include_dirs = ["x86_64-linux-gnu"],
+        version_header = "curl/curlver.h",
+    )
     _maybe(
         system_library,
         name = "googletest",
