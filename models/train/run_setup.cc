@@ -108,7 +108,7 @@ void SettleLossChunk(RunSetup& setup) {
 
 std::string AdaptersOf(const RunSetup& setup) {
   const bool apart = !setup.start.checkpoint && !PeftAdapter::Exists(setup.weights);
-  return apart ? setup.config.lora.init_from : "";
+  return apart ? setup.model.lora.init_from : "";
 }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunStart& start,
