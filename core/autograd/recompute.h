@@ -20,11 +20,12 @@ namespace lockstep {
 // Activation checkpointing: Chen et al., "Training deep nets with sublinear memory cost" (2016).
 // nn::Recompute does it for a module.
 //
-// What is not kept is a whole forward's, or results of single operations. A node that needs it has
-// the forward or the operation run again, on the same inputs, weights, step, random numbers and
-// choices (KeepChoice). So gradients have the same bits, if what runs depends on nothing else. A
-// forward runs again once per backward, for all of its nodes, each of which then drops its own; an
-// operation runs again for each node that needs its result.
+// Within its lifetime, nodes do not keep what a whole forward makes, or the results of single
+// operations. A node that needs one of these has the forward or the operation run again, on the
+// same inputs, weights, step, random numbers and choices (KeepChoice). So gradients have the same
+// bits, if what runs depends on nothing else. A forward runs again once per backward, for all of
+// its nodes, each of which then drops its own; an operation runs again for each node that needs its
+// result.
 //
 // Throws Error in backward if an input or anything else that was saved has been overwritten since,
 // or if a forward saves other tensors the second time.
@@ -34,15 +35,14 @@ class RecomputeScope {
   // result is not used.
   using Again = std::function<void(std::vector<Tensor> inputs)>;
 
-  // Of a forward that runs within the scope, nothing that it makes itself is kept; what is older
-  // than the scope is alive anyway. `of`: whose
-  // forward it is, for Start. `stops_early`: `again` is left by an exception once all that nodes
-  // await is there, which spares the last operations. Nothing between may catch what it does not
-  // know.
+  // A forward runs within the scope, and nothing that it makes itself is kept; what is older than
+  // the scope is alive anyway. `of`: whose forward it is, for Start. `stops_early`: `again` is left
+  // by an exception once all that nodes await is there, which spares the last operations. Nothing
+  // between may catch what it does not know.
   RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
                  bool stops_early = false);
-  // Of what runs within the scope, the results of these operations are not kept. They take part by
-  // OfferRecompute.
+  // The results of these operations, which take part by OfferRecompute, are not kept where they run
+  // within the scope.
   explicit RecomputeScope(std::vector<std::string> ops);
   ~RecomputeScope();
   RecomputeScope(const RecomputeScope&) = delete;
