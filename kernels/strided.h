@@ -14,7 +14,7 @@ struct StridedDims {
   int ndim = 0;
   bool wide = false;  // a size beyond 32 bits, which a short index may yet have to be divided by
   int64_t size[Shape::kMaxDims] = {};
-  int64_t step[K][Shape::kMaxDims];  // in elements
+  int64_t step[K][Shape::kMaxDims] = {};  // in elements
 
   StridedDims(const Shape& shape, const Shape (&strides)[K]) {
     for (int i = 0; i < shape.ndim(); ++i) {

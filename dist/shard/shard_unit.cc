@@ -1,5 +1,6 @@
 #include "dist/shard/shard_unit.h"
 
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -21,11 +22,17 @@ std::vector<Shape> ShapesOf(std::span<const std::shared_ptr<Parameter>> paramete
   return shapes;
 }
 
-std::shared_ptr<const FlatLayout> Plan(std::span<const Shape> shapes, int64_t ranks,
-                                       int64_t multiple) {
+// The sizes of the largest part of each parameter, which is the first. Ranges of these are alike on
+// tensor-parallel ranks whose parts of a vocabulary are not, so that they can compare what they
+// share.
+std::vector<int64_t> LargestParts(std::span<const std::shared_ptr<Parameter>> parameters) {
   std::vector<int64_t> numels;
-  for (const Shape& shape : shapes) numels.push_back(shape.numel());
-  return std::make_shared<const FlatLayout>(PlanFlat(numels, ranks, multiple));
+  for (const auto& p : parameters) {
+    std::vector<ShardCut> cuts = p->layout().cuts;
+    for (ShardCut& cut : cuts) cut.part = 0;
+    numels.push_back(ShardLayout{.cuts = cuts}.PartShape(p->logical_shape()).numel());
+  }
+  return numels;
 }
 
 }  // namespace
@@ -42,7 +49,8 @@ ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, Process
       rank_(RankIn(group)),
       trainable_(parameters_.at(0)->trainable()),
       observer_(observer),
-      layout_(Plan(shapes_, SizeOf(group), multiple)) {
+      layout_(std::make_shared<FlatLayout>(
+          PlanFlat(LargestParts(parameters_), SizeOf(group), multiple))) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const std::optional<ShardRange>& before = parameters_[p]->layout().range;
     const ShardRange range = RangeOf(p);
@@ -68,7 +76,8 @@ ShardUnit::ShardUnit(const std::shared_ptr<Parameter>& weight,
       trainable_(true),
       gradient_holder_(gradient_holder),
       observer_(observer),
-      layout_(Plan(shapes_, ranks, multiple)) {
+      layout_(
+          std::make_shared<FlatLayout>(PlanFlat(std::array{shapes_[0].numel()}, ranks, multiple))) {
   gradient_holder_->SetLayout({.range = RangeOf(0)});
   gradient_holder_->SetValue(
       WithoutMemory(gradient_holder_->part().shape(), gradient_holder_->part().dtype()));

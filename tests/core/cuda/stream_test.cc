@@ -114,6 +114,7 @@ TEST_F(CudaStreamTest, AThreadThatWaitsForItsCopiesHoldsUpNoOther) {
   const Stream busy = backend.CreateStream(kGpu);
   constexpr int64_t kBytes = 80 << 20;  // more than may be pending
   const Tensor large = Tensor::Empty({kBytes}, DType::kU8, kGpu);
+  Synchronize(CurrentStream(kGpu));  // which has the memory
   const std::vector<uint8_t> host(kBytes, 7);
   Blocked blocked(busy);
   std::atomic<bool> copied{false};

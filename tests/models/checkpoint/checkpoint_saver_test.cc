@@ -219,7 +219,9 @@ TEST_F(CheckpointSaverTest, RanksThatWriteNothingNeedNotShareTheFolder) {
 
 TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
   // malloc keeps what a thread's own arena has had. With a single one, what is freed is given back.
-  if (!test::kSanitized) ASSERT_EQ(mallopt(M_ARENA_MAX, 1), 1);
+  if (!test::kSanitized) {
+    ASSERT_EQ(mallopt(M_ARENA_MAX, 1), 1);
+  }
   for (const Plan& plan : {Plan{1, 1}, Plan{2, 1}}) {
     std::vector<test::ProcessState> states;
     std::vector<int64_t> resident;
