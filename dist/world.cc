@@ -63,7 +63,7 @@ World::World(const Rendezvous& rendezvous, const WorldOptions& options) : rendez
     if (r.rank != 0) o.root = Search();
   }
   control_ = std::make_shared<ControlPlane>(std::make_shared<EventLoop>(), std::move(o));
-  control_->WaitUntilOpen();
+  control_->WaitUntilOpen(options.gives_up);
   plans_ = std::make_unique<Comparison>(control_, "plans of groups", AllRanks(size()));
   control_->Answer(GroupsTopic(), [this](const std::string&) { return std::to_string(groups_); });
 }

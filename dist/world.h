@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct WorldOptions {
   // shorter by a third, at most by 4 s, is tolerated. 0: only the timeouts of calls count;
   // otherwise at least 100 ms.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
+  // Asked several times a second while the ranks meet: whether to throw instead.
+  std::function<bool()> gives_up = {};
 };
 
 // This process's part in the run: a thread, a connection to another rank, or some more if others

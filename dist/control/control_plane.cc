@@ -79,9 +79,15 @@ void ControlPlane::Cut() {
   });
 }
 
-void ControlPlane::WaitUntilOpen() {
+void ControlPlane::WaitUntilOpen(const std::function<bool()>& gives_up) {
+  constexpr Milliseconds kTick(50);
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return open_ || failure_; });
+  while (!changed_.wait_for(lock, kTick, [this] { return open_ || failure_; })) {
+    if (!gives_up || !gives_up()) continue;
+    Post([this] {
+      if (state_ != State::kOpen && !failure()) Refuse("the ranks are not to meet any more");
+    });
+  }
   if (!open_) throw ConnectionError(failure_->reason);
 }
 

@@ -144,8 +144,9 @@ class ControlPlane {
 
   // Returns when the plane is open. Throws ConnectionError, on every rank that can be reached, if
   // ranks are missing at the end of the timeout (it lists them), if two processes claim the same
-  // rank, or if ranks differ in world size or build.
-  void WaitUntilOpen();
+  // rank, or if ranks differ in world size or build; on this rank, if `gives_up`, asked several
+  // times a second, says so.
+  void WaitUntilOpen(const std::function<bool()>& gives_up = {});
   // Names this meeting of the ranks: the same on all of them, and never reused. Once it is open.
   const std::string& meeting() const { return meeting_; }
 

@@ -1,34 +1,28 @@
 #include "dist/launch/launch.h"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <tuple>
 
 #include "core/error.h"
-#include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
-#include "core/system/processors.h"
 #include "dist/collective.h"
 #include "dist/control/handshake.h"
 #include "dist/control/rendezvous.h"
-#include "dist/control/socket.h"
+#include "dist/launch/elastic_launch.h"
+#include "dist/launch/launcher.h"
 #include "dist/launch/rank_process.h"
 
 namespace lockstep::dist {
@@ -38,12 +32,6 @@ using Clock = RankProcess::Clock;
 
 // How long the other ranks have to find out which one failed, and to report it.
 constexpr auto kReportTime = std::chrono::seconds(5);
-
-void Say(const std::string& line) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "launch: %s\n", line.c_str());
-  std::fflush(stderr);
-}
 
 void Check(const LaunchOptions& o) {
   if (o.command.empty()) throw InputError("there is no program to launch: give one after --");
@@ -55,6 +43,17 @@ void Check(const LaunchOptions& o) {
   if (o.node_rank < 0 || o.node_rank >= o.nnodes) {
     throw InputError(StrCat("node_rank is ", o.node_rank, ", but nnodes is ", o.nnodes,
                             "; machines count from 0"));
+  }
+  if (o.elastic && o.nnodes > 1) {
+    throw InputError("--elastic is for the ranks of one machine: leave out --nnodes");
+  }
+  if (o.elastic && o.restart_nproc > 0) {
+    throw InputError(
+        "--restart_nproc is for restarts of all ranks, and --elastic restarts single "
+        "ones: leave one of them out");
+  }
+  if (o.least > o.nproc) {
+    throw InputError(StrCat("--least is ", o.least, ", but there are ", o.nproc, " ranks"));
   }
   if (o.nnodes == 1) return;
   if (IsLoopback(o.master_addr) && !IsOwnName(o.master_addr)) {
@@ -69,76 +68,18 @@ void Check(const LaunchOptions& o) {
   }
 }
 
-// Reserves a port: while this exists no other program gets it, but a rank can listen on it.
-class ReservedPort {
- public:
-  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (socket_.fd() < 0 ||
-        setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-        bind(socket_.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-      throw Error(StrCat("there is no free port: ", std::strerror(errno)));
-    }
-  }
-  int port() const { return PortOf(socket_); }
-
- private:
-  const Socket socket_;
-};
-
-// While it exists, signals can be polled for.
-class Signals {
- public:
-  Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, number);
-    struct sigaction hangup;  // ignored under nohup
-    if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
-      sigaddset(&set, SIGHUP);
-    }
-    sigprocmask(SIG_BLOCK, &set, &before_);
-    pipe_before_ = signal(SIGPIPE, SIG_IGN);
-    fd_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (fd_.fd() < 0) throw Error(StrCat("signalfd: ", std::strerror(errno)));
-  }
-  ~Signals() {
-    signal(SIGPIPE, pipe_before_);
-    sigprocmask(SIG_SETMASK, &before_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int fd() const { return fd_.fd(); }
-  // The next signal to forward, or 0.
-  int Next() const {
-    signalfd_siginfo info;
-    while (read(fd_.fd(), &info, sizeof(info)) == sizeof(info)) {
-      if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
-    }
-    return 0;
-  }
-
- private:
-  sigset_t before_;
-  sighandler_t pipe_before_ = SIG_DFL;
-  FileDescriptor fd_;
-};
-
 // One start of this machine's ranks.
 class Attempt {
  public:
   Attempt(const LaunchOptions& options, int number, int port, const std::string& secret,
-          const Signals& signals)
+          const LauncherSignals& signals)
       : options_(options),
         nproc_(number > 0 && options.restart_nproc > 0 ? options.restart_nproc : options.nproc),
         signals_(signals),
         begin_(Clock::now()) {
     for (int local = 0; local < nproc_; ++local) {
-      ranks_.push_back(Start(number, local, port, secret));
+      ranks_.push_back(std::make_unique<RankProcess>(
+          RankOptions(options_, number, local, nproc_, port, secret)));
     }
   }
 
@@ -146,25 +87,27 @@ class Attempt {
   void Run() {
     while (std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->running(); })) {
       Wait();
-      for (int number; (number = signals_.Next()) != 0;) PassOn(number);
-      if (signal_ == 0 && OutputIsClosed()) {
-        Say("nobody reads the output any more: the ranks are told to end");
-        PassOn(SIGTERM);
-        signal_ = SIGPIPE;
+      for (int number; (number = signals_.Next()) != 0;) {
+        if (const int send = insistence_.Hear(number)) SignalAll(send);
+      }
+      if (signal() == 0 && OutputIsClosed()) {
+        SayAsLauncher("nobody reads the output any more: the ranks are told to end");
+        insistence_.Hear(SIGPIPE);
+        SignalAll(SIGTERM);
       }
       for (auto& r : ranks_) r->Reap();
       // After a signal ranks end one by one, and the last may still be writing a checkpoint.
-      if (!first_failure_ && signal_ == 0 && Failed() != nullptr) {
+      if (!first_failure_ && signal() == 0 && Failed() != nullptr) {
         first_failure_ = Clock::now();
         if (Running() > 0 && !Failed()->stopped())
-          Say(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
+          SayAsLauncher(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
       }
       EndTheOthers();
     }
   }
 
   // The forwarded signal, or 0.
-  int signal() const { return signal_; }
+  int signal() const { return insistence_.signal(); }
 
   // Whether all ranks have stopped after a signal to one of them, not to the launcher.
   bool StoppedTogether() const {
@@ -192,46 +135,24 @@ class Attempt {
     const double seconds = std::chrono::duration<double>(cause->ended() - begin_).count();
     std::array<char, 32> after;
     std::snprintf(after.data(), after.size(), "%.1f", seconds);
-    Say(StrCat("the first failure: rank ", cause->rank(), " ", cause->Ending(), " after ",
-               after.data(), " s", cause->message().empty() ? "" : ": " + cause->message()));
+    SayAsLauncher(StrCat("the first failure: rank ", cause->rank(), " ", cause->Ending(), " after ",
+                         after.data(), " s",
+                         cause->message().empty() ? "" : ": " + cause->message()));
     if (cause->message().empty()) {
       const auto& lines = cause->err().last_lines();
-      if (lines.empty()) Say("it wrote nothing to stderr");
-      for (const std::string& line : lines) Say("  | " + line);
+      if (lines.empty()) SayAsLauncher("it wrote nothing to stderr");
+      for (const std::string& line : lines) SayAsLauncher("  | " + line);
     }
     std::string others;
     for (const auto& r : ranks_) {
       if (r.get() == cause || !r->failed()) continue;
       others += StrCat(others.empty() ? "" : "; ", "rank ", r->rank(), " ", r->Ending());
     }
-    if (!others.empty()) Say("after it: " + others);
-    if (!options_.log_dir.empty()) Say("logs: " + options_.log_dir);
+    if (!others.empty()) SayAsLauncher("after it: " + others);
+    if (!options_.log_dir.empty()) SayAsLauncher("logs: " + options_.log_dir);
   }
 
  private:
-  std::unique_ptr<RankProcess> Start(int number, int local, int port, const std::string& secret) {
-    const int rank = options_.node_rank * nproc_ + local;
-    const int cores = UsableProcessors();
-    RankProcess::Options o{.command = options_.command, .rank = rank};
-    o.inherits_stdout = options_.only_rank_0_prints && rank == 0;
-    o.environment = {{"RANK", StrCat(rank)},
-                     {"WORLD_SIZE", StrCat(options_.nnodes * nproc_)},
-                     {"LOCAL_RANK", StrCat(local)},
-                     {"LOCAL_WORLD_SIZE", StrCat(nproc_)},
-                     {"MASTER_ADDR", options_.master_addr},
-                     {"MASTER_PORT", StrCat(port)},
-                     {"LOCKSTEP_SECRET", secret},
-                     {"LOCKSTEP_RESTARTS", StrCat(number)}};
-    if (!EnvironmentVariable("OMP_NUM_THREADS")) {
-      o.environment["OMP_NUM_THREADS"] = StrCat(std::max(1, cores / nproc_));
-    }
-    if (!options_.log_dir.empty()) {
-      o.log_folder = JoinPath(options_.log_dir, StrCat("start-", number, "/rank-", rank));
-      MakeDirectories(o.log_folder);
-    }
-    return std::make_unique<RankProcess>(o);
-  }
-
   // A killed rank has had no time to report another as the cause. Ranks that report another as the
   // cause come last, and after them those that were told to end.
   bool IsCloserToTheCause(const RankProcess& a, const RankProcess& b) const {
@@ -254,16 +175,6 @@ class Attempt {
 
   bool OutputIsClosed() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->out().is_closed(); });
-  }
-
-  // A user who asks a third time no longer wants to wait for checkpoints. Signals within a second
-  // are one: `timeout` sends one to this process and one to its group.
-  void PassOn(int number) {
-    constexpr std::chrono::seconds kOneSignal(1);
-    if (signals_passed_on_ > 0 && Clock::now() - last_signal_ < kOneSignal) return;
-    last_signal_ = Clock::now();
-    signal_ = number;
-    SignalAll(++signals_passed_on_ < 3 ? number : SIGKILL);
   }
 
   // Waits until something happens or the next tick.
@@ -295,20 +206,20 @@ class Attempt {
 
   const LaunchOptions& options_;
   const int nproc_;
-  const Signals& signals_;
+  const LauncherSignals& signals_;
   const Clock::time_point begin_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::optional<Clock::time_point> first_failure_;
   std::optional<Clock::time_point> told_to_end_;
-  int signal_ = 0, signals_passed_on_ = 0;
-  Clock::time_point last_signal_;
+  Insistence insistence_;
 };
 
 }  // namespace
 
 int Launch(const LaunchOptions& options) {
   Check(options);
-  const Signals signals;
+  if (options.elastic) return LaunchElastically(options);
+  const LauncherSignals signals;
   std::optional<ReservedPort> reserved;
   if (options.nnodes == 1 && options.master_port == 0) reserved.emplace();
   const int port = reserved                   ? reserved->port()
@@ -331,11 +242,11 @@ int Launch(const LaunchOptions& options) {
     attempt.ReportCause(failed);
     if (number == options.max_restarts) return failed->exit_code();
     if (failed->is_usage_error()) {
-      Say("not restarted, since it would fail again");
+      SayAsLauncher("not restarted, since it would fail again");
       return failed->exit_code();
     }
-    Say(StrCat("restarting all ranks (restart ", number + 1, " of at most ", options.max_restarts,
-               ")"));
+    SayAsLauncher(StrCat("restarting all ranks (restart ", number + 1, " of at most ",
+                         options.max_restarts, ")"));
   }
 }
 

@@ -8,16 +8,22 @@
 
 namespace lockstep::dist {
 
+// How often ranks of an elastic run are started again, unless something else is asked for.
+inline constexpr int kElasticRestarts = 100;
+
 struct LaunchOptions {
   std::vector<std::string> command;       // a program (looked for in PATH) and its arguments
   int nproc = 1;                          // ranks on this machine
   int nnodes = 1, node_rank = 0;          // machines, each with nproc ranks, and this one's index
   std::string master_addr = "127.0.0.1";  // the machine of rank 0
   int master_port = 0;                    // 0: a free port on one machine, else 29500
-  int max_restarts = 0;                   // how often all ranks are restarted after a failure
-  int restart_nproc = 0;                  // nproc for restarts; 0: the same
-  std::string log_dir;                    // folder for a copy of each rank's output; may be empty
-  bool only_rank_0_prints = false;        // to this process's stdout, and nothing is put in front
+  // How often all ranks are restarted after a failure; of an elastic run, how often single ones.
+  int max_restarts = 0;
+  bool elastic = false;             // the ranks go on without those that end
+  int least = 1;                    // elastic: with how many ranks on all machines
+  int restart_nproc = 0;            // nproc for restarts; 0: the same
+  std::string log_dir;              // folder for a copy of each rank's output; may be empty
+  bool only_rank_0_prints = false;  // to this process's stdout, and nothing is put in front
   // How long ranks may take to end after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
 };

@@ -58,6 +58,13 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
                  "how often to restart all ranks after a failure")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag(
+      "--elastic", o.elastic,
+      "go on without ranks that end, and start them again one by one, at most "
+      "--max_restarts times (100, unless it is given); for programs that are made for it, as "
+      "train_gpt is with dist.elastic");
+  app.add_option("--least", o.least, "with --elastic: ranks without which the run ends")
+      ->check(CLI::PositiveNumber);
   app.add_option("--restart_nproc,--restart-nproc", o.restart_nproc,
                  "ranks on this machine after a restart, if not --nproc; train_gpt needs "
                  "train.global_batch_size for it")
@@ -89,6 +96,7 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
   } catch (const CLI::ParseError& e) {
     throw InputError(StrCat(e.what(), "; launch --help lists the options"));
   }
+  if (o.elastic && app.count("--max_restarts") == 0) o.max_restarts = kElasticRestarts;
   o.nproc = ReadNproc(nproc);
   o.nnodes = ReadWhole("--nnodes", nnodes, 1);
   if (!endpoint.empty()) ReadEndpoint(endpoint, &o);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,9 @@ class Exec {
       environment_.push_back(StrCat(name, "=", value));
     }
     environment_.push_back(StrCat(RankProcess::kReportVariable, "=", kReportFd));
+    if (options.is_member) {
+      environment_.push_back(StrCat(RankProcess::kMemberVariable, "=", kMemberFd));
+    }
     for (std::string& text : command_) argv_.push_back(text.data());
     for (std::string& text : environment_) envp_.push_back(text.data());
     argv_.push_back(nullptr);
@@ -60,16 +64,16 @@ class Exec {
   // Returns only if it fails, with errno set.
   void Run() const { execvpe(argv_[0], argv_.data(), envp_.data()); }
 
-  static constexpr int kReportFd = 3;
+  static constexpr int kReportFd = 3, kMemberFd = 4;
 
  private:
   std::vector<std::string> command_, environment_;
   std::vector<char*> argv_, envp_;
 };
 
-// Runs after fork, so it makes only async-signal-safe calls. `fds` become stdout, stderr and
-// kReportFd.
-[[noreturn]] void RunChild(const Exec& exec, std::array<int, 3> fds, int failure, pid_t parent) {
+// Runs after fork, so it makes only async-signal-safe calls. `fds` become stdout, stderr, kReportFd
+// and, unless it is -1, kMemberFd.
+[[noreturn]] void RunChild(const Exec& exec, std::array<int, 4> fds, int failure, pid_t parent) {
   setpgid(0, 0);
   // Die with the launcher, however it ends; it may have ended already.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -87,6 +91,7 @@ class Exec {
   dup2(fds[0], STDOUT_FILENO);
   dup2(fds[1], STDERR_FILENO);
   dup2(fds[2], Exec::kReportFd);
+  if (fds[3] >= 0) dup2(fds[3], Exec::kMemberFd);
   exec.Run();
   const int code = errno;
   [[maybe_unused]] const ssize_t n = write(failure, &code, sizeof(code));
@@ -176,13 +181,24 @@ RankProcess::RankProcess(const Options& options) : options_(options) {
                                      OpenLog(options.log_folder, "stderr.log"));
   report_ = std::move(report.read);
   fcntl(report_.fd(), F_SETFL, O_NONBLOCK);
+  FileDescriptor members_end;
+  if (options.is_member) {
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+      throw Error(StrCat("socketpair: ", std::strerror(errno)));
+    }
+    member_ = FileDescriptor(fds[0]);
+    members_end = FileDescriptor(fds[1]);
+    fcntl(member_.fd(), F_SETFL, O_NONBLOCK);
+  }
   const Exec exec(options);
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ < 0) throw Error(StrCat("fork: ", std::strerror(errno)));
   if (pid_ == 0) {
     const int to = options.inherits_stdout ? STDOUT_FILENO : out.write.fd();
-    RunChild(exec, {to, err.write.fd(), report.write.fd()}, failure.write.fd(), parent);
+    RunChild(exec, {to, err.write.fd(), report.write.fd(), members_end.fd()}, failure.write.fd(),
+             parent);
   }
   setpgid(pid_, pid_);  // in parent and child, whichever runs first
   failure.write = FileDescriptor();

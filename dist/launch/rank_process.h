@@ -65,9 +65,12 @@ class RankProcess {
     int rank = 0;
     std::string log_folder;        // this rank's; must exist; may be ""
     bool inherits_stdout = false;  // what it writes there is not forwarded
+    bool is_member = false;        // of an elastic run: has a connection to the launcher
   };
   // The environment variable with the descriptor to which the rank's TellLauncher writes.
   static constexpr char kReportVariable[] = "LOCKSTEP_LAUNCHER_FD";
+  // That with a member's end of its connection.
+  static constexpr char kMemberVariable[] = "LOCKSTEP_MEMBER_FD";
 
   // Starts the rank in its own process group. Throws InputError if the program cannot be run.
   explicit RankProcess(const Options& options);
@@ -82,6 +85,8 @@ class RankProcess {
   LineRelay& out() { return *out_; }
   LineRelay& err() { return *err_; }
   const LineRelay& err() const { return *err_; }
+  // The launcher's end of a member's connection; does not block.
+  const FileDescriptor& member() const { return member_; }
 
   // Signals the process and those it has started.
   void Signal(int number) const;
@@ -110,7 +115,7 @@ class RankProcess {
   const Options options_;
   pid_t pid_ = -1;
   std::unique_ptr<LineRelay> out_, err_;
-  FileDescriptor report_;
+  FileDescriptor report_, member_;
   std::optional<int> status_;
   Clock::time_point ended_;
   std::string message_;

@@ -23,33 +23,6 @@ namespace {
 
 constexpr int kFormat = 1;
 
-std::string ToJson(const TrainerState& s) {
-  nlohmann::ordered_json j;
-  j["format"] = kFormat;
-  j["step"] = s.step;
-  j["tokens_seen"] = s.tokens_seen;
-  j["tokens_per_step"] = s.tokens_per_step;
-  j["best_val_loss"] = s.best_val_loss;
-  if (!s.measured_on.empty()) j["measured_on"] = s.measured_on;
-  j["last_loss"] = s.last_loss;
-  if (s.lr) j["lr"] = *s.lr;
-  j["finished"] = s.finished;
-  if (s.loss_scale) {
-    j["loss_scale"] = {{"scale", s.loss_scale->scale},
-                       {"good_steps", s.loss_scale->good_steps},
-                       {"skipped", s.loss_scale->skipped}};
-  }
-  if (!s.spike_history.losses.empty()) {
-    j["spike_history"] = {{"losses", s.spike_history.losses}, {"norms", s.spike_history.norms}};
-  }
-  if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
-  if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
-  j["data_fingerprint"] = s.data_fingerprint;
-  for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
-  j["config"] = s.config_toml;
-  return DumpJson(j, 2) + "\n";
-}
-
 template <class T>
 T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   try {
@@ -350,6 +323,33 @@ void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
                             "anew from these weights: --init_from=",
                             ShellWord(path), " with another out_dir"));
   }
+}
+
+std::string ToJson(const TrainerState& s) {
+  nlohmann::ordered_json j;
+  j["format"] = kFormat;
+  j["step"] = s.step;
+  j["tokens_seen"] = s.tokens_seen;
+  j["tokens_per_step"] = s.tokens_per_step;
+  j["best_val_loss"] = s.best_val_loss;
+  if (!s.measured_on.empty()) j["measured_on"] = s.measured_on;
+  j["last_loss"] = s.last_loss;
+  if (s.lr) j["lr"] = *s.lr;
+  j["finished"] = s.finished;
+  if (s.loss_scale) {
+    j["loss_scale"] = {{"scale", s.loss_scale->scale},
+                       {"good_steps", s.loss_scale->good_steps},
+                       {"skipped", s.loss_scale->skipped}};
+  }
+  if (!s.spike_history.losses.empty()) {
+    j["spike_history"] = {{"losses", s.spike_history.losses}, {"norms", s.spike_history.norms}};
+  }
+  if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
+  if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
+  j["data_fingerprint"] = s.data_fingerprint;
+  for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
+  j["config"] = s.config_toml;
+  return DumpJson(j, 2) + "\n";
 }
 
 TrainerState ReadTrainerState(const std::string& path) {

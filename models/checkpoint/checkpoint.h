@@ -112,6 +112,7 @@ void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
+std::string ToJson(const TrainerState& state);
 TrainerState ReadTrainerState(const std::string& path);
 // The same of the text of its file, `source`.
 TrainerState ParseTrainerState(const std::string& text, const std::string& source);

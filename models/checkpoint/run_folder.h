@@ -32,6 +32,9 @@ struct RunStart {
   std::shared_ptr<data::SharedDatasets> shared{};
   std::optional<HeldCheckpoint> held{};  // the checkpoint, if another run may remove it
   bool evaluates = false;                // --eval_only: there are no steps and no optimizer
+  // Of an elastic run that goes on from the memory of its processes: what a checkpoint of the last
+  // step would hold. `step` is that step then.
+  std::optional<TrainerState> going_on{};
 };
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the

@@ -342,6 +342,26 @@ constexpr PlanRule kRules[] = {
        return "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, "
               "parallel.cp and parallel.tp leave only one such rank: leave dist.compress out";
      }},
+    {"elastic runs keep their samples",
+     {"dist.elastic", "train.global_batch_size"},
+     kOfRun,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const TrainOptions& t = f.config.train;
+       if (!f.config.dist.elastic || t.global_batch_size > 0) return "";
+       return StrCat("dist.elastic changes the number of ranks, and a step must have the same ",
+                     "samples at any: add train.global_batch_size = ",
+                     f.micro_batches * t.batch_size, ", which is what these ranks make");
+     }},
+    {"elastic is for data parallelism",
+     {"dist.elastic", "parallel.shard", "parallel.pp", "parallel.tp", "parallel.cp", "parallel.ep"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!f.config.dist.elastic) return "";
+       if (p.shard == "none" && p.pp == 1 && p.tp == 1 && p.cp == 1 && p.ep == 1) return "";
+       return "dist.elastic goes on from the memory of ranks that each have the whole model, and "
+              "with parallel.shard, pp, tp, cp or ep none has: leave it out, and use "
+              "launch --max_restarts, which goes on from the newest checkpoint";
+     }},
     {"shards need data ranks",
      {},
      kOfRun,

@@ -53,7 +53,11 @@ RunCheckpoints::RunCheckpoints(const RunSetup& setup, const RunRanks& ranks)
             .keep = options.keep, .keep_best = options.keep_best, .warn = Warn, .say = Print});
   }
   if (ranks.is_main()) generation_config_ = GenerationConfigOf(setup);
-  if (setup.start.checkpoint) finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
+  if (setup.start.going_on) {
+    finished_ = setup.start.going_on->finished;
+  } else if (setup.start.checkpoint) {
+    finished_ = ReadTrainerState(*setup.start.checkpoint).finished;
+  }
 }
 
 // A folder of the same name would get checkpoints, but not the log that is open, nor the lock.

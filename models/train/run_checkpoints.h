@@ -43,6 +43,8 @@ class RunCheckpoints {
   // Finishes the save if it has ended, which ranks may notice after different steps. Says whether
   // it did. Throws as Save does.
   bool FinishEnded();
+  // Waits for the save that is not finished, if there is one. Throws as Save does.
+  void FinishSave() { Finish(/*required=*/false); }
 
   // Only on the main rank, after the last step's checkpoint: makes up for what a kill has left out
   // of it; makes out_dir/model if the checkpoint is in parts, and otherwise removes an older

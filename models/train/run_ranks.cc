@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <sstream>
 
 #include "core/system/environment.h"
@@ -169,13 +170,15 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
 }
 
 RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
-                   std::shared_ptr<dist::FlightRecorder> recorder)
+                   std::shared_ptr<dist::FlightRecorder> recorder,
+                   const std::function<bool()>& gives_up)
     : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
   if (rendezvous.world_size == 1) return;
   const auto timeout = std::chrono::seconds(config.dist.timeout);
   world_ = std::make_unique<dist::World>(
       rendezvous, dist::WorldOptions{.timeout = timeout,
-                                     .heartbeat = std::chrono::seconds(config.dist.heartbeat)});
+                                     .heartbeat = std::chrono::seconds(config.dist.heartbeat),
+                                     .gives_up = gives_up});
   if (recorder) recorder->SetMeeting(world_->meeting());
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
@@ -242,7 +245,8 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   const std::string text = OnEveryRank([&]() -> std::string {
     OnMain("looking into the run folder", [&] { start = decide(); });
     return StrCat(start.step, " ", start.accepts_differences, " ", start.is_own, "\n",
-                  start.checkpoint.value_or(""), "\n", start.init_from, "\n", start.weights);
+                  start.checkpoint.value_or(""), "\n", start.init_from, "\n", start.weights, "\n",
+                  start.going_on ? ToJson(*start.going_on) : "");
   })[0];
   if (is_main()) return start;
   std::istringstream in(text);
@@ -252,6 +256,8 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   std::getline(in, path);
   std::getline(in, start.init_from);
   std::getline(in, start.weights);
+  const std::string state(std::istreambuf_iterator<char>(in), {});
+  if (!state.empty()) start.going_on = ParseTrainerState(state, "rank 0's state");
   if (!path.empty()) start.checkpoint = path;
   return start;
 }

@@ -44,9 +44,10 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
 class RunRanks {
  public:
   // Collective: returns once all ranks have joined their groups. Throws ConnectionError and
-  // InputError. The recorder (may be null) gets what the groups do.
+  // InputError. The recorder (may be null) gets what the groups do. `gives_up`: as in WorldOptions.
   RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
-           std::shared_ptr<dist::FlightRecorder> recorder);
+           std::shared_ptr<dist::FlightRecorder> recorder,
+           const std::function<bool()>& gives_up = {});
 
   int rank() const { return rendezvous_.rank; }
   int size() const { return rendezvous_.world_size; }

@@ -32,6 +32,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
+#include "models/train/elastic_run.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"
@@ -187,12 +188,28 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rend
   Warn(text);
 }
 
-// Collective. The recorder may be null.
+// Collective, but for the preparation of processes that have joined an elastic run: if one is
+// refused, it fails alone. What the run is, as rank 0 goes on with it.
+RunSetup PrepareToGoOn(const RunRanks& ranks, const RunStart& start, const ElasticRun& elastic,
+                       const std::function<RunSetup()>& prepare) {
+  RunSetup setup;
+  {
+    const dist::Pause pause(ranks.control().get(), "preparing to join the run");
+    setup = elastic.kept() != nullptr ? elastic.kept()->setup : prepare();
+  }
+  setup.start.checkpoint = start.checkpoint;
+  GoOnFrom(*start.going_on, ranks.size(), &setup);
+  return setup;
+}
+
+// Collective. The recorder is null for a single process, and `elastic` unless the run is.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
-               bool only_evaluate) {
+               bool only_evaluate, ElasticRun* elastic = nullptr) {
   cpu::AllowBF16Products(config.train.numerics == "units");
-  RunRanks ranks(config, rendezvous, device, recorder);
+  std::function<bool()> gives_up;
+  if (elastic != nullptr) gives_up = [elastic] { return elastic->is_broken(); };
+  RunRanks ranks(config, rendezvous, device, recorder, gives_up);
   ranks.CheckSameOptions(config);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
   // The main rank's, until all have read it: another run may be saving there.
@@ -203,6 +220,10 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     // Before what the run folder may have to say.
     const std::string& path = config.data.path;
     if (!path.empty() && path != "-") data::ExpandPattern(path);
+    if (elastic != nullptr && elastic->kept() != nullptr) {
+      lock = LockRunFolder(config.out_dir, Warn);
+      return elastic->Start();
+    }
     if (!only_evaluate) {
       CheckOwnFile(options, config);
       lock = LockRunFolder(config.out_dir, Warn);
@@ -222,6 +243,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     if (!adapters.empty() && adapters != config.init_from) VerifyModel(CheckpointOf(adapters));
     return from;
   });
+  if (elastic != nullptr) elastic->Begin(start);
   // The folder is locked now, so this run may write its flight records there.
   if (recorder && !only_evaluate) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
@@ -231,7 +253,15 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   const auto prepare = [&] { return PrepareRun(options, config, start, device, ranks.size()); };
   start.evaluates = only_evaluate;
   start.shared = std::make_shared<data::SharedDatasets>();
-  start.shared->shares = rendezvous.local_world_size > 1;
+  if (start.going_on) {
+    setup = PrepareToGoOn(ranks, start, *elastic, prepare);
+    memory = AgreeOnRecompute(setup, SettleMemory(setup, rendezvous), ranks.control().get());
+    const double flops = Gpt(setup.model).FlopsPerToken(setup.window());
+    TrainingLoop loop(setup, memory, {.flops_per_token = flops, .ranks = ranks.size()}, ranks,
+                      elastic);
+    return loop.Train();
+  }
+  start.shared->shares = rendezvous.local_world_size > 1 && elastic == nullptr;
   const ReadOnce read = PrepareFirst(ranks, rendezvous, prepare, &setup);
   start.known_files = read.data_files;
   if (rendezvous.local_rank > 0) *start.shared = {.shares = false, .links = read.links};
@@ -276,7 +306,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
       utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
                                        utilization.flops_per_token);
     });
-    TrainingLoop loop(setup, memory, utilization, ranks);
+    TrainingLoop loop(setup, memory, utilization, ranks, elastic);
     held.reset();
     return only_evaluate ? loop.EvaluateOnly() : loop.Train();
   } catch (const OutOfMemoryError& e) {
@@ -285,6 +315,34 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const auto fits = [&](const MemoryPlan& plan) { return plan.needed(device) <= enough; };
     throw OutOfMemoryError(StrCat(e.what(), ". ", MemoryAdvice(setup, {{fits}})));
   }
+}
+
+// Trains in one world after the other, until the run is over.
+int TrainElastically(const Options& options, const RunConfig& config, Device device,
+                     std::unique_ptr<dist::Membership> membership) {
+  ElasticRun run(std::move(membership));
+  std::unique_ptr<Error> failure;  // of the last world
+  while (const auto place = run.Join(failure.get())) {
+    const dist::Rendezvous& r = place->rendezvous;
+    if (place->epoch > 1 && r.rank == 0) {
+      Print(StrCat("world ", place->epoch, " of ", r.world_size,
+                   r.world_size == 1 ? " rank" : " ranks",
+                   run.kept() ? StrCat(", going on from step ", run.kept()->state.step) : "",
+                   place->news.empty() ? "" : StrCat(": ", place->news)));
+    }
+    failure.reset();
+    const auto recorder = std::make_shared<dist::FlightRecorder>("", r.rank, r.world_size);
+    try {
+      const int code = TrainRanks(options, config, r, device, recorder, false, &run);
+      if (!run.leaves()) return code;
+    } catch (const dist::CollectiveError& e) {
+      failure = std::make_unique<dist::CollectiveError>(e);
+    } catch (const dist::ConnectionError& e) {
+      failure = std::make_unique<dist::ConnectionError>(e);
+    }
+  }
+  const int signal = InterruptGuard::signal();
+  return signal == 0 ? 0 : 128 + signal;
 }
 
 }  // namespace
@@ -317,6 +375,17 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
     if (!mode.evaluates) PrintRow(setup);
     Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;
+  }
+  if (config.dist.elastic) {
+    if (auto membership = dist::Membership::Find()) {
+      return TrainElastically(options, config, device, std::move(membership));
+    }
+    if (rendezvous.rank == 0) {
+      Warn(
+          "dist.elastic = true, but what started the ranks does not start single ones again: if "
+          "one "
+          "ends, all do. launch --elastic, or train_gpt --nproc=N, can");
+    }
   }
   if (rendezvous.world_size == 1) {
     return TrainRanks(options, config, rendezvous, device, nullptr, mode.evaluates);

@@ -31,7 +31,11 @@ int main(int argc, char** argv) {
     if (const auto exit_code = options.Start(arguments)) return *exit_code;
     if (nproc) {
       arguments.insert(arguments.begin(), argv[0]);  // the same name: one binary may be several
-      return dist::Launch({.command = arguments, .nproc = *nproc});
+      const bool elastic = config.dist.elastic;
+      return dist::Launch({.command = arguments,
+                           .nproc = *nproc,
+                           .max_restarts = elastic ? dist::kElasticRestarts : 0,
+                           .elastic = elastic});
     }
     const models::SignalThread signals;
     return models::TrainGpt(options, config, mode);

@@ -50,15 +50,22 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   return trace;
 }
 
-// Of the checkpoint that the run goes on from.
+// Of what the run goes on from.
 TrainerState StateOf(const RunSetup& setup) {
+  if (setup.start.going_on) return *setup.start.going_on;
   return setup.start.checkpoint ? ReadTrainerState(*setup.start.checkpoint) : TrainerState();
 }
 
+const KeptRun* KeptBy(const ElasticRun* elastic, const RunSetup& setup) {
+  return elastic != nullptr ? elastic->KeptAt(setup) : nullptr;
+}
+
 // Null if nothing is updated.
-std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
-                                                const RunRanks& ranks) {
+std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
+                                                const RunRanks& ranks, const KeptRun* kept) {
   if (setup.start.evaluates) return nullptr;
+  if (kept != nullptr) return kept->optimizer;
+  if (setup.start.going_on) return MakeFreshOptimizer(setup, model);  // rank 0's state will follow
   const dist::Pause pause(ranks.control().get(), "reading the optimizer's state");
   return MakeOptimizer(setup, model);
 }
@@ -66,7 +73,8 @@ std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
 }  // namespace
 
 TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
-                           const Utilization& utilization, const RunRanks& ranks)
+                           const Utilization& utilization, const RunRanks& ranks,
+                           ElasticRun* elastic)
     : setup_(setup),
       memory_(memory),
       utilization_(utilization),
@@ -74,15 +82,19 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       config_(setup.config),
       traced_(ParseStepRange(config_.log.trace)),
       trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
-      model_(setup.model),
+      elastic_(elastic),
+      owned_model_(KeptBy(elastic, setup) ? KeptBy(elastic, setup)->model
+                                          : std::make_shared<Gpt>(setup.model)),
+      model_(*owned_model_),
       step_ranks_(Parallelize(model_, ranks.groups(), PlanOf(setup, trace_.get()),
                               [&](bool on_meta) {
+                                if (KeptBy(elastic, setup)) return;
                                 if (on_meta) return MaterializeFor(setup, kMeta, model_);
                                 const dist::Pause pause(ranks.control().get(),
                                                         "reading the weights");
                                 FillModel(setup, model_);
                               })),
-      optimizer_(ReadOptimizer(setup, model_, ranks)),
+      optimizer_(ReadOptimizer(setup, model_, ranks, KeptBy(elastic, setup))),
       objective_(MakeObjective(setup.config, model_)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),
                                  static_cast<uint64_t>(config_.seed), setup.sample_tokens())),
@@ -108,16 +120,18 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .loss_scaling = LossScalingFor(config_.train),
                 .loss_scale = StateOf(setup).loss_scale,
                 .spike = config_.train.spike,
-                .spike_history = StateOf(setup).spike_history}),
+                .spike_history = StateOf(setup).spike_history,
+                .sums_first = elastic != nullptr}),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
   }
+  if (setup.start.going_on && ranks.control()) ShareOptimizer(*ranks.control(), *optimizer_);
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
-  if (setup.start.checkpoint) {
+  if (setup.start.checkpoint || setup.start.going_on) {
     const TrainerState state = StateOf(setup);
     if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
       best_val_loss_ = state.best_val_loss;
@@ -142,18 +156,39 @@ int TrainingLoop::Train() {
   });
   try {
     return TrainSteps();
+  } catch (const dist::CollectiveError& e) {
+    if (elastic_ != nullptr) {
+      Keep();
+    } else if (log_) {
+      log_->Fail(e.what());
+    }
+    throw;
   } catch (const std::exception& e) {
     if (log_) log_->Fail(e.what());
     throw;
   }
 }
 
+// What this process goes on from in the next world. A step that others lack is whole here.
+void TrainingLoop::Keep() {
+  model_.ZeroGrad();
+  if (std::optional<StepMetrics> m = trainer_.Finish()) {
+    Add(*m);
+    due_ = *m;
+  }
+  TrainerState state = State();
+  if (due_) state.unfinished_metrics = ToJson(*due_);
+  state.finished = state.step >= setup_.steps() && !due_;
+  elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state)});
+}
+
 int TrainingLoop::TrainSteps() {
-  const InterruptGuard interrupt;
+  std::optional<InterruptGuard> interrupt;
+  if (elastic_ == nullptr) interrupt.emplace();
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
   if (unfinished_) rest_ = DoWhatIsDue(*unfinished_);
-  while (interrupt_ == 0 && trainer_.step() < setup_.steps()) {
+  while (interrupt_ == 0 && !summoned_ && trainer_.step() < setup_.steps()) {
     // A step after which nothing was due is logged once the next one is under way.
     if (std::optional<StepMetrics> before = TrainStep()) {
       Add(*before);
@@ -162,9 +197,10 @@ int TrainingLoop::TrainSteps() {
     if (checkpoints_.FinishEnded()) NoteBestCheckpoint();
     // On a GPU, its metrics are read once the next step is under way.
     const bool stop = Interrupt() != 0;
-    if (!setup_.device.is_cpu() && !stop && !Due(trainer_.step())) continue;
+    if (!setup_.device.is_cpu() && !stop && !summoned_ && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
     m.memory_bytes = memory_bytes_;
+    due_ = m;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
     if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
@@ -174,6 +210,13 @@ int TrainingLoop::TrainSteps() {
       });
     }
     rest_ = DoWhatIsDue(m);
+    due_.reset();
+  }
+  if (summoned_ && interrupt_ == 0 && trainer_.step() < setup_.steps()) {
+    checkpoints_.FinishSave();
+    Keep();
+    elastic_->Leave(true);
+    return 0;
   }
   bool complete = false;
   if (!interrupted()) {
@@ -187,6 +230,8 @@ int TrainingLoop::TrainSteps() {
     complete = complete && copied;
   });
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start), complete); });
+  // If the main rank ends before it is done, another one does it.
+  if (elastic_ != nullptr && ranks_.control()) ranks_.control()->Barrier()->Wait();
   // mpirun and srun may kill the others once one has ended with a code that is not 0.
   if (interrupted() && ranks_.control()) ranks_.control()->Barrier()->Wait();
   return interrupted() ? 128 + interrupt_ : 0;
@@ -225,7 +270,8 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   if (evaluate) Evaluate(&m);
   const bool stop = interrupt_ != 0;
   if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
-  const bool again = m.step == setup_.start.step;  // saved as unfinished before
+  // It was saved as unfinished before.
+  const bool again = m.step == setup_.start.step && !setup_.start.going_on;
   const bool save = last || stop || again || Every(config_.checkpoint.every, m.step);
   ranks_.OnMain("writing its log", [&] {
     log_->Step(m);
@@ -270,18 +316,22 @@ int TrainingLoop::Interrupt(bool ask) {
     number = SIGPIPE;
     if (interrupt_ == 0) Warn("nobody reads the output any more: the run ends as after Ctrl-C");
   }
+  const bool summoned = elastic_ != nullptr && elastic_->is_summoned();
   if (!ranks_.control()) {
     interrupt_ = number;
+    summoned_ = summoned;
   } else if (const int64_t step = trainer_.step();
              ask || setup_.device.is_cpu() || Due(step) || step >= ask_step_) {
     constexpr int64_t kPeriodUs = 2'000'000;
     const auto us = static_cast<int64_t>(SecondsSince(asked_) * 1e6);
-    const int64_t mine[] = {number, memory_bytes_, us / std::max<int64_t>(1, step - asked_step_)};
+    const int64_t mine[] = {number, memory_bytes_, us / std::max<int64_t>(1, step - asked_step_),
+                            summoned};
     int64_t step_us = 1;  // all ranks must ask after the same steps
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
       memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
       step_us = std::max(step_us, of_rank[2]);
+      summoned_ |= of_rank[3] != 0;
     }
     asked_ = Clock::now();
     asked_step_ = step;
@@ -391,19 +441,23 @@ void TrainingLoop::Sample() {
   });
 }
 
+// What only the loop knows of it.
+TrainerState TrainingLoop::State() const {
+  const optim::SpikeHistory* const spikes = trainer_.spike_history();
+  return {.step = trainer_.step(),
+          .best_val_loss = best_val_loss_,
+          .last_loss = last_loss_,
+          .loss_scale = trainer_.loss_scale(),
+          .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory()};
+}
+
 void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {
   Timed(&PauseTimes::checkpoint_ms, [&] {
     // The log of a run resumed from here must have all steps up to here.
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
-    checkpoints_.Save(
-        {.step = trainer_.step(),
-         .best_val_loss = best_val_loss_,
-         .last_loss = last_loss_,
-         .loss_scale = trainer_.loss_scale(),
-         .spike_history = trainer_.spike_history() != nullptr ? *trainer_.spike_history()
-                                                              : optim::SpikeHistory(),
-         .unfinished_metrics = unfinished_metrics},
-        model_, *optimizer_, options);
+    TrainerState state = State();
+    state.unfinished_metrics = unfinished_metrics;
+    checkpoints_.Save(std::move(state), model_, *optimizer_, options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
 }

@@ -12,6 +12,7 @@
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
 #include "models/report/run_progress.h"
+#include "models/train/elastic_run.h"
 #include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
@@ -23,9 +24,9 @@ namespace lockstep::models {
 // communicate. Only the main rank prints and writes to the run's folder.
 class TrainingLoop {
  public:
-  // Collective. `setup` and `ranks` outlive it.
+  // Collective. `setup` and `ranks` outlive it, and so does `elastic`, of an elastic run.
   TrainingLoop(const RunSetup& setup, const MemoryPlan& memory, const Utilization& utilization,
-               const RunRanks& ranks);
+               const RunRanks& ranks, ElasticRun* elastic = nullptr);
 
   // Collective. Trains to the last step, or until a signal reaches any rank: all ranks stop after
   // the same step, with a checkpoint. Returns 0, or 128 + signal. Throws Error.
@@ -38,6 +39,8 @@ class TrainingLoop {
  private:
   ReportInput MakeReportInput() const;
   bool interrupted() const { return trainer_.step() < setup_.steps() || rest_; }
+  TrainerState State() const;
+  void Keep();
   int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
@@ -67,9 +70,11 @@ class TrainingLoop {
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
   const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
-  Gpt model_;
+  ElasticRun* const elastic_;                   // null if the run is not elastic
+  const std::shared_ptr<Gpt> owned_model_;
+  Gpt& model_;
   const std::unique_ptr<StepRanks> step_ranks_;
-  const std::unique_ptr<optim::Optimizer> optimizer_;  // null if setup_.start.evaluates
+  const std::shared_ptr<optim::Optimizer> optimizer_;  // null if setup_.start.evaluates
   const std::unique_ptr<const Objective> objective_;
   data::Sampler sampler_;
   data::Loader loader_;
@@ -86,7 +91,9 @@ class TrainingLoop {
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
-  bool rest_ = false;  // of what is due after the newest step, which a signal left out
+  bool rest_ = false;               // of what is due after the newest step, which a signal left out
+  bool summoned_ = false;           // to another world of an elastic run
+  std::optional<StepMetrics> due_;  // of the newest step, until all that is due after it is done
 };
 
 }  // namespace lockstep::models

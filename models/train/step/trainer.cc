@@ -119,6 +119,10 @@ std::optional<StepMetrics> Trainer::Submit() {
   // busy with this step's gradients.
   std::optional<StepMetrics> before;
   if (pending_) before = Collect(/*have_gradients=*/false);
+  if (options_.sums_first) {
+    next.loss = MeanLoss(next);
+    SumExpertLoads(next);
+  }
   if (guard_) LimitNorm(next);
   graphs_ ? graphs_->Update() : Update();
   MoveExpertBiases(next);
@@ -215,7 +219,7 @@ double Trainer::MeanLoss(Pending& pending) {
 // So that the update is skipped if the loss or the norm is a spike. All ranks have the same
 // numbers; where some compute the same samples together, they decide together all the same.
 void Trainer::LimitNorm(Pending& pending) {
-  pending.loss = MeanLoss(pending);
+  if (!pending.loss) pending.loss = MeanLoss(pending);
   int64_t spike = guard_->IsSpike(*pending.loss);
   if (ranks_.all() != nullptr) {
     const int64_t mine = spike;

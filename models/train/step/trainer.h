@@ -56,6 +56,10 @@ struct TrainerOptions {
   // loss before each update.
   double spike = 0;
   optim::SpikeHistory spike_history{};  // of the checkpoint
+  // Whether all that ranks sum in a step is summed before its update. After it, nothing of the step
+  // needs the other ranks any more: a rank makes a step entirely, or not at all. The host then
+  // waits for the loss before each update.
+  bool sums_first = false;
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the

@@ -1,0 +1,73 @@
+#include "dist/launch/member_messages.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/io/json.h"
+
+namespace lockstep::dist {
+
+std::string ToLine(const MemberReady& ready) {
+  return DumpJson(nlohmann::json{{"ready",
+                                  {{"epoch", ready.epoch},
+                                   {"step", ready.step},
+                                   {"port", ready.port},
+                                   {"lost", ready.lost}}}}) +
+         "\n";
+}
+
+std::string ToLine(const MemberPlace& p) {
+  return DumpJson(nlohmann::json{{"place",
+                                  {{"epoch", p.epoch},
+                                   {"rank", p.rank},
+                                   {"size", p.size},
+                                   {"local_rank", p.local_rank},
+                                   {"local_size", p.local_size},
+                                   {"address", p.address},
+                                   {"port", p.port},
+                                   {"news", p.news}}}}) +
+         "\n";
+}
+
+std::string ToLine(const std::string& kind, const std::string& text) {
+  return DumpJson(nlohmann::json{{kind, text}}) + "\n";
+}
+
+MemberReady ReadyOf(const nlohmann::json& j) {
+  return {.epoch = j.at("epoch").get<int64_t>(),
+          .step = j.at("step").get<int64_t>(),
+          .port = j.at("port").get<int>(),
+          .lost = j.at("lost").get<std::vector<int>>()};
+}
+
+MemberPlace PlaceOf(const nlohmann::json& j) {
+  return {.epoch = j.at("epoch").get<int64_t>(),
+          .rank = j.at("rank").get<int>(),
+          .size = j.at("size").get<int>(),
+          .local_rank = j.at("local_rank").get<int>(),
+          .local_size = j.at("local_size").get<int>(),
+          .address = j.at("address").get<std::string>(),
+          .port = j.at("port").get<int>(),
+          .news = j.at("news").get<std::string>()};
+}
+
+std::optional<std::string> TakeLine(std::string* begun) {
+  const size_t end = begun->find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = begun->substr(0, end);
+  begun->erase(0, end + 1);
+  return line;
+}
+
+// A line fits into a socket's buffer, and neither side leaves many unread.
+bool SendLine(int fd, const std::string& line) {
+  ssize_t n = 0;
+  while ((n = send(fd, line.data(), line.size(), MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+  }
+  return n == static_cast<ssize_t>(line.size());
+}
+
+}  // namespace lockstep::dist

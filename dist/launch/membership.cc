@@ -1,0 +1,75 @@
+#include "dist/launch/membership.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "core/system/environment.h"
+#include "dist/launch/member_messages.h"
+#include "dist/launch/rank_process.h"
+
+namespace lockstep::dist {
+
+std::unique_ptr<Membership> Membership::Find() {
+  const auto fd = EnvironmentVariable(RankProcess::kMemberVariable);
+  if (!fd) return nullptr;
+  FileDescriptor launcher(std::stoi(*fd));
+  fcntl(launcher.fd(), F_SETFD, FD_CLOEXEC);
+  return std::make_unique<Membership>(std::move(launcher));
+}
+
+std::optional<Membership::Place> Membership::Join(MemberReady ready) {
+  port_ = std::make_unique<ReservedPort>();
+  ready.epoch = epoch_;
+  ready.port = port_->port();
+  SendLine(launcher_.fd(), ToLine(ready));
+  while (const auto line = NextLine(/*timeout_ms=*/-1)) {
+    const auto message = TryParseJson(*line);
+    if (message.contains("over")) return std::nullopt;
+    if (message.contains("refused")) throw Error(message.at("refused").get<std::string>());
+    if (!message.contains("place")) continue;  // summoned: it is here
+    const MemberPlace place = PlaceOf(message.at("place"));
+    summoned_ = broken_ = false;
+    epoch_ = place.epoch;
+    Rendezvous r = ReadRendezvous();
+    r.rank = place.rank;
+    r.world_size = place.size;
+    r.local_rank = place.local_rank;
+    r.local_world_size = place.local_size;
+    r.master_addr = place.address;
+    r.master_port = place.port;
+    // A process that sleeps through a world cannot enter a later one.
+    r.run_id = StrCat("world ", place.epoch);
+    return Place{r, place.epoch, place.news};
+  }
+  throw Error("the launcher has ended");
+}
+
+void Membership::Hear() {
+  while (const auto line = NextLine(/*timeout_ms=*/0)) {
+    const auto message = TryParseJson(*line);
+    summoned_ |= message.contains("summoned");
+    broken_ |= message.contains("broken");
+  }
+}
+
+// The launcher's end is no matter: the kernel then kills this process.
+std::optional<std::string> Membership::NextLine(int timeout_ms) {
+  for (;;) {
+    if (auto line = TakeLine(&begun_)) return line;
+    pollfd fd = {launcher_.fd(), POLLIN, 0};
+    if (poll(&fd, 1, timeout_ms) <= 0) return std::nullopt;
+    std::array<char, 4096> buffer;
+    const ssize_t n = read(launcher_.fd(), buffer.data(), buffer.size());
+    if (n <= 0) return std::nullopt;
+    begun_.append(buffer.data(), static_cast<size_t>(n));
+  }
+}
+
+}  // namespace lockstep::dist

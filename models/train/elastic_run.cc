@@ -1,0 +1,63 @@
+#include "models/train/elastic_run.h"
+
+#include <utility>
+#include <vector>
+
+#include "dist/groups/agreement.h"
+#include "models/train/run_ranks.h"
+
+namespace lockstep::models {
+
+ElasticRun::ElasticRun(std::unique_ptr<dist::Membership> membership)
+    : membership_(std::move(membership)) {}
+
+std::optional<dist::Membership::Place> ElasticRun::Join(const std::exception* failure) {
+  constexpr int kMostFruitless = 20;
+  const int64_t step = kept_ ? kept_->state.step : -1;
+  fruitless_ = failure != nullptr && step == step_ ? fruitless_ + 1 : 0;
+  if (fruitless_ > kMostFruitless) {
+    throw Error(StrCat(fruitless_, " worlds in a row have failed without a step; the last one: ",
+                       failure->what()));
+  }
+  step_ = step;
+  dist::MemberReady ready{.step = step};
+  if (const auto* error = dynamic_cast<const dist::CollectiveError*>(failure)) {
+    ready.lost = error->culprits();
+  }
+  leaves_ = false;
+  return membership_->Join(ready);
+}
+
+void ElasticRun::Begin(const RunStart& start) {
+  begun_ = start;
+  begun_->going_on.reset();
+  if (start.checkpoint) begun_->held.emplace(*start.checkpoint);
+}
+
+RunStart ElasticRun::Start() const {
+  RunStart start = *begun_;
+  start.going_on = kept_->state;
+  return start;
+}
+
+const KeptRun* ElasticRun::KeptAt(const RunSetup& setup) const {
+  const bool fits = kept_ && setup.start.going_on && kept_->state.step == setup.start.step;
+  return fits ? &*kept_ : nullptr;
+}
+
+void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup) {
+  setup->data_ranks = DataRanksOf(setup->config, processes);
+  setup->samples_at_start = setup->SamplesBefore(state.step);
+  setup->start.step = state.step;
+  setup->start.going_on = state;
+}
+
+void ShareOptimizer(dist::ProcessGroup& group, optim::Optimizer& optimizer) {
+  const NamedTensors state = optimizer.NamedState();
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : state) tensors.push_back(tensor);
+  dist::BroadcastTensors(group, tensors);
+  optimizer.LoadState(state);
+}
+
+}  // namespace lockstep::models

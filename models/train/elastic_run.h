@@ -1,0 +1,70 @@
+// An elastic run, as one of its processes sees it: the process outlives the worlds of ranks.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "dist/launch/membership.h"
+#include "dist/process_group.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/gpt.h"
+#include "models/train/interrupt.h"
+#include "models/train/run_setup.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// What a process keeps of a run when it leaves a world.
+struct KeptRun {
+  RunSetup setup;  // as of the start of that world
+  std::shared_ptr<Gpt> model;
+  std::shared_ptr<optim::Optimizer> optimizer;
+  TrainerState state;  // after the last step that this process has made, as far as a step needs it
+};
+
+// A step is made entirely by a process or not at all (TrainerOptions::sums_first), so what it keeps
+// is the state after a step. When ranks end, those that live may have made one more step than
+// others. Rank 0 of the next world is one that has come furthest, and the others have its state
+// before they go on: those that are behind, and those that have just been started.
+class ElasticRun {
+ public:
+  // The signal is noted from now on, so that a run that is told to stop between two worlds saves.
+  explicit ElasticRun(std::unique_ptr<dist::Membership> membership);
+
+  // Waits for the next world; none if the run is over. `failure`: why the last one ended, or null.
+  std::optional<dist::Membership::Place> Join(const std::exception* failure);
+  // Whether others wait for a new world.
+  bool is_summoned() { return membership_->is_summoned(); }
+  // Whether a process of this world has ended.
+  bool is_broken() { return membership_->is_broken(); }
+
+  // Notes how the run began, and holds the checkpoint that it began from: who joins reads it again.
+  void Begin(const RunStart& start);
+  // The same, with what this process has kept.
+  RunStart Start() const;
+
+  void Keep(KeptRun kept) { kept_ = std::move(kept); }
+  const KeptRun* kept() const { return kept_ ? &*kept_ : nullptr; }
+  // The same, if it is what the world goes on from; else null.
+  const KeptRun* KeptAt(const RunSetup& setup) const;
+  // Whether the loop has ended only for another world, and not the run.
+  bool leaves() const { return leaves_; }
+  void Leave(bool leaves) { leaves_ = leaves; }
+
+ private:
+  const std::unique_ptr<dist::Membership> membership_;
+  const InterruptGuard interrupt_;
+  std::optional<RunStart> begun_;
+  std::optional<KeptRun> kept_;
+  bool leaves_ = false;
+  int64_t step_ = -1;  // with which it joined last
+  int fruitless_ = 0;  // worlds in a row that made no step
+};
+
+// What setup was, for a world of `processes` that goes on from the state.
+void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup);
+
+// Collective. The state of rank 0's optimizer becomes that of all.
+void ShareOptimizer(dist::ProcessGroup& group, optim::Optimizer& optimizer);
+
+}  // namespace lockstep::models
