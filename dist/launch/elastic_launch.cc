@@ -16,9 +16,11 @@
 #include "core/io/json.h"
 #include "core/system/environment.h"
 #include "dist/control/handshake.h"
+#include "dist/control/rendezvous.h"
+#include "dist/launch/coordinator.h"
 #include "dist/launch/launcher.h"
+#include "dist/launch/launcher_links.h"
 #include "dist/launch/member_messages.h"
-#include "dist/launch/members.h"
 #include "dist/launch/rank_process.h"
 
 namespace lockstep::dist {
@@ -26,66 +28,99 @@ namespace {
 
 using Clock = RankProcess::Clock;
 
-// How long a world that begins from a checkpoint waits for all processes.
-constexpr std::chrono::seconds kPatience(30);
 // How long a process that failed by itself is left out: if it was the run that failed, the others
 // end now, too, and nothing is restarted.
 constexpr std::chrono::seconds kPauseAfterError(2);
 
+// The processes of one machine. The first machine also decides.
 class ElasticRanks {
  public:
   explicit ElasticRanks(const LaunchOptions& options)
       : options_(options),
         secret_(EnvironmentVariable("LOCKSTEP_SECRET").value_or(handshake::RandomSecret())),
-        members_(options.least, options.nproc),
-        slots_(static_cast<size_t>(options.nproc)) {}
+        slots_(static_cast<size_t>(options.nproc)) {
+    const int port = options.master_port != 0 ? options.master_port : kDefaultMasterPort;
+    const std::string secret = StrCat(secret_, "/launchers");
+    if (options.node_rank == 0) {
+      coordinator_.emplace(options.least, options.nproc * options.nnodes,
+                           [this](int node, const ProcessOrder& order) { Give(node, order); });
+      if (options.nnodes > 1) links_.emplace(options.master_addr, port, secret);
+      address_ = options.master_addr;
+    } else {
+      links_.emplace(options.master_addr, port, secret, options.node_rank, kPatience);
+      address_ = LauncherLinks::OwnAddress(options.master_addr, port);
+    }
+  }
 
   int Run() {
-    for (Slot& slot : slots_) Start(slot);
+    if (options_.node_rank == 0) Begin();
     while (AnyRuns()) {
       Wait();
       for (int number; (number = signals_.Next()) != 0;) {
         if (const int send = insistence_.Hear(number)) SignalAll(send);
       }
+      if (links_) HearOthers();
       for (Slot& slot : slots_) Reap(slot);
       for (Slot& slot : slots_) StartAgain(slot);
-      Decide();
+      if (coordinator_) coordinator_->Decide();
     }
     return End();
   }
 
  private:
+  // How long the first machine is looked for.
+  static constexpr std::chrono::seconds kPatience{300};
+
   // A place for a process. Its number is the rank with which the process starts, and its name in
   // what is shown.
   struct Slot {
     std::unique_ptr<RankProcess> process{};
-    std::string begun{};  // of a line that it says
-    bool deaf = false;    // it has closed the connection
+    std::string begun{};   // of a line that it says
+    bool deaf = false;     // it has closed the connection
+    bool refused = false;  // its input
     int starts = 0;
     std::optional<Clock::time_point> again{};  // when to start it again
   };
 
-  int NumberOf(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
-  bool Ends() const { return finished_ || insistence_.signal() != 0 || stopped_ || refused_; }
+  int IndexOf(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
+  int NumberOf(const Slot& slot) const {
+    return options_.node_rank * options_.nproc + IndexOf(slot);
+  }
+  static bool Runs(const Slot& slot) { return slot.process && slot.process->running(); }
+  bool AnyProcess() const { return std::ranges::any_of(slots_, Runs); }
+  bool Ends() const { return over_ || insistence_.signal() != 0; }
+  // Whether others may go on with the run while a process of this machine is left out.
+  bool OthersLive() const { return coordinator_ ? coordinator_->living() > 0 : !gone_; }
   bool AnyRuns() const {
-    return std::ranges::any_of(slots_, [&](const Slot& s) {
-      return (s.process && s.process->running()) || (s.again && !Ends() && members_.living() > 0);
-    });
+    const bool again =
+        std::ranges::any_of(slots_, [](const Slot& s) { return s.again.has_value(); });
+    const bool waits = !coordinator_ && !begun_ && !gone_ && !Ends();  // for the first machine
+    return AnyProcess() || waits || (again && !Ends() && OthersLive()) ||
+           (coordinator_ && !Ends() && coordinator_->living() > 0);
+  }
+
+  void Begin() {
+    begun_ = true;
+    for (Slot& slot : slots_) Start(slot);
   }
 
   void Start(Slot& slot) {
     RankProcess::Options o =
-        RankOptions(options_, slot.starts++, NumberOf(slot), options_.nproc, port_.port(), secret_);
+        RankOptions(options_, slot.starts++, IndexOf(slot), options_.nproc, port_.port(), secret_);
     o.is_member = true;
     slot.again.reset();
     slot.begun.clear();
     slot.deaf = false;
     slot.process = std::make_unique<RankProcess>(o);
-    members_.Start(NumberOf(slot), /*node=*/0, options_.master_addr);
+    Report({.kind = ProcessReport::Kind::kStarted, .slot = IndexOf(slot), .text = address_});
   }
 
   void StartAgain(Slot& slot) {
-    if (!slot.again || Clock::now() < *slot.again || Ends() || members_.living() == 0) return;
+    if (!slot.again || Clock::now() < *slot.again || Ends() || !OthersLive()) return;
+    Restart(slot);
+  }
+
+  void Restart(Slot& slot) {
     ++restarts_;
     SayAsLauncher(StrCat("starting process ", NumberOf(slot), " again (restart ", restarts_,
                          " of at most ", options_.max_restarts, ")"));
@@ -93,88 +128,124 @@ class ElasticRanks {
   }
 
   void Reap(Slot& slot) {
-    if (!slot.process || !slot.process->running()) return;
-    RankProcess& p = *slot.process;
-    p.Reap();
+    if (!Runs(slot)) return;
+    const RankProcess& p = *slot.process;
+    slot.process->Reap();
     if (p.running()) return;
-    if (members_.End(NumberOf(slot), p.Ending())) TellAll(ToLine("broken", ""));
-    if (!p.failed()) {
-      finished_ = true;
-      return;
-    }
-    if (p.stopped()) {
-      stopped_ = true;
-      return;
-    }
+    const bool over = !p.failed() || p.stopped();
+    over_ |= over;
+    finished_ |= !p.failed();
+    Report({.kind = over ? ProcessReport::Kind::kOver : ProcessReport::Kind::kEnded,
+            .slot = IndexOf(slot),
+            .text = p.Ending()});
     if (Ends()) return;
     SayAsLauncher(StrCat("process ", NumberOf(slot), " ", p.Ending(),
                          p.message().empty() ? "" : ": " + p.message()));
     if (!cause_ || cause_->consequence) cause_ = {p.exit_code(), p.is_consequence()};
-    if (p.is_usage_error()) {
-      refused_ = members_.epoch() == 0;  // else only this process is left out
-      return;
-    }
-    if (restarts_ >= options_.max_restarts) return;
+    slot.refused = p.is_usage_error();
+    if (slot.refused || restarts_ >= options_.max_restarts) return CheckEnough();
     slot.again = Clock::now() + (p.signaled() ? std::chrono::seconds(0) : kPauseAfterError);
     // All that had the run have been killed: it goes on from its checkpoint.
-    if (p.signaled() && members_.living() == 0) StartAll();
-  }
-
-  void StartAll() {
-    for (Slot& slot : slots_) {
-      if (slot.process && slot.process->running()) continue;
-      ++restarts_;
-      Start(slot);
+    if (!p.signaled() || !coordinator_ || coordinator_->living() > 0) return;
+    for (Slot& other : slots_) {
+      if (!Runs(other) && !other.refused) Restart(other);
     }
   }
 
-  void Decide() {
-    for (const int member : members_.Condemn()) {
-      SayAsLauncher(StrCat("process ", member, " does not answer the others, and is killed"));
-      slots_[static_cast<size_t>(member)].process->Signal(SIGKILL);
+  // Ends a run that cannot go on, as far as this machine can tell.
+  void CheckEnough() {
+    if (!coordinator_ || coordinator_->living() >= options_.least) return;
+    for (const Slot& slot : slots_) {
+      if (slot.again) return;
     }
-    // A run that was told to stop needs a world, too, to save its state.
-    if (finished_ || stopped_ || refused_) {
-      return TellAll(ToLine("over", ""));
-    }
-    const bool patient = !waiting_since_ || Clock::now() - *waiting_since_ < kPatience;
-    const auto places = members_.Form(patient);
-    for (const auto& [member, place] : places) Tell(member, ToLine(place));
-    if (!places.empty()) waiting_since_.reset();
-    for (const int member : members_.Summon()) Tell(member, ToLine("summoned", ""));
-    if (Ends() || members_.living() >= options_.least || AnyComes()) return;
+    if (options_.nnodes > 1 && coordinator_->living() > 0) return;  // others may come
     const std::string reason =
-        StrCat("only ", members_.living(), " of at least ", options_.least,
+        StrCat("only ", coordinator_->living(), " of at least ", options_.least,
                " processes are left, and none is started any more (--max_restarts)");
-    if (members_.living() > 0) SayAsLauncher(reason);
-    TellAll(ToLine("refused", reason));
-    refused_ = true;
+    if (coordinator_->living() > 0) SayAsLauncher(reason);
+    coordinator_->Refuse(reason);
   }
 
-  bool AnyComes() const {
-    return std::ranges::any_of(slots_, [](const Slot& s) { return s.again.has_value(); });
+  // What has happened, to the one that decides.
+  void Report(const ProcessReport& report) {
+    if (coordinator_) {
+      coordinator_->Hear(0, report);
+    } else {
+      links_->Send(0, ToText(report));
+    }
   }
 
-  void Tell(int member, const std::string& line) const {
-    const Slot& slot = slots_[static_cast<size_t>(member)];
-    if (slot.process && slot.process->running()) SendLine(slot.process->member().fd(), line);
+  // An order, to the machine that it is for.
+  void Give(int node, const ProcessOrder& order) {
+    if (node == 0) {
+      Obey(order);
+    } else if (links_) {
+      links_->Send(node, ToText(order));
+    }
   }
 
-  void TellAll(const std::string& line) const {
-    for (const Slot& slot : slots_) Tell(NumberOf(slot), line);
+  void Obey(const ProcessOrder& order) {
+    if (order.kind == ProcessOrder::Kind::kOver) {
+      over_ = true;
+      finished_ |= order.text.empty();
+      return;
+    }
+    if (static_cast<size_t>(order.slot) >= slots_.size()) return;
+    const Slot& slot = slots_[static_cast<size_t>(order.slot)];
+    if (!Runs(slot)) return;
+    if (order.kind == ProcessOrder::Kind::kTell) {
+      SendLine(slot.process->member().fd(), order.text);
+      return;
+    }
+    SayAsLauncher(StrCat("process ", NumberOf(slot), " does not answer the others, and is killed"));
+    slot.process->Signal(SIGKILL);
+  }
+
+  void HearOthers() {
+    for (const LauncherLinks::News& news : links_->Take()) {
+      if (news.gone) {
+        HearOfLoss(news);
+      } else if (!coordinator_ && news.text.empty()) {
+        Begin();
+      } else {
+        try {
+          coordinator_ ? coordinator_->Hear(news.node, ReportOf(news.text))
+                       : Obey(OrderOf(news.text));
+        } catch (const std::exception& e) {
+          SayAsLauncher(StrCat("machine ", news.node, " sends what no launcher does: ", e.what()));
+        }
+      }
+    }
+  }
+
+  void HearOfLoss(const LauncherLinks::News& news) {
+    if (coordinator_) {
+      if (!Ends()) SayAsLauncher(StrCat("machine ", news.node, " has gone: ", news.text));
+      coordinator_->Lose(news.node, StrCat("went with machine ", news.node));
+      return;
+    }
+    gone_ = true;
+    if (Ends()) return;
+    // The others go on without this machine, whose processes must not write any more.
+    SayAsLauncher(
+        StrCat("the first machine, at ", options_.master_addr, ", has gone: ", news.text));
+    over_ = true;
+    cause_ = {.exit_code = 1};
+    SignalAll(SIGKILL);
   }
 
   void SignalAll(int number) const {
     for (const Slot& slot : slots_) {
-      if (slot.process && slot.process->running()) slot.process->Signal(number);
+      if (Runs(slot)) slot.process->Signal(number);
     }
   }
 
   // Waits until something happens or the next tick.
   void Wait() {
     std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    if (links_) fds.push_back({links_->fd(), POLLIN, 0});
     for (const Slot& slot : slots_) {
-      if (!slot.process || !slot.process->running()) continue;
+      if (!Runs(slot)) continue;
       for (LineRelay* relay : {&slot.process->out(), &slot.process->err()}) {
         if (relay->fd() >= 0) fds.push_back({relay->fd(), POLLIN, 0});
       }
@@ -199,8 +270,9 @@ class ElasticRanks {
     slot.deaf = n == 0;
     while (const auto line = TakeLine(&slot.begun)) {
       try {
-        members_.BeReady(NumberOf(slot), ReadyOf(TryParseJson(*line).at("ready")));
-        if (!waiting_since_) waiting_since_ = Clock::now();
+        Report({.kind = ProcessReport::Kind::kReady,
+                .slot = IndexOf(slot),
+                .ready = ReadyOf(TryParseJson(*line).at("ready"))});
       } catch (const std::exception&) {  // the program may have written anything there
       }
     }
@@ -208,10 +280,11 @@ class ElasticRanks {
 
   int End() const {
     if (const int number = insistence_.signal()) return 128 + number;
-    if (finished_) return 0;
     for (const Slot& slot : slots_) {
       if (slot.process && slot.process->stopped()) return slot.process->exit_code();
     }
+    const bool others = coordinator_ && coordinator_->over() && !coordinator_->refused();
+    if (finished_ || others) return 0;
     return cause_ ? cause_->exit_code : 1;
   }
 
@@ -224,13 +297,14 @@ class ElasticRanks {
   const LauncherSignals signals_;
   const ReservedPort port_;  // for programs that are not elastic
   const std::string secret_;
-  Members members_;
+  std::string address_;                     // of this machine, for the ranks of others
+  std::optional<Coordinator> coordinator_;  // on the first machine
   std::vector<Slot> slots_;
   Insistence insistence_;
   int restarts_ = 0;
-  bool finished_ = false, stopped_ = false, refused_ = false;
+  bool begun_ = false, over_ = false, finished_ = false, gone_ = false;  // gone: the first machine
   std::optional<Cause> cause_;
-  std::optional<Clock::time_point> waiting_since_;  // somebody is ready, and there is no new world
+  std::optional<LauncherLinks> links_;  // of several machines
 };
 
 }  // namespace

@@ -44,16 +44,14 @@ void Check(const LaunchOptions& o) {
     throw InputError(StrCat("node_rank is ", o.node_rank, ", but nnodes is ", o.nnodes,
                             "; machines count from 0"));
   }
-  if (o.elastic && o.nnodes > 1) {
-    throw InputError("--elastic is for the ranks of one machine: leave out --nnodes");
-  }
   if (o.elastic && o.restart_nproc > 0) {
     throw InputError(
         "--restart_nproc is for restarts of all ranks, and --elastic restarts single "
         "ones: leave one of them out");
   }
-  if (o.least > o.nproc) {
-    throw InputError(StrCat("--least is ", o.least, ", but there are ", o.nproc, " ranks"));
+  if (o.least > o.nproc * o.nnodes) {
+    throw InputError(
+        StrCat("--least is ", o.least, ", but there are ", o.nproc * o.nnodes, " ranks"));
   }
   if (o.nnodes == 1) return;
   if (IsLoopback(o.master_addr) && !IsOwnName(o.master_addr)) {

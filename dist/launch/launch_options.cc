@@ -46,7 +46,9 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
   app.add_option("--nproc,--nproc-per-node,--nproc_per_node", nproc,
                  "ranks on this machine: a number, auto (GPUs, else 1), gpu or cpu")
       ->capture_default_str();
-  app.add_option("--nnodes", nnodes, "machines")->capture_default_str();
+  app.add_option("--nnodes", nnodes,
+                 "machines; MIN:MAX means --elastic, on MAX of them, of which all but MIN may go")
+      ->capture_default_str();
   app.add_option("--node_rank,--node-rank", o.node_rank, "index of this machine, from 0")
       ->capture_default_str();
   app.add_option("--rdzv,--rdzv-endpoint,--rdzv_endpoint", endpoint,
@@ -96,9 +98,15 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
   } catch (const CLI::ParseError& e) {
     throw InputError(StrCat(e.what(), "; launch --help lists the options"));
   }
-  if (o.elastic && app.count("--max_restarts") == 0) o.max_restarts = kElasticRestarts;
   o.nproc = ReadNproc(nproc);
+  if (const size_t colon = nnodes.find(':'); colon != std::string::npos) {
+    const int least = ReadWhole("--nnodes", nnodes.substr(0, colon), 1);
+    nnodes.erase(0, colon + 1);
+    o.elastic = true;
+    if (app.count("--least") == 0) o.least = least * o.nproc;
+  }
   o.nnodes = ReadWhole("--nnodes", nnodes, 1);
+  if (o.elastic && app.count("--max_restarts") == 0) o.max_restarts = kElasticRestarts;
   if (!endpoint.empty()) ReadEndpoint(endpoint, &o);
   if (standalone && (o.nnodes != 1 || o.master_port != 0)) {
     throw InputError(

@@ -142,7 +142,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       Warn(StrCat("the checkpoint was computed by ", state.arithmetic, ", and this run goes on by ",
                   arithmetic, ": its bits differ from those of a run that nothing interrupted"));
     }
-    unfinished_ = ParseMetrics(state.unfinished_metrics);
+    unfinished_ = newest_ = ParseMetrics(state.unfinished_metrics);
   }
 }
 
@@ -169,16 +169,17 @@ int TrainingLoop::Train() {
   }
 }
 
-// What this process goes on from in the next world. A step that others lack is whole here.
+// What this process goes on from in the next world. A step that others lack is whole here. What is
+// due after it is done again, since only the main rank knows how far that had come, and may be the
+// one that has ended.
 void TrainingLoop::Keep() {
   model_.ZeroGrad();
   if (std::optional<StepMetrics> m = trainer_.Finish()) {
     Add(*m);
-    due_ = *m;
+    newest_ = *m;
   }
   TrainerState state = State();
-  if (due_) state.unfinished_metrics = ToJson(*due_);
-  state.finished = state.step >= setup_.steps() && !due_;
+  if (newest_) state.unfinished_metrics = ToJson(*newest_);
   elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state)});
 }
 
@@ -200,7 +201,7 @@ int TrainingLoop::TrainSteps() {
     if (!setup_.device.is_cpu() && !stop && !summoned_ && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
     m.memory_bytes = memory_bytes_;
-    due_ = m;
+    newest_ = m;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
     if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
@@ -210,7 +211,6 @@ int TrainingLoop::TrainSteps() {
       });
     }
     rest_ = DoWhatIsDue(m);
-    due_.reset();
   }
   if (summoned_ && interrupt_ == 0 && trainer_.step() < setup_.steps()) {
     checkpoints_.FinishSave();

@@ -91,9 +91,9 @@ class TrainingLoop {
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
-  bool rest_ = false;               // of what is due after the newest step, which a signal left out
-  bool summoned_ = false;           // to another world of an elastic run
-  std::optional<StepMetrics> due_;  // of the newest step, until all that is due after it is done
+  bool rest_ = false;      // of what is due after the newest step, which a signal left out
+  bool summoned_ = false;  // to another world of an elastic run
+  std::optional<StepMetrics> newest_{};  // of the newest step
 };
 
 }  // namespace lockstep::models

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Kills and stops random ranks of one elastic run, again and again.
 
-    bazel build -c opt //models:train_gpt
+    bazel build -c opt //tools:launch //models:train_gpt
     tests/dist/launch/elastic_soak.py --kills=200 --stops=20
 
-Four ranks train under train_gpt --nproc=4 --dist.elastic=true, which must never begin again: those
-that live go on, and those that were killed are started again and join. Rank 0 is hit as often as
+Four ranks train under launch --elastic, and must never begin again: those that live go on, and those that were killed are started again and join. Rank 0 is hit as often as
 any. At the end the weights and the optimizer's state must be those of an undisturbed run, to the
 bit, no step may be lost, and no checkpoint may have been read. Prints how long no step was made
 after each hit; exits with 1 if anything failed.
@@ -17,6 +16,7 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import signal
 import statistics
@@ -31,6 +31,7 @@ RANKS = 4
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--launch", default="bazel-bin/tools/launch")
     parser.add_argument("--train_gpt", default="bazel-bin/models/train_gpt")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--stops", type=int, default=10)
@@ -40,19 +41,31 @@ def arguments():
     parser.add_argument("--most", type=float, default=5.0, help="limit, seconds; 0: none")
     parser.add_argument("--gap", type=float, default=0.5, help="most seconds between a join and the next hit")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--options", nargs="*", default=[], help="more for train_gpt")
+    parser.add_argument("--machine", action="append", default=[],
+                        help="a command that runs its arguments on a machine; the first is 10.78.0.1")
+    parser.add_argument("--option", action="append", default=[], help="one more for train_gpt")
     return parser.parse_args()
 
 
-def command(args, out, steps, elastic):
-    return [os.path.abspath(args.train_gpt)] + ([f"--nproc={RANKS}"] if elastic else []) + [
+def commands(args, out, steps, elastic):
+    """Of each machine."""
+    train = [os.path.abspath(args.train_gpt)] + [
         f"--out_dir={out}", f"--train.steps={steps}", "--device=cpu", "--model.n_layer=2",
         "--model.n_head=2", "--model.n_embd=32", "--model.block_size=32", "--train.batch_size=2",
         "--train.global_batch_size=8", "--train.eval_every=40", "--train.eval_batches=4",
         "--train.sample_tokens=0", "--train.log_every=1", "--checkpoint.every=25",
         "--dist.reduction=ordered", "--dist.bucket_mib=0.02", "--dist.first_bucket_mib=0.01",
         f"--dist.heartbeat={args.heartbeat}", "--threads=1",
-        f"--dist.elastic={'true' if elastic else 'false'}"] + args.options
+        f"--dist.elastic={'true' if elastic else 'false'}"] + args.option
+    if not elastic:
+        return [train]
+    launch = [os.path.abspath(args.launch), "--elastic", "--max_restarts=100000"]
+    if not args.machine:
+        return [launch + [f"--nproc={RANKS}", "--"] + train]
+    count = len(args.machine)
+    return [shlex.split(machine) + launch + [f"--nnodes={count}", f"--node_rank={node}", "--rdzv=10.78.0.1:29500",
+                                             f"--nproc={RANKS // count}", "--"] + train
+            for node, machine in enumerate(args.machine)]
 
 
 def state_hash(out, steps):
@@ -68,8 +81,8 @@ def losses(out):
     return [(j["step"], j.get("loss"), j.get("val_loss")) for j in map(json.loads, lines)]
 
 
-def children(pid):
-    """The ranks' processes, and which are stopped."""
+def children(pids):
+    """The ranks' processes."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -78,23 +91,30 @@ def children(pid):
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[1]) == pid and fields[0] not in "Z":
+        if int(fields[1]) in pids and fields[0] not in "Z":
             found.append(int(entry.name))
     return sorted(found)
 
 
 class Run:
-    def __init__(self, argv):
+    def __init__(self, commands):
         self.lines, self.progress = [], time.monotonic()
         self.step, self.world = 0, 1
         self.gaps = []  # (end, seconds) without a step
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        text=True, errors="replace")
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
+        self.processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                           errors="replace") for command in commands]
+        self.readers = [threading.Thread(target=self.read, args=[p], daemon=True) for p in self.processes]
+        for reader in self.readers:
+            reader.start()
 
-    def read(self):
-        for line in self.process.stdout:
+    def ranks(self):
+        return children([p.pid for p in self.processes])
+
+    def runs(self):
+        return all(p.poll() is None for p in self.processes)
+
+    def read(self, process):
+        for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
             world = re.search(r"world (\d+) of (\d+) rank", line)
             if world:
@@ -113,17 +133,17 @@ def main():
     steps = args.steps or 400 + 120 * (args.kills + args.stops)
     problems = []
     begin = time.monotonic()
-    run = Run(command(args, os.path.join(folder, "out"), steps, elastic=True))
+    run = Run(commands(args, os.path.join(folder, "out"), steps, elastic=True))
     stalls = {signal.SIGKILL: [], signal.SIGSTOP: []}
     hits = [signal.SIGKILL] * args.kills + [signal.SIGSTOP] * args.stops
     rng.shuffle(hits)
     try:
-        while run.step < 1 and run.process.poll() is None:
+        while run.step < 1 and run.runs():
             time.sleep(0.01)
         for number, kind in enumerate(hits):
             time.sleep(rng.random() * args.gap)
-            ranks = children(run.process.pid)
-            if run.process.poll() is not None or not ranks:
+            ranks = run.ranks()
+            if not run.runs() or not ranks:
                 problems.append(f"the run ended before hit {number}")
                 break
             victim = rng.choice(ranks)
@@ -135,23 +155,24 @@ def main():
                 continue
             # Until there is progress again, and all are there again.
             deadline = at + 120
-            while time.monotonic() < deadline and run.process.poll() is None:
+            while time.monotonic() < deadline and run.runs():
                 time.sleep(0.01)
-                here = children(run.process.pid)
+                here = run.ranks()
                 if victim not in here and len(here) == RANKS and run.step > step and run.progress > at + 0.05:
                     break
             else:
-                if run.process.poll() is None:
+                if run.runs():
                     problems.append(f"hang after hit {number}")
                 break
             stalls[kind].append(max((gap for end, gap in run.gaps if end > at), default=0))
-        code = run.process.wait(1200)
-        run.reader.join(30)
-        if code != 0:
-            problems.append(f"exit code {code}")
+        codes = [p.wait(1200) for p in run.processes]
+        for reader in run.readers:
+            reader.join(30)
+        if any(codes):
+            problems.append(f"exit codes {codes}")
         if run.step < steps:
             problems.append(f"it ended after step {run.step} of {steps}")
-        straight = subprocess.run(command(args, os.path.join(folder, "straight"), steps, elastic=False),
+        straight = subprocess.run(commands(args, os.path.join(folder, "straight"), steps, elastic=False)[0],
                                   capture_output=True, text=True)
         if straight.returncode != 0:
             problems.append("the undisturbed run failed:\n" + straight.stdout + straight.stderr)
@@ -166,8 +187,9 @@ def main():
         if re.search(r"resum", text):
             problems.append("a checkpoint was read")
     finally:
-        if run.process.poll() is None:
-            run.process.kill()
+        for process in run.processes:
+            if process.poll() is None:
+                process.kill()
         if problems:
             print("\n".join(run.lines[-200:]))
             print(f"kept: {folder}")

@@ -142,9 +142,23 @@ TEST(LaunchOptions, RefusesNumbersThatNobodyMeans) {
   }
 }
 
+TEST(LaunchOptions, Elastic) {
+  EXPECT_FALSE(Parse({"--nproc=2", "x"}).elastic);
+  const LaunchOptions one = Parse({"--elastic", "--nproc=4", "--least=2", "x"});
+  EXPECT_TRUE(one.elastic);
+  EXPECT_EQ(one.least, 2);
+  EXPECT_EQ(one.max_restarts, kElasticRestarts);
+  const LaunchOptions several = Parse({"--nnodes=2:3", "--nproc=4", "--max_restarts=5", "x"});
+  EXPECT_TRUE(several.elastic);
+  EXPECT_EQ(several.nnodes, 3);
+  EXPECT_EQ(several.least, 8);
+  EXPECT_EQ(several.max_restarts, 5);
+}
+
 TEST(LaunchOptions, RefusesInvalidOptions) {
   EXPECT_THAT(Refusal({"--nprocs=4", "x"}), HasSubstr("no option --nprocs=4"));
-  EXPECT_THAT(Refusal({"--nnodes=1:4", "x"}), HasSubstr("--nnodes is '1:4'"));
+  EXPECT_THAT(Refusal({"--nnodes=1:x", "x"}), HasSubstr("--nnodes is 'x'"));
+  EXPECT_THAT(Refusal({"--nnodes=0:4", "x"}), HasSubstr("--nnodes is '0'"));
   EXPECT_THAT(Refusal({"--rdzv=:99", "x"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(Refusal({"--rdzv=head:99999", "x"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(Refusal({"--max_restarts=-1", "x"}), HasSubstr("max_restarts"));
