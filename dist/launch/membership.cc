@@ -11,10 +11,15 @@
 #include "core/error.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
+#include "dist/launch/launcher.h"
 #include "dist/launch/member_messages.h"
 #include "dist/launch/rank_process.h"
 
 namespace lockstep::dist {
+
+Membership::Membership(FileDescriptor launcher) : launcher_(std::move(launcher)) {}
+
+Membership::~Membership() = default;
 
 std::unique_ptr<Membership> Membership::Find() {
   const auto fd = EnvironmentVariable(RankProcess::kMemberVariable);

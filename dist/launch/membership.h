@@ -8,10 +8,11 @@
 
 #include "dist/control/file_descriptor.h"
 #include "dist/control/rendezvous.h"
-#include "dist/launch/launcher.h"
 #include "dist/launch/members.h"
 
 namespace lockstep::dist {
+
+class ReservedPort;
 
 // The process outlives its worlds: when a rank ends, or another one comes, all leave the world and
 // meet in the next, with other ranks.
@@ -34,7 +35,8 @@ class Membership {
 
   // Null unless the launcher is elastic. Call it once a process.
   static std::unique_ptr<Membership> Find();
-  explicit Membership(FileDescriptor launcher) : launcher_(std::move(launcher)) {}
+  explicit Membership(FileDescriptor launcher);
+  ~Membership();
 
   // Says what this process has (the epoch and port are known here), waits for the next world, and
   // returns this process's place in it; none if the run is over. Throws Error if it cannot go on,

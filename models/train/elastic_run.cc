@@ -1,9 +1,8 @@
 #include "models/train/elastic_run.h"
 
 #include <utility>
-#include <vector>
 
-#include "dist/groups/agreement.h"
+#include "dist/collective.h"
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
@@ -50,14 +49,6 @@ void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup) {
   setup->samples_at_start = setup->SamplesBefore(state.step);
   setup->start.step = state.step;
   setup->start.going_on = state;
-}
-
-void ShareOptimizer(dist::ProcessGroup& group, optim::Optimizer& optimizer) {
-  const NamedTensors state = optimizer.NamedState();
-  std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : state) tensors.push_back(tensor);
-  dist::BroadcastTensors(group, tensors);
-  optimizer.LoadState(state);
 }
 
 }  // namespace lockstep::models

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "dist/launch/membership.h"
-#include "dist/process_group.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
 #include "models/train/interrupt.h"
@@ -63,8 +62,5 @@ class ElasticRun {
 
 // What setup was, for a world of `processes` that goes on from the state.
 void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup);
-
-// Collective. The state of rank 0's optimizer becomes that of all.
-void ShareOptimizer(dist::ProcessGroup& group, optim::Optimizer& optimizer);
 
 }  // namespace lockstep::models

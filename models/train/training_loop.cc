@@ -11,6 +11,7 @@
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
+#include "dist/data_parallel/share_optimizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/run_folder.h"
@@ -128,7 +129,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
   }
-  if (setup.start.going_on && ranks.control()) ShareOptimizer(*ranks.control(), *optimizer_);
+  if (setup.start.going_on && ranks.control()) dist::ShareOptimizer(*ranks.control(), *optimizer_);
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint || setup.start.going_on) {

@@ -1,6 +1,7 @@
 // Elastic runs: a few hits of elastic_soak.py, without a time limit; run that itself for many.
 #include <gmock/gmock-matchers.h>
 
+#include "core/io/file.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -32,6 +33,34 @@ TEST(Elastic, EverythingThatAStepDependsOnIsKept) {
     const Result r = RunProgram(Soak(more));
     EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
   }
+}
+
+// On two machines, as namespaces of the network.
+TEST(Elastic, OnTwoMachines) {
+  std::vector<std::string> command = Soak({"--kills=5", "--stops=1", "--heartbeat=5"});
+  command[0] = "tests/dist/launch/elastic_machines.sh";
+  const Result r = RunProgram(command);
+  if (r.exit_code == 77) GTEST_SKIP() << r.err;
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+}
+
+// A loop of one's own: its second process kills itself in the middle.
+TEST(Elastic, AProgramOfOnesOwn) {
+  const std::string folder = testing::TempDir();
+  const auto run = [&](std::vector<std::string> command, const std::string& file) {
+    command.push_back(folder + file);
+    const Result r = RunProgram(command);
+    EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+    return r.err;
+  };
+  const std::string killed = run(
+      {"tools/launch", "--elastic", "--nproc=3", "--", "bash", "-c",
+       "if [ $RANK$LOCKSTEP_RESTARTS = 10 ]; then (sleep 0.5; kill -9 $$) & fi; exec \"$0\" \"$@\"",
+       "models/examples/small_gpt_elastic"},
+      "elastic");
+  EXPECT_THAT(killed, testing::HasSubstr("starting process 1 again"));
+  run({"models/examples/small_gpt_data"}, "alone");
+  EXPECT_TRUE(ReadFile(folder + "elastic") == ReadFile(folder + "alone"));
 }
 
 }  // namespace
