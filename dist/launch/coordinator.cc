@@ -61,6 +61,7 @@ void Coordinator::Hear(int node, const ProcessReport& report) {
       break;
     case ProcessReport::Kind::kReady:
       members_.BeReady(member, report.ready);
+      leave_time_ = std::chrono::milliseconds(report.ready.leave_ms);
       if (over_) Tell(member, ToLine("over", ""));
       if (!waiting_since_) waiting_since_ = Clock::now();
       break;
@@ -104,6 +105,13 @@ void Coordinator::Refuse(const std::string& reason) {
 }
 
 void Coordinator::Decide() {
+  if (!members_.is_being_left()) {
+    left_since_.reset();
+  } else if (!left_since_) {
+    left_since_ = Clock::now();
+  } else if (leave_time_.count() > 0 && Clock::now() - *left_since_ > leave_time_) {
+    members_.CondemnRemaining();
+  }
   for (const int member : members_.Condemn()) {
     order_(member / kSlots, {.kind = ProcessOrder::Kind::kKill, .slot = member % kSlots});
   }

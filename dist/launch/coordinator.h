@@ -71,6 +71,8 @@ class Coordinator {
   bool over_ = false, refused_ = false, told_ = false;
   std::string why_;                                 // it was refused
   std::map<int, int> nodes_;                        // of members
+  std::optional<Clock::time_point> left_since_;     // some have left the world, and not all
+  std::chrono::milliseconds leave_time_{0};         // MemberReady::leave_ms
   std::optional<Clock::time_point> waiting_since_;  // somebody is ready, and there is no new world
 };
 

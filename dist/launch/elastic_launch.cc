@@ -61,6 +61,7 @@ class ElasticRanks {
       }
       if (links_) HearOthers();
       for (Slot& slot : slots_) Reap(slot);
+      for (Slot& slot : slots_) KillStopped(slot);
       for (Slot& slot : slots_) StartAgain(slot);
       if (coordinator_) coordinator_->Decide();
     }
@@ -80,6 +81,7 @@ class ElasticRanks {
     bool refused = false;  // its input
     int starts = 0;
     std::optional<Clock::time_point> again{};  // when to start it again
+    std::optional<Clock::time_point> suspended_since{};
   };
 
   int IndexOf(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
@@ -150,6 +152,19 @@ class ElasticRanks {
     for (Slot& other : slots_) {
       if (!Runs(other) && !other.refused) Restart(other);
     }
+  }
+
+  // One that was stopped (SIGSTOP) is lost to its world, and to one that is about to meet as well,
+  // where no rank can tell.
+  void KillStopped(Slot& slot) {
+    if (!Runs(slot) || stop_time_.count() == 0 || !slot.process->is_suspended()) {
+      slot.suspended_since.reset();
+      return;
+    }
+    if (!slot.suspended_since) slot.suspended_since = Clock::now();
+    if (Clock::now() - *slot.suspended_since < stop_time_) return;
+    SayAsLauncher(StrCat("process ", NumberOf(slot), " is stopped, and is killed"));
+    slot.process->Signal(SIGKILL);
   }
 
   // Ends a run that cannot go on, as far as this machine can tell.
@@ -270,9 +285,9 @@ class ElasticRanks {
     slot.deaf = n == 0;
     while (const auto line = TakeLine(&slot.begun)) {
       try {
-        Report({.kind = ProcessReport::Kind::kReady,
-                .slot = IndexOf(slot),
-                .ready = ReadyOf(TryParseJson(*line).at("ready"))});
+        const MemberReady ready = ReadyOf(TryParseJson(*line).at("ready"));
+        stop_time_ = std::chrono::milliseconds(ready.stop_ms);
+        Report({.kind = ProcessReport::Kind::kReady, .slot = IndexOf(slot), .ready = ready});
       } catch (const std::exception&) {  // the program may have written anything there
       }
     }
@@ -302,6 +317,7 @@ class ElasticRanks {
   std::vector<Slot> slots_;
   Insistence insistence_;
   int restarts_ = 0;
+  std::chrono::milliseconds stop_time_{0};                               // MemberReady::stop_ms
   bool begun_ = false, over_ = false, finished_ = false, gone_ = false;  // gone: the first machine
   std::optional<Cause> cause_;
   std::optional<LauncherLinks> links_;  // of several machines

@@ -15,7 +15,11 @@ std::string ToLine(const MemberReady& ready) {
                                   {{"epoch", ready.epoch},
                                    {"step", ready.step},
                                    {"port", ready.port},
-                                   {"lost", ready.lost}}}}) +
+                                   {"lost", ready.lost},
+                                   {"stop_ms", ready.stop_ms},
+                                   {"leave_ms", ready.leave_ms},
+                                   {"stop_ms", ready.stop_ms},
+                                   {"leave_ms", ready.leave_ms}}}}) +
          "\n";
 }
 
@@ -40,7 +44,9 @@ MemberReady ReadyOf(const nlohmann::json& j) {
   return {.epoch = j.at("epoch").get<int64_t>(),
           .step = j.at("step").get<int64_t>(),
           .port = j.at("port").get<int>(),
-          .lost = j.at("lost").get<std::vector<int>>()};
+          .lost = j.at("lost").get<std::vector<int>>(),
+          .stop_ms = j.at("stop_ms").get<int64_t>(),
+          .leave_ms = j.at("leave_ms").get<int64_t>()};
 }
 
 MemberPlace PlaceOf(const nlohmann::json& j) {

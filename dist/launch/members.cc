@@ -89,6 +89,21 @@ std::map<int, MemberPlace> Members::Form(bool patient) {
   return places;
 }
 
+bool Members::is_being_left() const {
+  bool left = false, remain = false;
+  for (const auto& [member, m] : members_) {
+    if (epoch_ == 0 || m.epoch != epoch_) continue;
+    (m.ready ? left : remain) = true;
+  }
+  return left && remain;
+}
+
+void Members::CondemnRemaining() {
+  for (auto& [member, m] : members_) {
+    m.condemned |= m.epoch == epoch_ && !m.ready;
+  }
+}
+
 std::vector<int> Members::Summon() {
   std::vector<int> summoned;
   const bool waits = std::ranges::any_of(

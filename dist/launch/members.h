@@ -15,6 +15,9 @@ struct MemberReady {
   int64_t step = -1;        // after which it could go on from its own memory; -1: it could not
   int port = 0;             // at which it would be rank 0, on its machine
   std::vector<int> lost{};  // ranks of its last world that stopped answering
+  // How long a process may be stopped, and how long the others of a world may take to leave it
+  // after the first; 0: for ever. The same for all.
+  int64_t stop_ms = 0, leave_ms = 0;
 };
 
 // A process's place in a world.
@@ -46,6 +49,10 @@ class Members {
   // The places of the next world, by member, if it can be formed; else none. Impatiently, one that
   // begins from a checkpoint does so without the processes that have not come.
   std::map<int, MemberPlace> Form(bool patient = true);
+  // Condemns those of the world that have not left it, while others have.
+  void CondemnRemaining();
+  // Whether some have left the world, and not all.
+  bool is_being_left() const;
   // The members of the world that are to leave it after their step, since others wait; each once.
   std::vector<int> Summon();
   // The members that were lost to others of their world, but live: they are to be killed, since

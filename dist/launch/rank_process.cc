@@ -220,6 +220,16 @@ RankProcess::~RankProcess() {
 
 void RankProcess::Signal(int number) const { kill(-pid_, number); }
 
+bool RankProcess::is_suspended() const {
+  try {
+    const std::string stat = ReadFile(StrCat("/proc/", pid_, "/stat"));
+    const size_t name_end = stat.rfind(") ");
+    return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
+  } catch (const IoError&) {
+    return false;  // it has ended
+  }
+}
+
 void RankProcess::Reap() {
   int status = 0;
   if (!running() || waitpid(pid_, &status, WNOHANG) != pid_) return;

@@ -90,6 +90,8 @@ class RankProcess {
 
   // Signals the process and those it has started.
   void Signal(int number) const;
+  // Whether it is stopped by a signal, such as SIGSTOP.
+  bool is_suspended() const;
   // Checks whether it has ended.
   void Reap();
 

@@ -7,8 +7,10 @@
 
 namespace lockstep::models {
 
-ElasticRun::ElasticRun(std::unique_ptr<dist::Membership> membership)
-    : membership_(std::move(membership)) {}
+ElasticRun::ElasticRun(const DistOptions& options, std::unique_ptr<dist::Membership> membership)
+    : stop_ms_(options.heartbeat * 1000),
+      leave_ms_(options.timeout * 1000),
+      membership_(std::move(membership)) {}
 
 std::optional<dist::Membership::Place> ElasticRun::Join(const std::exception* failure) {
   constexpr int kMostFruitless = 20;
@@ -19,7 +21,7 @@ std::optional<dist::Membership::Place> ElasticRun::Join(const std::exception* fa
                        failure->what()));
   }
   step_ = step;
-  dist::MemberReady ready{.step = step};
+  dist::MemberReady ready{.step = step, .stop_ms = stop_ms_, .leave_ms = leave_ms_};
   if (const auto* error = dynamic_cast<const dist::CollectiveError*>(failure)) {
     ready.lost = error->culprits();
   }

@@ -28,7 +28,7 @@ struct KeptRun {
 class ElasticRun {
  public:
   // The signal is noted from now on, so that a run that is told to stop between two worlds saves.
-  explicit ElasticRun(std::unique_ptr<dist::Membership> membership);
+  ElasticRun(const DistOptions& options, std::unique_ptr<dist::Membership> membership);
 
   // Waits for the next world; none if the run is over. `failure`: why the last one ended, or null.
   std::optional<dist::Membership::Place> Join(const std::exception* failure);
@@ -51,6 +51,7 @@ class ElasticRun {
   void Leave(bool leaves) { leaves_ = leaves; }
 
  private:
+  const int64_t stop_ms_, leave_ms_;  // as in MemberReady
   const std::unique_ptr<dist::Membership> membership_;
   const InterruptGuard interrupt_;
   std::optional<RunStart> begun_;

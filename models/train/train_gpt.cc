@@ -320,7 +320,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 // Trains in one world after the other, until the run is over.
 int TrainElastically(const Options& options, const RunConfig& config, Device device,
                      std::unique_ptr<dist::Membership> membership) {
-  ElasticRun run(std::move(membership));
+  ElasticRun run(config.dist, std::move(membership));
   std::unique_ptr<Error> failure;  // of the last world
   while (const auto place = run.Join(failure.get())) {
     const dist::Rendezvous& r = place->rendezvous;
