@@ -62,7 +62,7 @@ int main(int argc, char** argv) try {
         // All that ranks sum comes before the update: so each makes all of a step, or nothing of
         // it.
         loss = parallel.Sum(loss);
-        summoned = parallel.Sum(membership->is_summoned() ? 1 : 0) > 0;
+        summoned = parallel.Sum(int64_t{membership->is_summoned()}) > 0;
         optim::ClipGradNorm(adamw.parameters(), 1.0, state);
         adamw.Step(state);
         adamw.ZeroGrad();
