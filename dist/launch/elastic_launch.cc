@@ -141,10 +141,14 @@ class ElasticRanks {
             .slot = IndexOf(slot),
             .text = p.Ending()});
     if (Ends()) return;
-    SayAsLauncher(StrCat("process ", NumberOf(slot), " ", p.Ending(),
-                         p.message().empty() ? "" : ": " + p.message()));
-    if (!cause_ || cause_->consequence) cause_ = {p.exit_code(), p.is_consequence()};
+    // What all refuse is said once, at the end, in the words of the one that was refused itself.
     slot.refused = p.is_usage_error();
+    if (slot.refused && (refusal_.empty() || p.message().size() < refusal_.size())) {
+      refusal_ = p.message();
+    }
+    SayAsLauncher(StrCat("process ", NumberOf(slot), " ", p.Ending(),
+                         p.message().empty() || slot.refused ? "" : ": " + p.message()));
+    if (!cause_ || cause_->consequence) cause_ = {p.exit_code(), p.is_consequence()};
     if (slot.refused || restarts_ >= options_.max_restarts) return CheckEnough();
     slot.again = Clock::now() + (p.signaled() ? std::chrono::seconds(0) : kPauseAfterError);
     // All that had the run have been killed: it goes on from its checkpoint.
@@ -294,6 +298,7 @@ class ElasticRanks {
   }
 
   int End() const {
+    if (!refusal_.empty()) SayAsLauncher(refusal_);
     if (const int number = insistence_.signal()) return 128 + number;
     for (const Slot& slot : slots_) {
       if (slot.process && slot.process->stopped()) return slot.process->exit_code();
@@ -316,6 +321,7 @@ class ElasticRanks {
   std::optional<Coordinator> coordinator_;  // on the first machine
   std::vector<Slot> slots_;
   Insistence insistence_;
+  std::string refusal_;
   int restarts_ = 0;
   std::chrono::milliseconds stop_time_{0};                               // MemberReady::stop_ms
   bool begun_ = false, over_ = false, finished_ = false, gone_ = false;  // gone: the first machine
