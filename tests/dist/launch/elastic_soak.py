@@ -40,6 +40,8 @@ def arguments():
     parser.add_argument("--median", type=float, default=2.0, help="limit, seconds; 0: none")
     parser.add_argument("--most", type=float, default=5.0, help="limit, seconds; 0: none")
     parser.add_argument("--gap", type=float, default=0.5, help="most seconds between a join and the next hit")
+    parser.add_argument("--spare", action="store_true",
+                        help="never hit the first process, whose memory, threads and descriptors must not grow")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--machine", action="append", default=[],
                         help="a command that runs its arguments on a machine; the first is 10.78.0.1")
@@ -96,6 +98,13 @@ def children(pids):
     return sorted(found)
 
 
+def size_of(pid):
+    """Descriptors, threads and resident KiB."""
+    folder = pathlib.Path(f"/proc/{pid}")
+    return (len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir())),
+            int((folder / "statm").read_text().split()[1]) * 4)
+
+
 class Run:
     def __init__(self, commands):
         self.lines, self.progress = [], time.monotonic()
@@ -140,12 +149,15 @@ def main():
     try:
         while run.step < 1 and run.runs():
             time.sleep(0.01)
+        spared, sizes = run.ranks()[:1], []
         for number, kind in enumerate(hits):
             time.sleep(rng.random() * args.gap)
             ranks = run.ranks()
             if not run.runs() or not ranks:
                 problems.append(f"the run ended before hit {number}")
                 break
+            if args.spare:
+                ranks.remove(spared[0])
             victim = rng.choice(ranks)
             at = time.monotonic()
             step = run.step
@@ -164,7 +176,16 @@ def main():
                 if run.runs():
                     problems.append(f"hang after hit {number}")
                 break
+            if args.spare:
+                sizes.append(size_of(spared[0]))
             stalls[kind].append(max((gap for end, gap in run.gaps if end > at), default=0))
+        if args.spare:
+            half = len(sizes) // 2
+            # Connections that are just being made come and go.
+            early, late = ([statistics.median(c) for c in zip(*part)] for part in (sizes[:half], sizes[half:]))
+            print(f"descriptors, threads, KiB of the spared process: {early}, then {late}")
+            if late[0] > early[0] or late[1] > early[1] or late[2] > early[2] + 8192:
+                problems.append("the spared process grows")
         codes = [p.wait(1200) for p in run.processes]
         for reader in run.readers:
             reader.join(30)

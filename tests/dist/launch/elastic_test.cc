@@ -35,6 +35,11 @@ TEST(Elastic, EverythingThatAStepDependsOnIsKept) {
   }
 }
 
+TEST(Elastic, AProcessThatOutlivesManyWorldsDoesNotGrow) {
+  const Result r = RunProgram(Soak({"--kills=24", "--stops=0", "--spare"}));
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+}
+
 // On two machines, as namespaces of the network.
 TEST(Elastic, OnTwoMachines) {
   std::vector<std::string> command = Soak({"--kills=5", "--stops=1", "--heartbeat=5"});
