@@ -200,7 +200,7 @@ const std::set<std::string> kOthers = {
     // Tested on several ranks in train_gpt_ranks_test and train_gpt_ranks_operation_test; what
     // dist.check and check_every find, in tests/dist and trainer_ranks_test.
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
-    "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
+    "dist.check_every", "dist.compress", "dist.elastic", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
     "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
     // In train_gpt_lora_test, and in tests/models/peft/adapter_programs_test.
