@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
@@ -50,9 +51,11 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   return trace;
 }
 
-// Of the checkpoint that the run goes on from.
-TrainerState StateOf(const RunSetup& setup) {
-  return setup.start.checkpoint ? ReadTrainerState(*setup.start.checkpoint) : TrainerState();
+// Of the checkpoint that this rank goes on from.
+TrainerState StateOf(const RunSetup& setup, const RunRanks& ranks) {
+  const auto& checkpoint = setup.start.checkpoint;
+  if (!checkpoint) return {};
+  return ReadTrainerState(*checkpoint, WorkerStateOf(setup, "trainer_state", ranks.rank()));
 }
 
 // Null if nothing is updated.
@@ -60,7 +63,7 @@ std::unique_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
                                                 const RunRanks& ranks) {
   if (setup.start.evaluates) return nullptr;
   const dist::Pause pause(ranks.control().get(), "reading the optimizer's state");
-  return MakeOptimizer(setup, model);
+  return MakeOptimizer(setup, model, ranks.rank());
 }
 
 }  // namespace
@@ -106,9 +109,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
-                .loss_scale = StateOf(setup).loss_scale,
+                .loss_scale = StateOf(setup, ranks).loss_scale,
                 .spike = config_.train.spike,
-                .spike_history = StateOf(setup).spike_history}),
+                .spike_history = StateOf(setup, ranks).spike_history}),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
@@ -118,7 +121,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint) {
-    const TrainerState state = StateOf(setup);
+    const TrainerState state = StateOf(setup, ranks);
     if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
       best_val_loss_ = state.best_val_loss;
     }
@@ -129,6 +132,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                   arithmetic, ": its bits differ from those of a run that nothing interrupted"));
     }
     unfinished_ = ParseMetrics(state.unfinished_metrics);
+    // That of a run without workers has none.
+    optim::Optimizer* const outer = step_ranks_->data().outer();
+    if (outer != nullptr && state.workers > 0) {
+      LoadOptimizerState(*setup.start.checkpoint, *outer, kOuterFile);
+    }
   }
 }
 
@@ -266,6 +274,16 @@ void TrainingLoop::End(double seconds, bool complete) {
 // after the last time, since the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
+  // Workers differ until the end of their round, and none asks the others.
+  if (!ask && !step_ranks_->data().MeetAfter(trainer_.step())) {
+    if (number != 0 && !std::exchange(told_, true)) {
+      const int64_t round = step_ranks_->data().round();
+      Warn(StrCat("a signal: the run ends with this round, after step ",
+                  (trainer_.step() / round + 1) * round,
+                  ", when all ranks have the same weights again"));
+    }
+    return interrupt_;
+  }
   if (number == 0 && OutputIsClosed()) {
     number = SIGPIPE;
     if (interrupt_ == 0) Warn("nobody reads the output any more: the run ends as after Ctrl-C");
@@ -403,7 +421,7 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
          .spike_history = trainer_.spike_history() != nullptr ? *trainer_.spike_history()
                                                               : optim::SpikeHistory(),
          .unfinished_metrics = unfinished_metrics},
-        model_, *optimizer_, options);
+        model_, *optimizer_, step_ranks_->data().outer(), options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
 }
