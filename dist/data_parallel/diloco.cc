@@ -113,7 +113,7 @@ CommunicationTimes DiLoCo::EndStep(int64_t steps) {
   }
   using Clock = std::chrono::steady_clock;
   const Clock::time_point before = Clock::now();
-  if (size() > 1) Sum(flat);
+  if (size() > 1) Sum(flat, steps);
   const double ms = std::chrono::duration<double, std::milli>(Clock::now() - before).count();
   {
     const auto training = outer_->BeginStep(*outer_step_, rounds_++, options_.lr);
@@ -132,14 +132,15 @@ CommunicationTimes DiLoCo::EndStep(int64_t steps) {
 }
 
 // Overwrites each worker's terms, of as many elements, by the sum.
-void DiLoCo::Sum(const Tensor& flat) {
+void DiLoCo::Sum(const Tensor& flat, int64_t steps) {
   const int64_t bytes =
       options_.bucket_bytes > 0 ? options_.bucket_bytes : DefaultBucketBytes(flat.device());
   const int64_t most = std::max<int64_t>(bytes / SizeOf(DType::kF32) / size(), 1) * size();
   for (int64_t begin = 0; begin < flat.numel(); begin += most) {
     const int64_t end = std::min(begin + most, flat.numel());
+    // Ranks compare it: all are at the end of the same round.
     sum_(*group_, flat.Slice(0, begin, end),
-         StrCat("outer gradients ", begin, " to ", end, " of ", flat.numel()));
+         StrCat("outer gradients from ", begin, " on, after step ", steps));
   }
   if (flat.device().is_cuda()) group_->CheckInStep();
 }

@@ -82,7 +82,7 @@ class DiLoCo : public DataRanks {
   optim::Optimizer* outer() override { return outer_ ? &*outer_ : nullptr; }
 
  private:
-  void Sum(const Tensor& flat);
+  void Sum(const Tensor& flat, int64_t steps);
 
   ProcessGroup* const group_;
   Module& module_;
