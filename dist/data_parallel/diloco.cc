@@ -70,6 +70,7 @@ std::string DiLoCo::LocateNonFinite(int64_t) {
 void DiLoCo::Begin(optim::Optimizer& inner) {
   const NoGrad no_grad;
   inner_ = &inner;
+  rounds_ = 0;
   std::vector<std::shared_ptr<Parameter>> starts;
   const std::vector<Tensor> originals = inner.Originals();
   for (size_t i = 0; i < originals.size(); ++i) {

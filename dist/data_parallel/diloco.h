@@ -93,7 +93,7 @@ class DiLoCo : public DataRanks {
   optim::Optimizer* inner_ = nullptr;
   std::optional<optim::Sgd> outer_;  // set by Begin
   std::optional<StepState> outer_step_;
-  int64_t rounds_ = 0;  // that this object has ended
+  int64_t rounds_ = 0;               // since Begin
   const CommunicationTimes none_;
 };
 

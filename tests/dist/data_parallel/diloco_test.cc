@@ -218,7 +218,8 @@ TEST(DiLoCo, GoesOnWithTheSameBits) {
     RunInProcess(2, [&](ProcessGroup& group) {
       Worker first(&group, options, 1, dtype, /*adam=*/true, master);
       first.Train(0, 6, 1e-2);
-      Worker second(&group, options, 1, dtype, /*adam=*/true, master);
+      const auto same = group.Duplicate("same");
+      Worker second(same.get(), options, 1, dtype, /*adam=*/true, master);
       for (size_t i = 0; i < first.model.Parameters().size(); ++i) {
         second.model.Parameters()[i]->value().Detach().CopyFrom(
             first.model.Parameters()[i]->value().Detach());
