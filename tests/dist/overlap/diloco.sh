@@ -23,6 +23,7 @@ run() {
     --checkpoint.every=0 --threads=1 --out_dir="$folder/$1" "${@:2}" |
     grep -E 'validation|val|seconds|finished|sent' | tail -n 8
 }
+rounds=(--dist.outer_every=50 --dist.outer_lr=1 --dist.outer_momentum=0.5)
 run data_parallel "$@"
-run diloco --dist.outer_every=50 "$@"
-run diloco_bf16 --dist.outer_every=50 --dist.outer_dtype=bf16 "$@"
+run diloco "${rounds[@]}" "$@"
+run diloco_bf16 "${rounds[@]}" --dist.outer_dtype=bf16 "$@"
