@@ -110,6 +110,24 @@ TEST_F(DiLoCo, MayHaveOneWorker) {
   EXPECT_TRUE(PathExists(Checkpoint("one", 10) + "/optimizer.outer.safetensors"));
 }
 
+// On GPUs a step's numbers are read while the next one is under way, also at the end of a round.
+TEST_F(DiLoCo, RunsOnGpus) {
+  const Arguments rounds = {"--dist.outer_every=4", "--train.steps=8", "--train.eval_every=4",
+                            "--checkpoint.every=4", "--train.log_every=100"};
+  Arguments on_gpus = rounds;
+  on_gpus.push_back(GpuOption());
+  Run(2, "cpu", rounds);
+  Run(2, "gpu", on_gpus);
+  const auto cpu = Metrics("cpu"), gpu = Metrics("gpu");
+  ASSERT_EQ(gpu.size(), cpu.size());
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    for (const char* key : {"loss", "grad_norm", "val_loss"}) {
+      if (!cpu[i].contains(key)) continue;
+      EXPECT_NEAR(gpu[i].at(key), cpu[i].at(key), 1e-4) << key << " of line " << i;
+    }
+  }
+}
+
 TEST_F(DiLoCo, SaysWhereRoundsEnd) {
   const auto results = Wait(Start(2, Train("out", {"--dist.outer_every=7", "--train.steps=40",
                                                    "--train.global_batch_size=8"})));
