@@ -114,6 +114,7 @@
 // Several devices: lockstep::dist.
 #include "dist/context/parallelize_context.h"
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/data_parallel/diloco.h"
 #include "dist/data_parallel/share_optimizer.h"
 #include "dist/data_parallel/sync_batch_norm.h"
 #include "dist/data_parallel/training_file.h"

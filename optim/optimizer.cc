@@ -352,6 +352,28 @@ void Optimizer::ZeroGrad() {
   for (const auto& p : parameters_) p->leaf().ZeroGrad();
 }
 
+std::vector<Tensor> Optimizer::Originals() const {
+  std::vector<Tensor> all;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const Tensor& master = trained_[i].tensors.master;
+    all.push_back(master.defined() ? master : parameters_[i]->value().Detach());
+  }
+  return all;
+}
+
+void Optimizer::SetOriginals(std::span<const Tensor> values) {
+  const std::vector<Tensor> originals = Originals();
+  LS_CHECK(values.size() == originals.size(), name(), ": ", values.size(), " originals for ",
+           originals.size(), " parameters");
+  for (size_t i = 0; i < originals.size(); ++i) {
+    originals[i].CopyFrom(values[i]);
+    if (trained_[i].tensors.master.defined()) {
+      parameters_[i]->value().Detach().CopyFrom(originals[i]);
+    }
+  }
+  SeeVersions();
+}
+
 void Optimizer::ForEachState(
     const std::function<void(const std::string&, const Parameter&, const Tensor&)>& f) const {
   if (settings_.offload.to_host && host_updates_) Synchronize(CurrentStream(trained_[0].device));

@@ -118,6 +118,14 @@ class Optimizer {
   // Empties the gradients.
   void ZeroGrad();
 
+  // What updates are made to, in the order of parameters(): the f32 originals of 16-bit parameters,
+  // where there are some, else the values. The tensors share memory with those.
+  std::vector<Tensor> Originals() const;
+  // Writes these numbers there, between steps, and rounds 16-bit parameters from them, to the
+  // nearest. What is kept for each parameter, such as moments, stays. Throws ArgumentError for
+  // other shapes.
+  void SetOriginals(std::span<const Tensor> values);
+
   // What a checkpoint must hold in addition to the weights and the step's number: tensors that
   // share the optimizer's memory, named "<parameter>.<what>", in the order of the rules and
   // parameters. Groups are not part of it. With StateOffload they are tensors on the CPU, and this

@@ -6,10 +6,8 @@
 #include "nn/state.h"
 
 namespace lockstep::dist {
-namespace {
 
-// Returns the group after the check and the copy, which must precede the reducer's construction.
-ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
+ProcessGroup* AlignReplicas(ProcessGroup* group, const Module& module, const char* name) {
   for (const auto& p : module.Parameters()) {
     (void)SumDType(*p);  // throws where the user asked for another
     for (const ShardCut& cut : p->layout().cuts) {
@@ -18,7 +16,7 @@ ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
     }
   }
   if (!group) return nullptr;
-  const UserCall call("DataParallel");
+  const UserCall call(name);
   CheckSameShape(*group, module);
   std::vector<Tensor> tensors;
   for (const auto& [name, tensor] : nn::StateOf(module)) tensors.push_back(tensor);
@@ -26,11 +24,9 @@ ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
   return group;
 }
 
-}  // namespace
-
 DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions options,
                            std::shared_ptr<ProcessGroup> control)
-    : DataRanks(Aligned(group, module), std::move(control)),
+    : DataRanks(AlignReplicas(group, module, "DataParallel"), std::move(control)),
       module_(module),
       reducer_(MakeReducer(group, module, std::move(options))) {}
 

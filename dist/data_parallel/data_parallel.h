@@ -13,6 +13,11 @@
 
 namespace lockstep::dist {
 
+// Collective. Compares names, shapes and dtypes of all parameters and buffers (ReplicaError names
+// the first difference), and copies rank 0's values to all ranks. Returns the group, which may be
+// null. `call` is for errors. For constructors, before what else they make.
+ProcessGroup* AlignReplicas(ProcessGroup* group, const Module& module, const char* call);
+
 // Five lines make a single-process loop data parallel:
 //   DataParallel parallel(group, model);                       // after Materialize
 //   ... this rank's share of the samples (data/distributed_sampler.h) ...
@@ -24,10 +29,9 @@ namespace lockstep::dist {
 // The module is not wrapped: parameters keep their names, and forward is the model's own.
 class DataParallel : public DataRanks {
  public:
-  // Collective. Compares names, shapes and dtypes of all parameters and buffers (ReplicaError names
-  // the first difference), and copies rank 0's values to all ranks. A null group means a single
-  // rank, to whose sum the options apply too. Group and module must outlive it. `control` is
-  // another group of the same ranks, for small values; null: a duplicate of `group`.
+  // Collective: AlignReplicas. A null group means a single rank, to whose sum the options apply
+  // too. Group and module must outlive it. `control` is another group of the same ranks, for small
+  // values; null: a duplicate of `group`.
   DataParallel(ProcessGroup* group, Module& module, ReducerOptions options = {},
                std::shared_ptr<ProcessGroup> control = nullptr);
   // Collective. A rank that ends while others continue, as by `if (rank == 1) return 0;` in the

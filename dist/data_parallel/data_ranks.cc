@@ -53,7 +53,7 @@ double DataRanks::Backward(const Tensor& loss, int64_t samples, const optim::Tra
   step.seen += samples;
   if (step.micro_batches == 1) {
     step.of_rank = of_rank;
-    step.of_all = Sum(of_rank);
+    step.of_all = updates_apart() ? of_rank : Sum(of_rank);
     LS_CHECK(step.of_all > 0, "the step has no samples on any rank");
   }
   LS_CHECK(of_rank == step.of_rank && (!is_last || step.seen == of_rank), "micro-batch ",

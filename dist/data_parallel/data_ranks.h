@@ -14,8 +14,9 @@ namespace lockstep {
 class BackwardObserver;
 class Parameter;
 namespace optim {
+class Optimizer;
 class TrainingStep;
-}
+}  // namespace optim
 }  // namespace lockstep
 
 namespace lockstep::dist {
@@ -24,7 +25,8 @@ namespace lockstep::dist {
 void StopObserving(BackwardObserver* observer,
                    std::span<const std::shared_ptr<Parameter>> parameters);
 
-// What DataParallel and FullyShard have in common.
+// What DataParallel, FullyShard and DiLoCo have in common. But for DiLoCo, ranks sum the gradients
+// of each step, and all make the same update.
 class DataRanks {
  public:
   virtual ~DataRanks() = default;
@@ -42,7 +44,8 @@ class DataRanks {
   // Backward of one of this rank's micro-batches, once for each of micro_order(). `loss`: the sum
   // of the losses of its samples (or tokens), of one element; `samples`: how many these are. The
   // step's gradient is then that of the mean over the samples of all its micro-batches, on all
-  // ranks; their number is returned, and is the same for all micro-batches of the step.
+  // ranks (updates_apart: on this one); their number is returned, and is the same for all
+  // micro-batches of the step.
   //   loss_sum += loss.Item() / parallel.Backward(loss, samples, training);
   // Where this rank's micro-batches have different numbers of samples, `of_step` is their sum, to
   // be given with each. Where the reducer's bits do not depend on the ranks, nor do these: 1 /
@@ -62,6 +65,21 @@ class DataRanks {
   virtual BackwardObserver* ObserveOnlyGiven() = 0;
   // The communication of the step's gradients.
   virtual const CommunicationTimes& times() const = 0;
+
+  // ---- Ranks that make updates of their own (DiLoCo) ----
+  // After how many steps ranks meet again; 1: in each.
+  virtual int64_t round() const { return 1; }
+  bool MeetAfter(int64_t steps) const { return steps % round() == 0; }
+  // The share of a step's micro-batches whose gradients are in this rank's update.
+  virtual double share() const { return 1; }
+  bool updates_apart() const { return share() < 1; }
+  // Once before the first step, when the weights are loaded: what makes this rank's updates.
+  virtual void Begin(optim::Optimizer&) {}
+  // After each update; `steps`: how many have been made. Collective where MeetAfter(steps). Returns
+  // the communication that it took.
+  virtual CommunicationTimes EndStep(int64_t) { return {}; }
+  // What makes the updates that all make together; null: there are none.
+  virtual optim::Optimizer* outer() { return nullptr; }
   // Collective, between steps. Throws ReplicaError if what ranks should have in common differs;
   // `when` is for the message: "after step 100".
   virtual void CheckWeights(const std::string& when) = 0;

@@ -110,6 +110,16 @@ class Collector {
                       {"optimizer.safetensors", std::move(state)}};
   }
 
+  // The whole state of an optimizer, which other ranks do not have.
+  void AddState(const optim::Optimizer& optimizer, const std::string& kind,
+                CheckpointFiles* files) const {
+    std::vector<SafetensorsItem> items;
+    for (const auto& [name, tensor] : optimizer.NamedState()) {
+      items.push_back(SafetensorsItem::Of(name, Keep(tensor)));
+    }
+    files->tensors.emplace_back(kind + ".safetensors", std::move(items));
+  }
+
   // On rank 0.
   void AddBuffers(const Gpt& model, CheckpointFiles* files) const {
     std::vector<SafetensorsItem> items;
@@ -143,6 +153,10 @@ class Collector {
 
 }  // namespace
 
+std::string WorkerFile(const std::string& kind, int64_t rank) {
+  return rank == 0 ? kind : StrCat(kind, ".worker-", rank);
+}
+
 CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const optim::Optimizer& optimizer,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
@@ -151,7 +165,12 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   const Collector collector(model, share, snapshot);
   share.parts ? collector.AddParts(model, optimizer, &files)
               : collector.AddWhole(model, optimizer, &files);
+  if (share.outer != nullptr && share.rank != 0) {
+    collector.AddState(optimizer, WorkerFile("optimizer", share.rank), &files);
+    files.texts.emplace_back(WorkerFile("trainer_state", share.rank) + ".json", ToJson(state));
+  }
   if (share.rank != 0) return files;
+  if (share.outer != nullptr) collector.AddState(*share.outer, kOuterFile, &files);
   collector.AddBuffers(model, &files);
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
@@ -305,8 +324,9 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
 
-void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
-  const TensorParts parts = TensorParts::Open(path, "optimizer");
+void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer,
+                        const std::string& kind) {
+  const TensorParts parts = TensorParts::Open(path, kind);
   std::map<std::string, const Parameter*> known;
   optimizer.ForEachState(
       [&](const std::string& name, const Parameter& p, const Tensor&) { known[name] = &p; });
@@ -336,6 +356,7 @@ std::string ToJson(const TrainerState& s) {
   j["last_loss"] = s.last_loss;
   if (s.lr) j["lr"] = *s.lr;
   j["finished"] = s.finished;
+  if (s.workers > 0) j["workers"] = s.workers;
   if (s.loss_scale) {
     j["loss_scale"] = {{"scale", s.loss_scale->scale},
                        {"good_steps", s.loss_scale->good_steps},
@@ -352,8 +373,8 @@ std::string ToJson(const TrainerState& s) {
   return DumpJson(j, 2) + "\n";
 }
 
-TrainerState ReadTrainerState(const std::string& path) {
-  const std::string file = path + "/trainer_state.json";
+TrainerState ReadTrainerState(const std::string& path, const std::string& kind) {
+  const std::string file = StrCat(path, "/", kind, ".json");
   return ParseTrainerState(ReadFile(file), file);
 }
 
@@ -384,6 +405,7 @@ TrainerState ParseTrainerState(const std::string& text, const std::string& file)
     }
   }
   s.config_toml = Field<std::string>(j, "config", file);
+  if (j.contains("workers")) s.workers = Field<int64_t>(j, "workers", file);
   if (j.contains("loss_scale")) {
     const nlohmann::json& scale = j["loss_scale"];
     s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),

@@ -37,7 +37,10 @@ struct TrainerState {
   std::string data_fingerprint{};  // of the training and validation tokens
   // The token files among them; none in older checkpoints.
   std::vector<data::FileContent> data_files{};
-  bool finished = false;                  // nothing is left to do
+  bool finished = false;  // nothing is left to do
+  // Where each rank makes steps of its own (dist::DiLoCo): how many have an optimizer state, a loss
+  // scale and a spike history each. 0: the ranks make every step together.
+  int64_t workers = 0;
   std::optional<LossScale> loss_scale{};  // of fp16
   optim::SpikeHistory spike_history{};    // empty without train.spike
   // For a model with adapters, whose checkpoints leave out the other weights: the folder that has
@@ -68,7 +71,14 @@ struct CheckpointShare {
   // With parts: which copy of the model this rank has parts of. If several ranks of a copy have the
   // same part, as tensor-parallel ranks have norms, each of them writes its share of it.
   PartCopy copy{};
+  // DataRanks::outer. If not null, each rank writes its own inner state beside what rank 0 writes.
+  const optim::Optimizer* outer = nullptr;
 };
+
+// The names of files, without their ending, of a rank's state where each has its own ("optimizer",
+// "trainer_state"); rank 0's is that of any other run. And of the outer optimizer's.
+std::string WorkerFile(const std::string& kind, int64_t rank);
+inline constexpr const char* kOuterFile = "optimizer.outer";
 
 // The name of the file with a model's buffers, such as the biases of routers, if it has any: state
 // that every rank has whole, and that is not a parameter.
@@ -77,9 +87,9 @@ inline constexpr const char* kBuffersFile = "buffers.safetensors";
 // Rank 0's are the weights (model.safetensors, or its parts; for a model with adapters only these,
 // as PEFT's files), the buffers, config.json, tokenizer.json and tokenizer_config.json (unless
 // null), the optimizer's state (optimizer.safetensors, or its parts) and trainer_state.json; others
-// have their parts. Tensors are copied to the snapshot, between Begin and End; if that is null,
-// they are read when they are written, so the model must not change before. Collective, unless
-// `share.parts`, if the model is sharded.
+// have their parts, or their state. Tensors are copied to the snapshot, between Begin and End; if
+// that is null, they are read when they are written, so the model must not change before.
+// Collective, unless `share.parts`, if the model is sharded.
 CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const optim::Optimizer& optimizer,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
@@ -109,11 +119,13 @@ void AddAdapters(const std::string& path, Gpt& model);
 // does, and the buffers and adapters. Of files in parts, a rank reads only its own part. InputError
 // if they do not fit, also if adapters are for a model that has none or belong to other weights.
 void LoadWeights(const std::string& path, Gpt& model);
-// Restores the optimizer, after the weights.
-void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
+// Restores the optimizer, after the weights. `kind`: kOuterFile, or a WorkerFile.
+void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer,
+                        const std::string& kind = "optimizer");
 
 std::string ToJson(const TrainerState& state);
-TrainerState ReadTrainerState(const std::string& path);
+// `kind`: a WorkerFile.
+TrainerState ReadTrainerState(const std::string& path, const std::string& kind = "trainer_state");
 // The same of the text of its file, `source`.
 TrainerState ParseTrainerState(const std::string& text, const std::string& source);
 // For adapters without a tokenizer, that of their base. Null if the model was trained on token

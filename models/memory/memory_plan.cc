@@ -65,6 +65,7 @@ void Step(const MemoryPlanOptions& o, int64_t step, LanguageModel& model,
   optim::ClipGradNorm(model.Parameters(), o.clip, state);
   const size_t update = log.Now();
   optimizer.Step(state);
+  ranks.data().EndStep(ranks.data().round());
   model.ZeroGrad();
   // What outlives ZeroGrad is no gradient, but a table that a module keeps, or optimizer state.
   log.SetKind(begin, &MemoryKinds::workspace);
@@ -189,6 +190,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer ? o.optimizer(*model) : nullptr;
+  if (optimizer) ranks->data().Begin(*optimizer);
   log.NoteKeptOnHost();
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
   const std::unique_ptr<const Objective> objective =
@@ -261,8 +263,10 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
-    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept -
-                        of_rank.left_out;
+    int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept -
+                  of_rank.left_out;
+    // Weights at the start of a round are those that are saved anyway.
+    if (WorkersOf(setup) > 0) own -= of_rank.elements * SizeOf(DType::kF32);
     bytes_per_element = std::max(
         bytes_per_element,
         static_cast<double>(own) / static_cast<double>(std::max<int64_t>(of_rank.elements, 1)));

@@ -264,6 +264,20 @@ void CheckMixture(const Options& options, const ModelOptions& model, const std::
   }
 }
 
+namespace {
+
+void CheckRounds(const Options& options, const DistOptions& dist) {
+  constexpr std::string_view kRounds = "dist.outer_every = 50";
+  const bool rounds = dist.outer_every > 0;
+  const DistOptions d;
+  CheckEffect(options, "dist.outer_lr", dist.outer_lr, d.outer_lr, rounds, kRounds);
+  CheckEffect(options, "dist.outer_momentum", dist.outer_momentum, d.outer_momentum, rounds,
+              kRounds);
+  CheckEffect(options, "dist.outer_dtype", dist.outer_dtype, d.outer_dtype, rounds, kRounds);
+}
+
+}  // namespace
+
 void CheckRun(Options& options, const RunConfig& config) {
   CheckPlan(options, {.config = config});
   CheckHeads(options, config.model);
@@ -283,6 +297,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckSchedule(options, config);
   CheckPrecision(options, config);
   CheckState(options, config.optim);
+  CheckRounds(options, config.dist);
   CheckLora(options, config.lora);
   CheckDpo(options, config);
   CheckTrace(options, config);

@@ -40,6 +40,8 @@ bool OtherAxesTakeAllRanks(const Facts& f) {
   return f.data_ranks == 1 && (p.pp > 1 || p.tp > 1 || p.cp > 1);
 }
 
+bool HasRounds(const Facts& f) { return f.config.dist.outer_every > 0; }
+
 constexpr bool kOfOptions = false, kOfRun = true;
 
 constexpr PlanRule kRules[] = {
@@ -136,6 +138,50 @@ constexpr PlanRule kRules[] = {
            f.describe("dist.reduction"),
            " rules out: use dist.compress = \"none\", or dist.reduction = \"fast\"");
      }},
+    {"workers have whole models",
+     {"dist.outer_every", "parallel.shard", "parallel.tp", "parallel.pp", "parallel.cp",
+      "parallel.ep"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!HasRounds(f)) return "";
+       for (const auto& [key, splits] : {std::pair("parallel.shard", p.shard != "none"),
+                                         {"parallel.tp", p.tp > 1},
+                                         {"parallel.pp", p.pp > 1},
+                                         {"parallel.cp", p.cp > 1},
+                                         {"parallel.ep", p.ep > 1}}) {
+         if (!splits) continue;
+         return StrCat(f.describe("dist.outer_every"), " makes each rank a worker with a model of ",
+                       "its own, which ", f.describe(key), " would split: leave ", key,
+                       " out, or dist.outer_every");
+       }
+       return "";
+     }},
+    {"workers sum no gradients",
+     {"dist.outer_every", "dist.reduction", "dist.compress"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const DistOptions& d = f.config.dist;
+       if (!HasRounds(f)) return "";
+       if (d.compress != "none") {
+         return StrCat(f.describe("dist.compress"), " is for the gradients of every step, which ",
+                       f.describe("dist.outer_every"),
+                       " does not send: use dist.outer_dtype = \"bf16\"");
+       }
+       if (d.reduction == "fast") return "";
+       return StrCat(f.describe("dist.reduction"),
+                     " promises the same bits at any number of ranks, and with ",
+                     f.describe("dist.outer_every"),
+                     " they depend on it: leave dist.reduction out; ",
+                     "what workers send is summed in a fixed order in any case");
+     }},
+    {"workers keep all on their device",
+     {"dist.outer_every", "train.offload"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!HasRounds(f) || f.config.train.offload == "none") return "";
+       return StrCat(f.describe("train.offload"), " is not supported with ",
+                     f.describe("dist.outer_every"), ": leave train.offload out");
+     }},
     {"preferences need whole answers",
      {"train.objective", "parallel.tp", "virtual.tp", "parallel.pp", "parallel.cp", "virtual.cp"},
      kOfOptions,
@@ -176,6 +222,45 @@ constexpr PlanRule kRules[] = {
            " such sums too much is lost: leave train.grad_dtype out, or use a larger ",
            "train.batch_size, or a smaller train.global_batch_size or train.grad_accum, for ",
            "at most ", kMostSumsInBf16, " micro-batches");
+     }},
+    // Elsewhere workers have different weights.
+    {"runs have whole rounds",
+     {"dist.outer_every", "train.steps", "train.epochs", "train.eval_every", "train.sample_every",
+      "checkpoint.every"},
+     kOfRun,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!HasRounds(f)) return "";
+       const RunConfig& c = f.config;
+       const int64_t round = c.dist.outer_every;
+       if (c.train.epochs > 0) {
+         return StrCat(f.describe("train.epochs"), ": with ", f.describe("dist.outer_every"),
+                       ", a run has whole rounds: use train.steps, a multiple of ", round,
+                       ", instead");
+       }
+       std::string wrong, instead;
+       for (const auto& [key, steps] : {std::pair("train.steps", c.train.steps),
+                                        {"train.eval_every", c.train.eval_every},
+                                        {"train.sample_every", c.train.sample_every},
+                                        {"checkpoint.every", c.checkpoint.every}}) {
+         if (steps % round == 0) continue;
+         wrong += StrCat(wrong.empty() ? "" : ", ", f.describe(key));
+         instead += StrCat(" --", key, "=", (steps / round + 1) * round);
+       }
+       if (wrong.empty()) return "";
+       return StrCat(f.describe("dist.outer_every"), ": workers have the same weights only at the ",
+                     "ends of rounds, where runs end, evaluate, sample and save, and that many ",
+                     "steps do not divide ", wrong, ": use", instead);
+     }},
+    {"workers balance by losses",
+     {"dist.outer_every"},
+     kOfRun,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const ModelOptions& m = f.config.model;
+       if (!HasRounds(f) || m.n_expert == 0 || m.router != "sigmoid" || m.bias_rate == 0) return "";
+       return StrCat(f.describe("dist.outer_every"),
+                     " brings weights together, and not the biases ",
+                     "that balance a router of sigmoid scores: use model.bias_rate = 0, or ",
+                     "model.router = \"softmax\"");
      }},
     {"four bits are not cut",
      {"lora.base", "parallel.tp"},
@@ -351,6 +436,15 @@ constexpr PlanRule kRules[] = {
        return StrCat("dist.elastic changes the number of ranks, and a step must have the same ",
                      "samples at any: add train.global_batch_size = ",
                      f.micro_batches * t.batch_size, ", which is what these ranks make");
+     }},
+    {"elastic workers are not built",
+     {"dist.elastic", "dist.outer_every"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!f.config.dist.elastic || f.config.dist.outer_every == 0) return "";
+       return "dist.elastic goes on from the memory of ranks that have the same weights, and "
+              "between "
+              "two meetings (dist.outer_every) none has: leave one of them out";
      }},
     {"elastic is for data parallelism",
      {"dist.elastic", "parallel.shard", "parallel.pp", "parallel.tp", "parallel.cp", "parallel.ep"},

@@ -143,7 +143,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                       ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"
                       : ", CUDA graphs",
                   c.seed,
-                  (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.start.evaluates
+                  WorkersOf(s) > 0
+                      ? fmt::format(", DiLoCo in rounds of {} steps", c.dist.outer_every)
+                  : (s.data_ranks > 1 || c.dist.reduction != "fast") && !s.start.evaluates
                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
                       : ""));
   if (c.dist.reduction == "ordered" && !s.start.evaluates) {

@@ -46,7 +46,9 @@ ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace) {
   if (config.parallel.pp > 1) {
     plan.pipeline = ToPipelinePlan(config, setup.window(), trace);
   }
-  if (IsSharded(setup)) {
+  if (WorkersOf(setup) > 0) {
+    plan.diloco = ToDiLoCoOptions(config.dist, setup.micro_batches);
+  } else if (IsSharded(setup)) {
     plan.shard = ToShardOptions(config, setup.micro_batches, trace);
   } else if (SumsGradients(setup)) {
     plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
@@ -76,16 +78,23 @@ std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh
   return ranks;
 }
 
+int64_t WorkersOf(const RunSetup& setup) {
+  return setup.config.dist.outer_every > 0 ? setup.data_ranks : 0;
+}
+
 bool SumsGradients(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   return setup.data_ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
-         setup.config.dist.reduction != "fast";
+         setup.config.dist.reduction != "fast" || WorkersOf(setup) > 0;
 }
 
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
                                                Module& module,
                                                const dist::TiedGradients* separate_uses) {
   dist::ProcessGroup* const all = groups.data.get();
+  if (plan.diloco) {
+    return std::make_unique<dist::DiLoCo>(all, module, *plan.diloco, groups.control);
+  }
   if (plan.shard) {
     const dist::ShardGroups ranks =
         groups.replicate ? dist::ShardGroups(all, groups.shard.get(), groups.replicate.get())

@@ -10,6 +10,7 @@
 
 #include "core/module.h"
 #include "dist/data_parallel/data_ranks.h"
+#include "dist/data_parallel/diloco.h"
 #include "dist/data_parallel/reducer.h"
 #include "dist/data_parallel/tied_gradients.h"
 #include "dist/mesh.h"
@@ -67,8 +68,10 @@ struct ParallelPlan {
   int64_t context_pairs = 1;
   // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.
   bool sums_context_with_data = false;
-  // How the data ranks work together: with `shard` they also shard weights and optimizer state,
-  // with `reducer` they only sum gradients. Neither: a single process, in the library's order.
+  // How the data ranks work together: with `diloco` they make steps of their own, with `shard` they
+  // also shard weights and optimizer state, with `reducer` they only sum gradients. None: a single
+  // process, in the library's order.
+  std::optional<dist::DiLoCoOptions> diloco = {};
   std::optional<dist::ShardOptions> shard = {};
   std::optional<dist::ReducerOptions> reducer = {};
 };
@@ -85,15 +88,18 @@ bool SavesParts(const RunSetup& setup);
 // This rank of the mesh and the ranks of other copies of the model that have the same part of it;
 // each of them writes a share. (What a part has in common with others, such as norms, is on more.)
 std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
-// Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
-// process sums them in the library's order.
+// Whether each rank is a worker with steps of its own (dist::DiLoCo): how many there are; else 0.
+int64_t WorkersOf(const RunSetup& setup);
+// Whether a run needs a Reducer to sum gradients over ranks or micro-batches, or workers: not if a
+// single process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);
 
 // Collective. Makes what sums the gradients of a model over `groups`: a FullyShard, or a
-// DataParallel or its like, as the plan says; null for neither. To be called before the module has
-// memory for its weights in the first case, and after that in the second. Of a stage of a pipeline,
-// which may have nothing to train: `separate_uses` are those of the whole model's tied weights
-// (ShardOptions); it sees only the backwards that it is given to (DataRanks::ObserveOnlyGiven).
+// DataParallel or its like, or a DiLoCo, as the plan says; null for neither. To be called before
+// the module has memory for its weights in the first case, and after that in the second. Of a stage
+// of a pipeline, which may have nothing to train: `separate_uses` are those of the whole model's
+// tied weights (ShardOptions); it sees only the backwards that it is given to
+// (DataRanks::ObserveOnlyGiven).
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
                                                Module& module,
                                                const dist::TiedGradients* separate_uses = nullptr);

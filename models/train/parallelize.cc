@@ -71,8 +71,9 @@ std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
     if (plan.pipeline) return std::make_unique<PipelineParallel>(groups, plan, model, ranks);
     auto data = MakeDataRanks(groups, plan, model);
     if (!data) return std::make_unique<SampleRanks>(plan.micro_batches);
-    return std::make_unique<SampleRanks>(
-        std::move(data), plan.sums_context_with_data ? nullptr : groups.context, groups.all);
+    return std::make_unique<SampleRanks>(std::move(data),
+                                         plan.sums_context_with_data ? nullptr : groups.context,
+                                         plan.diloco ? nullptr : groups.all);
   };
   if (!plan.shard) {
     materialize(/*on_meta=*/false);

@@ -71,7 +71,7 @@ void RunCheckpoints::CheckFolder() const {
 }
 
 void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Optimizer& optimizer,
-                          const SaveOptions& options) {
+                          const optim::Optimizer* outer, const SaveOptions& options) {
   CheckFolder();
   state.tokens_seen = setup_.SamplesBefore(state.step) * setup_.sample_tokens();
   state.tokens_per_step = setup_.tokens_per_step;
@@ -82,6 +82,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   state.data_fingerprint = setup_.dataset.fingerprint;
   state.data_files = setup_.dataset.files;
   state.finished = state.step >= setup_.steps() && state.unfinished_metrics.empty();
+  state.workers = WorkersOf(setup_);
   state.base = base_;
   state.base_hash = base_hash_;
   if (is_saving() && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
@@ -91,8 +92,10 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   }
   Finish(/*required=*/false);
   saver_.Save([&](HostSnapshot* snapshot) {
-    CheckpointFiles files = CollectCheckpoint(state, model, optimizer,
-                                              setup_.dataset.tokenizer.get(), share_, snapshot);
+    CheckpointShare share = share_;
+    share.outer = outer;
+    CheckpointFiles files =
+        CollectCheckpoint(state, model, optimizer, setup_.dataset.tokenizer.get(), share, snapshot);
     if (!generation_config_.empty())
       files.texts.emplace_back(kGenerationConfig, generation_config_);
     files.val_loss = options.val_loss;

@@ -33,11 +33,11 @@ class RunCheckpoints {
   RunCheckpoints(const RunSetup& setup, const RunRanks& ranks);
 
   // Collective. Begins a save, once the one before is finished. The caller gives what only it
-  // knows of `state`: the step, the losses, the loss scale and the unfinished metrics. Throws what
-  // CollectCheckpoint and CheckpointSaver::Wait throw, but an IoError of writing only if the
-  // checkpoint is required.
+  // knows of `state`: the step, the losses, the loss scale and the unfinished metrics. `outer`:
+  // DataRanks::outer. Throws what CollectCheckpoint and CheckpointSaver::Wait throw, but an IoError
+  // of writing only if the checkpoint is required.
   void Save(TrainerState state, const Gpt& model, const optim::Optimizer& optimizer,
-            const SaveOptions& options);
+            const optim::Optimizer* outer, const SaveOptions& options);
   // Whether a save is not finished: a thread may be changing the folder.
   bool is_saving() const { return saving_ >= 0; }
   // Finishes the save if it has ended, which ranks may notice after different steps. Says whether

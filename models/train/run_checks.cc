@@ -263,6 +263,11 @@ void CheckContinues(const RunSetup& setup) {
                " of this configuration make ", setup.tokens_per_step,
                ": use as many ranks as before; with train.global_batch_size a run is the same "
                "at any number of them");
+  } else if (const int64_t workers = WorkersOf(setup);
+             workers > 0 && state.workers > 0 && workers != state.workers) {
+    text = StrCat(*setup.start.checkpoint, " has the optimizer states of ", state.workers,
+                  " workers (dist.outer_every), and this run has ", workers,
+                  ": start as many as before, with --nproc=", state.workers);
   } else {
     return;
   }

@@ -2,6 +2,7 @@
 
 #include "models/checkpoint/checkpoint.h"
 #include "models/preference/preference_objective.h"
+#include "models/train/parallel_plan.h"
 #include "models/train/run_data.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
@@ -21,10 +22,19 @@ DpoOptions ToDpoOptions(const DpoRunOptions& o) {
           .label_smoothing = o.label_smoothing};
 }
 
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model) {
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model,
+                                                int64_t rank) {
   auto optimizer = MakeFreshOptimizer(setup, model);
-  if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
+  if (setup.start.checkpoint) {
+    LoadOptimizerState(*setup.start.checkpoint, *optimizer,
+                       WorkerStateOf(setup, "optimizer", rank));
+  }
   return optimizer;
+}
+
+std::string WorkerStateOf(const RunSetup& setup, const std::string& kind, int64_t rank) {
+  const int64_t saved = ReadTrainerState(*setup.start.checkpoint).workers;
+  return WorkerFile(kind, WorkersOf(setup) > 0 && saved > 0 ? rank % saved : 0);
 }
 
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {

@@ -19,9 +19,14 @@ namespace lockstep::models {
 std::unique_ptr<const Objective> MakeObjective(const RunConfig& config, LanguageModel& model);
 DpoOptions ToDpoOptions(const DpoRunOptions& options);
 
-// With its state: fresh, or from the checkpoint. A rank takes memory only for its parts of a
-// sharded model's state.
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model);
+// With its state: fresh, or from the checkpoint, of which workers take `rank`'s (WorkerStateOf). A
+// rank takes memory only for its parts of a sharded model's state.
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Module& model,
+                                                int64_t rank);
+// The name of the file of that kind in the checkpoint that `rank` goes on from: WorkerFile, where
+// this run and that of the checkpoint have workers. If there are more than were saved, several
+// begin with the state of one.
+std::string WorkerStateOf(const RunSetup& setup, const std::string& kind, int64_t rank);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*, but not those
 // of routers and gates.
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);

@@ -145,6 +145,15 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_
   return r;
 }
 
+dist::DiLoCoOptions ToDiLoCoOptions(const DistOptions& options, int64_t micro_batches) {
+  return {.every = options.outer_every,
+          .lr = options.outer_lr,
+          .momentum = options.outer_momentum,
+          .dtype = options.outer_dtype == "bf16" ? DType::kBF16 : DType::kF32,
+          .micro_batches = micro_batches,
+          .bucket_bytes = static_cast<int64_t>(options.bucket_mib * (1 << 20))};
+}
+
 dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches,
                                   TraceRecorder* trace) {
   const ParallelOptions& parallel = config.parallel;

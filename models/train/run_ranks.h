@@ -36,6 +36,9 @@ PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t window, TraceRecord
 dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace);
 
+// The same for workers with steps of their own.
+dist::DiLoCoOptions ToDiLoCoOptions(const DistOptions& options, int64_t micro_batches);
+
 // The same for a sharded model.
 dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches,
                                   TraceRecorder* trace);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
@@ -51,10 +52,12 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   return trace;
 }
 
-// Of what the run goes on from.
-TrainerState StateOf(const RunSetup& setup) {
+// Of what this rank goes on from.
+TrainerState StateOf(const RunSetup& setup, const RunRanks& ranks) {
   if (setup.start.going_on) return *setup.start.going_on;
-  return setup.start.checkpoint ? ReadTrainerState(*setup.start.checkpoint) : TrainerState();
+  const auto& checkpoint = setup.start.checkpoint;
+  if (!checkpoint) return {};
+  return ReadTrainerState(*checkpoint, WorkerStateOf(setup, "trainer_state", ranks.rank()));
 }
 
 const KeptRun* KeptBy(const ElasticRun* elastic, const RunSetup& setup) {
@@ -68,7 +71,7 @@ std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
   if (kept != nullptr) return kept->optimizer;
   if (setup.start.going_on) return MakeFreshOptimizer(setup, model);  // rank 0's state will follow
   const dist::Pause pause(ranks.control().get(), "reading the optimizer's state");
-  return MakeOptimizer(setup, model);
+  return MakeOptimizer(setup, model, ranks.rank());
 }
 
 }  // namespace
@@ -119,9 +122,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
-                .loss_scale = StateOf(setup).loss_scale,
+                .loss_scale = StateOf(setup, ranks).loss_scale,
                 .spike = config_.train.spike,
-                .spike_history = StateOf(setup).spike_history,
+                .spike_history = StateOf(setup, ranks).spike_history,
                 .sums_first = elastic != nullptr}),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
@@ -133,7 +136,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint || setup.start.going_on) {
-    const TrainerState state = StateOf(setup);
+    const TrainerState state = StateOf(setup, ranks);
     if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
       best_val_loss_ = state.best_val_loss;
     }
@@ -144,6 +147,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                   arithmetic, ": its bits differ from those of a run that nothing interrupted"));
     }
     unfinished_ = newest_ = ParseMetrics(state.unfinished_metrics);
+    // That of a run without workers has none.
+    optim::Optimizer* const outer = step_ranks_->data().outer();
+    if (outer != nullptr && state.workers > 0) {
+      LoadOptimizerState(*setup.start.checkpoint, *outer, kOuterFile);
+    }
   }
 }
 
@@ -313,6 +321,16 @@ void TrainingLoop::End(double seconds, bool complete) {
 // after the last time, since the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
+  // Workers differ until the end of their round, and none asks the others.
+  if (!ask && !step_ranks_->data().MeetAfter(trainer_.step())) {
+    if (number != 0 && !std::exchange(told_, true)) {
+      const int64_t round = step_ranks_->data().round();
+      Warn(StrCat("a signal: the run ends with this round, after step ",
+                  (trainer_.step() / round + 1) * round,
+                  ", when all ranks have the same weights again"));
+    }
+    return interrupt_;
+  }
   if (number == 0 && OutputIsClosed()) {
     number = SIGPIPE;
     if (interrupt_ == 0) Warn("nobody reads the output any more: the run ends as after Ctrl-C");
@@ -458,7 +476,7 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
     TrainerState state = State();
     state.unfinished_metrics = unfinished_metrics;
-    checkpoints_.Save(std::move(state), model_, *optimizer_, options);
+    checkpoints_.Save(std::move(state), model_, *optimizer_, step_ranks_->data().outer(), options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
   });
 }

@@ -91,6 +91,7 @@ class TrainingLoop {
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;
+  bool told_ = false;      // that a signal waits for the end of a round
   bool rest_ = false;      // of what is due after the newest step, which a signal left out
   bool summoned_ = false;  // to another world of an elastic run
   std::optional<StepMetrics> newest_{};  // of the newest step

@@ -1,7 +1,8 @@
-// A transport that counts what a rank sends.
+// A transport that counts what a rank sends, also what the groups do that are split from it.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -21,8 +22,8 @@ class CountingTransport : public Transport {
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
     for (const Outgoing& m : outgoing) {
-      ++messages;
-      bytes += m.bytes;
+      ++all_->messages;
+      all_->bytes += m.bytes;
       peers.insert(m.peer);
     }
     for (const Incoming& m : incoming) peers.insert(m.peer);
@@ -32,14 +33,17 @@ class CountingTransport : public Transport {
   void Interrupt() override { inner_->Interrupt(); }
   void Extend(Deadline deadline) override { inner_->Extend(deadline); }
   std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
-    return inner_->Split(name, std::move(members));
+    auto part = std::make_unique<CountingTransport>(inner_->Split(name, std::move(members)));
+    part->all_ = all_;
+    return part;
   }
 
-  int64_t messages = 0, bytes = 0;  // sent
-  std::set<int> peers;              // with which there were messages
+  std::atomic<int64_t> messages = 0, bytes = 0;  // sent
+  std::set<int> peers;                           // with which there were messages
 
  private:
   const std::unique_ptr<Transport> inner_;
+  CountingTransport* all_ = this;  // which outlives this
 };
 
 // How many messages each of this many ranks sends for a check: at most 7 in each round.

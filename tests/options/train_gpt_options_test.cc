@@ -214,6 +214,8 @@ const std::set<std::string> kOthers = {
     "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
     // In tests/golden/weights_test.
     "train.numerics",
+    // In train_gpt_diloco_test.
+    "dist.outer_every", "dist.outer_lr", "dist.outer_momentum", "dist.outer_dtype",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule",
     // In train_gpt_ranks_operation_test, and below.

@@ -69,7 +69,8 @@ std::vector<HostRead> SampleRanks::Gradients(StepWork& work) {
     work.state().SetFirstSample(m * rows.rows);
     // The gradients of this rank's last micro-batch come back summed over all ranks.
     data_->BeginMicroBatch(m == data_->micro_order().back());
-    const Tensor of_rows = work.Compute(rows, work.root());
+    // The mean over this rank's micro-batches, where it updates by these alone.
+    const Tensor of_rows = work.Compute(rows, work.root() / data_->share());
     if (!of_rows.device().is_meta()) measures.emplace_back(of_rows);
   }
   return measures;

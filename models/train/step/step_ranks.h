@@ -17,16 +17,16 @@ class StepRanks {
  public:
   // `context`: ranks that compute the same samples together, but evaluate different batches.
   // `all`: all ranks of the run, also those that have other parts of the model, for errors. Null:
-  // there are none besides data().
+  // there are none besides data(), or these update apart, and fail alone.
   explicit StepRanks(std::shared_ptr<dist::ProcessGroup> context = nullptr,
                      std::shared_ptr<dist::ProcessGroup> all = nullptr);
   virtual ~StepRanks() = default;
 
   // Among which the samples of a step are partitioned; a single process is the only one.
   virtual dist::DataRanks& data() = 0;
-  // The gradients of a step, summed over the micro-batches of all ranks. Returns the measures of
-  // this rank's micro-batches, in the order of data().micro_order(); none, if another rank has
-  // them.
+  // The gradients of a step, summed over the micro-batches of all ranks, unless
+  // data().updates_apart(). Returns the measures of this rank's micro-batches, in the order of
+  // data().micro_order(); none, if another rank has them.
   virtual std::vector<HostRead> Gradients(StepWork& work) = 0;
   // Whether steps can be CUDA graphs: those of a single process that sums in the library's order.
   virtual bool may_be_graphs() const { return false; }

@@ -77,6 +77,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
     loss_scale_ = state_.Read().loss_scale;
   }
   if (options.spike > 0) guard_.emplace(options.spike, options.spike_history);
+  if (optimizer != nullptr) ranks_.data().Begin(*optimizer);
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || !ranks_.may_be_graphs()) return;
   if (optimizer == nullptr || !objective_.is_model_loss()) return;
@@ -105,11 +106,15 @@ std::optional<StepMetrics> Trainer::Submit() {
   }
   PhaseClock clock(&StepTimes::update_ms, options_.trace);
   if (pending_) model_.ZeroGrad();
-  if (options_.check_every > 0 && step_ > options_.first_step &&
-      step_ % options_.check_every == 0) {
-    ranks_.data().CheckWeights(StrCat("after step ", step_));
+  dist::DataRanks& data = ranks_.data();
+  // At the end of the round in which it is due.
+  if (const int64_t every = options_.check_every; every > 0 && step_ > options_.first_step &&
+                                                  data.MeetAfter(step_) &&
+                                                  step_ / every > (step_ - data.round()) / every) {
+    data.CheckWeights(StrCat("after step ", step_));
   }
   Pending next;
+  next.metrics.step = step_ + 1;
   next.metrics.lr = schedule_(step_);
   const optim::TrainingStep training =
       optimizer_->BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
@@ -127,7 +132,9 @@ std::optional<StepMetrics> Trainer::Submit() {
   graphs_ ? graphs_->Update() : Update();
   MoveExpertBiases(next);
   next.values = state_.ReadLater();
-  next.metrics.step = ++step_;
+  const dist::CommunicationTimes of_round = data.EndStep(++step_);
+  next.metrics.communication_ms += of_round.communication_ms;
+  clock.Move(&StepTimes::update_ms, &StepTimes::exposed_ms, of_round.exposed_ms);
   next.metrics.times = clock.Stop();
   pending_ = std::move(next);
   return before;
@@ -188,6 +195,7 @@ void Trainer::SumExpertLoads(Pending& pending) {
   if (pending.expert_reads.empty()) return;
   pending.expert_loads = nn::ToLoads(std::move(pending.expert_reads));
   pending.expert_reads.clear();
+  if (ranks_.data().updates_apart()) return;
   std::vector<double> all;
   for (const auto& load : pending.expert_loads) all.insert(all.end(), load.begin(), load.end());
   ranks_.data().SumInPlace(&all);
@@ -199,7 +207,7 @@ void Trainer::SumExpertLoads(Pending& pending) {
 }
 
 // Over all ranks, added in the order of the micro-batches, so that the bits do not depend on the
-// number of ranks.
+// number of ranks; over this rank's micro-batches, where it updates by these alone.
 double Trainer::MeanLoss(Pending& pending) {
   dist::DataRanks& data = ranks_.data();
   const int64_t n = objective_.measures();
@@ -207,11 +215,10 @@ double Trainer::MeanLoss(Pending& pending) {
   for (size_t i = 0; i < pending.measures.size(); ++i) {
     Store(pending.measures[i], data.micro_order()[i], &sums);
   }
-  data.SumInPlace(&sums);
+  if (!data.updates_apart()) data.SumInPlace(&sums);
+  const double divisor = static_cast<double>(pending.divisor) * data.share();
   double loss = 0;
-  for (size_t i = 0; i < sums.size(); i += static_cast<size_t>(n)) {
-    loss += sums[i] / static_cast<double>(pending.divisor);
-  }
+  for (size_t i = 0; i < sums.size(); i += static_cast<size_t>(n)) loss += sums[i] / divisor;
   pending.metrics.preference = objective_.MetricsOf(AddUp(sums, n));
   return loss;
 }
@@ -271,6 +278,8 @@ StepMetrics Trainer::Collect(bool have_gradients) {
     m.expert_least = spread.least;
   }
   m.loss = loss;
+  dist::DataRanks& data = ranks_.data();
+  if (data.updates_apart() && data.MeetAfter(m.step)) m.loss = data.Sum(loss * data.share());
   m.grad_norm = values.grad_norm;
   m.ms = m.times.total();
   m.tokens_per_second = static_cast<double>(done.tokens) / (m.ms * 1e-3);

@@ -40,7 +40,7 @@ const std::string kExperts = "--model.n_expert=4", kCp = "--parallel.cp=2", kEp 
                   kCompress = "--dist.compress=bf16", kOrdered = "--dist.reduction=ordered",
                   kBf16 = "--train.precision=bf16", kBf16Grads = "--train.grad_dtype=bf16",
                   kWhole = "--parallel.reshard_after_forward=false", kDpo = "--train.objective=dpo",
-                  kRank = "--lora.rank=2";
+                  kRank = "--lora.rank=2", kOuter = "--dist.outer_every=50";
 
 // Each rule at least once. (Rules on adapters need weights: RulesOfAdapters.)
 const std::vector<Broken> kBroken = {
@@ -65,6 +65,30 @@ const std::vector<Broken> kBroken = {
      "does nothing without parallel.shard = \"full\""},
     {"ordered sums are exact", 0, {kCompress, kOrdered}, "dist.compress = \"bf16\" (command line)"},
     {"ordered sums are exact", 0, {kCompress, kOrdered}, "or dist.reduction = \"fast\""},
+    {"workers have whole models", 0, {kOuter, kTp}, "leave parallel.tp out, or dist.outer_every"},
+    {"workers have whole models", 0, {kOuter, kPp}, "leave parallel.pp out, or dist.outer_every"},
+    {"workers have whole models", 0, {kOuter, kCp}, "leave parallel.cp out, or dist.outer_every"},
+    {"workers have whole models", 0, {kOuter, kEp}, "leave parallel.ep out, or dist.outer_every"},
+    {"workers have whole models", 0, {kOuter, kFull}, "dist.outer_every = 50 (command line) makes"},
+    {"workers sum no gradients", 0, {kOuter, kOrdered}, "leave dist.reduction out"},
+    {"workers sum no gradients", 0, {kOuter, kCompress}, "use dist.outer_dtype = \"bf16\""},
+    {"workers keep all on their device",
+     0,
+     {kOuter, "--train.offload=optimizer"},
+     "leave train.offload out"},
+    {"workers balance by losses",
+     2,
+     {kOuter, kExperts, "--model.router=sigmoid"},
+     "use model.bias_rate = 0, or model.router = \"softmax\""},
+    {"runs have whole rounds",
+     2,
+     {kOuter, "--train.steps=120", "--checkpoint.every=25"},
+     "do not divide train.steps = 120 (command line), checkpoint.every = 25 (command line): use "
+     "--train.steps=150 --checkpoint.every=50"},
+    {"runs have whole rounds",
+     2,
+     {kOuter, "--train.epochs=2"},
+     "use train.steps, a multiple of 50, instead"},
     {"preferences need whole answers", 0, {kDpo, kRank, kTp}, "with parallel.tp = 2"},
     {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.tp=2"}, "with virtual.tp = 2"},
     {"preferences need whole answers", 0, {kDpo, kRank, kPp}, "with parallel.pp = 2"},
