@@ -44,7 +44,11 @@ void HostCollectives::Run(Deadline deadline) {
   const auto outgoing = std::exchange(outgoing_, {});
   const auto incoming = std::exchange(incoming_, {});
   ++step_;
-  if (!outgoing.empty() || !incoming.empty()) transport_.Run(outgoing, incoming, deadline);
+  if (!outgoing.empty() || !incoming.empty()) {
+    const auto began = AwakeClock::now();
+    const auto arrived = transport_.Run(outgoing, incoming, deadline);
+    if (!receiving_) receiving_ = arrived - began;
+  }
   if (hashes_) CompareHashes(outgoing, incoming, deadline);
 }
 

@@ -67,6 +67,8 @@ class RunHistory {
   // Those without an update, since the loss scale was too large; their gradient norm is infinite.
   int64_t skipped_steps() const { return skipped_steps_; }
   int64_t spikes() const { return spikes_; }   // steps skipped by train.spike
+  // The last line that names a late rank; step 0: none does.
+  const StepMetrics& last_late() const { return last_late_; }
   double skipped_share(int64_t first) const {  // of the steps from `first` on
     return first > last_step_ ? 0 : skipped_.Mean(first, last_step_);
   }
@@ -91,6 +93,7 @@ class RunHistory {
   int64_t clipped_steps_ = 0, skipped_steps_ = 0, spikes_ = 0;
   Curve skipped_;  // 1 where a step was, with a loss scale
   int64_t first_step_ = 0, last_step_ = 0;
+  StepMetrics last_late_;
 };
 
 }  // namespace lockstep::models
