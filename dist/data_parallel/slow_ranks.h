@@ -33,13 +33,12 @@ struct LateRank {
 // A rank is late by as much as it needs longer to arrive at the sums of a step than the middle one
 // of the ranks that do the same work, plus how much less it then waits for their messages than the
 // middle one does: who sends slowly receives fast. It is named once that has been more than a tenth
-// of a step in the mean of two windows running. A window has at least 50 steps and lasts a second:
-// so one long stall names nobody, nor do short steps on busy machines, and two windows are a
-// hundred steps.
+// of a step in the mean of two windows running: for a hundred steps. A window has at least 50 steps
+// and lasts two seconds, so neither one long stall names anybody, nor short steps on busy machines.
 class SlowRanks {
  public:
   static constexpr int64_t kWindow = 50;     // steps
-  static constexpr double kWindowMs = 1000;  // at least
+  static constexpr double kWindowMs = 2000;  // at least
   static constexpr double kLate = 0.1;       // of a step
   // Steps between two times at which the same rank is named.
   static constexpr int64_t kQuiet = 1000;

@@ -46,9 +46,8 @@ void TimedEvent::MakeWait(Stream stream) const {
 double TimedEvent::Since(const Moment& other) const {
   cuda::SetDevice(device_);
   float milliseconds = 0;
-  LS_CUDA(cudaEventElapsedTime(&milliseconds,
-                               HandleOf(dynamic_cast<const TimedEvent&>(other).event_),
-                               HandleOf(event_)));
+  LS_CUDA(cudaEventElapsedTime(
+      &milliseconds, HandleOf(dynamic_cast<const TimedEvent&>(other).event_), HandleOf(event_)));
   return milliseconds;
 }
 

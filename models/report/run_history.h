@@ -67,11 +67,11 @@ class RunHistory {
   // Those without an update, since the loss scale was too large; their gradient norm is infinite.
   int64_t skipped_steps() const { return skipped_steps_; }
   int64_t spikes() const { return spikes_; }   // steps skipped by train.spike
-  // The last line that names a late rank; step 0: none does.
-  const StepMetrics& last_late() const { return last_late_; }
   double skipped_share(int64_t first) const {  // of the steps from `first` on
     return first > last_step_ ? 0 : skipped_.Mean(first, last_step_);
   }
+  // The last line that names a late rank; step 0: none does.
+  const StepMetrics& last_late() const { return last_late_; }
 
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory, loss_scale;
   Curve expert_most, expert_least;
