@@ -72,16 +72,20 @@ void SlowRankWatch::Judge(std::span<const std::vector<int64_t>> of_ranks) {
   }
   auto verdict = slow_->Add(std::exchange(steps_, 0), std::exchange(ms_, 0), times);
   if (!verdict) return;
+  if (!verdict->begin.empty() || !verdict->end.empty()) Tell(*verdict);
+  verdict_ = std::move(verdict);
+}
+
+void SlowRankWatch::Tell(const dist::SlowRanks::Verdict& verdict) const {
   ranks_.OnMain("printing", [&] {
-    for (const dist::LateRank& late : verdict->begin) {
+    for (const dist::LateRank& late : verdict.begin) {
       Warn(fmt::format("{} keeps the other ranks waiting, for {:.3g} ms ({:.0f}%) of each step: {}",
                        NameOf(late.rank), late.ms, 100 * late.share, Explain(late.cause)));
     }
-    for (const int rank : verdict->end) {
+    for (const int rank : verdict.end) {
       Warn(StrCat(NameOf(rank), " no longer keeps the other ranks waiting"));
     }
   });
-  verdict_ = std::move(verdict);
 }
 
 void SlowRankWatch::Note(StepMetrics* m) {

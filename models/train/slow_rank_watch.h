@@ -45,6 +45,7 @@ class SlowRankWatch {
   // Of this thread, in microseconds: without what others blocked it.
   static int64_t OwnTime();
   std::string NameOf(int64_t rank) const;
+  void Tell(const dist::SlowRanks::Verdict& verdict) const;
 
   const RunRanks& ranks_;
   dist::RankTimes times_;

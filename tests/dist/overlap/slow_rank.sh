@@ -22,6 +22,7 @@ cores=($(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status | tr ',' '\n' |
 
 helpers=()  # of this round
 stop_helpers() {
+  ((${#helpers[@]} > 0)) || return 0
   kill "${helpers[@]}" 2>/dev/null || true
   wait "${helpers[@]}" 2>/dev/null || true
   helpers=()
