@@ -24,8 +24,8 @@ class Work {
   // were done, until its result was there. This includes waiting for slower ranks.
   struct Span {
     Clock::time_point begin, end;
-    // On the host, of it: how long the first messages took to arrive once all ranks were in the
-    // call. A rank whose own messages are slow makes this long for the others.
+    // On the host, of it: how long messages took to arrive once all ranks were in the call, as the
+    // first ones show. A rank whose own messages are slow makes this long for the others.
     Clock::duration receiving{};
   };
 
