@@ -126,6 +126,10 @@ class ProcessGroup {
   // NCCL the host waits until the results of all calls are there. It is itself a call.
   virtual void CheckInStep() = 0;
 
+  // When the work already submitted to the calling thread's current stream is done; null on the
+  // host, where it is done at once. Not a call of the group.
+  virtual std::shared_ptr<Moment> Mark() const { return nullptr; }
+
   // Ends the ranks' work together; all of them must call it, like a collective. As soon as this
   // rank gets here, a rank that calls anything else throws "rank 1 has left the group". Waiting for
   // this Work is optional. The destructor calls it for its own group; an object that uses several

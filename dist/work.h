@@ -9,6 +9,14 @@
 
 namespace lockstep::dist {
 
+// When a device gets to a point of a stream's work.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // In milliseconds. The device must have passed both, which are of the same group.
+  virtual double Since(const Moment& other) const = 0;
+};
+
 class Work {
  public:
   using Clock = std::chrono::steady_clock;
@@ -16,6 +24,9 @@ class Work {
   // were done, until its result was there. This includes waiting for slower ranks.
   struct Span {
     Clock::time_point begin, end;
+    // On the host, of it: how long messages took to arrive once all ranks were in the call, as the
+    // first ones show. A rank whose own messages are slow makes this long for the others.
+    Clock::duration receiving{};
   };
 
   virtual ~Work() = default;

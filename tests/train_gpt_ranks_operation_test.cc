@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <map>
 #include <regex>
+#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -18,8 +20,10 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class Ranks : public RankRuns {};
 
@@ -50,6 +54,33 @@ TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
   Processes third = Start(2, endless);
   third[0]->WaitForOutput("resuming from");
   EXPECT_THAT(third[0]->output(), HasSubstr("resuming from"));
+}
+
+// By a quota: for half of the time it does not run.
+TEST_F(Ranks, ARankThatKeepsTheOthersWaitingIsNamed) {
+  using std::chrono::milliseconds;
+  Processes ranks = Start(2, Train("out", {"--train.steps=10000000", "--train.log_every=10000",
+                                           "--train.eval_every=0", "--checkpoint.every=0"}));
+  ranks[0]->WaitForOutput("step        1/");
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  bool named = false;
+  while (!named && std::chrono::steady_clock::now() < give_up) {
+    for (int i = 0; i < 10; ++i) {
+      ranks[1]->Signal(SIGSTOP);
+      std::this_thread::sleep_for(milliseconds(20));
+      ranks[1]->Signal(SIGCONT);
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    named = ReadFile(Path("out/metrics.jsonl")).find("\"late\":\"rank 1 on ") != std::string::npos;
+  }
+  EXPECT_TRUE(named);
+  ranks[1]->Signal(SIGTERM);
+  const auto results = Wait(std::move(ranks));
+  // It is stopped while it computes and while it sends, so that either may be the cause.
+  EXPECT_THAT(results[0].err, ContainsRegex("warning: rank 1 on .* keeps the other ranks waiting, "
+                                            "for .* ms \\(.*%\\) of each step: .* than "));
+  EXPECT_THAT(results[0].err, Not(HasSubstr("rank 0 on")));
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("ms of each step for rank 1 on "));
 }
 
 // Data, forward, backward, exposed communication and update add up to the step.

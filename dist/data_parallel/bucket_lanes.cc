@@ -23,7 +23,8 @@ BucketLanes::BucketLanes(ProcessGroup* group, Device device, int64_t lanes, cons
     : exceptions_(std::uncaught_exceptions()),
       group_(group),
       device_(device),
-      on_span_(std::move(on_span)) {
+      on_span_(std::move(on_span)),
+      arrival_(group) {
   for (int64_t i = 0; i < lanes; ++i) {
     GroupLane lane{.group = group_, .own_group = nullptr, .sum = sum, .jobs = MakeLane(device)};
     if (i > 0) {
@@ -108,8 +109,10 @@ void BucketLanes::Abort() noexcept {
 
 CommunicationTimes BucketLanes::Finish() {
   CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
+  arrival_.Computed();
   Wait();
   if (group_ && device_.is_cuda()) group_->CheckInStep();
+  arrival_.Summed();
   wait.end = Clock::now();
   return Measure(wait);
 }
@@ -117,6 +120,7 @@ CommunicationTimes BucketLanes::Finish() {
 CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
   CommunicationTimes times;
   std::vector<CommunicationSpan> spans;
+  Clock::duration receiving{};
   for (Launched& launched : launched_) {
     const std::vector<WorkPtr>& works = launched.works;
     if (!device_.is_cpu()) {
@@ -124,6 +128,9 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
       launched.span.begin = works.front()->span()->begin;
       launched.span.end = works.back()->span()->end;
       Report(launched.span);
+    }
+    for (const WorkPtr& work : works) {
+      if (const auto span = work->span()) receiving += span->receiving;
     }
     spans.push_back(launched.span);
   }
@@ -141,6 +148,8 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
     }
   }
   times.exposed_ms = Milliseconds(wait.end - wait.begin);
+  times.arrival_ms = arrival_.ms();
+  times.receiving_ms = std::min(Milliseconds(receiving), times.exposed_ms);
   Report(wait);
   return times;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dist/data_parallel/arrival_clock.h"
 #include "dist/data_parallel/bucket_sum.h"
 #include "dist/data_parallel/lane.h"
 
@@ -30,6 +31,10 @@ struct CommunicationTimes {
   double communication_ms = 0;  // while any bucket was being summed
   double overlapped_ms = 0;     // the part of it while backward ran
   double exposed_ms = 0;        // how long backward then waited for the rest, and for slower ranks
+  double arrival_ms = 0;        // ArrivalClock::ms: what shows who is slow (slow_ranks.h)
+  // On the CPU: how long the others' gradients took to arrive (Work::Span::receiving), as far as
+  // that was exposed.
+  double receiving_ms = 0;
 };
 
 // Makes the group's other ranks throw that backward failed on this one; null: there are none.
@@ -85,6 +90,7 @@ class BucketLanes {
   ProcessGroup* const group_;
   const Device device_;
   const OnSpan on_span_;
+  ArrivalClock arrival_;
   std::mutex report_mutex_;
   std::deque<Launched> launched_;  // in the current step
   std::vector<GroupLane> lanes_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/stream.h"
+#include "dist/blocked_time.h"
 
 namespace lockstep::dist {
 namespace {
@@ -34,6 +35,7 @@ class ThreadLane : public Lane {
   }
 
   void Wait() override {
+    const Blocked blocked;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return jobs_.empty() && !busy_; });
     if (const std::exception_ptr error = std::exchange(error_, nullptr)) {

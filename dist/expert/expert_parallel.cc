@@ -156,6 +156,7 @@ const CommunicationTimes& ExpertParallel::times() const {
   times_.communication_ms += of_experts.communication_ms;
   times_.overlapped_ms += of_experts.overlapped_ms;
   times_.exposed_ms += of_experts.exposed_ms;
+  times_.receiving_ms += of_experts.receiving_ms;
   return times_;
 }
 

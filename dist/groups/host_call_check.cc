@@ -87,6 +87,7 @@ void ComparePurposes(const std::map<int, uint64_t>& purposes) {
 bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
                                 std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
+  receiving_ = AwakeClock::duration();
   const bool in_one_round = size() <= kFanOut;
   bool same = true;
   for (int64_t hop = 1; hop < size(); hop *= kFanOut) {
@@ -103,6 +104,7 @@ bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
     others.erase(others.begin() + rank());
     CompareHeaders(c, purpose, others, others, traffic, same, deadline);
   }
+  receiving_.reset();
   return same;
 }
 

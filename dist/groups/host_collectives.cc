@@ -44,7 +44,11 @@ void HostCollectives::Run(Deadline deadline) {
   const auto outgoing = std::exchange(outgoing_, {});
   const auto incoming = std::exchange(incoming_, {});
   ++step_;
-  if (!outgoing.empty() || !incoming.empty()) transport_.Run(outgoing, incoming, deadline);
+  if (!outgoing.empty() || !incoming.empty()) {
+    const auto began = AwakeClock::now();
+    const auto arrived = transport_.Run(outgoing, incoming, deadline);
+    if (!receiving_) receiving_ = arrived - began;
+  }
   if (hashes_) CompareHashes(outgoing, incoming, deadline);
 }
 
@@ -91,6 +95,9 @@ void HostCollectives::AllReduce(ReduceOp op, DType dtype, void* data, int64_t n,
   for (int64_t begin = 0; begin < n; begin += step) {
     AllReduceInParts(op, dtype, bytes + begin * element, std::min(step, n - begin), deadline);
   }
+  // What was measured is the first half of the first part. The second half moves as many bytes, but
+  // begins only when the slowest messages of the first have arrived, and all ranks wait for that.
+  if (receiving_) *receiving_ *= 2 * ((n + step - 1) / step);
 }
 
 // After the round with that hop, a rank has the hop * kFanOut blocks from its own on.

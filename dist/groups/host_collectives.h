@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,6 +61,8 @@ class HostCollectives {
   // The number of message exchanges of the current operation, including the one in progress: equal
   // on all ranks that are at the same point. Any thread may call it.
   int64_t step() const { return step_; }
+  // Work::Span::receiving of the current operation.
+  AwakeClock::duration receiving() const { return receiving_.value_or(AwakeClock::duration()); }
 
   // Tells the others what this rank is about to call. Returns once all are about to call something,
   // on all ranks the same: whether all call the same. Where it can tell who calls what, it throws
@@ -118,6 +121,7 @@ class HostCollectives {
   const int rank_;
   const bool hashes_;
   std::atomic<int64_t> step_{0};
+  std::optional<AwakeClock::duration> receiving_;  // none until the check is over
   std::vector<Transport::Outgoing> outgoing_;
   std::vector<Transport::Incoming> incoming_;
   // Members, not locals: after a failure, messages may still arrive until the transport is closed.

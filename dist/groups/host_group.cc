@@ -134,7 +134,7 @@ class HostGroup : public ProcessGroup {
       }
       // Release the tensors before reporting that the operation is done.
       item->call = {};
-      item->work->End({begin, Clock::now()}, std::move(failure));
+      item->work->End({begin, Clock::now(), collectives_.receiving()}, std::move(failure));
     }
   }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "dist/blocked_time.h"
 #include "dist/control/failure.h"
 #include "dist/work.h"
 
@@ -18,6 +19,7 @@ class HostWork : public Work {
 
   void Wait() override { Synchronize(); }
   void Synchronize() override {
+    const Blocked blocked;
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
     // Made here, so that no two threads share an exception.

@@ -83,6 +83,10 @@ class NcclGroup : public ProcessGroup {
     DropAnchor();
   }
 
+  std::shared_ptr<Moment> Mark() const override {
+    return std::make_shared<TimedEvent>(CurrentStream(device_));
+  }
+
   // The others' watchdogs see the call in the log.
   WorkPtr Leave() override {
     const Collective leave{.kind = CollectiveKind::kLeave, .sequence = NextSequence()};

@@ -43,10 +43,11 @@ void TimedEvent::MakeWait(Stream stream) const {
   LS_CUDA(cudaStreamWaitEvent(HandleOf(stream), HandleOf(event_), 0));
 }
 
-double TimedEvent::Since(const TimedEvent& other) const {
+double TimedEvent::Since(const Moment& other) const {
   cuda::SetDevice(device_);
   float milliseconds = 0;
-  LS_CUDA(cudaEventElapsedTime(&milliseconds, HandleOf(other.event_), HandleOf(event_)));
+  LS_CUDA(cudaEventElapsedTime(
+      &milliseconds, HandleOf(dynamic_cast<const TimedEvent&>(other).event_), HandleOf(event_)));
   return milliseconds;
 }
 

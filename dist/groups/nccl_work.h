@@ -13,17 +13,16 @@
 namespace lockstep::dist {
 
 // A CUDA event with timing.
-class TimedEvent {
+class TimedEvent : public Moment {
  public:
   explicit TimedEvent(Stream stream);  // records it at once
-  ~TimedEvent();
+  ~TimedEvent() override;
   TimedEvent(const TimedEvent&) = delete;
   TimedEvent& operator=(const TimedEvent&) = delete;
 
   bool Query() const;
   void MakeWait(Stream stream) const;
-  // In milliseconds; both events must have completed.
-  double Since(const TimedEvent& other) const;
+  double Since(const Moment& other) const override;
 
  private:
   Device device_;

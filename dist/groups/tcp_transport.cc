@@ -11,6 +11,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "dist/control/awake_clock.h"
@@ -100,16 +101,17 @@ class TcpTransport : public Transport {
   const std::vector<int>& members() const override { return members_; }
   int rank() const override { return control_->rank(); }
 
-  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-           Deadline deadline) override {
+  AwakeClock::time_point Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                             Deadline deadline) override {
     std::map<int, Traffic> traffic;
     // Data that are sent are only read.
     for (const auto& m : outgoing) traffic[m.peer].out.Add(const_cast<void*>(m.data), m.bytes);
     for (const auto& m : incoming) traffic[m.peer].in.Add(m.data, m.bytes);
     std::string lost;  // how the first connection ended
+    std::optional<Clock::time_point> arrived;
     while (true) {
       const Deadline until = DeadlineUnlessInterrupted(deadline);
-      bool sending = false;
+      bool sending = false, receiving = false;
       for (auto t = traffic.begin(); t != traffic.end();) {
         std::string error = Move(t->first, &t->second);
         if (!error.empty() && lost.empty()) {
@@ -119,12 +121,14 @@ class TcpTransport : public Transport {
         }
         const bool over = t->second.done() || Of(t->first).ended;
         sending |= !over && !t->second.out.empty();
+        receiving |= !over && !t->second.in.empty();
         t = over ? traffic.erase(t) : std::next(t);
       }
       if (!lost.empty() && (!sending || Clock::now() >= deadline)) {
         throw TransportError(TransportError::Cause::kLostRank, Ended(), lost);
       }
-      if (traffic.empty()) return;
+      if (!receiving && !arrived) arrived = Clock::now();
+      if (traffic.empty()) return *arrived;
       if (Clock::now() >= until) ThrowTimeout(traffic);
       Wait(&traffic, lost.empty() ? until : deadline);
     }

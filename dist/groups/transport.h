@@ -47,10 +47,11 @@ class Transport {
   virtual int rank() const = 0;
 
   // Moves all messages at the same time; returns when the incoming ones have arrived and the memory
-  // of the outgoing ones may be reused. Throws TransportError, after which the transport is
-  // unusable, but messages may still arrive until Close.
-  virtual void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-                   Deadline deadline) = 0;
+  // of the outgoing ones may be reused. The result is when the last incoming one had arrived.
+  // Throws TransportError, after which the transport is unusable, but messages may still arrive
+  // until Close.
+  virtual AwakeClock::time_point Run(std::span<const Outgoing> outgoing,
+                                     std::span<const Incoming> incoming, Deadline deadline) = 0;
   // Call it on the same thread after Run has thrown. Afterwards nothing touches the messages'
   // memory, and this rank is lost to the others.
   virtual void Close() = 0;

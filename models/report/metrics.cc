@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of a line's fields, except step, memory_bytes, skipped, spike and val_loss, in
-// the order in which they are written.
+// Names and members of a line's fields, except step, memory_bytes, skipped, spike, late and
+// val_loss, in the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -92,6 +92,11 @@ std::string ToJson(const StepMetrics& metrics) {
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
   if (m.skipped) j["skipped"] = true;
   if (m.spike) j["spike"] = true;
+  if (m.late_rank >= 0) {
+    j["late_rank"] = m.late_rank;
+    j["late_ms"] = m.late_ms;
+    if (!m.late.empty()) j["late"] = m.late;
+  }
   Write(m.preference, "", &j);
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   Write(m.val_preference, "val_", &j);
@@ -109,6 +114,10 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
   m.skipped = IsTrue(j, "skipped");
   m.spike = IsTrue(j, "spike");
+  const double late_rank = NumberOr(j, "late_rank", -1);
+  if (late_rank >= 0 && late_rank < 1e9) m.late_rank = static_cast<int64_t>(late_rank);
+  m.late_ms = NumberOr(j, "late_ms", 0);
+  if (const auto late = j.find("late"); late != j.end() && late->is_string()) m.late = *late;
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   m.preference = ReadPreference(j, "", m.loss);
   m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));

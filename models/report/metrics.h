@@ -40,6 +40,13 @@ struct StepMetrics {
   // Several ranks: how long gradients were being summed, and how much of that during backward; the
   // rest is in times.exposed_ms, with the wait for slower ranks.
   double communication_ms = 0, overlapped_ms = 0;
+  double arrival_ms = 0, receiving_ms = 0;  // dist::CommunicationTimes; not written
+  // The rank that came latest to the sums of the steps since the last line that has one, and by how
+  // much in each step; -1: nobody compared ranks here. `late`: "rank 1 on node7 (computing)", if it
+  // is late enough to be named (dist::SlowRanks).
+  int64_t late_rank = -1;
+  double late_ms = 0;
+  std::string late;
   PauseTimes pauses;
   double slow_kernels = 0;   // so far, on the first rank: problems for which a faster kernel exists
   int64_t memory_bytes = 0;  // peak of tensors on the device during the step

@@ -235,6 +235,13 @@ Finding SpeedFinding(const RunHistory& h, const RunPlan& plan) {
     f.health = Health::kWatch;
   }
   f.text += fmt::format("; {:.3g} ms a step", h.step_ms.Median(last - last / 10, last));
+  if (const StepMetrics& late = h.last_late(); late.step > 0) {
+    const bool still = late.step > last - last / 10;
+    f.text += fmt::format("; the other ranks {} {:.3g} ms of each step for {}{}",
+                          still ? "wait" : "waited", late.late_ms, late.late,
+                          still ? "" : fmt::format(" until step {}", late.step));
+    if (still) f.health = Health::kWatch;
+  }
   const std::string share = plan.utilization.Describe(now);
   if (!share.empty()) f.text += "; " + share;
   return f;

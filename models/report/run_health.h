@@ -50,8 +50,9 @@ struct RunHealth {
 // Gradients: spikes are steps at 10 times the median norm in the later half of the run; there, the
 // loss scale should skip under 2% of updates. Speed: the
 // last tenth at least 20% below the median is slowing down; quartiles a factor of 1.5 apart are
-// unsteady. Time: waiting for data should be under 10% of a step, pauses for evaluation, samples
-// and checkpoints under 30% of the whole.
+// unsteady; a rank for which the others wait is named (dist::SlowRanks). Time: waiting for data
+// should be under 10% of a step, pauses for evaluation, samples and checkpoints under 30% of the
+// whole.
 RunHealth Judge(const RunHistory& history, const RunPlan& plan);
 
 }  // namespace lockstep::models

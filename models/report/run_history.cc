@@ -111,6 +111,7 @@ void RunHistory::Add(const StepMetrics& m) {
   if (clip_ > 0 && m.grad_norm > clip_ && !m.skipped && !m.spike) ++clipped_steps_;
   if (m.skipped) ++skipped_steps_;
   if (m.spike) ++spikes_;
+  if (!m.late.empty()) last_late_ = m;
   if (m.expert_most > 0) {
     expert_most.Add(m.step, m.expert_most);
     expert_least.Add(m.step, m.expert_least);

@@ -70,6 +70,8 @@ class RunHistory {
   double skipped_share(int64_t first) const {  // of the steps from `first` on
     return first > last_step_ ? 0 : skipped_.Mean(first, last_step_);
   }
+  // The last line that names a late rank; step 0: none does.
+  const StepMetrics& last_late() const { return last_late_; }
 
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory, loss_scale;
   Curve expert_most, expert_least;
@@ -91,6 +93,7 @@ class RunHistory {
   int64_t clipped_steps_ = 0, skipped_steps_ = 0, spikes_ = 0;
   Curve skipped_;  // 1 where a step was, with a loss scale
   int64_t first_step_ = 0, last_step_ = 0;
+  StepMetrics last_late_;
 };
 
 }  // namespace lockstep::models

@@ -249,6 +249,8 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
     times_.communication_ms += stage->data->times().communication_ms;
     times_.overlapped_ms += stage->data->times().overlapped_ms;
     times_.exposed_ms += stage->data->times().exposed_ms;
+    times_.receiving_ms += stage->data->times().receiving_ms;
+    times_.arrival_ms = std::max(times_.arrival_ms, stage->data->times().arrival_ms);
   }
   std::vector<HostRead> losses;
   for (const Tensor& loss : work_.results) {

@@ -126,6 +126,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .spike = config_.train.spike,
                 .spike_history = StateOf(setup, ranks).spike_history,
                 .sums_first = elastic != nullptr}),
+      slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
@@ -315,10 +316,11 @@ void TrainingLoop::End(double seconds, bool complete) {
        .report = reported ? log_->report_path() : ""});
 }
 
-// What ranks learn of each other: the signal that any received, and the memory of the one that took
-// most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
-// it is asked only after steps where something is due, or if `ask` says so, or about two seconds
-// after the last time, since the grace period of a signal is short.
+// What ranks learn of each other: the signal that any received, the memory of the one that took
+// most (stages and shards differ), and who keeps the others waiting. Asking makes the host of a GPU
+// wait for the other ranks, so there it is asked only after steps where something is due, or if
+// `ask` says so, or about two seconds after the last time, since the grace period of a signal is
+// short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
   // Workers differ until the end of their round, and none asks the others.
@@ -343,10 +345,13 @@ int TrainingLoop::Interrupt(bool ask) {
              ask || setup_.device.is_cpu() || Due(step) || step >= ask_step_) {
     constexpr int64_t kPeriodUs = 2'000'000;
     const auto us = static_cast<int64_t>(SecondsSince(asked_) * 1e6);
-    const int64_t mine[] = {number, memory_bytes_, us / std::max<int64_t>(1, step - asked_step_),
-                            summoned};
+    std::vector<int64_t> mine = {number, memory_bytes_,
+                                 us / std::max<int64_t>(1, step - asked_step_), summoned};
+    for (const int64_t value : slow_ranks_.Take()) mine.push_back(value);
     int64_t step_us = 1;  // all ranks must ask after the same steps
-    for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
+    const auto of_ranks = dist::GatherValues(*ranks_.control(), mine);
+    slow_ranks_.Judge(of_ranks);
+    for (const auto& of_rank : of_ranks) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
       memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
       step_us = std::max(step_us, of_rank[2]);
@@ -386,6 +391,8 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
 
 void TrainingLoop::Add(StepMetrics& m) {
   if (std::isfinite(m.loss)) last_loss_ = m.loss;
+  slow_ranks_.Add(m);
+  slow_ranks_.Note(&m);
   if (m.spike && ranks_.is_main()) {
     Warn(StrCat("step ", m.step, ": the loss of ", m.loss, " or the gradient norm of ", m.grad_norm,
                 " is far above its recent range, and the update was skipped (train.spike = ",
@@ -471,14 +478,15 @@ TrainerState TrainingLoop::State() const {
 }
 
 void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {
-  Timed(&PauseTimes::checkpoint_ms, [&] {
+  const auto save = [&] {
     // The log of a run resumed from here must have all steps up to here.
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
     TrainerState state = State();
     state.unfinished_metrics = unfinished_metrics;
     checkpoints_.Save(std::move(state), model_, *optimizer_, step_ranks_->data().outer(), options);
     if (!checkpoints_.is_saving()) NoteBestCheckpoint();
-  });
+  };
+  Timed(&PauseTimes::checkpoint_ms, [&] { slow_ranks_.TimeCheckpoint(save); });
 }
 
 void TrainingLoop::NoteBestCheckpoint() {

@@ -16,6 +16,7 @@
 #include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
+#include "models/train/slow_rank_watch.h"
 #include "models/train/step/trainer.h"
 
 namespace lockstep::models {
@@ -79,6 +80,7 @@ class TrainingLoop {
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;
+  SlowRankWatch slow_ranks_;
   RunCheckpoints checkpoints_;
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null

@@ -19,15 +19,15 @@ class CountingTransport : public Transport {
   explicit CountingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
   const std::vector<int>& members() const override { return inner_->members(); }
   int rank() const override { return inner_->rank(); }
-  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-           Deadline deadline) override {
+  AwakeClock::time_point Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                             Deadline deadline) override {
     for (const Outgoing& m : outgoing) {
       ++all_->messages;
       all_->bytes += m.bytes;
       peers.insert(m.peer);
     }
     for (const Incoming& m : incoming) peers.insert(m.peer);
-    inner_->Run(outgoing, incoming, deadline);
+    return inner_->Run(outgoing, incoming, deadline);
   }
   void Close() override { inner_->Close(); }
   void Interrupt() override { inner_->Interrupt(); }

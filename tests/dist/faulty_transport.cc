@@ -18,8 +18,8 @@ class FaultyTransport : public Transport {
   const std::vector<int>& members() const override { return inner_->members(); }
   int rank() const override { return inner_->rank(); }
 
-  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-           Deadline deadline) override {
+  AwakeClock::time_point Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                             Deadline deadline) override {
     if (++runs_ < fault_.at_run) return inner_->Run(outgoing, incoming, deadline);
     switch (fault_.kind) {
       case Kind::kDelay:
@@ -34,7 +34,7 @@ class FaultyTransport : public Transport {
         inner_->Close();
         break;
     }
-    inner_->Run(outgoing, incoming, deadline);
+    return inner_->Run(outgoing, incoming, deadline);
   }
 
   void Close() override { inner_->Close(); }
@@ -46,8 +46,8 @@ class FaultyTransport : public Transport {
   }
 
  private:
-  void RunCorrupted(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-                    Deadline deadline) {
+  AwakeClock::time_point RunCorrupted(std::span<const Outgoing> outgoing,
+                                      std::span<const Incoming> incoming, Deadline deadline) {
     done_ = true;
     std::vector<Outgoing> changed(outgoing.begin(), outgoing.end());
     Outgoing& victim = changed.front();
@@ -55,7 +55,7 @@ class FaultyTransport : public Transport {
     std::memcpy(copy_.data(), victim.data, copy_.size());
     copy_[copy_.size() / 2] ^= std::byte{4};
     victim.data = copy_.data();
-    inner_->Run(changed, incoming, deadline);
+    return inner_->Run(changed, incoming, deadline);
   }
 
   const std::unique_ptr<Transport> inner_;

@@ -181,6 +181,8 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
     pending.metrics.communication_ms = times.communication_ms;
     pending.metrics.overlapped_ms = times.overlapped_ms;
+    pending.metrics.arrival_ms = times.arrival_ms;
+    pending.metrics.receiving_ms = times.receiving_ms;
   }
 }
 

@@ -108,6 +108,9 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   m.loss_scale = 4096;
   m.skipped = true;
   m.spike = true;
+  m.late_rank = 1;
+  m.late_ms = 12.5;
+  m.late = "rank 1 on node7 (data)";
   const auto read = ParseMetrics(ToJson(m));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(ToJson(*read), ToJson(m));
@@ -119,6 +122,10 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->loss_scale, 4096);
   EXPECT_TRUE(read->skipped);
   EXPECT_TRUE(read->spike);
+  EXPECT_EQ(read->late_rank, 1);
+  EXPECT_EQ(read->late_ms, 12.5);
+  EXPECT_EQ(read->late, "rank 1 on node7 (data)");
+  EXPECT_EQ(ParseMetrics(ToJson(At(3)))->late_rank, -1);
   EXPECT_THAT(ToJson(At(3)), testing::Not(testing::HasSubstr("skipped")));
   for (const char* other : {"", "{", "[]", "3", "{}", "{\"step\":-1}", "{\"step\":1.5}"})
     EXPECT_FALSE(ParseMetrics(other).has_value()) << other;

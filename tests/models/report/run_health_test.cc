@@ -161,6 +161,26 @@ TEST(RunHealth, SkippedUpdates) {
   EXPECT_EQ(Of(bad, "Gradient norm").health, Health::kBad);
 }
 
+TEST(RunHealth, ARankThatKeepsTheOthersWaiting) {
+  // Late from step 300 on, in the line of each fiftieth step.
+  const auto late_until = [](int64_t last) {
+    return JudgeRun(Made(Falling, {}, [last](StepMetrics& m) {
+      if (m.step % 50 != 0) return;
+      m.late_rank = 3;
+      m.late_ms = m.step < 300 || m.step > last ? 0.5 : 12.5;
+      if (m.late_ms > 1) m.late = "rank 3 on node7 (data)";
+    }));
+  };
+  EXPECT_THAT(Of(late_until(1000), "Throughput").text,
+              HasSubstr("the other ranks wait 12.5 ms of each step for rank 3 on node7 (data)"));
+  EXPECT_EQ(Of(late_until(1000), "Throughput").health, Health::kWatch);
+  EXPECT_THAT(Of(late_until(500), "Throughput").text,
+              HasSubstr("the other ranks waited 12.5 ms of each step for rank 3 on node7 (data) "
+                        "until step 500"));
+  EXPECT_EQ(Of(late_until(500), "Throughput").health, Health::kGood);
+  EXPECT_THAT(Of(late_until(0), "Throughput").text, Not(HasSubstr("rank 3")));
+}
+
 TEST(RunHealth, SpeedTimeAndMemory) {
   const RunHealth slow = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step > 850) m.tokens_per_second = 5e4;
