@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <any>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -11,7 +12,14 @@
 namespace lockstep {
 namespace {
 
+// The names of RegisterRecomputable.
+std::set<std::string, std::less<>>& Recomputable() {
+  static auto& ops = *new std::set<std::string, std::less<>>();
+  return ops;
+}
+
 std::any PackNothing(const Tensor&, const char*) { return {}; }
+
 // For a scope whose tensors nobody unpacks.
 Tensor NeverUnpacked(const std::any&) {
   throw Error("the graph of a recomputed forward is never run");
@@ -268,12 +276,30 @@ struct RecomputeScope::Operations {
   }
 };
 
+bool RegisterRecomputable(std::string_view op) {
+  Recomputable().emplace(op);
+  return true;
+}
+
+void RecomputeScope::CheckOps(std::span<const std::string> ops) {
+  for (const std::string& op : ops) {
+    if (Recomputable().contains(op)) continue;
+    std::string known;
+    for (const std::string& name : Recomputable()) known += (known.empty() ? "" : ", ") + name;
+    throw ArgumentError(
+        StrCat("no operation named '", op, "' can be recomputed by itself: use names of ", known));
+  }
+}
+
 RecomputeScope::RecomputeScope(std::vector<std::string> ops)
     : operations_(std::make_shared<Operations>(Operations{std::move(ops), {}})),
       hooks_([operations = operations_.get()](
                  const Tensor& t, const char* what) { return operations->Pack(t, what); },
              Operations::Unpack),
-      previous_(std::exchange(innermost, this)) {}
+      previous_(innermost) {
+  CheckOps(operations_->names);
+  innermost = this;
+}
 
 RecomputeScope* RecomputeScope::Recomputes(std::string_view op) {
   if (innermost == nullptr || !innermost->operations_ || !innermost->hooks_.innermost()) {

@@ -8,6 +8,8 @@
 namespace lockstep::ops {
 namespace {
 
+const bool registered = RegisterRecomputable("gelu");
+
 // x: contiguous.
 Tensor Compute(GeluForm form, const Tensor& x) {
   Tensor y = Tensor::EmptyLike(x);

@@ -7,6 +7,8 @@
 namespace lockstep::ops {
 namespace {
 
+const bool registered = RegisterRecomputable("layer_norm");
+
 struct Result {
   Tensor y, mean, rstd;
 };

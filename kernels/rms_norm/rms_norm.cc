@@ -7,6 +7,8 @@
 namespace lockstep::ops {
 namespace {
 
+const bool registered = RegisterRecomputable("rms_norm");
+
 struct Result {
   Tensor y, rstd;
 };

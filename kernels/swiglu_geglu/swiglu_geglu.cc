@@ -9,6 +9,9 @@ namespace {
 
 const char* NameOf(GateForm form) { return form == GateForm::kSilu ? "swiglu" : "geglu_tanh"; }
 
+const bool registered = RegisterRecomputable(NameOf(GateForm::kSilu)) &&
+                        RegisterRecomputable(NameOf(GateForm::kGeluTanh));
+
 // gate_up: contiguous.
 Tensor Compute(GateForm form, const Tensor& gate_up) {
   Shape shape = gate_up.shape();

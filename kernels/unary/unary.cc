@@ -11,6 +11,16 @@ namespace {
 
 const UnaryInfo& InfoOf(UnaryOp op) { return kUnaryInfo[static_cast<int>(op)]; }
 
+// Not those that need their result themselves, or nothing.
+bool IsRecomputable(const UnaryInfo& info) { return info.saves == UnarySaves::kInput; }
+
+const bool registered = [] {
+  for (const UnaryInfo& info : kUnaryInfo) {
+    if (IsRecomputable(info)) RegisterRecomputable(info.name);
+  }
+  return true;
+}();
+
 void TimesNumber(double number, Gradients& grads) {
   const Tensor& dy = grads[0];
   if (number == 1) return grads.Put(0, dy);
@@ -45,8 +55,7 @@ Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
              const auto [dx, accumulate] = grads.Open(0);
              unary_backward(CurrentStream(dx.device()), op, a, b, kept, grads[0], dx, accumulate);
            });
-  // Not of those that need their result themselves.
-  if (info.saves == UnarySaves::kInput) {
+  if (IsRecomputable(info)) {
     OfferRecompute(info.name, y, {{input, "the input of a unary function"}},
                    [=](std::span<const Tensor> in) { return Compute(op, a, b, in[0]); });
   }
