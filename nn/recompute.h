@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/module.h"
 #include "nn/documents.h"
@@ -37,7 +38,7 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
   using Base = ModuleOf<Out(In...)>;
   Recomputed(std::shared_ptr<Base> base, RecomputeOptions options)
       : options_(std::move(options)), base_(this, "", std::move(base)) {
-    RecomputeScope::CheckOps(options_.ops);
+    CheckRecomputable(options_.ops);
   }
 
  protected:

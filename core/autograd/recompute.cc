@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <any>
-#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
-
-// The names of RegisterRecomputable.
-std::set<std::string, std::less<>>& Recomputable() {
-  static auto& ops = *new std::set<std::string, std::less<>>();
-  return ops;
-}
 
 std::any PackNothing(const Tensor&, const char*) { return {}; }
 
@@ -276,28 +270,13 @@ struct RecomputeScope::Operations {
   }
 };
 
-bool RegisterRecomputable(std::string_view op) {
-  Recomputable().emplace(op);
-  return true;
-}
-
-void RecomputeScope::CheckOps(std::span<const std::string> ops) {
-  for (const std::string& op : ops) {
-    if (Recomputable().contains(op)) continue;
-    std::string known;
-    for (const std::string& name : Recomputable()) known += (known.empty() ? "" : ", ") + name;
-    throw ArgumentError(
-        StrCat("no operation named '", op, "' can be recomputed by itself: use names of ", known));
-  }
-}
-
 RecomputeScope::RecomputeScope(std::vector<std::string> ops)
     : operations_(std::make_shared<Operations>(Operations{std::move(ops), {}})),
       hooks_([operations = operations_.get()](
                  const Tensor& t, const char* what) { return operations->Pack(t, what); },
              Operations::Unpack),
       previous_(innermost) {
-  CheckOps(operations_->names);
+  CheckRecomputable(operations_->names);
   innermost = this;
 }
 

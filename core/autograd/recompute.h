@@ -41,15 +41,12 @@ class RecomputeScope {
   // between may catch what it does not know.
   RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again,
                  bool stops_early = false);
-  // The results of these operations are not kept where they run within the scope. ArgumentError, as
-  // CheckOps, for names that no operation has.
+  // The results of these operations, which take part by OfferRecompute, are not kept where they run
+  // within the scope.
   explicit RecomputeScope(std::vector<std::string> ops);
   ~RecomputeScope();
   RecomputeScope(const RecomputeScope&) = delete;
   RecomputeScope& operator=(const RecomputeScope&) = delete;
-
-  // ArgumentError with the names there are, unless all of these are RegisterRecomputable's.
-  static void CheckOps(std::span<const std::string> ops);
 
   // To be called with each tensor of a whole forward's result.
   void AddOutput(const Tensor& output);
@@ -103,10 +100,6 @@ class RecomputeScope::Start {
   std::optional<SavedTensorHooks::Pause> pause_;
   std::optional<SavedTensorHooks> ignore_;  // where it runs again: nothing is missing
 };
-
-// Makes the name of an operation that calls OfferRecompute one that scopes take. For a static
-// initialiser: const bool registered = RegisterRecomputable("gelu");
-bool RegisterRecomputable(std::string_view op);
 
 // For an operation that has made its result: if the scope whose hooks apply on this thread names
 // it, nodes that save the result, a contiguous tensor that fills its storage, have again(from)

@@ -1,5 +1,6 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"

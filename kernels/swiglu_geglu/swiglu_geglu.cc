@@ -1,6 +1,7 @@
 #include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 

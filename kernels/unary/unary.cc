@@ -1,6 +1,7 @@
 #include "kernels/unary/unary.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"

@@ -8,6 +8,7 @@
 
 #include "core/allocator.h"
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
 
