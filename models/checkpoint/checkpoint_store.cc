@@ -171,7 +171,7 @@ void CheckpointStore::Conclude(const Checkpoint& saved) {
   // Otherwise the target of latest might be removed.
   if (current && options_.keep > 0) {
     OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
-           [&] { RemoveOld(options_.keep, saved.path); });
+           [&] { RemoveOld(saved); });
   }
 }
 
@@ -360,24 +360,17 @@ std::vector<Checkpoint> CheckpointStore::List() const {
   return checkpoints;
 }
 
-void CheckpointStore::Prune(int64_t keep) {
-  LS_CHECK(keep >= 1, "checkpoint: Prune must keep at least one, got ", keep);
-  CleanUp();
-  const std::optional<Checkpoint> newest = FindNewest();
-  if (newest) RemoveOld(keep, newest->path);
-}
-
-// In the order of Candidates, keeps everything up to the keep-th complete checkpoint, the protected
-// one, and the best.
-void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path) {
+// In the order of Candidates, keeps everything up to the last complete checkpoint of
+// Options::keep, the one that was just saved, and the best.
+void CheckpointStore::RemoveOld(const Checkpoint& saved) {
   const auto best = options_.keep_best ? Best() : std::nullopt;
   int64_t kept = 0;
   for (const Candidate& candidate : Candidates()) {
-    if (candidate.path == protected_path) {
+    if (candidate.path == saved.path) {
       ++kept;
       continue;
     }
-    if (kept < keep) {
+    if (kept < options_.keep) {
       if (!candidate.readable) continue;
       try {
         CheckFiles(candidate.path, candidate.manifest, /*hashes=*/false);

@@ -83,11 +83,6 @@ class CheckpointStore {
   // All that have a DONE file, most recently saved first, unverified.
   std::vector<Checkpoint> List() const;
 
-  // Removes all but the newest `keep` >= 1 (those with missing files or wrong sizes do not count),
-  // never the newest good one. A crash meanwhile leaves nothing that could be mistaken for a
-  // checkpoint.
-  void Prune(int64_t keep);
-
   // Removes what a crash left behind. Save also does that.
   void CleanUp();
 
@@ -103,7 +98,7 @@ class CheckpointStore {
   std::string PathOf(std::string_view prefix, int64_t step) const;
   Checkpoint Fill(int64_t step, const std::function<void(const std::string& folder)>& fill);
   void Commit(const std::string& temporary, int64_t step);
-  void RemoveOld(int64_t keep, const std::string& protected_path);
+  void RemoveOld(const Checkpoint& saved);
   void Link(const std::string& name, const Checkpoint& checkpoint);
 
   std::string out_dir_;

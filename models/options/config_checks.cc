@@ -26,6 +26,15 @@ bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_v
   return true;
 }
 
+// Fails if `key` differs from its default although it has no effect without the setting `needs`.
+template <class T>
+void CheckEffect(const Options& options, std::string_view key, const T& value, const T& initial,
+                 bool has_effect, std::string_view needs) {
+  if (has_effect || value == initial) return;
+  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
+}
+
 void CheckTrace(Options& options, const RunConfig& config) {
   const auto range = ParseStepRange(config.log.trace);
   const int64_t steps = config.train.steps;
