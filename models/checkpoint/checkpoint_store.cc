@@ -272,7 +272,7 @@ void CheckpointStore::RestoreLinks() {
   for (const char* name : {"latest", "best"}) {
     const std::string path = JoinPath(out_dir_, name);
     if (std::filesystem::is_symlink(path) || !IsDirectory(path)) continue;
-    // A whole checkpoint: one that is in its place too, or one that was copied alone.
+    // A whole checkpoint: one that is in its place too, or one that was copied without it.
     Checkpoint kept;
     std::string place, problem;
     try {
