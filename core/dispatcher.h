@@ -20,10 +20,11 @@ class Slot;
 // A slot's function takes the stream first and writes into tensors that its caller has allocated.
 // On the meta device there is nothing to call: the caller has already computed the shapes.
 //
-//   inline constinit Slot<void(const Tensor& x, const Tensor& y)>
-//   softmax_forward{"softmax_forward"}; softmax_forward(CurrentStream(x.device()), x, y); void
-//   SoftmaxForwardCpu(Stream, const Tensor& x, const Tensor& y); LS_REGISTER(softmax_forward,
-//   DeviceType::kCpu, SoftmaxForwardCpu);
+//   inline constinit Slot<void(const Tensor& x, const Tensor& y)> softmax{"softmax"};
+//   softmax(CurrentStream(x.device()), x, y);
+// An implementation, which its source registers:
+//   void SoftmaxCpu(Stream, const Tensor& x, const Tensor& y);
+//   LS_REGISTER(softmax, DeviceType::kCpu, SoftmaxCpu);
 template <class... Args>
 class Slot<void(Args...)> {
  public:
@@ -48,8 +49,6 @@ class Slot<void(Args...)> {
     functions_[static_cast<size_t>(type)] = function;
     return true;
   }
-  bool Has(DeviceType type) const { return functions_[static_cast<size_t>(type)] != nullptr; }
-  const char* name() const { return name_; }
 
  private:
   const char* name_;

@@ -227,8 +227,8 @@ class Child : public internal::ChildSlot {
   // What calls go to: M if it is abstract, or else the interface that it implements.
   using Callee = typename InterfaceOf<M>::Type;
 
-  // Options in braces need their name here: Child(this, "fc", 8, 4, nn::LinearOptions{.bias =
-  // false}).
+  // Options in braces need their name here:
+  //   Child<nn::Linear> fc{this, "fc", 8, 4, nn::LinearOptions{.bias = false}};
   template <class... Args>
   requires(!internal::kIsModulePointer<Args...> && std::constructible_from<M, Args...>)
       Child(Module* owner, std::string name, Args&&... args)

@@ -20,7 +20,7 @@ struct MuonOptions {
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host
   // Which parameters Muon updates: matrices of hidden layers. Where empty, all with two dimensions;
-  // embeddings and output layers had better be left to AdamW.
+  // leave embeddings and output layers to AdamW.
   std::function<bool(const Parameter&)> matrix;
   // AdamW's, for the other parameters.
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;

@@ -126,6 +126,7 @@ class Optimizer {
   // other shapes.
   void SetOriginals(std::span<const Tensor> values);
 
+  // ---- Saving and loading, in optimizer_state.cc ----
   // What a checkpoint must hold in addition to the weights and the step's number: tensors that
   // share the optimizer's memory, named "<parameter>.<what>", in the order of the rules and
   // parameters. Groups are not part of it. With StateOffload they are tensors on the CPU, and this
@@ -177,6 +178,8 @@ class Optimizer {
   // What is given of each tensor of the state; throws as LoadState.
   std::map<std::string, Tensor> Checked(
       const NamedTensors& state, const std::function<Tensor(const Parameter&)>& value_of) const;
+  void CheckOriginals(const std::map<std::string, Tensor>& given,
+                      const std::function<Tensor(const Parameter&)>& value_of) const;
   void AddGroup(const ParameterGroup& group, const std::string& of_group);
   Tensor NewState(const Parameter& p, DType dtype) const;
   std::vector<UpdateCall> Calls(const StepState& state) const;

@@ -49,19 +49,17 @@ Tensor RootGrad(const Tensor& root, const Tensor& given) {
   return given.Detach();
 }
 
-// Notifies each observer once, even one both given to backward and added to the leaf.
-void NotifyLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
-  std::vector<BackwardObserver*> observers = others;
-  for (BackwardObserver* o : leaf.observers()) {
-    if (std::find(others.begin(), others.end(), o) == others.end()) observers.push_back(o);
-  }
-  for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
-}
-
+// Adds those that are not there yet.
 void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
   for (BackwardObserver* o : more) {
     if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
   }
+}
+
+// Notifies each observer once, even one both given to backward and added to the leaf.
+void NotifyLeafReady(Leaf& leaf, std::vector<BackwardObserver*> observers) {
+  AddObservers(observers, leaf.observers());
+  for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
 }
 
 }  // namespace

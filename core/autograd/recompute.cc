@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
 
 std::any PackNothing(const Tensor&, const char*) { return {}; }
+
 // For a scope whose tensors nobody unpacks.
 Tensor NeverUnpacked(const std::any&) {
   throw Error("the graph of a recomputed forward is never run");
@@ -273,7 +275,10 @@ RecomputeScope::RecomputeScope(std::vector<std::string> ops)
       hooks_([operations = operations_.get()](
                  const Tensor& t, const char* what) { return operations->Pack(t, what); },
              Operations::Unpack),
-      previous_(std::exchange(innermost, this)) {}
+      previous_(innermost) {
+  CheckRecomputable(operations_->names);
+  innermost = this;
+}
 
 RecomputeScope* RecomputeScope::Recomputes(std::string_view op) {
   if (innermost == nullptr || !innermost->operations_ || !innermost->hooks_.innermost()) {

@@ -21,8 +21,7 @@ constexpr int64_t kLarge = 1 << 20;
 constexpr int64_t kChunk = 4 << 20;        // large copies are split into these
 constexpr int64_t kMaxPending = 64 << 20;  // bytes in flight to devices
 
-// Free blocks by size. Never shrinks: what one step needs pinned, every
-// step does.
+// Free blocks by size. It never shrinks: what one step needs pinned, every step does.
 class PinnedPool {
  public:
   void* Take(int64_t bytes, Device device) {

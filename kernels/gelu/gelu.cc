@@ -1,12 +1,15 @@
 #include "kernels/gelu/gelu.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
+
+const bool registered = RegisterRecomputable("gelu");
 
 // x: contiguous.
 Tensor Compute(GeluForm form, const Tensor& x) {

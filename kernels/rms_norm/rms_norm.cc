@@ -1,11 +1,14 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
+
+const bool registered = RegisterRecomputable("rms_norm");
 
 struct Result {
   Tensor y, rstd;

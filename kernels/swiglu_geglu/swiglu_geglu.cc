@@ -1,6 +1,7 @@
 #include "kernels/swiglu_geglu/swiglu_geglu.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
@@ -8,6 +9,9 @@ namespace lockstep::ops {
 namespace {
 
 const char* NameOf(GateForm form) { return form == GateForm::kSilu ? "swiglu" : "geglu_tanh"; }
+
+const bool registered = RegisterRecomputable(NameOf(GateForm::kSilu)) &&
+                        RegisterRecomputable(NameOf(GateForm::kGeluTanh));
 
 // gate_up: contiguous.
 Tensor Compute(GateForm form, const Tensor& gate_up) {

@@ -1,6 +1,7 @@
 #include "kernels/unary/unary.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/checks.h"
@@ -10,6 +11,16 @@ namespace lockstep {
 namespace {
 
 const UnaryInfo& InfoOf(UnaryOp op) { return kUnaryInfo[static_cast<int>(op)]; }
+
+// Not those that need their result themselves, or nothing.
+bool IsRecomputable(const UnaryInfo& info) { return info.saves == UnarySaves::kInput; }
+
+const bool registered = [] {
+  for (const UnaryInfo& info : kUnaryInfo) {
+    if (IsRecomputable(info)) RegisterRecomputable(info.name);
+  }
+  return true;
+}();
 
 void TimesNumber(double number, Gradients& grads) {
   const Tensor& dy = grads[0];
@@ -45,8 +56,7 @@ Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
              const auto [dx, accumulate] = grads.Open(0);
              unary_backward(CurrentStream(dx.device()), op, a, b, kept, grads[0], dx, accumulate);
            });
-  // Not of those that need their result themselves.
-  if (info.saves == UnarySaves::kInput) {
+  if (IsRecomputable(info)) {
     OfferRecompute(info.name, y, {{input, "the input of a unary function"}},
                    [=](std::span<const Tensor> in) { return Compute(op, a, b, in[0]); });
   }

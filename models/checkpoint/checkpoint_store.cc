@@ -1,7 +1,5 @@
 #include "models/checkpoint/checkpoint_store.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,7 +10,6 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "core/io/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -42,31 +39,6 @@ std::optional<int64_t> StepOf(std::string_view prefix, const std::string& name) 
   return step;
 }
 
-// The folder that a link leads to now.
-std::string FollowOnce(const std::string& path) {
-  const std::string link = JoinPath(ParentPath(path), BaseName(path));  // without a last slash
-  std::error_code none;
-  const std::filesystem::path target = std::filesystem::read_symlink(link, none);
-  return none ? path : JoinPath(ParentPath(path), target.string());
-}
-
-// A lock on the whole file, of the kind of FileLock.
-struct flock WholeFile(short type) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-// Whether a HeldCheckpoint of any process has the folder.
-bool IsHeld(const std::string& folder) {
-  const std::string done = JoinPath(folder, kManifestName);
-  if (!PathExists(done)) return false;
-  const FileDescriptor file = OpenForReading(done);
-  struct flock lock = WholeFile(F_WRLCK);
-  return fcntl(file.fd(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-}
-
 CheckpointManifest ReadManifest(const std::string& path) {
   const std::string file = JoinPath(path, kManifestName);
   return ParseManifest(ReadFile(file, int64_t{64} << 20), file);
@@ -91,47 +63,6 @@ void Quietly(const F& f) {
 
 }  // namespace
 
-// ---- CheckpointWriter ----
-
-void CheckpointWriter::AddFile(const std::string& name, std::string_view contents) {
-  AddFile(name, [&](FileWriter& file) { file.Write(contents); });
-}
-
-void CheckpointWriter::AddFile(const std::string& name,
-                               const std::function<void(FileWriter&)>& write) {
-  LS_CHECK(!name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
-               name != kManifestName,
-           "checkpoint: ", Quoted(name), " cannot be the name of a file in it");
-  CheckNew(name);
-  FileWriter file(JoinPath(folder_, name),
-                  {.mode = FileWriterOptions::Mode::kCreateNew, .sha256 = true});
-  write(file);
-  file.Sync();
-  file.Close();
-  manifest_->files.push_back({name, file.bytes(), file.Sha256Hex()});
-}
-
-void CheckpointWriter::CheckNew(const std::string& name) const {
-  for (const CheckpointManifest::File& file : manifest_->files) {
-    LS_CHECK(file.name != name, "checkpoint: the file ", Quoted(name), " is added twice");
-  }
-}
-
-void CheckpointWriter::Adopt(const CheckpointManifest& added) {
-  for (const CheckpointManifest::File& file : added.files) {
-    CheckNew(file.name);
-    manifest_->files.push_back(file);
-  }
-}
-
-void CheckpointWriter::AddSafetensors(const std::string& name,
-                                      std::span<const SafetensorsItem> tensors,
-                                      const std::map<std::string, std::string>& metadata) {
-  AddFile(name, [&](FileWriter& file) { WriteSafetensors(file, tensors, metadata); });
-}
-
-// ---- CheckpointStore ----
-
 struct CheckpointStore::Candidate {
   int64_t step = 0;
   std::string path;
@@ -141,28 +72,6 @@ struct CheckpointStore::Candidate {
   bool incomplete = false;  // there is no manifest
   std::string problem;      // why the manifest can't be read
 };
-
-HeldCheckpoint::HeldCheckpoint(const std::string& path) {
-  // What the link led to may be removed before it is held, but then the link leads elsewhere.
-  for (;;) {
-    path_ = FollowOnce(path);
-    const std::string done = JoinPath(path_, kManifestName);
-    if (!PathExists(done)) {
-      if (FollowOnce(path) == path_) return;
-      continue;
-    }
-    try {
-      auto file = std::make_shared<FileDescriptor>(OpenForReading(done));
-      struct flock lock = WholeFile(F_RDLCK);
-      fcntl(file->fd(), F_OFD_SETLK, &lock);  // where there are no locks, nobody holds anything
-      if (!PathExists(done)) continue;
-      lock_ = std::move(file);
-      return;
-    } catch (const IoError&) {
-      if (FollowOnce(path) == path_) throw;
-    }
-  }
-}
 
 CheckpointStore::CheckpointStore(std::string out_dir, Options options)
     : out_dir_(std::move(out_dir)),
@@ -236,23 +145,14 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
     if (!candidate.readable) continue;
     manifest.serial = std::max(manifest.serial, candidate.manifest.serial + 1);
   }
-  // A process of an earlier run that is still writing does not write into it.
-  const std::string temporary = StrCat(PathOf(kSavePrefix, step), "-", std::random_device()());
-  try {
-    MakeDirectories(temporary);
-    CheckpointWriter writer(temporary, &manifest);
+  const Checkpoint saved = Fill(step, [&](const std::string& folder) {
+    CheckpointWriter writer(folder, &manifest);
     write(writer);
-    FileWriter done(JoinPath(temporary, kManifestName));
+    FileWriter done(JoinPath(folder, kManifestName));
     done.Write(ManifestText(manifest));
     done.Sync();
     done.Close();
-    SyncDirectory(temporary);
-    Commit(temporary, step);
-  } catch (...) {
-    Quietly([&] { RemoveTree(temporary); });
-    throw;
-  }
-  const Checkpoint saved = {step, PathOf(kStepPrefix, step)};
+  });
   Conclude(saved);
   return saved;
 }
@@ -271,7 +171,7 @@ void CheckpointStore::Conclude(const Checkpoint& saved) {
   // Otherwise the target of latest might be removed.
   if (current && options_.keep > 0) {
     OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
-           [&] { RemoveOld(options_.keep, saved.path); });
+           [&] { RemoveOld(saved); });
   }
 }
 
@@ -306,11 +206,21 @@ Checkpoint CheckpointStore::Adopt(int64_t step,
                                   const std::function<void(const std::string& folder)>& fill) {
   MakeDirectories(folder_);
   existed_ = true;
+  return Fill(step, [&](const std::string& folder) {
+    fill(folder);
+    Verify(folder);
+  });
+}
+
+// What `fill` puts into a temporary folder becomes the checkpoint of this step, or, where that
+// throws, is removed.
+Checkpoint CheckpointStore::Fill(int64_t step,
+                                 const std::function<void(const std::string& folder)>& fill) {
+  // A process of an earlier run that is still writing does not write into it.
   const std::string temporary = StrCat(PathOf(kSavePrefix, step), "-", std::random_device()());
   try {
     MakeDirectories(temporary);
     fill(temporary);
-    Verify(temporary);
     SyncDirectory(temporary);
     Commit(temporary, step);
   } catch (...) {
@@ -362,7 +272,7 @@ void CheckpointStore::RestoreLinks() {
   for (const char* name : {"latest", "best"}) {
     const std::string path = JoinPath(out_dir_, name);
     if (std::filesystem::is_symlink(path) || !IsDirectory(path)) continue;
-    // A whole checkpoint: one that is in its place too, or one that was copied alone.
+    // A whole checkpoint: one that is in its place too, or one that was copied without it.
     Checkpoint kept;
     std::string place, problem;
     try {
@@ -450,24 +360,17 @@ std::vector<Checkpoint> CheckpointStore::List() const {
   return checkpoints;
 }
 
-void CheckpointStore::Prune(int64_t keep) {
-  LS_CHECK(keep >= 1, "checkpoint: Prune must keep at least one, got ", keep);
-  CleanUp();
-  const std::optional<Checkpoint> newest = FindNewest();
-  if (newest) RemoveOld(keep, newest->path);
-}
-
-// In the order of Candidates, keeps everything up to the keep-th complete checkpoint, the protected
-// one, and the best.
-void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path) {
+// In the order of Candidates, keeps everything up to the last complete checkpoint of
+// Options::keep, the one that was just saved, and the best.
+void CheckpointStore::RemoveOld(const Checkpoint& saved) {
   const auto best = options_.keep_best ? Best() : std::nullopt;
   int64_t kept = 0;
   for (const Candidate& candidate : Candidates()) {
-    if (candidate.path == protected_path) {
+    if (candidate.path == saved.path) {
       ++kept;
       continue;
     }
-    if (kept < keep) {
+    if (kept < options_.keep) {
       if (!candidate.readable) continue;
       try {
         CheckFiles(candidate.path, candidate.manifest, /*hashes=*/false);

@@ -11,62 +11,20 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/io/file.h"
-#include "core/io/safetensors_writer.h"
 #include "models/checkpoint/checkpoint_manifest.h"
+#include "models/checkpoint/checkpoint_writer.h"
+#include "models/checkpoint/held_checkpoint.h"
 
 namespace lockstep::models {
 
 struct Checkpoint {
   int64_t step = 0;
   std::string path;  // a folder
-};
-
-// Fills a checkpoint that is being saved. Each file is on the disk when its call returns. Names
-// must be plain, distinct and not "DONE" (ArgumentError).
-class CheckpointWriter {
- public:
-  void AddFile(const std::string& name, std::string_view contents);
-  void AddFile(const std::string& name, const std::function<void(FileWriter&)>& write);
-  void AddSafetensors(const std::string& name, std::span<const SafetensorsItem> tensors,
-                      const std::map<std::string, std::string>& metadata = {});
-
-  // ---- What other ranks add to the same checkpoint ----
-  // The name of the folder, for their CheckpointStore::Join.
-  std::string folder_name() const { return BaseName(folder_); }
-  // On such a rank: what it has added.
-  const CheckpointManifest& added() const { return *manifest_; }
-  // Lists the files that another rank has added; their names must be new.
-  void Adopt(const CheckpointManifest& added);
-
- private:
-  friend class CheckpointStore;
-  CheckpointWriter(std::string folder, CheckpointManifest* manifest)
-      : folder_(std::move(folder)), manifest_(manifest) {}
-  void CheckNew(const std::string& name) const;
-
-  std::string folder_;
-  CheckpointManifest* manifest_;
-};
-
-// The folder behind `path`, a checkpoint or a link to one such as out/latest: it follows the link
-// once, and as long as it exists, a trainer that saves more does not remove the folder.
-class HeldCheckpoint {
- public:
-  explicit HeldCheckpoint(const std::string& path);
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  std::shared_ptr<const FileDescriptor> lock_;  // of its DONE; null if it has none
 };
 
 class CheckpointStore {
@@ -125,11 +83,6 @@ class CheckpointStore {
   // All that have a DONE file, most recently saved first, unverified.
   std::vector<Checkpoint> List() const;
 
-  // Removes all but the newest `keep` >= 1 (those with missing files or wrong sizes do not count),
-  // never the newest good one. A crash meanwhile leaves nothing that could be mistaken for a
-  // checkpoint.
-  void Prune(int64_t keep);
-
   // Removes what a crash left behind. Save also does that.
   void CleanUp();
 
@@ -143,8 +96,9 @@ class CheckpointStore {
   struct Candidate;
   std::vector<Candidate> Candidates() const;
   std::string PathOf(std::string_view prefix, int64_t step) const;
+  Checkpoint Fill(int64_t step, const std::function<void(const std::string& folder)>& fill);
   void Commit(const std::string& temporary, int64_t step);
-  void RemoveOld(int64_t keep, const std::string& protected_path);
+  void RemoveOld(const Checkpoint& saved);
   void Link(const std::string& name, const Checkpoint& checkpoint);
 
   std::string out_dir_;

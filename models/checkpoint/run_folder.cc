@@ -321,7 +321,7 @@ void BeginRun(const RunConfig& config, const RunConfig& settled) {
   }
   std::string toml = ToToml(stored);
   const std::vector<OptionDifference> differences = Difference(config, settled);
-  if (!differences.empty()) toml += "\n# Settled by the weights, the data and the other options:\n";
+  if (!differences.empty()) toml += "\n# Settled by weights, data, memory and the other options:\n";
   for (const OptionDifference& d : differences) toml += StrCat("#   ", d.key, " = ", d.b, "\n");
   RemoveTree(EndMark(config.out_dir));
   WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), toml);

@@ -3,23 +3,30 @@
 #include <algorithm>
 #include <span>
 
+#include "core/error.h"
 #include "dist/groups/agreement.h"
+#include "models/options/option_recompute.h"
 
 namespace lockstep::models {
 namespace {
 
+void Choose(RunSetup& setup, int64_t layers) {
+  std::string& text = setup.config.train.recompute;
+  text = layers == 0 ? "none" : layers == setup.model.n_layer ? "block" : StrCat("block:", layers);
+  setup.model.recompute = ParseRecompute(text);
+  setup.model.recompute.layers = layers;
+  setup.model.recompute.automatic = true;
+}
+
 MemoryPlan PlanLayers(RunSetup& setup, int64_t layers) {
-  using Part = RecomputeChoice::Part;
-  setup.model.recompute = {
-      .part = layers == 0 ? Part::kNone : Part::kBlock, .layers = layers, .automatic = true};
+  Choose(setup, layers);
   return PlanMemory(setup);
 }
 
 }  // namespace
 
 MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
-  RecomputeChoice& choice = setup.model.recompute;
-  if (!choice.automatic) return PlanMemory(setup);
+  if (!setup.model.recompute.automatic) return PlanMemory(setup);
   const auto plan = [&](int64_t layers) { return PlanLayers(setup, layers); };
   MemoryPlan best = plan(0);
   if (fits(best)) return best;
@@ -31,7 +38,7 @@ MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   if (!fits(best)) {
     const MemoryPlan all = plan(n_layer);
     if (all.peak.total() < best.peak.total()) return all;
-    choice.layers = enough;
+    Choose(setup, enough);
     return best;
   }
   while (enough - too_few > 1) {
@@ -44,7 +51,7 @@ MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
       too_few = middle;
     }
   }
-  choice.layers = enough;
+  Choose(setup, enough);
   return best;
 }
 

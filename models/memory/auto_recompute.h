@@ -6,10 +6,10 @@
 
 namespace lockstep::models {
 
-// Settles setup.model.recompute if it is automatic, and returns the plan of what it then is:
-// nothing, or the blocks of as few first layers as `fits`, or those with the lowest peak if nothing
-// does. The first layers, because their backward comes last, when what the others kept is free
-// again.
+// Settles setup.model.recompute, and config.train.recompute, if it is automatic, and returns the
+// plan of what it then is: nothing, or the blocks of as few first layers as `fits`, or those with
+// the lowest peak if nothing does. The first layers, because their backward comes last, when what
+// the others kept is free again.
 MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits);
 
 // Collective over `group`, which may be null. Settles an automatic choice, for which each rank may

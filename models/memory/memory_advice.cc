@@ -27,31 +27,38 @@ struct Change {
 // most.
 using Changes = std::vector<Change>;
 
-// The largest divisors of the batch first: the step stays the same (GradAccum).
+// The largest divisors of the batch first: the step stays the same (SettleMicroBatches).
 Changes SmallerBatches(const RunSetup& setup) {
   Changes changes;
   const int64_t whole = setup.config.train.batch_size;
   for (int64_t batch = whole / 2; batch >= 1; --batch) {
     if (whole % batch != 0) continue;
     changes.push_back({fmt::format("--train.batch_size={}", batch),
-                       "the same arithmetic in smaller products", [batch, whole](RunSetup& s) {
+                       "the same arithmetic in smaller products", [batch](RunSetup& s) {
                          s.config.train.batch_size = batch;
-                         s.micro_batches *= whole / batch;
                          SettleLossChunk(s);
                        }});
   }
   return changes;
 }
 
-// " " and the option that gives the changed run its micro-batches: "" where that follows from
-// train.global_batch_size, or is as before. None if its ranks cannot have equally many.
-std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
-  const TrainOptions& train = setup.config.train;
-  if (train.global_batch_size > 0 && train.grad_accum == 0) return "";
-  if (changed.micro_batches % changed.data_ranks != 0) return {};
-  const int64_t accum = changed.micro_batches / changed.data_ranks;
-  if (accum == setup.micro_batches / setup.data_ranks) return "";
-  return fmt::format(" --train.grad_accum={}", accum);
+// Settles the micro-batches of a run whose batch size or ranks were changed, so that a step has as
+// many samples as before, or each rank has where train.global_batch_size is open. " " and the
+// option that says so; "" where none is needed. None if its ranks cannot have equally many;
+// InputError if one would have none.
+std::optional<std::string> SettleMicroBatches(const RunSetup& setup, RunSetup& changed) {
+  const TrainOptions& was = setup.config.train;
+  TrainOptions& train = changed.config.train;
+  const int64_t global = was.global_batch_size;
+  const int64_t accum = global > 0 ? was.grad_accum : std::max<int64_t>(was.grad_accum, 1);
+  if (accum > 0) {
+    const int64_t ranks = changed.data_ranks;
+    const int64_t samples = global > 0 ? global : accum * was.batch_size * ranks;
+    if (samples % (train.batch_size * ranks) != 0) return {};
+    train.grad_accum = samples / (train.batch_size * ranks);
+  }
+  changed.micro_batches = MicroBatches(train, changed.data_ranks);
+  return train.grad_accum == accum ? "" : fmt::format(" --train.grad_accum={}", train.grad_accum);
 }
 
 // Whose memory is counted in segments, and stays.
@@ -137,9 +144,6 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
     const int64_t gpus = ranks > setup.data_ranks ? ranks : 0;
     changes->push_back({options, cost,
                         [=, level = std::string(level)](RunSetup& s) {
-                          if (s.config.train.global_batch_size == 0) {
-                            s.micro_batches = s.micro_batches / s.data_ranks * ranks;
-                          }
                           s.data_ranks = ranks;
                           s.config.parallel.shard = level;
                           s.config.parallel.shard_ranks = shards;
@@ -212,7 +216,7 @@ Changes SixteenBits(const RunSetup& setup) {
         {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
   }
   // Also with the smallest micro-batches, which may come with it.
-  const bool few = setup.micro_batches * c.train.batch_size <= kMostSumsInBf16;
+  const bool few = setup.samples_per_step() <= kMostSumsInBf16;
   if (setup.data_ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
     changes.push_back({options + " --train.grad_dtype=bf16",
                        "other numbers: 16 bits throughout, weights and state rounded "
@@ -316,19 +320,18 @@ class Trials {
       return;
     }
     RunSetup changed = setup_;
-    for (const Change* change : changes) change->apply(changed);
-    const auto accum = GradAccum(setup_, changed);
-    if (!accum) return;
     int64_t gpus = 0;
     for (const Change* change : changes) {
+      change->apply(changed);
       trial->options += (trial->options.empty() ? "" : " ") + change->options;
       trial->costs += "; " + change->cost;
       gpus = std::max(gpus, change->gpus);
     }
-    trial->options += *accum;
-    if (gpus > 0) trial->options += fmt::format(" on {} GPUs", gpus);
-    if (BrokenRule(FactsOf(changed)) != nullptr) return;
     try {
+      const auto accum = SettleMicroBatches(setup_, changed);
+      if (!accum || BrokenRule(FactsOf(changed)) != nullptr) return;
+      trial->options += *accum;
+      if (gpus > 0) trial->options += fmt::format(" on {} GPUs", gpus);
       trial->plan = PlanMemory(changed);
       trial->possible = true;
     } catch (const ArgumentError&) {  // as when ranks cannot share the micro-batches

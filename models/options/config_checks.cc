@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
 #include "models/options/plan_rules.h"
 
@@ -23,6 +24,15 @@ bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_v
     options.Derive(a, A{0}, b);
   }
   return true;
+}
+
+// Fails if `key` differs from its default although it has no effect without the setting `needs`.
+template <class T>
+void CheckEffect(const Options& options, std::string_view key, const T& value, const T& initial,
+                 bool has_effect, std::string_view needs) {
+  if (has_effect || value == initial) return;
+  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
 }
 
 void CheckTrace(Options& options, const RunConfig& config) {
@@ -80,6 +90,14 @@ void CheckKvHeads(Options& options, const ModelOptions& model) {
       StrCat(options.Describe("model.n_head"), " is not a multiple of ",
              options.Describe("model.n_kv_head"), ": use model.n_kv_head = ", heads,
              ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
+}
+
+void CheckRecomputedLayers(Options& options, const RunConfig& config) {
+  if (ParseRecompute(config.train.recompute).layers <= config.model.n_layer) return;
+  options.Fail({"train.recompute", "model.n_layer"},
+               StrCat(options.Describe("train.recompute"), " names more layers than ",
+                      options.Describe("model.n_layer"),
+                      " has: use train.recompute = \"block\", of all layers"));
 }
 
 void CheckPrecision(Options& options, const RunConfig& config) {
@@ -286,6 +304,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   if (config.init_from.empty()) {
     CheckRope(options, config.model);
     CheckMixture(options, config.model);
+    CheckRecomputedLayers(options, config);
   }
   if (!config.data.path.empty() && !config.data.mix.empty()) {
     options.Fail({"data.path", "data.mix"},

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
-#include "core/error.h"
 #include "models/options/config.h"
 
 namespace lockstep::models {
@@ -19,14 +17,5 @@ void CheckRun(Options& options, const RunConfig& config);
 // unused, and fits.
 void CheckMixture(const Options& options, const ModelOptions& model,
                   const std::string& weights = "");
-
-// Fails if `key` differs from its default although it has no effect without the setting `needs`.
-template <class T>
-void CheckEffect(const Options& options, std::string_view key, const T& value, const T& initial,
-                 bool has_effect, std::string_view needs) {
-  if (has_effect || value == initial) return;
-  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
-                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
-}
 
 }  // namespace lockstep::models

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 
 #include "core/error.h"
@@ -17,6 +18,19 @@ constexpr std::array<std::string_view, 6> kOps = {"gelu",       "silu",       "s
                                                   "geglu_tanh", "layer_norm", "rms_norm"};
 
 constexpr std::array<std::string_view, 5> kAlone = {"none", "auto", "block", "attention", "mlp"};
+
+constexpr std::string_view kFirst = "block:";
+
+int64_t LayersOf(std::string_view number) {
+  int64_t layers = 0;
+  const char* const end = number.data() + number.size();
+  const auto [rest, error] = std::from_chars(number.data(), end, layers);
+  if (error != std::errc() || rest != end || layers < 1) {
+    throw InputError(
+        StrCat("must have a number of layers after ", kFirst, ", as in ", kFirst, "3"));
+  }
+  return layers;
+}
 
 bool Has(const auto& words, std::string_view word) {
   return std::ranges::find(words, word) != std::ranges::end(words);
@@ -57,11 +71,15 @@ RecomputeChoice ParseRecompute(std::string_view text) {
   if (text == "block") return {.part = Part::kBlock};
   if (text == "attention") return {.part = Part::kAttention};
   if (text == "mlp") return {.part = Part::kMlp};
+  if (text.starts_with(kFirst)) {
+    return {.part = Part::kBlock, .layers = LayersOf(text.substr(kFirst.size()))};
+  }
   RecomputeChoice choice{.part = Part::kOps};
   for (std::string& word : WordsOf(text)) {
     if (const auto fault = FaultOf(word, text, choice.ops)) {
-      throw InputError(StrCat(*fault, "must be ", Joined(kAlone), ", or operations of ",
-                              RecomputableOps(), ", each once, as in gelu,layer_norm"));
+      throw InputError(StrCat(*fault, "must be ", Joined(kAlone), ", ", kFirst,
+                              "N (of the first N layers), or operations of ", RecomputableOps(),
+                              ", each once, as in gelu,layer_norm"));
     }
     choice.ops.push_back(std::move(word));
   }

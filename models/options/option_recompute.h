@@ -20,8 +20,8 @@ struct RecomputeChoice {
   bool operator==(const RecomputeChoice&) const = default;
 };
 
-// Parses none, auto, block, attention, mlp, or operations as in "gelu,layer_norm". Throws
-// InputError; the message does not say where the text came from.
+// Parses none, auto, block, block:3 (in the first 3 layers), attention, mlp, or operations as in
+// "gelu,layer_norm". Throws InputError; the message does not say where the text came from.
 RecomputeChoice ParseRecompute(std::string_view text);
 
 // The operations that ParseRecompute takes: "gelu, silu, ...".

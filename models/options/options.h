@@ -118,7 +118,7 @@ class Options {
   bool print_config() const { return print_config_; }
   // The TOML file of the command line, or "".
   const std::string& file() const { return file_; }
-  // About values that are valid but hardly intended.
+  // About values that are valid, but probably not intended.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // --help, wrapped to `columns`.

@@ -201,7 +201,7 @@ constexpr PlanRule kRules[] = {
        return "";
      }},
     {"bf16 gradients of one process",
-     {},
+     {"train.grad_dtype"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const std::string& dtype = f.config.train.grad_dtype;
@@ -211,7 +211,7 @@ constexpr PlanRule kRules[] = {
                      " ranks, which sum gradients in fp32: leave train.grad_dtype out");
      }},
     {"bf16 gradients of few sums",
-     {},
+     {"train.grad_dtype", "train.batch_size", "train.global_batch_size", "train.grad_accum"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const std::string& dtype = f.config.train.grad_dtype;
@@ -263,7 +263,7 @@ constexpr PlanRule kRules[] = {
                      "model.router = \"softmax\"");
      }},
     {"four bits are not cut",
-     {"lora.base", "parallel.tp"},
+     {"lora.base", "parallel.tp", "virtual.tp"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!f.config.lora.quantizes() || (p.tp == 1 && p.tensor_parts() == 1)) return "";
@@ -273,7 +273,7 @@ constexpr PlanRule kRules[] = {
                      ") cannot cut: use data parallelism or a pipeline");
      }},
     {"frozen ties are sharded once",
-     {"parallel.schedule", "parallel.shard", "lora.rank"},
+     {"parallel.schedule", "parallel.shard", "lora.rank", "lora.init_from"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const LoraOptions& lora = f.config.lora;
@@ -289,7 +289,7 @@ constexpr PlanRule kRules[] = {
            ": use parallel.schedule=1f1b or parallel.shard=none");
      }},
     {"shard_ranks divides the ranks",
-     {},
+     {"parallel.shard_ranks", "parallel.shard"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!IsSharded(f) || f.data_ranks % ShardsOf(f) == 0) return "";
@@ -297,7 +297,7 @@ constexpr PlanRule kRules[] = {
                      " ranks: use a divisor, or 0, all of them");
      }},
     {"shards are not compressed",
-     {},
+     {"dist.compress", "parallel.shard"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!IsSharded(f) || f.config.dist.compress == "none") return "";
@@ -305,14 +305,14 @@ constexpr PlanRule kRules[] = {
               "\"none\" with parallel.shard";
      }},
     {"virtual.tp is for ordered sums",
-     {},
+     {"virtual.tp", "parallel.tp", "dist.reduction"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (f.config.dist.reduction == "ordered" || p.tensor_parts() == p.tp) return "";
        return NeedsOrderedSum("virtual.tp", p.tensor_parts(), "parallel.tp", p.tp);
      }},
     {"parts divide the window",
-     {},
+     {"virtual.tp", "parallel.tp", "model.block_size"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t parts = p.tensor_parts(), window = f.config.model.block_size;
@@ -323,7 +323,7 @@ constexpr PlanRule kRules[] = {
            ": use model.block_size = ", (window / parts + 1) * parts, ", or fewer parts");
      }},
     {"tp divides the heads",
-     {},
+     {"parallel.tp", "model.n_head"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t tp = p.tp, heads = f.config.model.n_head;
@@ -332,7 +332,7 @@ constexpr PlanRule kRules[] = {
                      " heads (model.n_head): use a divisor of them");
      }},
     {"tp fits the heads of keys",
-     {},
+     {"parallel.tp", "model.n_kv_head", "model.n_head"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const ModelOptions& m = f.config.model;
@@ -344,7 +344,7 @@ constexpr PlanRule kRules[] = {
            "that does");
      }},
     {"parts divide the experts",
-     {},
+     {"virtual.tp", "parallel.tp", "model.n_expert"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t parts = p.tensor_parts(), experts = f.config.model.n_expert;
@@ -353,14 +353,14 @@ constexpr PlanRule kRules[] = {
                      experts, " experts (model.n_expert): use a divisor of them");
      }},
     {"virtual.cp is for ordered sums",
-     {},
+     {"virtual.cp", "parallel.cp", "dist.reduction"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (f.config.dist.reduction == "ordered" || p.context_pairs() == p.cp) return "";
        return NeedsOrderedSum("virtual.cp", p.context_pairs(), "parallel.cp", p.cp);
      }},
     {"chunks divide the window",
-     {},
+     {"virtual.cp", "parallel.cp", "virtual.tp", "parallel.tp", "model.block_size"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t pairs = p.context_pairs(), parts = p.tensor_parts(), all = 2 * pairs * parts;
@@ -374,7 +374,7 @@ constexpr PlanRule kRules[] = {
            ", or fewer chunks");
      }},
     {"ep needs experts",
-     {"parallel.ep"},
+     {"parallel.ep", "model.n_expert"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.ep == 1 || f.config.model.n_expert > 0) return "";
@@ -384,7 +384,7 @@ constexpr PlanRule kRules[] = {
            "leave it out");
      }},
     {"ep divides the experts",
-     {"parallel.ep"},
+     {"parallel.ep", "parallel.tp", "model.n_expert"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t experts = f.config.model.n_expert;
@@ -394,7 +394,7 @@ constexpr PlanRule kRules[] = {
                      experts, " experts (model.n_expert): use a divisor of them");
      }},
     {"ep divides the ranks",
-     {"parallel.ep"},
+     {"parallel.ep", "parallel.pp", "parallel.tp"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (f.data_ranks % p.data_ranks_of_experts() == 0) return "";
@@ -407,7 +407,7 @@ constexpr PlanRule kRules[] = {
      }},
     // Other ranks' micro-batches are rows of this one's experts.
     {"ep needs equal micro-batches",
-     {"parallel.ep"},
+     {"parallel.ep", "train.grad_accum", "train.global_batch_size"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.data_ranks_of_experts() == 1 || f.micro_batches % f.data_ranks == 0) {
@@ -419,7 +419,7 @@ constexpr PlanRule kRules[] = {
                      ", by train.grad_accum or train.global_batch_size");
      }},
     {"compression needs data ranks",
-     {},
+     {"dist.compress", "parallel.pp", "parallel.cp", "parallel.tp"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!OtherAxesTakeAllRanks(f) || f.config.dist.compress == "none") return "";
@@ -457,7 +457,7 @@ constexpr PlanRule kRules[] = {
               "launch --max_restarts, which goes on from the newest checkpoint";
      }},
     {"shards need data ranks",
-     {},
+     {"parallel.shard", "parallel.pp", "parallel.cp", "parallel.tp"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!OtherAxesTakeAllRanks(f) || p.shard == "none") return "";

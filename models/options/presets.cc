@@ -271,7 +271,7 @@ every = 1000
 )");
 }
 
-// What Gemma 2 and 3 have in common; `more` is theirs alone.
+// What Gemma 2 and 3 have in common; `more` is what only one of them has.
 std::string Gemma(LlamaSize size) {
   size.more += StrCat("norm_offset = 1\nnorm_place = \"sandwich\"\nembed_scale = ",
                       ToToml(OptionValue(std::sqrt(static_cast<double>(size.n_embd)))), "\n");

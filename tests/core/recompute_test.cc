@@ -8,6 +8,7 @@
 
 #include "core/allocator.h"
 #include "core/autograd/node.h"
+#include "core/autograd/recomputable_ops.h"
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
 
@@ -20,6 +21,7 @@ using test::Mul;
 using test::Scale;
 using test::Sum;
 using test::Values;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -243,6 +245,9 @@ TEST_F(RecomputeTest, AStartReplacesInputs) {
 
 // ---- Single operations ----
 
+const bool registered =
+    RegisterRecomputable("square") && RegisterRecomputable("cube") && RegisterRecomputable("other");
+
 // A square, whose result a scope may have computed again.
 Tensor Square(const Tensor& x, int& again) {
   const Tensor y = Mul(x, x);
@@ -284,6 +289,16 @@ TEST_F(RecomputeOperationTest, OnlyNamedResultsAreComputedAgain) {
   Backward(Sum(y));
   EXPECT_EQ(again_, 1);
   EXPECT_EQ(Take(), want);
+}
+
+TEST_F(RecomputeOperationTest, ANameThatNoOperationHasIsAnError) {
+  EXPECT_THAT(MessageOf<ArgumentError>([&] {
+                Run({"square", "sqare"});
+              }),
+              AllOf(HasSubstr("'sqare'"), HasSubstr("cube, other, square")));
+  // Nor is there a scope then.
+  Backward(Sum(Mul(Square(x_, again_), w_)));
+  EXPECT_EQ(again_, 0);
 }
 
 // What was written to since is not what the operation computes.

@@ -376,6 +376,21 @@ TEST(RecomputeTest, OperationsAndModulesMix) {
   for (const int how : {1, 2, 3}) EXPECT_EQ(train(how), plain) << how;
 }
 
+// Before anything is trained.
+TEST(RecomputeTest, NamesThatNoOperationHasAreErrors) {
+  const auto block = std::make_shared<TransformerBlock>(Gpt2(0));
+  for (const std::string wrong : {"misspelt", "linear", "relu", "exp", ""}) {
+    const std::string error = MessageOf<ArgumentError>([&] {
+      Recompute(block, {.ops = {"layer_norm", wrong}});
+    });
+    EXPECT_THAT(error, testing::HasSubstr("'" + wrong + "'"));
+    for (const char* known : {"gelu", "geglu_tanh", "layer_norm", "rms_norm", "silu", "swiglu"}) {
+      EXPECT_THAT(error, testing::HasSubstr(known));
+      EXPECT_NO_THROW(Recompute(block, {.ops = {known}}));
+    }
+  }
+}
+
 // A forward that is only recomputed is no second batch.
 TEST(RecomputeTest, RunningStatisticsAreUpdatedOnce) {
   const auto train = [](bool recompute) {

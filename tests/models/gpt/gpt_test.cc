@@ -170,6 +170,13 @@ TEST_P(GptParts, Recomputed) {
   }
 }
 
+// The names that the option takes are names of operations.
+TEST_P(GptParts, EveryOperationCanBeNamed) {
+  GptConfig config = GetParam();
+  config.recompute = ParseRecompute(RecomputableOps());
+  EXPECT_NO_THROW(Gpt{config});
+}
+
 TEST_P(GptParts, ABlockThatIsRecomputed) {
   const Outcome plain = Train();
   const auto wrapper = std::make_shared<Wrapper>(model_.blocks()[1].module());

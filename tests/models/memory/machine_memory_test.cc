@@ -138,6 +138,9 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
       EXPECT_EQ(plan.peak.total(), totals[layers]);
       EXPECT_EQ(setup.model.recompute.layers, static_cast<int64_t>(layers));
       EXPECT_TRUE(setup.model.recompute.automatic);
+      // And the run's configuration says so.
+      const RecomputeChoice written = ParseRecompute(setup.config.train.recompute);
+      EXPECT_EQ(total(written), totals[layers]);
     }
   }
   EXPECT_EQ(Describe(setup.model.recompute, 4), "the blocks of the first 3 of 4 layers");
@@ -153,6 +156,7 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
   setup.model.recompute = automatic;
   EXPECT_EQ(SettleRecompute(setup, never).peak.total(), four);
   EXPECT_EQ(Describe(setup.model.recompute, 4), "all blocks");
+  EXPECT_EQ(setup.config.train.recompute, "block");
   EXPECT_EQ(Describe(blocks(1), 4), "the block of the first of 4 layers");
   // What was asked for stays.
   setup.model.recompute = blocks(2);
@@ -173,6 +177,7 @@ TEST(MachineMemory, AllRanksRecomputeWhatAnyNeeds) {
     EXPECT_EQ(setup.model.recompute.layers, group.rank() == 1 ? 3 : 0);
     const MemoryPlan plan = AgreeOnRecompute(setup, mine, &group);
     EXPECT_EQ(setup.model.recompute.layers, 3);
+    EXPECT_EQ(setup.config.train.recompute, "block:3");
     EXPECT_EQ(plan.peak.total(), PlanMemory(setup).peak.total());
     EXPECT_EQ(plan.peak.total() < mine.peak.total(), group.rank() != 1);
   });

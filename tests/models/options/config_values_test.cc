@@ -81,7 +81,8 @@ TEST(RunConfig, UnknownWords) {
                 HasSubstr("the index of the device must be a number, as in "));
   for (const std::string device : {"auto", "cpu", "cuda", "sim", "cuda:0", "sim:12"})
     EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
-  for (const std::string words : {"none", "auto", "block", "attention", "mlp", "gelu, layer_norm"})
+  for (const std::string words :
+       {"none", "auto", "block", "block:3", "attention", "mlp", "gelu, layer_norm"})
     EXPECT_EQ(ErrorOf({"--train.recompute=" + words}), "no error");
   for (const auto& [words, fault] :
        {std::pair("", ""),
@@ -96,9 +97,16 @@ TEST(RunConfig, UnknownWords) {
     const std::string argument = StrCat("--train.recompute=", words);
     EXPECT_EQ(ErrorOf({argument}),
               StrCat("command line: ", argument, ": ", fault,
-                     "must be none, auto, block, attention, mlp, or operations of gelu, silu, "
-                     "swiglu, geglu_tanh, layer_norm, rms_norm, each once, as in gelu,layer_norm"));
+                     "must be none, auto, block, attention, mlp, block:N (of the first N layers), "
+                     "or operations of gelu, silu, swiglu, geglu_tanh, layer_norm, rms_norm, each "
+                     "once, as in gelu,layer_norm"));
   }
+  for (const std::string words : {"block:", "block:0", "block:-1", "block:3x", "block:3,gelu"}) {
+    EXPECT_THAT(ErrorOf({"--train.recompute=" + words}), HasSubstr("as in block:3")) << words;
+  }
+  EXPECT_THAT(ErrorOf({"--train.recompute=block:5", "--model.n_layer=4"}),
+              HasSubstr("train.recompute = \"block\""));
+  EXPECT_EQ(ErrorOf({"--train.recompute=block:4", "--model.n_layer=4"}), "no error");
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "

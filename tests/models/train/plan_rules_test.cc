@@ -4,9 +4,11 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "models/train/run_checks.h"
+#include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 
@@ -32,7 +34,7 @@ struct Broken {
   std::string rule;
   int64_t ranks;
   Arguments arguments;
-  std::string says;
+  std::string says = "";  // a number, or what to type instead
 };
 
 const std::string kExperts = "--model.n_expert=4", kCp = "--parallel.cp=2", kEp = "--parallel.ep=4",
@@ -44,27 +46,17 @@ const std::string kExperts = "--model.n_expert=4", kCp = "--parallel.cp=2", kEp 
 
 // Each rule at least once. (Rules on adapters need weights: RulesOfAdapters.)
 const std::vector<Broken> kBroken = {
-    {"virtual.tp", 0, {kTp, "--virtual.tp=6"}, "use virtual.tp = 4"},
-    {"virtual.tp", 0, {kTp, "--virtual.tp=3"}, "virtual.tp = 3 (command line) must be"},
-    {"virtual.cp", 0, {kCp, "--virtual.cp=6"}, "use virtual.cp = 4"},
-    {"ep is a power of two", 0, {"--parallel.ep=3"}, "must be a power of two"},
-    {"ep fits cp", 0, {kEp, "--parallel.cp=6"}, "neither divides parallel.cp = 6"},
-    {"schedule needs pp", 0, {"--parallel.schedule=zb_h1"}, "does nothing without a pipeline"},
-    {"pp keeps weights", 0, {kPp, kFull, kWhole}, "does nothing with parallel.pp"},
-    {"shard_ranks needs shard",
-     0,
-     {"--parallel.shard_ranks=2"},
-     "does nothing without parallel.shard = \"full\""},
-    {"shards of one rank",
-     0,
-     {kFull, "--parallel.shard_ranks=1"},
-     "command line: parallel.shard_ranks = 1 (command line) shards nothing"},
-    {"reshard needs full",
-     0,
-     {"--parallel.shard=gradients", kWhole},
-     "does nothing without parallel.shard = \"full\""},
-    {"ordered sums are exact", 0, {kCompress, kOrdered}, "dist.compress = \"bf16\" (command line)"},
-    {"ordered sums are exact", 0, {kCompress, kOrdered}, "or dist.reduction = \"fast\""},
+    {"virtual.tp", 0, {kTp, "--virtual.tp=6"}, "virtual.tp = 4"},
+    {"virtual.tp", 0, {kTp, "--virtual.tp=3"}, "virtual.tp = 4"},
+    {"virtual.cp", 0, {kCp, "--virtual.cp=6"}, "virtual.cp = 4"},
+    {"ep is a power of two", 0, {"--parallel.ep=3"}, "parallel.ep = 2, 4 or 8"},
+    {"ep fits cp", 0, {kEp, "--parallel.cp=6"}, "parallel.cp = 6"},
+    {"schedule needs pp", 0, {"--parallel.schedule=zb_h1"}, "parallel.pp = 2"},
+    {"pp keeps weights", 0, {kPp, kFull, kWhole}},
+    {"shard_ranks needs shard", 0, {"--parallel.shard_ranks=2"}, "parallel.shard = \"full\""},
+    {"shards of one rank", 0, {kFull, "--parallel.shard_ranks=1"}, "parallel.shard = \"none\""},
+    {"reshard needs full", 0, {"--parallel.shard=gradients", kWhole}, "parallel.shard = \"full\""},
+    {"ordered sums are exact", 0, {kCompress, kOrdered}, "dist.reduction = \"fast\""},
     {"workers have whole models", 0, {kOuter, kTp}, "leave parallel.tp out, or dist.outer_every"},
     {"workers have whole models", 0, {kOuter, kPp}, "leave parallel.pp out, or dist.outer_every"},
     {"workers have whole models", 0, {kOuter, kCp}, "leave parallel.cp out, or dist.outer_every"},
@@ -89,85 +81,77 @@ const std::vector<Broken> kBroken = {
      2,
      {kOuter, "--train.epochs=2"},
      "use train.steps, a multiple of 50, instead"},
-    {"preferences need whole answers", 0, {kDpo, kRank, kTp}, "with parallel.tp = 2"},
-    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.tp=2"}, "with virtual.tp = 2"},
-    {"preferences need whole answers", 0, {kDpo, kRank, kPp}, "with parallel.pp = 2"},
-    {"preferences need whole answers", 0, {kDpo, kRank, kCp}, "with parallel.cp = 2"},
-    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.cp=2"}, "with virtual.cp = 2"},
-    {"bf16 gradients of one process",
-     2,
-     {kBf16, kBf16Grads},
-     "is for a single process, and this run has 2 ranks"},
-    {"bf16 gradients of few sums",
-     1,
-     {kBf16, kBf16Grads, "--train.grad_accum=9"},
-     "after each of the 9 micro-batches of a step, and of more than 8 such sums"},
-    {"shard_ranks divides the ranks",
-     4,
-     {kFull, "--parallel.shard_ranks=3"},
-     "parallel.shard_ranks = 3 does not divide the 4 ranks"},
-    {"shards are not compressed", 2, {kFull, kCompress}, "use dist.compress = \"none\""},
-    {"virtual.tp is for ordered sums",
-     1,
-     {"--virtual.tp=2"},
-     "virtual.tp = 2 with parallel.tp = 1 is for dist.reduction = \"ordered\""},
+    {"elastic runs keep their samples", 2, {"--dist.elastic=true"}, "train.global_batch_size = "},
+    {"elastic workers are not built", 0, {kOuter, "--dist.elastic=true"}},
+    {"elastic is for data parallelism", 0, {kFull, "--dist.elastic=true"}},
+    {"elastic is for data parallelism", 0, {kTp, "--dist.elastic=true"}},
+    {"preferences need whole answers", 0, {kDpo, kRank, kTp}, "parallel.tp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.tp=2"}, "virtual.tp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, kPp}, "parallel.pp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, kCp}, "parallel.cp = 2"},
+    {"preferences need whole answers", 0, {kDpo, kRank, "--virtual.cp=2"}, "virtual.cp = 2"},
+    {"bf16 gradients of one process", 2, {kBf16, kBf16Grads}, "2 ranks"},
+    {"bf16 gradients of few sums", 1, {kBf16, kBf16Grads, "--train.grad_accum=9"}, "9 micro-batch"},
+    {"shard_ranks divides the ranks", 4, {kFull, "--parallel.shard_ranks=3"}, "the 4 ranks"},
+    {"shards are not compressed", 2, {kFull, kCompress}, "dist.compress = \"none\""},
+    {"virtual.tp is for ordered sums", 1, {"--virtual.tp=2"}, "dist.reduction = \"ordered\""},
     {"parts divide the window",
      4,
      {"--parallel.tp=4", "--model.block_size=10"},
-     "the 4 parts of virtual.tp (or parallel.tp) do not divide model.block_size = 10: use "
-     "model.block_size = 12, or fewer parts"},
-    {"tp divides the heads",
-     8,
-     {"--parallel.tp=8"},
-     "parallel.tp = 8 does not divide the 4 heads (model.n_head): use a divisor of them"},
+     "model.block_size = 12"},
+    {"tp divides the heads", 8, {"--parallel.tp=8"}, "4 heads"},
     {"tp fits the heads of keys",
      4,
      {"--parallel.tp=4", "--model.n_head=12", "--model.n_embd=96", "--model.n_kv_head=6"},
-     "parallel.tp = 4 neither divides the 6 heads of keys"},
-    {"parts divide the experts",
-     2,
-     {kTp, "--model.n_expert=5"},
-     "the 2 parts of virtual.tp (or parallel.tp) do not divide the 5 experts (model.n_expert): use "
-     "a divisor of them"},
-    {"virtual.cp is for ordered sums",
-     1,
-     {"--virtual.cp=2"},
-     "virtual.cp = 2 with parallel.cp = 1 is for dist.reduction = \"ordered\""},
-    {"chunks divide the window",
-     2,
-     {kCp, "--model.block_size=10"},
-     "the 4 chunks of a sequence, two for each of virtual.cp = 2 (or parallel.cp), must divide "
-     "model.block_size = 10 (command line): use 12"},
-    {"ep needs experts", 4, {kEp}, "splits experts across ranks, and the model has none"},
-    {"ep divides the experts", 4, {kExperts, kCp, "--parallel.ep=8"}, "does not divide the 4 exp"},
-    {"ep divides the experts", 8, {kExperts, kTp, kEp}, "times parallel.tp = 2 does not divide"},
-    {"ep divides the ranks",
-     2,
-     {kExperts, kCp, kEp},
-     "does not divide the 2 ranks of this run: start a multiple of 4 processes"},
-    {"ep divides the ranks",
-     4,
-     {kExperts, kPp, kEp, "--train.grad_accum=4"},
-     "does not divide the 2 ranks that parallel.pp and parallel.tp leave for other samples: start "
-     "a multiple of 8 processes, as with --nproc=8"},
+     "6 heads"},
+    {"parts divide the experts", 2, {kTp, "--model.n_expert=5"}, "5 experts"},
+    {"virtual.cp is for ordered sums", 1, {"--virtual.cp=2"}, "dist.reduction = \"ordered\""},
+    {"chunks divide the window", 2, {kCp, "--model.block_size=10"}, "use 12"},
+    {"ep needs experts", 4, {kEp}, "model.n_expert = 8"},
+    {"ep divides the experts", 4, {kExperts, kCp, "--parallel.ep=8"}, "4 experts"},
+    {"ep divides the experts", 8, {kExperts, kTp, kEp}, "parallel.tp = 2"},
+    {"ep divides the ranks", 2, {kExperts, kCp, kEp}, "--nproc=4"},
+    {"ep divides the ranks", 4, {kExperts, kPp, kEp, "--train.grad_accum=4"}, "--nproc=8"},
     {"ep needs equal micro-batches",
      4,
      {kExperts, kEp, "--train.batch_size=1", "--train.global_batch_size=6"},
-     "needs equally many micro-batches on all 4 ranks, and a step has 6"},
+     "a multiple of 4"},
     // Where no data-parallel ranks sum gradients, bf16 would not be sent.
-    {"compression needs data ranks", 2, {kCompress, kPp}, "leave dist.compress out"},
-    {"compression needs data ranks", 2, {kCompress, kTp}, "leave dist.compress out"},
-    {"compression needs data ranks", 2, {kCompress, kCp, kFull}, "leave dist.compress out"},
+    {"compression needs data ranks", 2, {kCompress, kPp}},
+    {"compression needs data ranks", 2, {kCompress, kTp}},
+    {"compression needs data ranks", 2, {kCompress, kCp, kFull}},
     // Nor would weights be sharded.
-    {"shards need data ranks", 2, {kFull, kPp}, "parallel.shard = \"full\""},
-    {"shards need data ranks", 2, {kFull, kTp}, "start 4 processes"},
-    {"shards need data ranks", 2, {kFull, kCp}, "start 4 processes"},
+    {"shards need data ranks", 2, {kFull, kPp}, "4 processes"},
+    {"shards need data ranks", 2, {kFull, kTp}, "4 processes"},
+    {"shards need data ranks", 2, {kFull, kCp}, "4 processes"},
 };
 
-TEST(PlanRules, AreToldInTheWordsOfTheOptions) {
+// The options tell what the table says, and where it was written.
+TEST(PlanRules, EachRefusesItsPlans) {
   for (const Broken& b : kBroken) {
-    EXPECT_THAT(ErrorOnRanks(b.ranks, b.arguments), HasSubstr(b.says))
-        << b.rule << testing::PrintToString(b.arguments);
+    SCOPED_TRACE(b.rule + testing::PrintToString(b.arguments));
+    RunConfig config;
+    Options options({.name = "train_gpt", .summary = "trains a GPT"});
+    AddRunOptions(options, config);
+    const std::string of_options = test::MessageOf<InputError>([&] { options.Parse(b.arguments); });
+    PlanFacts facts{.config = config,
+                    .describe = [&](std::string_view key) { return options.Describe(key); }};
+    if (b.ranks > 0) {
+      EXPECT_EQ(of_options, "no error");
+      facts.processes = b.ranks;
+      facts.data_ranks = DataRanksOf(config, b.ranks);
+      facts.micro_batches = MicroBatches(config.train, facts.data_ranks);
+    }
+    std::string why;
+    const PlanRule* const rule = BrokenRule(facts, &why);
+    ASSERT_NE(rule, nullptr);
+    EXPECT_EQ(rule->name, b.rule);
+    EXPECT_EQ(ErrorOnRanks(b.ranks, b.arguments), "command line: " + why);
+    EXPECT_THAT(why, HasSubstr(b.says));
+    EXPECT_EQ(rule->of_run, b.ranks > 0);
+    EXPECT_TRUE(std::ranges::any_of(rule->keys, [&](std::string_view key) {
+      return !key.empty() && options.IsWritten(key);
+    })) << "the rule is about none of the options that were written";
   }
 }
 
@@ -175,7 +159,10 @@ TEST(PlanRules, AreAllTried) {
   std::set<std::string_view> tried = {"four bits are not cut", "frozen ties are sharded once"};
   for (const Broken& b : kBroken) tried.insert(b.rule);
   std::set<std::string_view> rules;
-  for (const PlanRule& rule : PlanRules()) EXPECT_TRUE(rules.insert(rule.name).second) << rule.name;
+  for (const PlanRule& rule : PlanRules()) {
+    EXPECT_TRUE(rules.insert(rule.name).second) << rule.name;
+    EXPECT_NE(rule.keys[0], "") << rule.name;
+  }
   EXPECT_EQ(tried, rules);
 }
 
