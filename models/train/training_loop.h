@@ -38,6 +38,7 @@ class TrainingLoop {
   int EvaluateOnly();
 
  private:
+  using Clock = std::chrono::steady_clock;
   ReportInput MakeReportInput() const;
   bool interrupted() const { return trainer_.step() < setup_.steps() || rest_; }
   TrainerState State() const;
@@ -57,6 +58,10 @@ class TrainingLoop {
   void FinishTrace();
   int Interrupt(bool ask = false);
   bool Due(int64_t step) const;
+  static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
+  static double SecondsSince(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
 
   // Runs f() on all ranks, and records its time as `what`.
   template <class F>
@@ -89,7 +94,7 @@ class TrainingLoop {
   int interrupt_ = 0;                          // the signal received; 0: none
   // After which step, and when, ranks last asked each other for signals, and after which they will.
   int64_t asked_step_ = 0, ask_step_ = 0;
-  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
+  Clock::time_point asked_ = Clock::now();
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;

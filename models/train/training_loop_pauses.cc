@@ -1,0 +1,214 @@
+// What a run does between its steps: evaluations, samples, checkpoints, records.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/allocator.h"
+#include "core/io/file.h"
+#include "core/kernel_choices.h"
+#include "data/tokenizer/id_tokenizer.h"
+#include "models/gpt/generate.h"
+#include "models/memory/machine_memory.h"
+#include "models/report/run_summary.h"
+#include "models/train/run_generation.h"
+#include "models/train/run_optimizer.h"
+#include "models/train/training_loop.h"
+
+namespace lockstep::models {
+
+// Before the first step.
+void TrainingLoop::Begin() {
+  if (config_.checkpoint.save_initial) Save({.required = true});
+  if (config_.train.eval_every > 0) {
+    StepMetrics m;
+    Evaluate(&m);
+    if (log_ && m.val_loss) log_->Step(m);
+  }
+  if (interrupt_ != 0 && !config_.checkpoint.save_initial) Save({.required = true});
+}
+
+// After a step, whose metrics `m` are not logged yet: an evaluation, a sample, a checkpoint. A
+// signal leaves the first two out, or ends them; the run then begins with them when it goes on.
+// Returns whether there is such a rest.
+bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
+  const bool last = m.step == setup_.steps();
+  const bool evaluate = last || Every(config_.train.eval_every, m.step);
+  const bool sample =
+      config_.train.sample_tokens > 0 && (last || Every(config_.train.sample_every, m.step));
+  if (evaluate) Evaluate(&m);
+  const bool stop = interrupt_ != 0;
+  if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
+  // It was saved as unfinished before.
+  const bool again = m.step == setup_.start.step && !setup_.start.going_on;
+  const bool save = last || stop || again || Every(config_.checkpoint.every, m.step);
+  ranks_.OnMain("writing its log", [&] {
+    log_->Step(m);
+    if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
+  });
+  const bool unfinished = stop && (sample || (evaluate && validation_));
+  if (save) {
+    Save({.required = last || stop, .val_loss = m.val_loss}, unfinished ? ToJson(m) : "");
+  }
+  if (evaluate && !last && !stop) {
+    ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+  }
+  return unfinished;
+}
+
+// Only on the main rank.
+void TrainingLoop::End(double seconds, bool complete) {
+  FinishTrace();
+  const bool reported = log_->Finish(interrupted());
+  if (interrupted()) {
+    progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
+    return;
+  }
+  if (complete && reported) Mark();
+  progress_.PrintEnd(
+      {.step = trainer_.step(),
+       .seconds = seconds,
+       .peak_bytes = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes),
+       .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
+       .best_val_loss = best_val_loss_,
+       .best_checkpoint = checkpoints_.BestStep(),
+       .report = reported ? log_->report_path() : ""});
+}
+
+// A signal ends it, and it measures nothing.
+void TrainingLoop::Evaluate(StepMetrics* m) {
+  if (!validation_) return;
+  const Clock::time_point start = Clock::now();
+  PreferenceMetrics preference;
+  m->val_loss = Timed(&PauseTimes::eval_ms, [&] {
+    return trainer_.EvaluateUnless([&] { return Interrupt(/*ask=*/true) != 0; }, *validation_,
+                                   &preference);
+  });
+  if (!m->val_loss) {
+    ranks_.OnMain("printing", [&] {
+      Warn(StrCat("a signal ended the evaluation after step ", trainer_.step(),
+                  ": the same command, run again, begins with it"));
+    });
+    return;
+  }
+  if (setup_.prefers()) m->val_preference = preference;
+  const bool finite = std::isfinite(*m->val_loss);
+  const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
+  if (best) best_val_loss_ = *m->val_loss;
+  ranks_.OnMain("printing", [&] {
+    if (!finite) {
+      Warn(StrCat("the validation loss after step ", trainer_.step(),
+                  " is not a finite number: these weights are of no use, and ",
+                  log_ && checkpoints_.BestStep() >= 0
+                      ? StrCat(config_.out_dir, "/best has better ones")
+                      : "earlier checkpoints may have better ones"));
+    }
+    progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
+                              SecondsSince(start), m->val_preference);
+  });
+}
+
+// All ranks generate the same text.
+void TrainingLoop::Sample() {
+  const data::IdTokenizer ids_only(std::min(setup_.dataset.vocab_size, setup_.model.vocab_size));
+  const data::Tokenizer& tokenizer =
+      setup_.dataset.tokenizer ? *setup_.dataset.tokenizer : ids_only;
+  SamplePrompt prompt;
+  try {
+    prompt = MakeSamplePrompt(setup_, tokenizer);
+  } catch (const InputError& e) {
+    if (ranks_.is_main()) {
+      Warn(StrCat("train.sample_prompt: ", e.what(), "; sampling from the first token instead"));
+    }
+  }
+  if (prompt.ids.empty()) prompt.ids = {tokenizer.end_of_text().value_or(0)};
+  const std::vector<int32_t> ids =
+      Generate(model_, prompt.ids, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
+               {.tokens = config_.train.sample_tokens,
+                .temperature = 0.8,
+                .seed = static_cast<uint64_t>(config_.seed)},
+               [&](int32_t id) { return std::ranges::find(prompt.ends, id) == prompt.ends.end(); });
+  ranks_.OnMain("printing", [&] {
+    const std::string start = tokenizer.Decode(prompt.ids);
+    std::string text;
+    for (const int32_t id : ids) text += tokenizer.TokenText(id);
+    progress_.PrintSample(start, text);
+    log_->Sample({trainer_.step(), start, text});
+  });
+}
+
+// What only the loop knows of it.
+TrainerState TrainingLoop::State() const {
+  const optim::SpikeHistory* const spikes = trainer_.spike_history();
+  return {.step = trainer_.step(),
+          .best_val_loss = best_val_loss_,
+          .last_loss = last_loss_,
+          .loss_scale = trainer_.loss_scale(),
+          .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory()};
+}
+
+void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {
+  const auto save = [&] {
+    // The log of a run resumed from here must have all steps up to here.
+    ranks_.OnMain("writing its log", [&] { log_->Flush(); });
+    TrainerState state = State();
+    state.unfinished_metrics = unfinished_metrics;
+    checkpoints_.Save(std::move(state), model_, *optimizer_, step_ranks_->data().outer(), options);
+    if (!checkpoints_.is_saving()) NoteBestCheckpoint();
+  };
+  Timed(&PauseTimes::checkpoint_ms, [&] { slow_ranks_.TimeCheckpoint(save); });
+}
+
+void TrainingLoop::NoteBestCheckpoint() {
+  if (log_) log_->SetBestCheckpoint(checkpoints_.BestStep());
+}
+
+void TrainingLoop::Mark() const {
+  try {
+    MarkEnd(config_.out_dir, trainer_.step());
+  } catch (const IoError& e) {
+    Warn(StrCat("the run is not marked as finished: ", e.what()));
+  }
+}
+
+// A CPU has only one kernel per op.
+void TrainingLoop::WriteKernelChoices() const {
+  if (setup_.device.is_cpu()) return;
+  try {
+    WriteFileAtomically(JoinPath(config_.out_dir, "kernels.json"), KernelChoicesJson());
+  } catch (const IoError& e) {
+    Warn(StrCat("no kernels.json: ", e.what(), "; training continues"));
+  }
+}
+
+void TrainingLoop::FinishTrace() {
+  if (!trace_) return;
+  try {
+    if (trace_->Finish()) {
+      Print(StrCat("trace ", trace_->path(), ", for chrome://tracing or ui.perfetto.dev"));
+    }
+  } catch (const IoError& e) {
+    Warn(StrCat("no trace: ", e.what(), "; training continues"));
+  }
+}
+
+ReportInput TrainingLoop::MakeReportInput() const {
+  ReportInput input;
+  input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
+  input.plan = {.steps = setup_.steps(),
+                .tokens_per_step = setup_.tokens_per_step,
+                .vocab_size = setup_.model.vocab_size,
+                .planned_memory = memory_.peak.total(),
+                .utilization = utilization_};
+  input.plan.best_checkpoint = checkpoints_.BestStep();
+  if (setup_.prefers()) {
+    input.plan.indifferent_loss = IndifferentLoss(ToDpoOptions(config_.dpo));
+  }
+  input.facts = DescribeRun(setup_, model_, memory_);
+  input.config = setup_.asked;
+  if (const dist::PipelineSchedule* schedule = step_ranks_->schedule()) {
+    input.pipeline = *schedule;
+  }
+  return input;
+}
+
+}  // namespace lockstep::models
