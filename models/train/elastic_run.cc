@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "dist/collective.h"
-#include "models/train/run_ranks.h"
+#include "dist/groups/pause.h"
 
 namespace lockstep::models {
 
@@ -46,11 +46,20 @@ const KeptRun* ElasticRun::KeptAt(const RunSetup& setup) const {
   return fits ? &*kept_ : nullptr;
 }
 
-void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup) {
-  setup->data_ranks = DataRanksOf(setup->config, processes);
-  setup->samples_at_start = setup->SamplesBefore(state.step);
-  setup->start.step = state.step;
-  setup->start.going_on = state;
+RunSetup PrepareToGoOn(const RunRanks& ranks, const RunStart& start, const ElasticRun& elastic,
+                       const std::function<RunSetup()>& prepare) {
+  RunSetup setup;
+  {
+    const dist::Pause pause(ranks.control().get(), "preparing to join the run");
+    setup = elastic.kept() != nullptr ? elastic.kept()->setup : prepare();
+  }
+  const TrainerState& state = *start.going_on;
+  setup.data_ranks = DataRanksOf(setup.config, ranks.size());
+  setup.samples_at_start = setup.SamplesBefore(state.step);
+  setup.start.checkpoint = start.checkpoint;
+  setup.start.step = state.step;
+  setup.start.going_on = state;
+  return setup;
 }
 
 }  // namespace lockstep::models

@@ -1,6 +1,7 @@
 // An elastic run, as one of its processes sees it: the process outlives the worlds of ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
 #include "models/train/interrupt.h"
+#include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "optim/optimizer.h"
 
@@ -61,7 +63,9 @@ class ElasticRun {
   int fruitless_ = 0;  // worlds in a row that made no step
 };
 
-// What setup was, for a world of `processes` that goes on from the state.
-void GoOnFrom(const TrainerState& state, int64_t processes, RunSetup* setup);
+// What the run is, as rank 0 goes on with it. Collective, but for prepare(), which a process calls
+// that has joined: if it is refused, it fails alone.
+RunSetup PrepareToGoOn(const RunRanks& ranks, const RunStart& start, const ElasticRun& elastic,
+                       const std::function<RunSetup()>& prepare);
 
 }  // namespace lockstep::models

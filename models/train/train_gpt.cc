@@ -188,20 +188,6 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rend
   Warn(text);
 }
 
-// Collective, but for the preparation of processes that have joined an elastic run: if one is
-// refused, it fails alone. What the run is, as rank 0 goes on with it.
-RunSetup PrepareToGoOn(const RunRanks& ranks, const RunStart& start, const ElasticRun& elastic,
-                       const std::function<RunSetup()>& prepare) {
-  RunSetup setup;
-  {
-    const dist::Pause pause(ranks.control().get(), "preparing to join the run");
-    setup = elastic.kept() != nullptr ? elastic.kept()->setup : prepare();
-  }
-  setup.start.checkpoint = start.checkpoint;
-  GoOnFrom(*start.going_on, ranks.size(), &setup);
-  return setup;
-}
-
 // Collective. The recorder is null for a single process, and `elastic` unless the run is.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
