@@ -62,8 +62,11 @@ void Coordinator::Hear(int node, const ProcessReport& report) {
     case ProcessReport::Kind::kReady:
       members_.BeReady(member, report.ready);
       leave_time_ = std::chrono::milliseconds(report.ready.leave_ms);
-      if (over_) Tell(member, ToLine("over", ""));
+      if (over_) Tell(member, refused_ ? ToLine("refused", why_) : ToLine("over", ""));
       if (!waiting_since_) waiting_since_ = Clock::now();
+      break;
+    case ProcessReport::Kind::kStopping:
+      members_.AcceptAny();
       break;
     case ProcessReport::Kind::kOver:
       over_ = true;

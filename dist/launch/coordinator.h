@@ -13,12 +13,9 @@ namespace lockstep::dist {
 // What happens to a process of a machine, and what is to happen to it. A process is known by its
 // machine and its slot there.
 struct ProcessReport {
-  enum class Kind {
-    kStarted,
-    kReady,
-    kEnded,
-    kOver
-  };  // kOver: it has finished, or stopped, the run
+  // kStopping: the machine's processes were told to stop. kOver: the process has finished, or
+  // stopped, the run.
+  enum class Kind { kStarted, kReady, kEnded, kStopping, kOver };
   Kind kind = Kind::kStarted;
   int slot = 0;
   std::string text{};  // the machine's address; how it ended

@@ -56,9 +56,12 @@ class ElasticRanks {
     if (options_.node_rank == 0) Begin();
     while (AnyRuns()) {
       Wait();
-      for (int number; (number = signals_.Next()) != 0;) {
-        if (const int send = insistence_.Hear(number)) SignalAll(send);
+      for (int number; (number = signals_.Next()) != 0;) Stop(number, number);
+      if (insistence_.signal() == 0 && OutputIsClosed()) {
+        SayAsLauncher("nobody reads the output any more: the ranks are told to end");
+        Stop(SIGPIPE, SIGTERM);
       }
+      WarnIfNobodyJoins();
       if (links_) HearOthers();
       for (Slot& slot : slots_) Reap(slot);
       for (Slot& slot : slots_) KillStopped(slot);
@@ -76,10 +79,10 @@ class ElasticRanks {
   // what is shown.
   struct Slot {
     std::unique_ptr<RankProcess> process{};
-    std::string begun{};   // of a line that it says
-    bool deaf = false;     // it has closed the connection
-    bool refused = false;  // its input
-    int starts = 0;
+    std::string begun{};                       // of a line that it says
+    bool deaf = false;                         // it has closed the connection
+    bool refused = false;                      // its input
+    int starts = 0, errors = 0;                // errors: since it last ended in another way
     std::optional<Clock::time_point> again{};  // when to start it again
     std::optional<Clock::time_point> suspended_since{};
   };
@@ -101,8 +104,33 @@ class ElasticRanks {
            (coordinator_ && !Ends() && coordinator_->living() > 0);
   }
 
+  // Passes a signal on.
+  void Stop(int number, int send) {
+    const int heard = insistence_.Hear(number);
+    if (heard == 0) return;
+    SignalAll(heard == number ? send : heard);
+    // Those that wait for others save, too.
+    Report({.kind = ProcessReport::Kind::kStopping});
+  }
+
+  bool OutputIsClosed() const {
+    return std::ranges::any_of(
+        slots_, [](const Slot& s) { return Runs(s) && s.process->out().is_closed(); });
+  }
+
+  void WarnIfNobodyJoins() {
+    constexpr std::chrono::seconds kLong(30);
+    if (!begun_ || joined_ || Clock::now() - start_ < kLong) return;
+    joined_ = true;
+    SayAsLauncher(
+        StrCat("no process has asked for a world of ranks: ", options_.command[0],
+               " is not made for --elastic, or needs an option for it, as train_gpt needs "
+               "--dist.elastic=true"));
+  }
+
   void Begin() {
     begun_ = true;
+    start_ = Clock::now();
     for (Slot& slot : slots_) Start(slot);
   }
 
@@ -123,10 +151,22 @@ class ElasticRanks {
   }
 
   void Restart(Slot& slot) {
+    if (restarts_ >= options_.max_restarts) return;
     ++restarts_;
     SayAsLauncher(StrCat("starting process ", NumberOf(slot), " again (restart ", restarts_,
                          " of at most ", options_.max_restarts, ")"));
-    Start(slot);
+    try {
+      Start(slot);
+    } catch (const std::exception& e) {  // the others go on
+      SayAsLauncher(e.what());
+      slot.again = Clock::now() + Pause(slot);
+    }
+  }
+
+  // Before the next start of a process that failed by itself: longer each time.
+  static std::chrono::seconds Pause(Slot& slot) {
+    constexpr int kMostDoublings = 5;
+    return kPauseAfterError * (1 << std::min(slot.errors++, kMostDoublings));
   }
 
   void Reap(Slot& slot) {
@@ -150,7 +190,8 @@ class ElasticRanks {
                          p.message().empty() || slot.refused ? "" : ": " + p.message()));
     if (!cause_ || cause_->consequence) cause_ = {p.exit_code(), p.is_consequence()};
     if (slot.refused || restarts_ >= options_.max_restarts) return CheckEnough();
-    slot.again = Clock::now() + (p.signaled() ? std::chrono::seconds(0) : kPauseAfterError);
+    if (p.signaled()) slot.errors = 0;
+    slot.again = Clock::now() + (p.signaled() ? std::chrono::seconds(0) : Pause(slot));
     // All that had the run have been killed: it goes on from its checkpoint.
     if (!p.signaled() || !coordinator_ || coordinator_->living() > 0) return;
     for (Slot& other : slots_) {
@@ -167,7 +208,8 @@ class ElasticRanks {
     }
     if (!slot.suspended_since) slot.suspended_since = Clock::now();
     if (Clock::now() - *slot.suspended_since < stop_time_) return;
-    SayAsLauncher(StrCat("process ", NumberOf(slot), " is stopped, and is killed"));
+    SayAsLauncher(
+        StrCat("process ", NumberOf(slot), " has been stopped for dist.heartbeat, and is killed"));
     slot.process->Signal(SIGKILL);
   }
 
@@ -290,6 +332,7 @@ class ElasticRanks {
     while (const auto line = TakeLine(&slot.begun)) {
       try {
         const MemberReady ready = ReadyOf(TryParseJson(*line).at("ready"));
+        joined_ = true;
         stop_time_ = std::chrono::milliseconds(ready.stop_ms);
         Report({.kind = ProcessReport::Kind::kReady, .slot = IndexOf(slot), .ready = ready});
       } catch (const std::exception&) {  // the program may have written anything there
@@ -322,6 +365,8 @@ class ElasticRanks {
   std::vector<Slot> slots_;
   Insistence insistence_;
   std::string refusal_;
+  Clock::time_point start_;
+  bool joined_ = false;  // a process has asked for a world
   int restarts_ = 0;
   std::chrono::milliseconds stop_time_{0};                               // MemberReady::stop_ms
   bool begun_ = false, over_ = false, finished_ = false, gone_ = false;  // gone: the first machine

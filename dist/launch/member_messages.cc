@@ -17,8 +17,6 @@ std::string ToLine(const MemberReady& ready) {
                                    {"port", ready.port},
                                    {"lost", ready.lost},
                                    {"stop_ms", ready.stop_ms},
-                                   {"leave_ms", ready.leave_ms},
-                                   {"stop_ms", ready.stop_ms},
                                    {"leave_ms", ready.leave_ms}}}}) +
          "\n";
 }

@@ -49,6 +49,8 @@ class Members {
   // The places of the next world, by member, if it can be formed; else none. Impatiently, one that
   // begins from a checkpoint does so without the processes that have not come.
   std::map<int, MemberPlace> Form(bool patient = true);
+  // However few there are, a world is formed from now on: the run is to save its state and stop.
+  void AcceptAny() { least_ = first_ = 1; }
   // Condemns those of the world that have not left it, while others have.
   void CondemnRemaining();
   // Whether some have left the world, and not all.
@@ -73,7 +75,7 @@ class Members {
   };
   bool MayForm(bool patient) const;
 
-  const int least_, first_;
+  int least_, first_;
   int64_t epoch_ = 0;
   std::map<int, Member> members_;
   std::vector<std::string> news_;

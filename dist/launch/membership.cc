@@ -33,13 +33,15 @@ std::optional<Membership::Place> Membership::Join(MemberReady ready) {
   port_ = std::make_unique<ReservedPort>();
   ready.epoch = epoch_;
   ready.port = port_->port();
+  if (refusal_) throw Error(*refusal_);
+  if (over_) return std::nullopt;
   SendLine(launcher_.fd(), ToLine(ready));
   while (const auto line = NextLine(/*timeout_ms=*/-1)) {
-    const auto message = TryParseJson(*line);
-    if (message.contains("over")) return std::nullopt;
-    if (message.contains("refused")) throw Error(message.at("refused").get<std::string>());
-    if (!message.contains("place")) continue;  // summoned: it is here
-    const MemberPlace place = PlaceOf(message.at("place"));
+    Note(TryParseJson(*line));
+    if (refusal_) throw Error(*refusal_);
+    if (over_) return std::nullopt;
+    if (!place_) continue;
+    const MemberPlace place = *std::exchange(place_, std::nullopt);
     summoned_ = broken_ = false;
     epoch_ = place.epoch;
     Rendezvous r = ReadRendezvous();
@@ -56,12 +58,16 @@ std::optional<Membership::Place> Membership::Join(MemberReady ready) {
   throw Error("the launcher has ended");
 }
 
+void Membership::Note(const nlohmann::json& message) {
+  if (message.contains("refused")) refusal_ = message.at("refused").get<std::string>();
+  if (message.contains("place")) place_ = PlaceOf(message.at("place"));
+  over_ |= message.contains("over");
+  summoned_ |= message.contains("summoned");
+  broken_ |= message.contains("broken");
+}
+
 void Membership::Hear() {
-  while (const auto line = NextLine(/*timeout_ms=*/0)) {
-    const auto message = TryParseJson(*line);
-    summoned_ |= message.contains("summoned");
-    broken_ |= message.contains("broken");
-  }
+  while (const auto line = NextLine(/*timeout_ms=*/0)) Note(TryParseJson(*line));
 }
 
 // The launcher's end is no matter: the kernel then kills this process.

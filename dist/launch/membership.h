@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -49,13 +50,16 @@ class Membership {
 
  private:
   void Hear();
+  void Note(const nlohmann::json& message);
   std::optional<std::string> NextLine(int timeout_ms);
 
   const FileDescriptor launcher_;
   std::string begun_;  // of a line
   std::unique_ptr<ReservedPort> port_;
   int64_t epoch_ = 0;
-  bool summoned_ = false, broken_ = false;
+  bool summoned_ = false, broken_ = false, over_ = false;
+  std::optional<std::string> refusal_;
+  std::optional<MemberPlace> place_;
 };
 
 }  // namespace lockstep::dist

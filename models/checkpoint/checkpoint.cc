@@ -365,6 +365,7 @@ std::string ToJson(const TrainerState& s) {
   if (!s.spike_history.losses.empty()) {
     j["spike_history"] = {{"losses", s.spike_history.losses}, {"norms", s.spike_history.norms}};
   }
+  if (s.skips > 0) j["skips"] = s.skips;
   if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
   if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
   j["data_fingerprint"] = s.data_fingerprint;
@@ -417,6 +418,7 @@ TrainerState ParseTrainerState(const std::string& text, const std::string& file)
     s.spike_history = {.losses = Field<std::vector<double>>(history, "losses", file),
                        .norms = Field<std::vector<double>>(history, "norms", file)};
   }
+  if (j.contains("skips")) s.skips = Field<int64_t>(j, "skips", file);
   if (j.contains("unfinished_metrics")) {
     s.unfinished_metrics = Field<std::string>(j, "unfinished_metrics", file);
   }

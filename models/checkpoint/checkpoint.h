@@ -43,6 +43,7 @@ struct TrainerState {
   int64_t workers = 0;
   std::optional<LossScale> loss_scale{};  // of fp16
   optim::SpikeHistory spike_history{};    // empty without train.spike
+  int64_t skips = 0;                      // updates just skipped in a row (train.max_skips)
   // For a model with adapters, whose checkpoints leave out the other weights: the folder that has
   // these, and its HashOfBase. The adapters' files have both.
   std::string base{}, base_hash{};

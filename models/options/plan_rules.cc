@@ -437,6 +437,15 @@ constexpr PlanRule kRules[] = {
                      "samples at any: add train.global_batch_size = ",
                      f.micro_batches * t.batch_size, ", which is what these ranks make");
      }},
+    {"elastic runs are not traced",
+     {"dist.elastic", "log.trace"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions&) -> std::string {
+       if (!f.config.dist.elastic || f.config.log.trace.empty()) return "";
+       return "dist.elastic goes on with another rank 0 when that ends, which a trace cannot: "
+              "leave "
+              "log.trace out, or trace some steps without dist.elastic";
+     }},
     {"elastic workers are not built",
      {"dist.elastic", "dist.outer_every"},
      kOfOptions,

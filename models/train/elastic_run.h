@@ -11,6 +11,7 @@
 #include "models/train/interrupt.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
+#include "models/train/utilization.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::models {
@@ -21,6 +22,7 @@ struct KeptRun {
   std::shared_ptr<Gpt> model;
   std::shared_ptr<optim::Optimizer> optimizer;
   TrainerState state;  // after the last step that this process has made, as far as a step needs it
+  Utilization utilization;
 };
 
 // A step is made entirely by a process or not at all (TrainerOptions::sums_first), so what it keeps
@@ -45,6 +47,7 @@ class ElasticRun {
   RunStart Start() const;
 
   void Keep(KeptRun kept) { kept_ = std::move(kept); }
+  void Forget() { kept_.reset(); }
   const KeptRun* kept() const { return kept_ ? &*kept_ : nullptr; }
   // The same, if it is what the world goes on from; else null.
   const KeptRun* KeptAt(const RunSetup& setup) const;

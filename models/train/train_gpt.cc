@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "core/allocator.h"
@@ -188,6 +189,19 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rend
   Warn(text);
 }
 
+// The process that had the lock may just have ended, perhaps on another machine.
+std::unique_ptr<FileLock> LockPatiently(const std::string& out_dir) {
+  constexpr int kSeconds = 30;
+  for (int second = 0;; ++second) {
+    try {
+      return LockRunFolder(out_dir, Warn);
+    } catch (const InputError&) {
+      if (second == kSeconds) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
 // Collective. The recorder is null for a single process, and `elastic` unless the run is.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
@@ -207,7 +221,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const std::string& path = config.data.path;
     if (!path.empty() && path != "-") data::ExpandPattern(path);
     if (elastic != nullptr && elastic->kept() != nullptr) {
-      lock = LockRunFolder(config.out_dir, Warn);
+      lock = LockPatiently(config.out_dir);
       return elastic->Start();
     }
     if (!only_evaluate) {
@@ -242,9 +256,10 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (start.going_on) {
     setup = PrepareToGoOn(ranks, start, *elastic, prepare);
     memory = AgreeOnRecompute(setup, SettleMemory(setup, rendezvous), ranks.control().get());
-    const double flops = Gpt(setup.model).FlopsPerToken(setup.window());
-    TrainingLoop loop(setup, memory, {.flops_per_token = flops, .ranks = ranks.size()}, ranks,
-                      elastic);
+    Utilization utilization{.flops_per_token = Gpt(setup.model).FlopsPerToken(setup.window())};
+    if (elastic->kept() != nullptr) utilization = elastic->kept()->utilization;
+    utilization.ranks = ranks.size();
+    TrainingLoop loop(setup, memory, utilization, ranks, elastic);
     return loop.Train();
   }
   start.shared->shares = rendezvous.local_world_size > 1 && elastic == nullptr;
@@ -311,10 +326,11 @@ int TrainElastically(const Options& options, const RunConfig& config, Device dev
   while (const auto place = run.Join(failure.get())) {
     const dist::Rendezvous& r = place->rendezvous;
     if (place->epoch > 1 && r.rank == 0) {
+      const std::string why = !place->news.empty() || !failure ? place->news : failure->what();
       Print(StrCat("world ", place->epoch, " of ", r.world_size,
                    r.world_size == 1 ? " rank" : " ranks",
                    run.kept() ? StrCat(", going on from step ", run.kept()->state.step) : "",
-                   place->news.empty() ? "" : StrCat(": ", place->news)));
+                   why.empty() ? "" : ": ", why));
     }
     failure.reset();
     const auto recorder = std::make_shared<dist::FlightRecorder>("", r.rank, r.world_size);
@@ -322,6 +338,7 @@ int TrainElastically(const Options& options, const RunConfig& config, Device dev
       const int code = TrainRanks(options, config, r, device, recorder, false, &run);
       if (!run.leaves()) return code;
     } catch (const dist::CollectiveError& e) {
+      recorder->Write(e.what());
       failure = std::make_unique<dist::CollectiveError>(e);
     } catch (const dist::ConnectionError& e) {
       failure = std::make_unique<dist::ConnectionError>(e);
@@ -362,7 +379,7 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
     Print(StrCat("dry run: nothing was written or ", mode.evaluates ? "evaluated" : "trained"));
     return 0;
   }
-  if (config.dist.elastic) {
+  if (config.dist.elastic && !mode.evaluates) {
     if (auto membership = dist::Membership::Find()) {
       return TrainElastically(options, config, device, std::move(membership));
     }

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     if (const auto exit_code = options.Start(arguments)) return *exit_code;
     if (nproc) {
       arguments.insert(arguments.begin(), argv[0]);  // the same name: one binary may be several
-      const bool elastic = config.dist.elastic;
+      const bool elastic = config.dist.elastic && !mode.evaluates && !mode.dry_run;
       return dist::Launch({.command = arguments,
                            .nproc = *nproc,
                            .max_restarts = elastic ? dist::kElasticRestarts : 0,

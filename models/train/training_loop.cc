@@ -107,6 +107,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .ranks = step_ranks_.get(),
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
+                .skips = StateOf(setup, ranks).skips,
                 .loss_scaling = LossScalingFor(config_.train),
                 .loss_scale = StateOf(setup, ranks).loss_scale,
                 .spike = config_.train.spike,
@@ -143,6 +144,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 }
 
 int TrainingLoop::Train() {
+  // This loop's model has the state now. An older one must not be taken for it.
+  if (elastic_ != nullptr) elastic_->Forget();
   ranks_.OnMain("opening its log", [&] {
     BeginRun(setup_.asked, setup_.config);
     const bool logs_again = setup_.start.step == 0 || unfinished_;
@@ -170,13 +173,13 @@ int TrainingLoop::Train() {
 // one that has ended.
 void TrainingLoop::Keep() {
   model_.ZeroGrad();
-  if (std::optional<StepMetrics> m = trainer_.Finish()) {
+  if (std::optional<StepMetrics> m = trainer_.FinishAlone()) {
     Add(*m);
     newest_ = *m;
   }
   TrainerState state = State();
   if (newest_) state.unfinished_metrics = ToJson(*newest_);
-  elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state)});
+  elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state), utilization_});
 }
 
 int TrainingLoop::TrainSteps() {
@@ -212,6 +215,9 @@ int TrainingLoop::TrainSteps() {
   }
   if (summoned_ && interrupt_ == 0 && trainer_.step() < setup_.steps()) {
     checkpoints_.FinishSave();
+    // The main rank has done all that was due, and so nobody does it again.
+    if (ranks_.control()) ranks_.control()->Barrier()->Wait();
+    newest_.reset();
     Keep();
     elastic_->Leave(true);
     return 0;

@@ -143,7 +143,8 @@ TrainerState TrainingLoop::State() const {
           .best_val_loss = best_val_loss_,
           .last_loss = last_loss_,
           .loss_scale = trainer_.loss_scale(),
-          .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory()};
+          .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory(),
+          .skips = trainer_.skips()};
 }
 
 void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {

@@ -69,7 +69,9 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
       parameters_(model.Parameters()),
       experts_(model),
       state_(parameters_.at(0)->device(), options.seed),
-      step_(options.first_step) {
+      step_(options.first_step),
+      skips_(options.skips) {
+  if (!experts_.empty()) experts_.Take();  // what a step left that another trainer did not finish
   LS_CHECK(options.ranks != nullptr || options.check_every == 0,
            "check_every compares ranks, and there is only one: leave it 0");
   if (options.loss_scaling) {
@@ -146,6 +148,13 @@ std::optional<StepMetrics> Trainer::Finish() {
   pending_->values.Get();
   pending_->metrics.times.update_ms += clock.Stop().update_ms;
   const StepMetrics metrics = Collect(/*have_gradients=*/true);
+  model_.ZeroGrad();
+  return metrics;
+}
+
+std::optional<StepMetrics> Trainer::FinishAlone() {
+  if (!pending_) return {};
+  const StepMetrics metrics = Collect(/*have_gradients=*/true, /*alone=*/true);
   model_.ZeroGrad();
   return metrics;
 }
@@ -240,7 +249,7 @@ void Trainer::LimitNorm(Pending& pending) {
 }
 
 // Waits for the results of the pending step.
-StepMetrics Trainer::Collect(bool have_gradients) {
+StepMetrics Trainer::Collect(bool have_gradients, bool alone) {
   Pending done = std::move(*pending_);
   pending_.reset();
   const double loss = done.loss ? *done.loss : MeanLoss(done);
@@ -259,7 +268,7 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   }
   if (not_finite && !m.skipped) {
     const std::string what =
-        DescribeNonFinite(done.metrics.step, loss, have_gradients, values.found_inf != 0);
+        DescribeNonFinite(done.metrics.step, loss, have_gradients, values.found_inf != 0, alone);
     // Without found_inf the update was made.
     if (!values.found_inf || skips_ == options_.max_skips) {
       step_ = done.metrics.step - 1;
@@ -289,7 +298,7 @@ StepMetrics Trainer::Collect(bool have_gradients) {
 }
 
 std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients,
-                                       bool was_skipped) {
+                                       bool was_skipped, bool alone) {
   // The gradient that is not finite, and the weight that was not before the step.
   std::string bad, damaged;
   for (const auto& p : parameters_) {
@@ -297,8 +306,9 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     if (damaged.empty() && was_skipped && !IsFinite(p->value().Detach())) damaged = p->name();
   }
   // Those of the next step are there already, unless this step's still are.
-  std::string where = ranks_.data().LocateNonFinite(have_gradients ? 0 : 1);
-  if (dist::ProcessGroup* const all = ranks_.all()) {
+  std::string where;
+  if (!alone) where = ranks_.data().LocateNonFinite(have_gradients ? 0 : 1);
+  if (dist::ProcessGroup* const all = alone ? nullptr : ranks_.all()) {
     // With a single data rank, only the parameters.
     if (!where.empty() && ranks_.data().size() == 1) {
       where = StrCat("rank ", all->world_rank(), " (", where, ")");

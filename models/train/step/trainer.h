@@ -47,6 +47,7 @@ struct TrainerOptions {
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
   int64_t max_skips = 0;
+  int64_t skips = 0;  // of these, the ones just before first_step
   // For f16 weights. An update that is skipped because its gradients times the scale were infinite
   // is no error while the loss is finite, and the scale above 1 and about to be lowered.
   std::optional<LossScaleOptions> loss_scaling{};
@@ -88,6 +89,9 @@ class Trainer {
   // phases' times are the host's.
   std::optional<StepMetrics> Submit();
   std::optional<StepMetrics> Finish();
+  // The same without the other ranks, which may have ended, with sums_first: a gradient that is not
+  // finite is then not sought on them.
+  std::optional<StepMetrics> FinishAlone();
 
   // Objective::MeanOf the batches; no graph, no dropout. Ranks divide the batches among them
   // (StepRanks::evaluators); the result has the same bits at any number of ranks. `metrics`, if
@@ -102,6 +106,8 @@ class Trainer {
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // After the last step that was returned; none without loss scaling.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
+  // Updates in a row, up to the last step, that were skipped (TrainerOptions::max_skips).
+  int64_t skips() const { return skips_; }
   // The same, of the guard; null without one.
   const optim::SpikeHistory* spike_history() const { return guard_ ? &guard_->history() : nullptr; }
   // How many of this trainer's steps were CUDA graphs.
@@ -127,8 +133,9 @@ class Trainer {
   void SumExpertLoads(Pending& pending);
   double MeanLoss(Pending& pending);
   void LimitNorm(Pending& pending);
-  StepMetrics Collect(bool have_gradients);
-  std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped);
+  StepMetrics Collect(bool have_gradients, bool alone = false);
+  std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped,
+                                bool alone);
 
   LanguageModel& model_;
   optim::Optimizer* optimizer_;
@@ -142,7 +149,7 @@ class Trainer {
   nn::ExpertLoads experts_;
   StepState state_;
   int64_t step_;
-  int64_t skips_ = 0;  // consecutive
+  int64_t skips_;  // consecutive
   std::optional<optim::SpikeGuard> guard_;
   std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;

@@ -104,6 +104,25 @@ TEST_F(CoordinatorTest, ARunThatCannotGoOnSaysWhy) {
   EXPECT_EQ(given_.size(), 4u);
   for (const Given& g : given_) EXPECT_THAT(g.order.text, HasSubstr("too few are left"));
   EXPECT_TRUE(coordinator_.refused());
+  // One that was in a world, and says that it is ready only now.
+  given_.clear();
+  BeReady(0, 0, {.epoch = 1, .step = 3, .port = 7});
+  ASSERT_EQ(given_.size(), 1u);
+  EXPECT_THAT(given_[0].order.text, HasSubstr("too few are left"));
+}
+
+TEST_F(CoordinatorTest, FewerThanTheLeastMeetOnceMoreToSaveAndStop) {
+  Begin();
+  Orders();
+  for (const int slot : {0, 1}) coordinator_.Hear(1, {.kind = Report::kEnded, .slot = slot});
+  coordinator_.Hear(0, {.kind = Report::kEnded, .slot = 1});
+  Orders();
+  BeReady(0, 0, {.epoch = 1, .step = 3, .port = 7});
+  coordinator_.Decide();
+  EXPECT_TRUE(Orders().empty());
+  coordinator_.Hear(1, {.kind = Report::kStopping});
+  coordinator_.Decide();
+  EXPECT_THAT(Orders(), testing::ElementsAre("0.0 tell place"));
 }
 
 TEST_F(CoordinatorTest, TextsOfReportsAndOrders) {
