@@ -36,6 +36,12 @@ std::vector<HostRead> ExpertLoads::Take() {
   return reads;
 }
 
+void ExpertLoads::Discard() {
+  for (ExpertRouter* router : routers_) {
+    if (router->load().defined()) router->load().Fill(0);
+  }
+}
+
 void ExpertLoads::MoveBiases(const LayerLoads& loads) const {
   if (!has_biases_) return;
   LS_CHECK(loads.size() == routers_.size(), "MoveBiases needs the loads of ", routers_.size(),

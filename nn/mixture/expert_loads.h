@@ -31,6 +31,8 @@ class ExpertLoads {
   // Begins to read the loads since the last call, a read for each router, and counts from 0 again.
   // In a pipeline, loads of routers on other ranks are 0, for a sum over all ranks.
   std::vector<HostRead> Take();
+  // Leaves out what has been counted since the last Take.
+  void Discard();
   // With sigmoid scores: bias += bias_rate for experts whose load is below the mean, -= for those
   // above it. Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts"
   // (2024), algorithm 1. Biases of routers whose weight is frozen stay, as when adapters are

@@ -310,6 +310,24 @@ TEST_P(Recomputing, KeepsTheChoiceAndCountsOnce) {
   EXPECT_EQ(gradients(true), gradients(false));
 }
 
+// Of a step that was not finished.
+TEST(ExpertLoads, WhatIsDiscardedDoesNotCount) {
+  const auto block = std::make_shared<TransformerBlock>(Options(Sigmoid()));
+  block->Materialize(kCpu, 3, DType::kF32);
+  ExpertLoads loads(*block);
+  loads.Discard();
+  const StepState state(kCpu, 1);
+  const TrainingScope scope(state);
+  const Tensor x = RandomTensor({2, 16, kWidth}, 7, DType::kF32);
+  for (int forward = 0; forward < 2; ++forward) {
+    loads.Discard();
+    Complete((*block)(x));
+  }
+  double total = 0;
+  for (const double l : ToLoads(loads.Take()).at(0)) total += l;
+  EXPECT_EQ(total, 2 * 16 * 2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Recomputing, test::Devices());
 
 TEST(ExpertLoads, MoveBiasesTowardsAnEvenLoad) {

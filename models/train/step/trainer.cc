@@ -71,7 +71,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer* optimizer, optim::LrSch
       state_(parameters_.at(0)->device(), options.seed),
       step_(options.first_step),
       skips_(options.skips) {
-  if (!experts_.empty()) experts_.Take();  // what a step left that another trainer did not finish
+  experts_.Discard();  // what a step left that another trainer did not finish
   LS_CHECK(options.ranks != nullptr || options.check_every == 0,
            "check_every compares ranks, and there is only one: leave it 0");
   if (options.loss_scaling) {
