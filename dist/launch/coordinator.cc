@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -121,8 +122,9 @@ void Coordinator::Decide() {
   if (over_) {
     if (std::exchange(told_, true)) return;
     TellAll(ToLine("over", ""));
-    for (const auto& [member, node] : nodes_)
-      order_(node, {.kind = ProcessOrder::Kind::kOver, .text = why_});
+    std::set<int> nodes;
+    for (const auto& [member, node] : nodes_) nodes.insert(node);
+    for (const int node : nodes) order_(node, {.kind = ProcessOrder::Kind::kOver, .text = why_});
     return;
   }
   const bool patient = !waiting_since_ || Clock::now() - *waiting_since_ < kPatience;

@@ -88,7 +88,8 @@ TEST_F(CoordinatorTest, AFinishedRunTakesNobodyIn) {
   Orders();
   coordinator_.Hear(1, {.kind = Report::kOver, .slot = 0, .text = "ended with exit code 0"});
   coordinator_.Decide();
-  EXPECT_THAT(Orders(), testing::IsSupersetOf({"0.0 tell over", "0.0 over", "1.1 over"}));
+  EXPECT_THAT(Orders(),
+              testing::IsSupersetOf({"0.0 tell over", "1.1 tell over", "0.0 over", "1.0 over"}));
   BeReady(0, 1, {.epoch = 1, .step = 3, .port = 7});
   EXPECT_THAT(Orders(), testing::ElementsAre("0.1 tell over"));
   coordinator_.Decide();
