@@ -102,7 +102,7 @@ TEST_P(GoldenRun, ItsConfigurationWeightsAndStateLoadAsTheyAre) {
   EXPECT_EQ(state.last_loss, Metrics(run_).at(kCheckpoint)["loss"]);
   const auto model = std::make_unique<Gpt>(setup.model);
   FillModel(setup, *model);
-  const auto optimizer = MakeOptimizer(setup, *model);
+  const auto optimizer = MakeOptimizer(setup, *model, /*rank=*/0);
   std::vector<SafetensorsItem> items;
   for (const auto& [name, tensor] : optimizer->NamedState()) {
     items.push_back(SafetensorsItem::Of(name, tensor));

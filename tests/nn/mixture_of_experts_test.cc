@@ -324,7 +324,8 @@ TEST(ExpertLoads, WhatIsDiscardedDoesNotCount) {
     Complete((*block)(x));
   }
   double total = 0;
-  for (const double l : ToLoads(loads.Take()).at(0)) total += l;
+  const LayerLoads load = ToLoads(loads.Take());
+  for (const double l : load.at(0)) total += l;
   EXPECT_EQ(total, 2 * 16 * 2);
 }
 

@@ -82,7 +82,7 @@ const std::vector<Broken> kBroken = {
      {kOuter, "--train.epochs=2"},
      "use train.steps, a multiple of 50, instead"},
     {"elastic runs keep their samples", 2, {"--dist.elastic=true"}, "train.global_batch_size = "},
-    {"elastic runs are not traced", 0, {"--dist.elastic=true", "--log.trace=3-5"}},
+    {"elastic runs are not traced", 0, {"--dist.elastic=true", "--log.trace=3:5"}},
     {"elastic workers are not built", 0, {kOuter, "--dist.elastic=true"}},
     {"elastic is for data parallelism", 0, {kFull, "--dist.elastic=true"}},
     {"elastic is for data parallelism", 0, {kTp, "--dist.elastic=true"}},
