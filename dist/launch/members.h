@@ -17,7 +17,7 @@ struct MemberReady {
   std::vector<int> lost{};  // ranks of its last world that stopped answering
   // How long a process may be stopped, and how long the others of a world may take to leave it
   // after the first; 0: for ever. The same for all.
-  int64_t stop_ms = 0, leave_ms = 0;
+  int64_t stop_ms = 20'000, leave_ms = 300'000;
 };
 
 // A process's place in a world.

@@ -30,8 +30,7 @@ int main(int argc, char** argv) try {
   const auto membership = dist::Membership::Find();
   if (!membership) throw Error("start it by launch --elastic --nproc=2 -- small_gpt_elastic");
   std::vector<int> lost;  // ranks of the last world
-  while (const auto place = membership->Join(
-             {.step = step, .lost = lost, .stop_ms = 20'000, .leave_ms = 300'000})) {
+  while (const auto place = membership->Join({.step = step, .lost = lost})) {
     lost.clear();
     try {
       dist::World world(place->rendezvous, {.gives_up = [&] { return membership->is_broken(); }});
