@@ -337,9 +337,13 @@ class BackwardRun {
 
   // Whether an observer awaits a leaf whose last addition comes from node i.
   bool IsAwaited(size_t i) const {
+    const auto awaits = [](const BackwardObserver* o) { return o->awaits_leaves(); };
     for (size_t l = next_leaf_; l < plan_.leaves.size(); ++l) {
       if (last_use_[l] != static_cast<int64_t>(i)) break;
-      if (!options_.observers.empty() || !plan_.leaves[l]->observers().empty()) return true;
+      if (std::ranges::any_of(options_.observers, awaits) ||
+          std::ranges::any_of(plan_.leaves[l]->observers(), awaits)) {
+        return true;
+      }
     }
     return false;
   }

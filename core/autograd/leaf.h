@@ -18,6 +18,9 @@ struct BackwardPlan;
 class BackwardObserver {
  public:
   virtual ~BackwardObserver() = default;
+  // Whether OnLeafReady should be called early: then nodes compute leaves' gradients first. What
+  // only measures or records returns false, and leaves the order as it is.
+  virtual bool awaits_leaves() const { return true; }
   virtual void OnBegin(const BackwardPlan&) {}  // before the first node; knows the leaf order
   virtual void OnLeafReady(Leaf&) {}            // once per backward, after the last accumulation
   virtual void OnEnd() {}                       // after the last node; may throw

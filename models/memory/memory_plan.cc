@@ -40,6 +40,7 @@ data::Batch BatchOf(const MemoryPlanOptions& o) {
 class ActivationsInFlight : public BackwardObserver {
  public:
   explicit ActivationsInFlight(AllocationLog& log) : log_(log), since_(log.Now()) {}
+  bool awaits_leaves() const override { return false; }
   void OnBegin(const BackwardPlan&) override { log_.SetKind(since_, &MemoryKinds::activations); }
   void OnEnd() override { since_ = log_.Now(); }
 

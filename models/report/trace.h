@@ -103,6 +103,7 @@ void TraceForward(Module& model, TraceRecorder& trace);
 class TraceBackward : public BackwardObserver {
  public:
   explicit TraceBackward(TraceRecorder& trace) : trace_(trace) {}
+  bool awaits_leaves() const override { return false; }
   void OnBegin(const BackwardPlan& plan) override;
 
  private:

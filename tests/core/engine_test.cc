@@ -50,7 +50,9 @@ class Recorder : public BackwardObserver {
   }
   void OnEnd() override { log_->push_back("end"); }
   void OnError() noexcept override { log_->push_back("error"); }
+  bool awaits_leaves() const override { return awaits; }
 
+  bool awaits = true;
   std::vector<std::string> events, planned, ready;
   std::map<std::string, std::vector<double>> gradients;  // as they were when ready
 
@@ -339,10 +341,11 @@ Tensor SumOf(const std::vector<const Tensor*>& inputs, bool splits, std::vector<
 TEST(ObserverTest, HearsOfLeavesBeforeTheOtherGradientsOfANodeThatSplits) {
   using Log = std::vector<std::string>;
   const Tensor a = Named("a"), b = Named("b"), c = Named("c");
-  const auto run = [&](bool splits, bool observed, bool retain = false) {
+  const auto run = [&](bool splits, bool observed, bool retain = false, bool awaits = true) {
     for (const Tensor* x : {&a, &b, &c}) x->ZeroGrad();
     Log log;
     Recorder recorder(&log);
+    recorder.awaits = awaits;
     const Tensor hidden = Scale(a, 3);
     const Tensor loss = Sum(SumOf({&b, &hidden, &c}, splits, log));
     BackwardOptions options{.retain_graph = retain};
@@ -358,6 +361,8 @@ TEST(ObserverTest, HearsOfLeavesBeforeTheOtherGradientsOfANodeThatSplits) {
   EXPECT_EQ(run(true, true, /*retain=*/true), split);
   EXPECT_EQ(run(false, true), Log({"begin", "111", "b", "c", "a", "end"}));
   EXPECT_EQ(run(true, false), Log({"111"}));
+  // One that only records changes nothing.
+  EXPECT_EQ(run(true, true, false, /*awaits=*/false), Log({"begin", "111", "b", "c", "a", "end"}));
 }
 
 // A leaf that gets more later is not worth a separate call, nor are nodes whose inputs are all
