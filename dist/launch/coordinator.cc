@@ -68,6 +68,7 @@ void Coordinator::Hear(int node, const ProcessReport& report) {
       break;
     case ProcessReport::Kind::kStopping:
       members_.AcceptAny();
+      stopping_ = true;
       break;
     case ProcessReport::Kind::kOver:
       over_ = true;
@@ -131,6 +132,9 @@ void Coordinator::Decide() {
   const auto places = members_.Form(patient);
   for (const auto& [member, place] : places) Tell(member, ToLine(place));
   if (!places.empty()) waiting_since_.reset();
+  if (stopping_ && places.empty() && members_.all_wait()) {
+    Refuse("too few ranks are left to save: the same command goes on from the newest checkpoint");
+  }
   for (const int member : members_.Summon()) Tell(member, ToLine("summoned", ""));
 }
 

@@ -57,6 +57,7 @@ class Coordinator {
   bool over() const { return over_; }
   bool refused() const { return refused_; }
   int living() const { return members_.living(); }
+  int least() const { return members_.least(); }
 
  private:
   void Tell(int member, const std::string& line);
@@ -65,7 +66,7 @@ class Coordinator {
 
   Members members_;
   const std::function<void(int, const ProcessOrder&)> order_;
-  bool over_ = false, refused_ = false, told_ = false;
+  bool over_ = false, refused_ = false, told_ = false, stopping_ = false;
   std::string why_;                                 // it was refused
   std::map<int, int> nodes_;                        // of members
   std::optional<Clock::time_point> left_since_;     // some have left the world, and not all

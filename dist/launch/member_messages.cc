@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "core/io/json.h"
@@ -11,13 +12,17 @@
 namespace lockstep::dist {
 
 std::string ToLine(const MemberReady& ready) {
+  auto held = nlohmann::json::array();
+  for (const HeldParts& h : ready.held) held.push_back({h.epoch, h.step, h.of, h.parts});
   return DumpJson(nlohmann::json{{"ready",
                                   {{"epoch", ready.epoch},
                                    {"step", ready.step},
                                    {"port", ready.port},
                                    {"lost", ready.lost},
                                    {"stop_ms", ready.stop_ms},
-                                   {"leave_ms", ready.leave_ms}}}}) +
+                                   {"leave_ms", ready.leave_ms},
+                                   {"sizes", ready.sizes},
+                                   {"held", held}}}}) +
          "\n";
 }
 
@@ -39,12 +44,21 @@ std::string ToLine(const std::string& kind, const std::string& text) {
 }
 
 MemberReady ReadyOf(const nlohmann::json& j) {
+  std::vector<HeldParts> held;
+  for (const auto& h : j.at("held")) {
+    held.push_back({.epoch = h.at(0).get<int64_t>(),
+                    .step = h.at(1).get<int64_t>(),
+                    .of = h.at(2).get<int>(),
+                    .parts = h.at(3).get<std::vector<int>>()});
+  }
   return {.epoch = j.at("epoch").get<int64_t>(),
           .step = j.at("step").get<int64_t>(),
           .port = j.at("port").get<int>(),
           .lost = j.at("lost").get<std::vector<int>>(),
           .stop_ms = j.at("stop_ms").get<int64_t>(),
-          .leave_ms = j.at("leave_ms").get<int64_t>()};
+          .leave_ms = j.at("leave_ms").get<int64_t>(),
+          .sizes = j.at("sizes").get<std::vector<int>>(),
+          .held = std::move(held)};
 }
 
 MemberPlace PlaceOf(const nlohmann::json& j) {

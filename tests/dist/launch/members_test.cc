@@ -1,6 +1,7 @@
 // Which processes form the next world of an elastic run.
 #include "dist/launch/members.h"
 
+#include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -134,11 +135,90 @@ TEST_F(MembersTest, IfNoneHasTheRunAllBeginTogether) {
   EXPECT_EQ(Form(m, {1}, -1).size(), 2u);
 }
 
+// Of a run whose ranks have different parts of its state, that of rank r in world 1 also at the
+// next one.
+std::vector<HeldParts> Shards(int rank, int of, int64_t step) {
+  return {{.epoch = 1, .step = step, .of = of, .parts = {rank, (rank + of - 1) % of}}};
+}
+
+TEST_F(MembersTest, TheNewestStepOfWhichAllPartsAreThere) {
+  using Held = std::vector<std::vector<HeldParts>>;
+  EXPECT_EQ(NewestWhole({}), std::nullopt);
+  const std::vector<HeldParts> a = {{1, 7, 2, {0}}, {1, 8, 2, {0}}}, b = {{1, 7, 2, {1}}};
+  EXPECT_EQ(NewestWhole(Held{a, b}), StateVersion(7, 1));
+  EXPECT_EQ(NewestWhole(Held{a}), std::nullopt);
+  const std::vector<HeldParts> c = {{2, 7, 1, {0}}};  // a later world went on from the same step
+  EXPECT_EQ(NewestWhole(Held{a, b, c}), StateVersion(7, 2));
+  EXPECT_EQ(NewestWhole(Held{a, b, {{1, 8, 2, {1}}}}), StateVersion(8, 1));
+}
+
+TEST_F(MembersTest, WhereTheRunCannotBeDividedAmongAllThoseGoOnThatHaveTheWholeState) {
+  Members m(/*least=*/1, /*first=*/4);
+  Start(m, 4);
+  const auto ready = [&](int member, int64_t epoch, int64_t step, std::vector<HeldParts> held) {
+    m.BeReady(member, {.epoch = epoch, .step = step, .sizes = {1, 2, 4}, .held = std::move(held)});
+  };
+  for (int i = 0; i < 4; ++i) ready(i, 0, -1, {});
+  ASSERT_EQ(m.Form().size(), 4u);
+  m.End(3, "was killed");
+  for (int i = 0; i < 3; ++i) ready(i, 1, 5, Shards(i, 4, 5));
+  // 0 has the parts 0 and 3, 1 has 1 and 0, 2 has 2 and 1.
+  auto places = m.Form();
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_TRUE(places.contains(0) && places.contains(2));
+  EXPECT_THAT(places.at(0).news, testing::HasSubstr("1 waits"));
+  EXPECT_TRUE(m.Summon().empty()) << "three cannot";
+  // With the fourth all can.
+  m.Start(3, 1, "10.0.0.2");
+  EXPECT_TRUE(m.Summon().empty()) << "it is not ready";
+  ready(3, 0, -1, {});
+  EXPECT_EQ(m.Summon(), (std::vector<int>{0, 2}));
+  ready(0, 2, 9, {{2, 9, 2, {0, 1}}});
+  EXPECT_TRUE(m.Form().empty());
+  ready(2, 2, 9, {{2, 9, 2, {1, 0}}});
+  EXPECT_EQ(m.Form().size(), 4u);
+}
+
+TEST_F(MembersTest, ACopyThatHasLostARankWaitsForAnother) {
+  Members m(1, 4);
+  Start(m, 4);
+  const auto ready = [&](int member, int64_t step) {
+    std::vector<HeldParts> held;
+    if (step >= 0) held = {{.epoch = 1, .step = step, .of = 2, .parts = {member % 2}}};
+    m.BeReady(member, {.epoch = m.epoch(), .step = step, .sizes = {2, 4}, .held = held});
+  };
+  for (int i = 0; i < 4; ++i) ready(i, -1);
+  ASSERT_EQ(m.Form().size(), 4u);
+  EXPECT_EQ(m.least(), 2);
+  m.End(0, "was killed");
+  for (int i = 1; i < 4; ++i) ready(i, 3);
+  const auto places = m.Form();
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_TRUE(places.contains(2)) << "only it has part 0";
+}
+
+TEST_F(MembersTest, ALostStateIsFoundOutByThoseThatAreLeft) {
+  Members m(1, 4);
+  Start(m, 4);
+  const auto ready = [&](int member, int64_t step) {
+    std::vector<HeldParts> held;
+    if (step >= 0) held = Shards(member, 4, step);
+    m.BeReady(member, {.epoch = m.epoch(), .step = step, .sizes = {1, 2, 4}, .held = held});
+  };
+  for (int i = 0; i < 4; ++i) ready(i, -1);
+  ASSERT_EQ(m.Form().size(), 4u);
+  m.End(1, "was killed");
+  m.End(2, "was killed");
+  for (const int i : {0, 3}) ready(i, 3);
+  EXPECT_EQ(m.Form().size(), 2u) << "all that there are: they say what is lost";
+}
+
 // Whatever happens: no process is in a world without knowing, ranks are 0, 1, ..., and a world is
 // formed of all that live and are ready.
 TEST_F(MembersTest, DrawnLives) {
   std::mt19937 random(7);
-  for (int run = 0; run < 200; ++run) {
+  for (int run = 0; run < 400; ++run) {
+    const std::vector<int> sizes = run % 2 == 0 ? std::vector<int>() : std::vector<int>{1, 2, 4};
     Members m(1 + static_cast<int>(random() % 2), 4);
     Start(m, 4);
     std::map<int, int64_t> step, epoch;
@@ -160,7 +240,7 @@ TEST_F(MembersTest, DrawnLives) {
         default:
           if (!alive.contains(who) || !ready.insert(who).second) break;
           if (epoch[who] > 0) step[who] = m.epoch() * 10 + static_cast<int64_t>(random() % 2);
-          m.BeReady(who, {.epoch = epoch[who], .step = step[who], .port = 1});
+          m.BeReady(who, {.epoch = epoch[who], .step = step[who], .port = 1, .sizes = sizes});
       }
       const auto places = m.Form();
       if (places.empty()) continue;
@@ -176,8 +256,8 @@ TEST_F(MembersTest, DrawnLives) {
         epoch[member] = place.epoch;
       }
       ASSERT_EQ(of_root, most);
-      ASSERT_EQ(places.size(), ready.size());
-      ready.clear();
+      ASSERT_EQ(places.size(), ready.size() == 3 && !sizes.empty() ? 2 : ready.size());
+      for (const auto& [member, place] : places) ready.erase(member);
     }
   }
 }
