@@ -1,6 +1,7 @@
 #include "models/checkpoint/checkpoint_saver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <iostream>
 #include <mutex>
@@ -219,6 +220,8 @@ void Write(SaveContext& context, const CheckpointFiles& files, dist::Pause::Scop
   }
 }
 
+std::atomic<bool> left_thread = false;
+
 CheckpointSaverOptions Completed(CheckpointSaverOptions options) {
   if (!options.warn) {
     options.warn = [](const std::string& text) { std::cerr << "warning: " << text << std::endl; };
@@ -250,8 +253,11 @@ CheckpointSaver::~CheckpointSaver() {
   options_.warn(
       "the disk of out_dir does not answer: the process ends without the checkpoint that was being "
       "written");
+  left_thread = true;
   writer_.detach();
 }
+
+bool CheckpointSaver::has_left_thread() { return left_thread; }
 
 bool CheckpointSaver::EndsWithin(std::chrono::milliseconds time) const {
   return saving_.wait_for(time) == std::future_status::ready;

@@ -60,6 +60,8 @@ class CheckpointSaver {
   void Save(const Collect& collect);
   // Whether a save has ended since the last Wait.
   bool Ended() const;
+  // Whether a thread of this process was left behind, which may still write to the folder.
+  static bool has_left_thread();
   // Returns once nothing is being written. If the save since the last Wait has failed, throws on
   // all ranks: an IoError that names path and remedy if the disk is the reason, else what the rank
   // threw (InputError, ArgumentError, OutOfMemoryError or Error); "rank 2: ..." if it was another

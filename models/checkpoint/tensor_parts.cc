@@ -147,6 +147,22 @@ void AddPart(const std::string& name, const Parameter& parameter, const Tensor& 
   add();
 }
 
+std::string TensorOfItem(const std::string& item) { return item.substr(0, item.rfind('[')); }
+
+void PutItem(const std::string& item, const Tensor& part, const Tensor& whole) {
+  const auto name = PartName::Parse(item);
+  const bool fits = name && part.dtype() == whole.dtype() && name->count() == part.numel() &&
+                    name->end <= whole.numel();
+  if (!fits) throw InputError(StrCat(Quoted(item), " is no part of a tensor ", whole.Describe()));
+  const int64_t size = SizeOf(part.dtype());
+  const auto* from = static_cast<const std::byte*>(part.raw_data());
+  auto* const to = static_cast<std::byte*>(whole.raw_data());
+  for (int64_t first = name->begin; first < name->end; first += name->stride) {
+    std::copy_n(from, name->run * size, to + first * size);
+    from += name->run * size;
+  }
+}
+
 bool TensorParts::Exist(const std::string& folder) {
   return PathExists(JoinPath(folder, kPartsIndex));
 }

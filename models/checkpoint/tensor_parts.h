@@ -53,6 +53,11 @@ std::string PartsIndex(int64_t parts,
 // of it. `keep` makes the tensor that will be written.
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
+// The tensor whose part an item is that AddPart has added.
+std::string TensorOfItem(const std::string& item);
+// Copies the elements of such an item to where they belong in the whole tensor. Both are contiguous
+// and on the CPU. Throws InputError if they do not fit.
+void PutItem(const std::string& item, const Tensor& part, const Tensor& whole);
 
 // Reads from mapped files, and only what is needed. Copies share the mappings.
 class TensorParts {

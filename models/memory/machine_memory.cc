@@ -123,6 +123,11 @@ MemoryFit JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& h
                                 "(checkpoint.sharded=true checkpoint.async=false)"
                               : "write checkpoints while training waits (checkpoint.async=false)";
   }
+  if (plan.state_copies > 0) {
+    keeps += fmt::format("{}{} to go on from without other ranks", keeps.empty() ? "" : " and ",
+                         bytes(processes * plan.state_copies));
+    remedies += StrCat(remedies.empty() ? "" : ", or ", "leave dist.elastic out");
+  }
   return {kind, fmt::format("in addition to their GPUs, {} {} {} of their machine's memory, {}, "
                             "and it has {} free of {}: {}, or use GPUs of more machines",
                             processes, processes == 1 ? "process takes" : "processes take",

@@ -17,6 +17,8 @@
 #include "models/gpt/gpt.h"
 #include "models/memory/allocation_log.h"
 #include "models/memory/machine_memory.h"
+#include "models/options/plan_rules.h"
+#include "models/train/elastic_run.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"
@@ -260,7 +262,7 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
 MemoryPlan PlanMemory(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   MemoryPlan plan;
-  int64_t most_written = 0, most_on_host = 0, most_evaluating = 0;
+  int64_t most_written = 0, most_elements = 0, most_on_host = 0, most_evaluating = 0;
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
@@ -272,6 +274,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
         bytes_per_element,
         static_cast<double>(own) / static_cast<double>(std::max<int64_t>(of_rank.elements, 1)));
     most_written = std::max(most_written, of_rank.written);
+    most_elements = std::max(most_elements, of_rank.elements);
     most_on_host = std::max(most_on_host, of_rank.host);
     most_evaluating = std::max(most_evaluating, of_rank.evaluating);
     if (rank > 0 && of_rank.peak.total() <= plan.peak.total()) continue;
@@ -285,6 +288,13 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   plan.collects = SharesOutModel(setup) && !plan.all_copy;
   if ((setup.config.checkpoint.async || plan.collects) && !setup.start.evaluates) {
     plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
+  }
+  if (setup.config.dist.elastic && DividesCopies(parallel) && !setup.start.evaluates) {
+    const auto ranks = static_cast<int>(parallel.pp * setup.data_ranks * parallel.cp * parallel.tp);
+    const std::vector<int> parts = PartOfRanks(setup, ranks);
+    plan.state_copies = StateCopies::HostBytes(
+        std::llround(bytes_per_element * static_cast<double>(most_elements)),
+        /*alone=*/ranks > 1 && *std::ranges::max_element(parts) + 1 == ranks);
   }
   return plan;
 }
@@ -313,6 +323,9 @@ std::string ProcessSummary(const MemoryPlan& plan) {
   if (plan.snapshot > 0) {
     s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
   }
+  if (plan.state_copies > 0) {
+    s += fmt::format(" and {} to go on from without other ranks", bytes(plan.state_copies));
+  }
   return s;
 }
 
@@ -337,11 +350,13 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   if (plan.program > 0) {
     row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
     if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
+    if (device.is_cpu() && plan.state_copies > 0) row("for others", plan.state_copies);
   }
   row("needed", plan.needed(device));
   if (device.is_cpu()) return s;
   if (plan.host > 0) row("host: offload", plan.host);
   if (plan.snapshot > 0) row("host: saving", plan.snapshot);
+  if (plan.state_copies > 0) row("host: others", plan.state_copies);
   return s;
 }
 

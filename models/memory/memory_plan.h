@@ -58,6 +58,8 @@ struct MemoryPlan {
   // which the first rank collects what others have of the model.
   int64_t snapshot = 0;
   bool all_copy = false, collects = false;
+  // What each rank takes of its host for StateCopies, of an elastic run that needs them.
+  int64_t state_copies = 0;
   // For a GPU: page-locked host memory for what is offloaded, and how much of it stays from step to
   // step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;
@@ -80,11 +82,11 @@ struct MemoryPlan {
     if (!device.is_cpu()) {
       return std::max({graphs ? reserved + evaluation : 0, peak.total(), evaluating}) + program;
     }
-    return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
+    return processes * (reserved + program + state_copies) + (all_copy ? processes : 1) * snapshot;
   }
   // The host memory that this many GPU ranks of one machine take together.
   int64_t needed_of_host(int64_t processes = 1) const {
-    return processes * host + (all_copy ? processes : 1) * snapshot;
+    return processes * (host + state_copies) + (all_copy ? processes : 1) * snapshot;
   }
 };
 

@@ -455,21 +455,45 @@ constexpr PlanRule kRules[] = {
               "between "
               "two meetings (dist.outer_every) none has: leave one of them out";
      }},
-    {"elastic is for data parallelism",
-     {"dist.elastic", "parallel.shard", "parallel.pp", "parallel.tp", "parallel.cp", "parallel.ep"},
+    {"elastic experts are not built",
+     {"dist.elastic", "parallel.ep"},
      kOfOptions,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
-       if (!f.config.dist.elastic) return "";
-       if (p.shard == "none" && p.pp == 1 && p.tp == 1 && p.cp == 1 && p.ep == 1) return "";
-       return "dist.elastic goes on from the memory of ranks that each have the whole model, and "
-              "with parallel.shard, pp, tp, cp or ep none has: leave it out, and use "
-              "launch --max_restarts, which goes on from the newest checkpoint";
+       if (!f.config.dist.elastic || p.ep == 1) return "";
+       return StrCat("dist.elastic goes on with fewer ranks, and ", f.describe("parallel.ep"),
+                     " splits experts across a fixed number of them: leave one of them out, or use "
+                     "launch --max_restarts, which goes on from the newest checkpoint");
+     }},
+    {"elastic adapters are whole",
+     {"dist.elastic", "lora.rank", "lora.init_from", "parallel.shard", "parallel.tp",
+      "parallel.pp"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const LoraOptions& lora = f.config.lora;
+       const bool adapters = lora.rank > 0 || !lora.init_from.empty();
+       if (!f.config.dist.elastic || !adapters || !DividesCopies(p)) return "";
+       return "dist.elastic copies the parts of a divided model after each step, with adapters "
+              "also "
+              "all weights that never change: train adapters on ranks that have the whole model, "
+              "without parallel.shard, pp, tp and cp, or leave dist.elastic out";
+     }},
+    {"elastic runs have two copies",
+     {"dist.elastic", "parallel.pp", "parallel.tp", "parallel.cp"},
+     kOfRun,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const int64_t of_a_copy = p.pp * p.tp * p.cp;
+       if (!f.config.dist.elastic || of_a_copy == 1 || f.data_ranks > 1 || f.goes_on) return "";
+       return StrCat(
+           "dist.elastic goes on with the copies of the model that are whole when a rank "
+           "ends, and this plan has only one, of ",
+           of_a_copy, " ranks: start ", 2 * of_a_copy,
+           " processes or more, or leave dist.elastic out");
      }},
     {"shards need data ranks",
      {"parallel.shard", "parallel.pp", "parallel.cp", "parallel.tp"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
-       if (!OtherAxesTakeAllRanks(f) || p.shard == "none") return "";
+       if (!OtherAxesTakeAllRanks(f) || p.shard == "none" || f.goes_on) return "";
        return StrCat(
            "parallel.shard = \"", p.shard,
            "\" shards weights across data-parallel ranks, and parallel.pp, parallel.cp and ",
@@ -484,6 +508,10 @@ bool SumsContextWithData(const RunConfig& config) {
   const ParallelOptions& p = config.parallel;
   return p.cp > 1 && config.dist.reduction != "ordered" && p.pp == 1 && p.shard == "none" &&
          p.ep == 1;
+}
+
+bool DividesCopies(const ParallelOptions& p) {
+  return p.shard != "none" || p.pp > 1 || p.tp > 1 || p.cp > 1;
 }
 
 std::span<const PlanRule> PlanRules() { return kRules; }

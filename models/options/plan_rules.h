@@ -18,6 +18,10 @@ namespace lockstep::models {
 // the library's order, where a reducer makes it.
 bool SumsContextWithData(const RunConfig& config);
 
+// Whether a rank has only a part of the model or of the samples' computation, unless there is only
+// one: then an elastic run goes on from copies of the ranks' parts (models/train/state_copies.h).
+bool DividesCopies(const ParallelOptions& parallel);
+
 // Gradients in bf16 are rounded after each micro-batch, and whatever is below half a unit in the
 // last place of the sum is lost; beyond this many micro-batches that is too much.
 inline constexpr int64_t kMostSumsInBf16 = 8;
@@ -33,6 +37,7 @@ struct PlanFacts {
   int64_t processes = 0;
   int64_t data_ranks = 0;
   int64_t micro_batches = 0;  // of a step, on all ranks together
+  bool goes_on = false;       // an elastic run, with perhaps fewer processes than it began with
   bool is_run() const { return processes > 0; }
 };
 

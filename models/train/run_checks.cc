@@ -33,7 +33,8 @@ PlanFacts FactsOf(const RunSetup& setup) {
   return {.config = setup.config,
           .processes = setup.data_ranks * parallel.pp * parallel.cp * parallel.tp,
           .data_ranks = setup.data_ranks,
-          .micro_batches = setup.micro_batches};
+          .micro_batches = setup.micro_batches,
+          .goes_on = setup.start.going_on.has_value()};
 }
 
 void CheckRecompute(const Options& options, const RunSetup& setup) {

@@ -18,7 +18,8 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 std::string ArithmeticOf(const RunSetup& setup);
 
 // Gives a model of setup.model its weights: initialised, from init_from, or from the checkpoint. Of
-// a model that is sharded already, a rank takes memory only for its parts.
+// a model that is sharded already, a rank takes memory only for its parts. Of an elastic run that
+// goes on from StateCopies, only memory: Load gives it its weights.
 void FillModel(const RunSetup& setup, Gpt& model);
 
 }  // namespace lockstep::models

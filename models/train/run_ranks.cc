@@ -191,6 +191,9 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   if (recorder) recorder->SetMeeting(world_->meeting());
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
+  if (config.dist.elastic && DividesCopies(config.parallel)) {
+    copies_ = world_->Group(GroupOptionsOf(config, "copies", kCpu, /*recorder=*/nullptr));
+  }
   const dist::Mesh mesh = MeshOf(config, rank(), size());
   groups_ = MeshGroups::Of(
       mesh,

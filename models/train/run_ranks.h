@@ -62,6 +62,8 @@ class RunRanks {
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
+  // For StateCopies, of an elastic run that needs them; else null.
+  dist::ProcessGroup* copies() const { return copies_.get(); }
   // Along the axes of parallel.pp, cp, tp, ep, shard and shard_ranks.
   const MeshGroups& groups() const { return groups_; }
 
@@ -92,7 +94,7 @@ class RunRanks {
   const dist::Rendezvous rendezvous_;
   std::string backend_;
   std::unique_ptr<dist::World> world_;
-  std::shared_ptr<dist::ProcessGroup> control_, checkpoints_;
+  std::shared_ptr<dist::ProcessGroup> control_, checkpoints_, copies_;
   MeshGroups groups_;
 };
 

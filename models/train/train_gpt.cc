@@ -14,6 +14,7 @@
 #include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/philox.h"
+#include "core/system/environment.h"
 #include "core/system/processors.h"
 #include "core/thread_pool.h"
 #include "data/conversations/conversation_mixture.h"
@@ -25,6 +26,7 @@
 #include "dist/launch/rank_device.h"
 #include "kernels/cpu/gemm.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/hf_model.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/memory/auto_recompute.h"
@@ -211,6 +213,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (elastic != nullptr) gives_up = [elastic] { return elastic->is_broken(); };
   RunRanks ranks(config, rendezvous, device, recorder, gives_up);
   ranks.CheckSameOptions(config);
+  const bool goes_on = elastic != nullptr && elastic->GoesOn(ranks);
   std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
   // The main rank's, until all have read it: another run may be saving there.
   std::optional<HeldCheckpoint> held;
@@ -220,7 +223,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     // Before what the run folder may have to say.
     const std::string& path = config.data.path;
     if (!path.empty() && path != "-") data::ExpandPattern(path);
-    if (elastic != nullptr && elastic->kept() != nullptr) {
+    if (goes_on) {
       lock = LockPatiently(config.out_dir);
       return elastic->Start();
     }
@@ -321,15 +324,22 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
 // Trains in one world after the other, until the run is over.
 int TrainElastically(const Options& options, const RunConfig& config, Device device,
                      std::unique_ptr<dist::Membership> membership) {
-  ElasticRun run(config.dist, std::move(membership));
+  ElasticRun run(config, device, std::move(membership));
+  const auto restarts = EnvironmentVariable("LOCKSTEP_RESTARTS");
+  if (restarts && *restarts != "0") {
+    run.PrepareToJoin([&] {
+      return PrepareRun(options, config, {.shared = std::make_shared<data::SharedDatasets>()},
+                        device, dist::ReadRendezvous().world_size);
+    });
+  }
   std::unique_ptr<Error> failure;  // of the last world
   while (const auto place = run.Join(failure.get())) {
     const dist::Rendezvous& r = place->rendezvous;
-    if (place->epoch > 1 && r.rank == 0) {
+    if ((place->epoch > 1 || !place->news.empty()) && r.rank == 0) {
       const std::string why = !place->news.empty() || !failure ? place->news : failure->what();
       Print(StrCat("world ", place->epoch, " of ", r.world_size,
                    r.world_size == 1 ? " rank" : " ranks",
-                   run.kept() ? StrCat(", going on from step ", run.kept()->state.step) : "",
+                   run.step() >= 0 ? StrCat(", going on from step ", run.step()) : "",
                    why.empty() ? "" : ": ", why));
     }
     failure.reset();
@@ -342,6 +352,11 @@ int TrainElastically(const Options& options, const RunConfig& config, Device dev
       failure = std::make_unique<dist::CollectiveError>(e);
     } catch (const dist::ConnectionError& e) {
       failure = std::make_unique<dist::ConnectionError>(e);
+    }
+    if (CheckpointSaver::has_left_thread()) {
+      throw Error(
+          "the disk of out_dir does not answer, and a checkpoint may still be written there: "
+          "another process takes the place of this one");
     }
   }
   const int signal = InterruptGuard::signal();

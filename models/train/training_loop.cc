@@ -50,6 +50,11 @@ const KeptRun* KeptBy(const ElasticRun* elastic, const RunSetup& setup) {
   return elastic != nullptr ? elastic->KeptAt(setup) : nullptr;
 }
 
+// The copies of parts that the world goes on from; null: it does from nothing, or the whole.
+StateCopies* Chosen(ElasticRun* elastic, const RunSetup& setup) {
+  return elastic != nullptr && setup.start.going_on ? elastic->copies() : nullptr;
+}
+
 // Null if nothing is updated.
 std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
                                                 const RunRanks& ranks, const KeptRun* kept) {
@@ -80,9 +85,14 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                               [&](bool on_meta) {
                                 if (KeptBy(elastic, setup)) return;
                                 if (on_meta) return MaterializeFor(setup, kMeta, model_);
-                                const dist::Pause pause(ranks.control().get(),
-                                                        "reading the weights");
-                                FillModel(setup, model_);
+                                {
+                                  const dist::Pause pause(ranks.control().get(),
+                                                          "reading the weights");
+                                  FillModel(setup, model_);
+                                }
+                                if (StateCopies* const copies = Chosen(elastic, setup)) {
+                                  copies->Load(ranks.control().get(), model_);
+                                }
                               })),
       optimizer_(ReadOptimizer(setup, model_, ranks, KeptBy(elastic, setup))),
       objective_(MakeObjective(setup.config, model_)),
@@ -112,7 +122,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .loss_scale = StateOf(setup, ranks).loss_scale,
                 .spike = config_.train.spike,
                 .spike_history = StateOf(setup, ranks).spike_history,
-                .sums_first = elastic != nullptr}),
+                .sums_first = elastic != nullptr,
+                .before_update =
+                    [this] {
+                      if (copies_) copies_->Confirm();
+                    }}),
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_) {
@@ -120,7 +134,15 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
   }
-  if (setup.start.going_on && ranks.control()) dist::ShareOptimizer(*ranks.control(), *optimizer_);
+  if (StateCopies* const copies = Chosen(elastic, setup)) {
+    copies->Load(ranks.control().get(), *optimizer_);
+  } else if (setup.start.going_on && ranks.control()) {
+    dist::ShareOptimizer(*ranks.control(), *optimizer_);
+  }
+  if (elastic != nullptr && elastic->copies() != nullptr) {
+    copies_ = elastic->copies()->Enter(ranks.copies(), elastic->epoch(),
+                                       PartOfRanks(setup, ranks.size()));
+  }
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
   if (setup.start.checkpoint || setup.start.going_on) {
@@ -145,7 +167,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 
 int TrainingLoop::Train() {
   // This loop's model has the state now. An older one must not be taken for it.
-  if (elastic_ != nullptr) elastic_->Forget();
+  if (elastic_ != nullptr && !copies_) elastic_->Forget();
   ranks_.OnMain("opening its log", [&] {
     BeginRun(setup_.asked, setup_.config);
     const bool logs_again = setup_.start.step == 0 || unfinished_;
@@ -172,6 +194,7 @@ int TrainingLoop::Train() {
 // due after it is done again, since only the main rank knows how far that had come, and may be the
 // one that has ended.
 void TrainingLoop::Keep() {
+  if (copies_) return elastic_->Keep({setup_, nullptr, nullptr, State(), utilization_});
   model_.ZeroGrad();
   if (std::optional<StepMetrics> m = trainer_.FinishAlone()) {
     Add(*m);
@@ -182,10 +205,19 @@ void TrainingLoop::Keep() {
   elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state), utilization_});
 }
 
+// For the next world. A rank that is alone copies only when it leaves.
+void TrainingLoop::CopyState() {
+  if (!copies_ || (ranks_.size() == 1 && !summoned_)) return;
+  TrainerState state = State();
+  if (newest_) state.unfinished_metrics = ToJson(*newest_);
+  copies_->Copy(state, model_, *optimizer_);
+}
+
 int TrainingLoop::TrainSteps() {
   std::optional<InterruptGuard> interrupt;
   if (elastic_ == nullptr) interrupt.emplace();
   const Clock::time_point start = Clock::now();
+  CopyState();
   if (trainer_.step() == 0) Begin();
   if (unfinished_) rest_ = DoWhatIsDue(*unfinished_);
   while (interrupt_ == 0 && !summoned_ && trainer_.step() < setup_.steps()) {
@@ -205,6 +237,7 @@ int TrainingLoop::TrainSteps() {
     newest_ = m;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
+    CopyState();
     if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
       ranks_.OnMain("printing", [&] {
         progress_.PrintStep(m);
@@ -213,11 +246,14 @@ int TrainingLoop::TrainSteps() {
     }
     rest_ = DoWhatIsDue(m);
   }
+  if (copies_) copies_->Confirm();
   if (summoned_ && interrupt_ == 0 && trainer_.step() < setup_.steps()) {
     checkpoints_.FinishSave();
     // The main rank has done all that was due, and so nobody does it again.
     if (ranks_.control()) ranks_.control()->Barrier()->Wait();
     newest_.reset();
+    CopyState();
+    if (copies_) copies_->Confirm();
     Keep();
     elastic_->Leave(true);
     return 0;

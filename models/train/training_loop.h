@@ -43,6 +43,7 @@ class TrainingLoop {
   bool interrupted() const { return trainer_.step() < setup_.steps() || rest_; }
   TrainerState State() const;
   void Keep();
+  void CopyState();
   int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
@@ -102,6 +103,7 @@ class TrainingLoop {
   bool rest_ = false;      // of what is due after the newest step, which a signal left out
   bool summoned_ = false;  // to another world of an elastic run
   std::optional<StepMetrics> newest_{};  // of the newest step
+  StateCopies::InWorld copies_;          // null unless an elastic run goes on from them
 };
 
 }  // namespace lockstep::models

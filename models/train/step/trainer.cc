@@ -131,6 +131,7 @@ std::optional<StepMetrics> Trainer::Submit() {
     SumExpertLoads(next);
   }
   if (guard_) LimitNorm(next);
+  if (options_.before_update) options_.before_update();
   graphs_ ? graphs_->Update() : Update();
   MoveExpertBiases(next);
   next.values = state_.ReadLater();

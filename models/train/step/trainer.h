@@ -61,6 +61,7 @@ struct TrainerOptions {
   // needs the other ranks any more: a rank makes a step entirely, or not at all. The host then
   // waits for the loss before each update.
   bool sums_first = false;
+  std::function<void()> before_update;  // called before each update; may be empty
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the
