@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -55,12 +56,9 @@ class ElasticRanks {
   int Run() {
     if (options_.node_rank == 0) Begin();
     while (AnyRuns()) {
-      Wait();
+      const bool is_closed = Wait();
       for (int number; (number = signals_.Next()) != 0;) Stop(number, number);
-      if (insistence_.signal() == 0 && OutputIsClosed()) {
-        SayAsLauncher("nobody reads the output any more: the ranks are told to end");
-        Stop(SIGPIPE, SIGTERM);
-      }
+      if (insistence_.signal() == 0 && is_closed) Stop(SIGPIPE, SIGTERM);
       WarnIfNobodyJoins();
       if (links_) HearOthers();
       for (Slot& slot : slots_) Reap(slot);
@@ -111,11 +109,6 @@ class ElasticRanks {
     SignalAll(heard == number ? send : heard);
     // Those that wait for others save, too.
     Report({.kind = ProcessReport::Kind::kStopping});
-  }
-
-  bool OutputIsClosed() const {
-    return std::ranges::any_of(
-        slots_, [](const Slot& s) { return Runs(s) && s.process->out().is_closed(); });
   }
 
   void WarnIfNobodyJoins() {
@@ -202,7 +195,7 @@ class ElasticRanks {
   // One that was stopped (SIGSTOP) is lost to its world, and to one that is about to meet as well,
   // where no rank can tell.
   void KillStopped(Slot& slot) {
-    if (!Runs(slot) || stop_time_.count() == 0 || !slot.process->is_suspended()) {
+    if (!Runs(slot) || stop_time_.count() == 0 || !IsSuspended(slot.process->pid())) {
       slot.suspended_since.reset();
       return;
     }
@@ -215,13 +208,13 @@ class ElasticRanks {
 
   // Ends a run that cannot go on, as far as this machine can tell.
   void CheckEnough() {
-    if (!coordinator_ || coordinator_->living() >= options_.least) return;
+    if (!coordinator_ || coordinator_->living() >= coordinator_->least()) return;
     for (const Slot& slot : slots_) {
       if (slot.again) return;
     }
     if (options_.nnodes > 1 && coordinator_->living() > 0) return;  // others may come
     const std::string reason =
-        StrCat("only ", coordinator_->living(), " of at least ", options_.least,
+        StrCat("only ", coordinator_->living(), " of at least ", coordinator_->least(),
                " processes are left, and none is started any more (--max_restarts)");
     if (coordinator_->living() > 0) SayAsLauncher(reason);
     coordinator_->Refuse(reason);
@@ -288,8 +281,8 @@ class ElasticRanks {
     gone_ = true;
     if (Ends()) return;
     // The others go on without this machine, whose processes must not write any more.
-    SayAsLauncher(
-        StrCat("the first machine, at ", options_.master_addr, ", has gone: ", news.text));
+    const std::string first = StrCat("the first machine, at ", options_.master_addr);
+    SayAsLauncher(StrCat(first, news.refused ? ", refuses this one: " : ", has gone: ", news.text));
     over_ = true;
     cause_ = {.exit_code = 1};
     SignalAll(SIGKILL);
@@ -301,25 +294,22 @@ class ElasticRanks {
     }
   }
 
-  // Waits until something happens or the next tick.
-  void Wait() {
-    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  // Waits until something happens or the next tick. Returns whether nobody reads the output.
+  bool Wait() {
+    std::vector<pollfd> fds;
+    std::vector<RankProcess*> processes;
     if (links_) fds.push_back({links_->fd(), POLLIN, 0});
     for (const Slot& slot : slots_) {
-      if (!Runs(slot)) continue;
-      for (LineRelay* relay : {&slot.process->out(), &slot.process->err()}) {
-        if (relay->fd() >= 0) fds.push_back({relay->fd(), POLLIN, 0});
-      }
-      if (!slot.deaf) fds.push_back({slot.process->member().fd(), POLLIN, 0});
+      processes.push_back(slot.process.get());
+      if (Runs(slot) && !slot.deaf) fds.push_back({slot.process->member().fd(), POLLIN, 0});
     }
     constexpr int kTickMs = 100;
-    poll(fds.data(), fds.size(), kTickMs);
+    const bool is_closed = AwaitOutput(signals_, processes, std::move(fds), kTickMs,
+                                       /*ends=*/insistence_.signal() != 0);
     for (Slot& slot : slots_) {
-      if (!slot.process) continue;
-      slot.process->out().Read();
-      slot.process->err().Read();
-      Listen(slot);
+      if (slot.process) Listen(slot);
     }
+    return is_closed;
   }
 
   void Listen(Slot& slot) {

@@ -84,12 +84,13 @@ class Attempt {
   // Returns when all have ended.
   void Run() {
     while (std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->running(); })) {
-      Wait();
+      constexpr int kTickMs = 100;
+      const bool is_closed = AwaitOutput(signals_, Ranks(), {}, first_failure_ ? kTickMs : -1,
+                                         /*ends=*/signal() != 0);
       for (int number; (number = signals_.Next()) != 0;) {
         if (const int send = insistence_.Hear(number)) SignalAll(send);
       }
-      if (signal() == 0 && OutputIsClosed()) {
-        SayAsLauncher("nobody reads the output any more: the ranks are told to end");
+      if (signal() == 0 && is_closed) {
         insistence_.Hear(SIGPIPE);
         SignalAll(SIGTERM);
       }
@@ -171,24 +172,10 @@ class Attempt {
     }
   }
 
-  bool OutputIsClosed() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->out().is_closed(); });
-  }
-
-  // Waits until something happens or the next tick.
-  void Wait() {
-    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
-    for (const auto& r : ranks_) {
-      for (LineRelay* relay : {&r->out(), &r->err()}) {
-        if (relay->fd() >= 0) fds.push_back({relay->fd(), POLLIN, 0});
-      }
-    }
-    constexpr int kTickMs = 100;
-    poll(fds.data(), fds.size(), first_failure_ ? kTickMs : -1);
-    for (const auto& r : ranks_) {
-      r->out().Read();
-      r->err().Read();
-    }
+  std::vector<RankProcess*> Ranks() const {
+    std::vector<RankProcess*> ranks;
+    for (const auto& r : ranks_) ranks.push_back(r.get());
+    return ranks;
   }
 
   void EndTheOthers() {

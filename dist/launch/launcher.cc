@@ -71,6 +71,27 @@ int Insistence::Hear(int number) {
   return ++times_ < 3 ? number : SIGKILL;
 }
 
+bool AwaitOutput(const LauncherSignals& signals, std::span<RankProcess* const> processes,
+                 std::vector<pollfd> others, int timeout_ms, bool ends) {
+  others.push_back({signals.fd(), POLLIN, 0});
+  std::vector<LineRelay*> relays;
+  for (RankProcess* p : processes) {
+    if (p != nullptr) relays.insert(relays.end(), {&p->out(), &p->err()});
+  }
+  for (const LineRelay* relay : relays) {
+    if (relay->fd() >= 0) others.push_back({relay->fd(), POLLIN, 0});
+  }
+  poll(others.data(), others.size(), timeout_ms);
+  for (LineRelay* relay : relays) relay->Read();
+  const bool closed = std::ranges::any_of(processes, [](RankProcess* p) {
+    return p != nullptr && p->running() && p->out().is_closed();
+  });
+  if (closed && !ends) {
+    SayAsLauncher("nobody reads the output any more: the ranks are told to end");
+  }
+  return closed;
+}
+
 RankProcess::Options RankOptions(const LaunchOptions& options, int number, int local, int nproc,
                                  int port, const std::string& secret) {
   const int rank = options.node_rank * nproc + local;

@@ -1,9 +1,12 @@
 // What a launcher needs, whether its ranks end together or one by one.
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dist/control/file_descriptor.h"
 #include "dist/control/socket.h"
@@ -57,6 +60,12 @@ class Insistence {
   int signal_ = 0, times_ = 0;
   RankProcess::Clock::time_point last_;
 };
+
+// Waits for a signal, for output of these processes (null: none), until one of `others` is
+// readable, or for a time (-1: for ever); and passes on what the processes wrote. Returns whether
+// nobody reads that any more, which it says unless `ends`.
+bool AwaitOutput(const LauncherSignals& signals, std::span<RankProcess* const> processes,
+                 std::vector<pollfd> others, int timeout_ms, bool ends);
 
 // How rank `local` of this machine's `nproc` starts, for the time `number`. Makes its log folder.
 RankProcess::Options RankOptions(const LaunchOptions& options, int number, int local, int nproc,

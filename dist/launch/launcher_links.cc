@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "core/error.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::dist {
@@ -98,10 +99,19 @@ void LauncherLinks::Dial() {
 }
 
 void LauncherLinks::OnFrame(uint64_t guest, const Frame& frame) {
+  if (!acceptor_ && frame.kind == Frame::Kind::kRefusal) {
+    by_node_.clear();
+    refused_ = true;
+    Tell({.node = 0, .text = frame.body, .gone = true, .refused = true});
+  }
   if (frame.kind != Frame::Kind::kMessage) return;
   const int node = acceptor_ ? frame.from : 0;
   if (acceptor_ && by_node_.emplace(node, guest).first->second != guest) {
-    links_.at(guest)->Close();  // another one says that it is that machine
+    links_.at(guest)->Send(
+        {.kind = Frame::Kind::kRefusal,
+         .body = StrCat("another launcher is machine ", node,
+                        " already: give each machine a --node_rank of its own, from 0")});
+    links_.at(guest)->Close();
     links_.erase(guest);
     return;
   }
@@ -116,7 +126,7 @@ void LauncherLinks::OnEnd(uint64_t guest, const std::string& reason) {
     by_node_.erase(node);
     return;
   }
-  if (acceptor_) return;
+  if (acceptor_ || refused_) return;
   if (std::chrono::steady_clock::now() < deadline_) {
     loop_.After(kRetry, [this] { Dial(); });
   } else {

@@ -24,7 +24,8 @@ class LauncherLinks {
   struct News {
     int node = 0;  // from which machine
     std::string text{};
-    bool gone = false;  // the machine is; the text says why
+    bool gone = false;     // the machine is; the text says why
+    bool refused = false;  // and is there, but does not take this one
   };
 
   // The first machine's side. Listens on the port, on all addresses. Throws ConnectionError.
@@ -65,6 +66,7 @@ class LauncherLinks {
   std::map<uint64_t, std::shared_ptr<Link>> links_;
   std::map<int, uint64_t> by_node_;
   uint64_t last_ = 0;
+  bool refused_ = false;
 
   std::mutex mutex_;
   std::vector<News> news_;

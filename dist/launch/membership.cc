@@ -2,16 +2,19 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
 #include "dist/launch/launcher.h"
+#include "dist/launch/launcher_links.h"
 #include "dist/launch/member_messages.h"
 #include "dist/launch/rank_process.h"
 
@@ -26,7 +29,23 @@ std::unique_ptr<Membership> Membership::Find() {
   if (!fd) return nullptr;
   FileDescriptor launcher(std::stoi(*fd));
   fcntl(launcher.fd(), F_SETFD, FD_CLOEXEC);
-  return std::make_unique<Membership>(std::move(launcher));
+  auto membership = std::make_unique<Membership>(std::move(launcher));
+  const Rendezvous r = ReadRendezvous();
+  if (r.world_size > r.local_world_size) membership->WatchLauncher();
+  return membership;
+}
+
+// Other machines take a launcher that is silent for so long for gone, with its processes, and go
+// on. One that is stopped cannot end them.
+void Membership::WatchLauncher() {
+  watch_ = std::jthread([launcher = getppid()](const std::stop_token& stop) {
+    using Clock = std::chrono::steady_clock;
+    for (auto seen = Clock::now(); !stop.stop_requested();) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (!IsSuspended(launcher)) seen = Clock::now();
+      if (Clock::now() - seen > LauncherLinks::kSilence) raise(SIGKILL);
+    }
+  });
 }
 
 std::optional<Membership::Place> Membership::Join(MemberReady ready) {

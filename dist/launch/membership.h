@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "dist/control/file_descriptor.h"
 #include "dist/control/rendezvous.h"
@@ -49,6 +50,7 @@ class Membership {
   bool is_broken() { return Hear(), broken_; }
 
  private:
+  void WatchLauncher();
   void Hear();
   void Note(const nlohmann::json& message);
   std::optional<std::string> NextLine(int timeout_ms);
@@ -60,6 +62,7 @@ class Membership {
   bool summoned_ = false, broken_ = false, over_ = false;
   std::optional<std::string> refusal_;
   std::optional<MemberPlace> place_;
+  std::jthread watch_;
 };
 
 }  // namespace lockstep::dist

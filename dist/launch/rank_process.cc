@@ -220,9 +220,9 @@ RankProcess::~RankProcess() {
 
 void RankProcess::Signal(int number) const { kill(-pid_, number); }
 
-bool RankProcess::is_suspended() const {
+bool IsSuspended(pid_t pid) {
   try {
-    const std::string stat = ReadFile(StrCat("/proc/", pid_, "/stat"));
+    const std::string stat = ReadFile(StrCat("/proc/", pid, "/stat"));
     const size_t name_end = stat.rfind(") ");
     return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
   } catch (const IoError&) {

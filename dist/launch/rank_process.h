@@ -56,6 +56,9 @@ class LineRelay {
   std::deque<std::string> last_;
 };
 
+// Whether the process is stopped by a signal, such as SIGSTOP.
+bool IsSuspended(pid_t pid);
+
 class RankProcess {
  public:
   using Clock = std::chrono::steady_clock;
@@ -90,8 +93,6 @@ class RankProcess {
 
   // Signals the process and those it has started.
   void Signal(int number) const;
-  // Whether it is stopped by a signal, such as SIGSTOP.
-  bool is_suspended() const;
   // Checks whether it has ended.
   void Reap();
 

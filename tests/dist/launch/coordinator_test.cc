@@ -126,16 +126,40 @@ TEST_F(CoordinatorTest, FewerThanTheLeastMeetOnceMoreToSaveAndStop) {
   EXPECT_THAT(Orders(), testing::ElementsAre("0.0 tell place"));
 }
 
+TEST_F(CoordinatorTest, ARunThatIsToStopAndCannotSaveEnds) {
+  Begin();
+  for (const int slot : {0, 1}) coordinator_.Hear(1, {.kind = Report::kEnded, .slot = slot});
+  coordinator_.Hear(0, {.kind = Report::kEnded, .slot = 1});
+  Orders();
+  BeReady(0, 0, {.epoch = 1, .step = 3, .port = 7, .sizes = {2, 4}});
+  coordinator_.Decide();
+  EXPECT_TRUE(Orders().empty());
+  coordinator_.Hear(1, {.kind = Report::kStopping});
+  coordinator_.Decide();
+  EXPECT_THAT(Orders(), testing::ElementsAre("0.0 tell refused"));
+}
+
 TEST_F(CoordinatorTest, TextsOfReportsAndOrders) {
   const ProcessReport report =
       ReportOf(ToText(ProcessReport{.kind = Report::kReady,
                                     .slot = 3,
-                                    .ready = {.epoch = 2, .step = 9, .port = 8, .lost = {1, 2}}}));
+                                    .ready = {.epoch = 2,
+                                              .step = 9,
+                                              .port = 8,
+                                              .lost = {1, 2},
+                                              .sizes = {2, 4},
+                                              .held = {{1, 8, 3, {0, 2}}, {2, 9, 1, {}}}}}));
   EXPECT_EQ(report.slot, 3);
   EXPECT_EQ(report.ready.epoch, 2);
   EXPECT_EQ(report.ready.step, 9);
   EXPECT_EQ(report.ready.port, 8);
   EXPECT_EQ(report.ready.lost, (std::vector<int>{1, 2}));
+  EXPECT_EQ(report.ready.sizes, (std::vector<int>{2, 4}));
+  ASSERT_EQ(report.ready.held.size(), 2u);
+  EXPECT_EQ(report.ready.held[0].epoch, 1);
+  EXPECT_EQ(report.ready.held[0].step, 8);
+  EXPECT_EQ(report.ready.held[0].of, 3);
+  EXPECT_EQ(report.ready.held[0].parts, (std::vector<int>{0, 2}));
   const ProcessOrder order =
       OrderOf(ToText(ProcessOrder{.kind = Order::kTell, .slot = 1, .text = "a \"line\"\n"}));
   EXPECT_EQ(order.kind, Order::kTell);
@@ -184,6 +208,22 @@ TEST_F(LauncherLinksTest, TextsInBothDirectionsAndTheEnd) {
   const auto end = Next(first).at(0);
   EXPECT_TRUE(end.gone);
   EXPECT_EQ(end.node, 2);
+}
+
+TEST_F(LauncherLinksTest, TwoThatSayTheyAreOneMachine) {
+  const int port = FreePort();
+  LauncherLinks first("127.0.0.1", port, "secret");
+  LauncherLinks one("127.0.0.1", port, "secret", 1, std::chrono::seconds(20));
+  LauncherLinks same("127.0.0.1", port, "secret", 1, std::chrono::seconds(20));
+  for (LauncherLinks* links : {&one, &same}) EXPECT_FALSE(Next(*links).at(0).gone);
+  one.Send(0, "hello");
+  EXPECT_EQ(Next(first).at(0).text, "hello");
+  same.Send(0, "hello");
+  const auto news = Next(same).at(0);
+  EXPECT_TRUE(news.gone && news.refused);
+  EXPECT_THAT(news.text, HasSubstr("--node_rank of its own"));
+  first.Send(1, "to the first one");
+  EXPECT_EQ(Next(one).at(0).text, "to the first one");
 }
 
 TEST_F(LauncherLinksTest, NobodyWithoutTheSecretIsHeard) {

@@ -45,6 +45,9 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--machine", action="append", default=[],
                         help="a command that runs its arguments on a machine; the first is 10.78.0.1")
+    parser.add_argument("--stop_launcher", action="store_true",
+                        help="at the end stop the last machine's launcher, whose ranks must then end")
+    parser.add_argument("--straight", type=int, default=1, help="processes of the undisturbed run")
     parser.add_argument("--option", action="append", default=[], help="one more for train_gpt")
     return parser.parse_args()
 
@@ -60,7 +63,7 @@ def commands(args, out, steps, elastic):
         f"--dist.heartbeat={args.heartbeat}", "--threads=1",
         f"--dist.elastic={'true' if elastic else 'false'}"] + args.option
     if not elastic:
-        return [train]
+        return [train + [f"--nproc={args.straight}"] if args.straight > 1 else train]
     launch = [os.path.abspath(args.launch), "--elastic", "--max_restarts=100000"]
     if not args.machine:
         return [launch + [f"--nproc={RANKS}", "--"] + train]
@@ -179,6 +182,15 @@ def main():
             if args.spare:
                 sizes.append(size_of(spared[0]))
             stalls[kind].append(max((gap for end, gap in run.gaps if end > at), default=0))
+        if args.stop_launcher and run.runs():
+            launcher, step = run.processes.pop(), run.step
+            launcher.send_signal(signal.SIGSTOP)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and (children([launcher.pid]) or run.step < step + 3):
+                time.sleep(0.1)
+            if children([launcher.pid]):
+                problems.append("the ranks of a stopped launcher live on")
+            launcher.kill()
         if args.spare:
             half = len(sizes) // 2
             # Connections that are just being made come and go.

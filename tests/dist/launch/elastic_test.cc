@@ -35,6 +35,25 @@ TEST(Elastic, EverythingThatAStepDependsOnIsKept) {
   }
 }
 
+// The state then is in the copies of parts that ranks have of each other. The undisturbed run has
+// as many processes as a copy of the model.
+TEST(Elastic, RanksHaveDifferentPartsOfTheModel) {
+  const std::vector<std::vector<std::string>> runs = {
+      {"--stops=1", "--heartbeat=5", "--option=--parallel.shard=full"},
+      {"--option=--parallel.shard=optimizer", "--option=--train.precision=fp16",
+       "--option=--optim.master_weights=true", "--option=--train.spike=8"},
+      {"--option=--parallel.shard=gradients", "--option=--parallel.shard_ranks=2"},
+      {"--stops=1", "--heartbeat=5", "--straight=2", "--option=--parallel.tp=2"},
+      {"--straight=2", "--option=--parallel.pp=2"}};
+  for (const auto& options : runs) {
+    std::vector<std::string> more = {"--kills=6", "--stops=0",
+                                     "--option=--checkpoint.sharded=false"};
+    more.insert(more.end(), options.begin(), options.end());
+    const Result r = RunProgram(Soak(more));
+    EXPECT_EQ(r.exit_code, 0) << options.back() << "\n" << r.out << r.err;
+  }
+}
+
 TEST(Elastic, AProcessThatOutlivesManyWorldsDoesNotGrow) {
   const Result r = RunProgram(Soak({"--kills=24", "--stops=0", "--spare"}));
   EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
@@ -42,7 +61,8 @@ TEST(Elastic, AProcessThatOutlivesManyWorldsDoesNotGrow) {
 
 // On two machines, as namespaces of the network.
 TEST(Elastic, OnTwoMachines) {
-  std::vector<std::string> command = Soak({"--kills=5", "--stops=1", "--heartbeat=5"});
+  std::vector<std::string> command =
+      Soak({"--kills=5", "--stops=1", "--heartbeat=5", "--stop_launcher", "--steps=4000"});
   command[0] = "tests/dist/launch/elastic_machines.sh";
   const Result r = RunProgram(command);
   if (r.exit_code == 77) GTEST_SKIP() << r.err;
