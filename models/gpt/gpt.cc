@@ -48,7 +48,9 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .dropout = config.dropout,
       .init_std = config.init_std,
       // 2 * n_layer branches add up in the residual stream.
-      .residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
+      .residual_std = config.init_zero
+                          ? 0
+                          : config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
       .n_kv_head = config.n_kv_head,
       .head_dim = config.head_dim,
       .qkv_bias = config.qkv_bias,

@@ -19,7 +19,7 @@ namespace lockstep::models {
 // models/gpt/README.md. Parameters always
 // have Hugging Face's GPT-2 names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as
 // [out, in]. Initialised like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2
-// n_layer)), biases 0, norms 1.
+// n_layer)), biases 0, norms 1; with init_zero residual projections and an untied head are 0.
 class Gpt : public LanguageModel {
  public:
   explicit Gpt(const GptConfig& config);

@@ -50,6 +50,7 @@ struct GptConfig {
   double embed_scale = 1;    // factor of token embeddings, rounded to their dtype
   double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
   double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
+  bool init_zero = false;    // residual projections, and an untied head, start at zero instead
   // How many rows of logits (tokens of a batch) are in memory at once while a loss is computed; 0:
   // no limit. More than one chunk changes the order in which the head's gradient is summed. Large
   // micro-batches profit from more (ops::LossChunk).

@@ -10,8 +10,8 @@ std::shared_ptr<nn::LmHead> MakeLmHead(const GptConfig& config,
                                        const std::shared_ptr<Parameter>& tied) {
   if (tied) return std::make_shared<nn::LmHead>(tied, config.loss_chunk, config.logit_softcap);
   return std::make_shared<nn::LmHead>(config.n_embd, config.vocab_size,
-                                      nn::Normal(0, config.init_std), config.loss_chunk,
-                                      config.logit_softcap);
+                                      nn::Normal(0, config.init_zero ? 0 : config.init_std),
+                                      config.loss_chunk, config.logit_softcap);
 }
 
 }  // namespace

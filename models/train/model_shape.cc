@@ -69,6 +69,7 @@ GptConfig ToGptConfig(const ModelOptions& m) {
       .activation = ParseActivation(m.activation),
       .position = ParsePosition(m.position),
       .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd)),
+      .init_zero = m.init_zero,
       .mixture = ToMixture(m),
       .n_dense = m.n_dense};
   shape.rope.scaling = ParseRopeScaling(m.rope_scaling);

@@ -69,6 +69,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},
       {"model.init_std", "0.05"},
+      {"model.init_zero", "true"},
       {"model.rope_theta", "100", kRope},
       {"model.rope_scaling", "llama3", kLinear},
       {"model.rope_factor", "2", kLinear},

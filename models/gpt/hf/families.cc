@@ -20,6 +20,7 @@ constexpr std::array kFamilies = {&kHfGpt2,   &kHfLlama, &kHfMistral,  &kHfMixtr
 GptConfig Canonical(const GptConfig& config) {
   const GptConfig d;
   GptConfig c = Resolved(config);
+  c.init_zero = d.init_zero;
   c.loss_chunk = d.loss_chunk;
   c.recompute = d.recompute;
   c.offload = d.offload;

@@ -70,6 +70,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.bias_rate",
                                 "model.norm_eps",
                                 "model.init_std",
+                                "model.init_zero",
                                 "model.rope_theta",
                                 "model.rope_scaling",
                                 "model.rope_factor",

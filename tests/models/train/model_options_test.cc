@@ -133,6 +133,13 @@ TEST(ModelOptions, InitStdIsTheSpreadOfFreshWeights) {
     EXPECT_NEAR(spread(chosen, name), 0.05, 0.002) << name;
   }
   EXPECT_NEAR(spread(chosen, "h.0.mlp.c_proj.weight"), 0.05 / 2, 0.001);  // sqrt(2 n_layer) = 2
+  chosen.push_back("--model.init_zero");
+  chosen.push_back("--model.tie_embeddings=false");
+  for (const std::string name :
+       {"h.0.attn.c_proj.weight", "h.1.mlp.c_proj.weight", "lm_head.weight"}) {
+    EXPECT_EQ(spread(chosen, name), 0) << name;
+  }
+  EXPECT_NEAR(spread(chosen, "h.1.mlp.c_fc.weight"), 0.05, 0.002);
 }
 
 TEST(ModelOptions, TheContextIsLimitedWithRopeToo) {
