@@ -9,7 +9,11 @@ namespace lockstep::nn {
 namespace {
 
 NormOptions NormOf(const TransformerOptions& o) {
-  return {.kind = o.norm, .bias = o.bias, .eps = o.norm_eps, .offset = o.norm_offset};
+  return {.kind = o.norm,
+          .bias = o.bias,
+          .weight = o.norm_weight,
+          .eps = o.norm_eps,
+          .offset = o.norm_offset};
 }
 
 std::unique_ptr<Child<ResidualNormLayer>> NormBefore(Module* owner, const char* name,

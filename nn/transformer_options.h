@@ -69,7 +69,8 @@ struct TransformerOptions {
   int64_t n_inner = 0;      // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
-  double norm_offset = 0;  // what is added to the weight of norms, also of queries and keys
+  double norm_offset = 0;   // what is added to the weight of norms, also of queries and keys
+  bool norm_weight = true;  // whether norms have one; only RMS norms may have none
   NormPlace norm_place = NormPlace::kPre;
   MlpActivation activation = MlpActivation::kGelu;
   // Turns queries and keys by their positions, shared by the model's layers; null: positions are up

@@ -163,15 +163,17 @@ class Applier {
   // The norm is a child of the attention at `path`.
   void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
                    const Child<Layer>& norm) {
+    const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
+    LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
+             "' is not an nn::RmsNorm, and only these can be split across ranks");
+    const bool full = attention.qk_norm() == nn::QkNorm::kFull;
+    if (!replaced->weight() && !full) return;  // heads are normed one by one
     const int64_t parts = ranks_->parts(), keys = attention.n_kv_head() * ranks_->size();
     LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
              "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
              keys, " heads of keys (model.n_kv_head): use a divisor of them, or ",
              "model.qk_norm=none");
-    const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
-    LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
-             "' is not an nn::RmsNorm, and only these can be split across ranks");
-    if (attention.qk_norm() == nn::QkNorm::kFull) {
+    if (full) {
       Cut(replaced->weight(), 0, {});
       return model_.ReplaceChild(StrCat(path, ".", norm.name()),
                                  std::make_shared<ProjectionNorm>(*replaced, ranks_));

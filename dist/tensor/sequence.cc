@@ -131,7 +131,7 @@ SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr rank
 
 std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
   if (!GradEnabled()) return ResidualNorm::Forward(stream);
-  return MapParts(ranks_, stream, {weight()->value(), bias_value()},
+  return MapParts(ranks_, stream, {weight_value(), bias_value()},
                   [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
                       SamplePart where) { return Apply(part, copies[0], copies[1], where); });
 }
@@ -150,7 +150,7 @@ ops::Branch SequenceBranchNorm::Forward(ops::Branch branch) {
     own.value = part.x;
     return std::pair(Tensor(), Apply(own, copies[0], copies[1], where));
   };
-  return MapParts(ranks_, stream, {weight()->value(), bias_value()}, norm).second;
+  return MapParts(ranks_, stream, {weight_value(), bias_value()}, norm).second;
 }
 
 SequenceLinear::SequenceLinear(std::shared_ptr<Parameter> weight, TensorRanksPtr ranks)

@@ -61,6 +61,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .norm = config.norm,
       .norm_eps = config.norm_eps,
       .norm_offset = static_cast<double>(config.norm_offset),
+      .norm_weight = config.norm_weight,
       .norm_place = config.norm_place,
       .activation = config.activation};
   const auto [rotary, local_rotary] = Rotaries(config);

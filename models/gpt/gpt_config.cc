@@ -185,6 +185,8 @@ void Validate(const GptConfig& config) {
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
   LS_CHECK(c.norm_offset == 0 || c.norm_offset == 1, "the model's norm_offset must be 0 or 1, got ",
            c.norm_offset);
+  LS_CHECK(c.norm_weight || (c.norm == NormKind::kRmsNorm && c.norm_offset == 0),
+           "the model's norm_weight = false, which needs norm = rms_norm and norm_offset = 0");
   LS_CHECK(c.embed_scale > 0 && c.embed_scale < 1e30,
            "the model's embed_scale must be positive, got ", c.embed_scale);
   LS_CHECK(c.embed_scale == 1 || c.position == Position::kRope,

@@ -40,6 +40,7 @@ struct GptConfig {
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
   int64_t norm_offset = 0;  // 0 or 1: norms multiply by offset + weight
+  bool norm_weight = true;  // norms multiply by a weight; only RMS norms may have none
   nn::NormPlace norm_place = nn::NormPlace::kPre;
   nn::MlpActivation activation = nn::MlpActivation::kGelu;
   Position position = Position::kLearned;
@@ -48,6 +49,7 @@ struct GptConfig {
       0;                     // of layers with a window, which then do not scale; 0: as the others
   int64_t rope_skip = 0;     // every rope_skip-th layer has no rotary embedding; 0: all have
   double embed_scale = 1;    // factor of token embeddings, rounded to their dtype
+  bool embed_norm = false;   // the embedding ends in an RMS norm without a weight
   double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
   double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
   bool init_zero = false;    // residual projections, and an untied head, start at zero instead

@@ -21,6 +21,7 @@ GptHead::GptHead(const GptConfig& config, const std::shared_ptr<Parameter>& tied
             std::make_shared<nn::ResidualNorm>(
                 config.n_embd, nn::NormOptions{.kind = config.norm,
                                                .bias = config.bias,
+                                               .weight = config.norm_weight,
                                                .eps = config.norm_eps,
                                                .offset = static_cast<double>(config.norm_offset)})),
       lm_head_(this, "lm_head", MakeLmHead(config, tied)) {}

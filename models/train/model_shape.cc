@@ -38,6 +38,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.n_inner, shape.n_inner);
   f(m.norm_eps, shape.norm_eps);
   f(m.norm_offset, shape.norm_offset);
+  f(m.norm_weight, shape.norm_weight);
   f(m.rope_theta, shape.rope.theta);
   f(m.rope_factor, shape.rope.factor);
   f(m.rope_low, shape.rope.low);
@@ -46,6 +47,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.rope_local_theta, shape.rope_local_theta);
   f(m.rope_skip, shape.rope_skip);
   f(m.embed_scale, shape.embed_scale);
+  f(m.embed_norm, shape.embed_norm);
   f(m.logit_softcap, shape.logit_softcap);
 }
 

@@ -73,8 +73,7 @@ Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& t
 Tensor GptStage::Sum(const nn::ResidualStream& stream) const {
   const auto sum = [](const nn::ResidualStream& part, const std::vector<Tensor>&,
                       SamplePart where) {
-    const Tensor ones = Tensor::Full({part.x.dim(-1)}, 1, part.x.dtype(), part.x.device());
-    return ops::ResidualNorm(NormKind::kRmsNorm, part.x, part.open, ones, {}, 1e-5, where);
+    return ops::ResidualNorm(NormKind::kRmsNorm, part.x, part.open, {}, {}, 1e-5, where);
   };
   if (tensor_->parts() == 1 || !GradEnabled()) return sum(stream, {}, {}).first;
   return dist::MapParts(tensor_, stream, {}, sum).first;

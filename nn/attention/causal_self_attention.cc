@@ -44,7 +44,8 @@ std::unique_ptr<Child<Layer>> MakeNorm(Module* owner, const char* name, int64_t 
   if (o.qk_norm == QkNorm::kNone) return nullptr;
   const int64_t normed = o.qk_norm == QkNorm::kFull ? heads : 1;
   return std::make_unique<Child<Layer>>(
-      owner, name, std::make_shared<RmsNorm>(normed * HeadDim(o), o.norm_eps, o.norm_offset));
+      owner, name,
+      std::make_shared<RmsNorm>(normed * HeadDim(o), o.norm_eps, o.norm_offset, o.norm_weight));
 }
 
 }  // namespace

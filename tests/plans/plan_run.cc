@@ -132,8 +132,10 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
              << (m.head_dim > 0 ? ", wide heads" : "")
-             << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "") << ", dropout "
-             << m.dropout << ", " << t.dtype << ", " << t.optim.name
+             << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "")
+             << (m.norm_weight ? "" : ", norms without weights")
+             << (m.embed_norm ? ", normed embedding" : "") << (m.init_zero ? ", zeros" : "")
+             << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
              << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp

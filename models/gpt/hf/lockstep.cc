@@ -52,6 +52,7 @@ OrderedJson Write(const GptConfig& c) {
   j["norm"] = Name(c.norm);
   j["norm_eps"] = c.norm_eps;
   j["norm_offset"] = c.norm_offset;
+  j["norm_weight"] = c.norm_weight;
   j["norm_place"] = Name(c.norm_place);
   j["init_std"] = c.init_std;
   j["activation"] = Name(c.activation);
@@ -63,6 +64,7 @@ OrderedJson Write(const GptConfig& c) {
     j["rope_skip"] = c.rope_skip;
   }
   j["embed_scale"] = c.embed_scale;
+  j["embed_norm"] = c.embed_norm;
   j["logit_softcap"] = c.logit_softcap;
   if (c.mixture.n_expert > 0) j["mixture"] = MixtureConfig(c);
   return j;
@@ -98,6 +100,7 @@ GptConfig Read(const Fields& f) {
   c.norm = ParseNorm(f.Text("norm", ""));
   c.norm_eps = f.Number("norm_eps", c.norm_eps);
   c.norm_offset = f.Integer("norm_offset", 0);
+  c.norm_weight = f.Bool("norm_weight", true);
   c.norm_place = ParseNormPlace(f.Text("norm_place", "pre"));
   c.init_std = f.Number("init_std", c.init_std);
   c.activation = ParseActivation(f.Text("activation", ""));
@@ -106,6 +109,7 @@ GptConfig Read(const Fields& f) {
   c.rope_local_theta = f.Number("rope_local_theta", 0);
   c.rope_skip = f.Integer("rope_skip", 0);
   c.embed_scale = f.Number("embed_scale", 1);
+  c.embed_norm = f.Bool("embed_norm", false);
   c.logit_softcap = f.Number("logit_softcap", 0);
   if (f.Has("mixture")) {
     c.mixture = FromMixture(f.Object("mixture"));

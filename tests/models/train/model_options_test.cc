@@ -48,6 +48,8 @@ TEST(ModelOptions, EachDoesSomething) {
   }
   rope.push_back("--model.position=rope");
   linear = llama3 = windows = rope;
+  std::vector<std::string> rms_norm = gpt2;
+  rms_norm.push_back("--model.norm=rms_norm");
   for (const char* option : {"n_layer=2", "window=4", "window_pattern=2"}) {
     windows.push_back(StrCat("--model.", option));
   }
@@ -84,6 +86,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.norm_place=post",
         "--model.norm_place=sandwich",
         "--model.activation=geglu_tanh",
+        "--model.embed_norm",
         "--model.logit_softcap=3",
         "--model.n_inner=48",
         "--model.norm_eps=0.01",
@@ -95,6 +98,7 @@ TEST(ModelOptions, EachDoesSomething) {
       {rope,
        {"--model.rope_theta=100", "--model.block_size=8", "--model.rope_skip=1",
         "--model.embed_scale=3"}},
+      {rms_norm, {"--model.norm_weight=false"}},
       {windows, {"--model.window_pattern=3", "--model.rope_local_theta=100"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
@@ -202,6 +206,8 @@ TEST(GptConfigTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.init_std = -1; }), HasSubstr("init_std must not be"));
   EXPECT_THAT(error([](GptConfig& c) { c.norm_offset = 2; }), HasSubstr("must be 0 or 1, got 2"));
+  EXPECT_THAT(error([](GptConfig& c) { c.norm_weight = false; }),
+              HasSubstr("needs norm = rms_norm and norm_offset = 0"));
   EXPECT_THAT(error([](GptConfig& c) { c.embed_scale = 3; }),
               HasSubstr("embed_scale = 3 would also have to scale the learned positions"));
   EXPECT_THAT(error([](GptConfig& c) { c.window = -1; }), HasSubstr("window must be"));
