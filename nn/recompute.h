@@ -19,8 +19,8 @@ struct RecomputeOptions {
   // Only the results of these operations are computed again, each from what the operation keeps for
   // its own backward: gelu (where it is no part of a product; on the CPU in f32 also there),
   // swiglu, geglu_tanh, layer_norm, rms_norm, and those of kernels/unary that save their input,
-  // such as silu. Other names are an ArgumentError, but one whose operation the module does not run
-  // has no effect. Empty: everything.
+  // such as relu2 and silu. Other names are an ArgumentError, but one whose operation the module
+  // does not run has no effect. Empty: everything.
   std::vector<std::string> ops = {};
   // The second forward ends where backward has all that it needs, which in a transformer's block
   // spares a third of its products. It is left by an exception: only for modules that contain no

@@ -14,6 +14,7 @@ enum class MlpActivation {
   kGelu,       // the tanh form, fused into c_fc
   kGeluExact,  // by the error function
   kRelu,
+  kRelu2,  // the square of that
   kSilu,
   kSwiGlu,     // gated: ops::SwiGlu
   kGegluTanh,  // gated: ops::GegluTanh

@@ -13,9 +13,10 @@ using Words = std::array<std::pair<E, std::string_view>, n>;
 
 constexpr Words<NormKind, 2> kNorms{
     {{NormKind::kLayerNorm, "layer_norm"}, {NormKind::kRmsNorm, "rms_norm"}}};
-constexpr Words<nn::MlpActivation, 6> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
+constexpr Words<nn::MlpActivation, 7> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
                                                     {nn::MlpActivation::kGeluExact, "gelu_exact"},
                                                     {nn::MlpActivation::kRelu, "relu"},
+                                                    {nn::MlpActivation::kRelu2, "relu2"},
                                                     {nn::MlpActivation::kSilu, "silu"},
                                                     {nn::MlpActivation::kSwiGlu, "swiglu"},
                                                     {nn::MlpActivation::kGegluTanh, "geglu_tanh"}}};

@@ -89,13 +89,12 @@ GptConfig Resolved(GptConfig config);
 void Validate(const GptConfig& config);
 
 // The words in options and files, and back. Any other word is an ArgumentError that lists these.
-std::string_view Name(NormKind norm);  // layer_norm, rms_norm
-std::string_view Name(
-    nn::MlpActivation activation);             // gelu, gelu_exact, relu, silu, swiglu, geglu_tanh
-std::string_view Name(Position position);      // learned, rope
-std::string_view Name(RotaryScaling scaling);  // none, linear, llama3
-std::string_view Name(nn::QkNorm norm);        // none, head, full
-std::string_view Name(nn::NormPlace place);    // pre, post, sandwich
+std::string_view Name(NormKind norm);                 // layer_norm, rms_norm
+std::string_view Name(nn::MlpActivation activation);  // gelu, gelu_exact, relu, relu2, silu, ...
+std::string_view Name(Position position);             // learned, rope
+std::string_view Name(RotaryScaling scaling);         // none, linear, llama3
+std::string_view Name(nn::QkNorm norm);               // none, head, full
+std::string_view Name(nn::NormPlace place);           // pre, post, sandwich
 // softmax (over the chosen experts, as in Mixtral), softmax_all (shares of all experts, as in
 // OLMoE), sigmoid (DeepSeek-V3). Does not tell the scale.
 std::string_view RouterName(const RouterOptions& router);

@@ -66,7 +66,7 @@ class Draw:
         c[pick(["n_positions", "n_positions", "max_position_embeddings"])] = pick([24, 48])
         self.put("n_ctx", [c.get("n_positions", 48), 16])
         self.put("n_inner", [None, 20, 64])
-        self.put("activation_function", ["gelu_new", "gelu", "relu", "silu", "gelu_pytorch_tanh"],
+        self.put("activation_function", ["gelu_new", "gelu", "relu", "relu2", "silu", "gelu_pytorch_tanh"],
                  ["tanh", "gelu_fast", "quick_gelu"])
         self.put("layer_norm_epsilon", [1e-5, 1e-3])
         self.put("tie_word_embeddings", [True, False])

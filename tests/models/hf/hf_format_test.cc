@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(With(kSmall,
                          [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
                     With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu; }),
+                    With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu2; }),
                     With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSilu; }),
                     With(kSmall, [](GptConfig& c) {
                       c.n_inner = 20, c.norm_eps = 1e-6, c.init_std = 0.1, c.dropout = 0.25;

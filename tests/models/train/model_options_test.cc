@@ -70,6 +70,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.norm=rms_norm",
         "--model.activation=gelu_exact",
         "--model.activation=relu",
+        "--model.activation=relu2",
         "--model.activation=silu",
         "--model.activation=swiglu",
         "--model.position=rope",
@@ -165,7 +166,7 @@ TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
   for (const std::string& word : PositionNames()) EXPECT_EQ(Name(ParsePosition(word)), word);
   for (const std::string& word : RopeScalingNames()) EXPECT_EQ(Name(ParseRopeScaling(word)), word);
   EXPECT_THROW(ParseNorm("batch_norm"), ArgumentError);
-  EXPECT_EQ(ActivationNames().size(), 6u);
+  EXPECT_EQ(ActivationNames().size(), 7u);
 }
 
 TEST(GptConfigTest, ZerosAreResolved) {
