@@ -50,7 +50,7 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     }
     std::tuple<std::decay_t<In>...> arguments(in...);
     std::vector<Tensor> inputs;
-    ForEachInput(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
+    ForEachArgument(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
     RecomputeScope scope(
         &*base_, inputs,
         [base = base_.module(), callee = &*base_, arguments,
@@ -68,15 +68,15 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
  private:
   // Calls f(Tensor&) for the tensors in arguments that are ours to change.
   template <class F>
-  static void ForEachInput(std::tuple<std::decay_t<In>...>& arguments, const F& f) {
+  static void ForEachArgument(std::tuple<std::decay_t<In>...>& arguments, const F& f) {
     const auto change = [&](const Tensor& t) { f(const_cast<Tensor&>(t)); };
-    std::apply([&](auto&... argument) { (ForEachTensor(argument, change), ...); }, arguments);
+    std::apply([&](auto&... argument) { (nn::ForEachInput(argument, change), ...); }, arguments);
   }
 
   static void Again(Base& base, std::tuple<std::decay_t<In>...> arguments,
                     std::vector<Tensor> inputs) {
     size_t next = 0;
-    ForEachInput(arguments, [&](Tensor& t) { t = std::move(inputs[next++]); });
+    ForEachArgument(arguments, [&](Tensor& t) { t = std::move(inputs[next++]); });
     std::apply([&](auto&... argument) { base(std::forward<In>(argument)...); }, arguments);
   }
 
@@ -108,14 +108,14 @@ auto Recompute(const std::shared_ptr<M>& module, RecomputeOptions options = {}) 
   return internal::MakeRecomputed(module, module.get(), std::move(options));
 }
 
-// The first operation of a block that needs its stream for nothing else: norm() of the stream,
-// which returns a pair that begins with its sum. If the block is recomputed, it keeps this sum
-// instead of the stream and its branch.
+// The first operation of a block that needs x and the open branch of its stream for nothing else:
+// begin(), which returns a pair that begins with their sum. If the block is recomputed, it keeps
+// this sum instead of them.
 template <class F>
-auto FromSum(const Block* block, const F& norm) {
+auto FromSum(const Block* block, const ResidualStream& stream, const F& begin) {
   RecomputeScope::Start start(block);
-  auto out = norm();
-  start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor()});
+  auto out = begin();
+  start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor(), stream.x0});
   return out;
 }
 

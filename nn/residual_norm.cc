@@ -25,10 +25,10 @@ std::pair<Tensor, Tensor> ResidualNorm::Forward(const ResidualStream& stream) {
 
 std::pair<Tensor, Tensor> ResidualNorm::Apply(const ResidualStream& stream, const Tensor& weight,
                                               const Tensor& bias, SamplePart part) const {
-  const auto& [x, open] = stream;
-  if (!open.value.defined()) return {x, Norm(options(), x, weight, bias)};
-  return ops::ResidualNorm(options().kind, x, open, WithOffset(weight, options().offset), bias,
-                           options().eps, part);
+  const ops::Branch& open = stream.open;
+  if (!open.value.defined()) return {stream.x, Norm(options(), stream.x, weight, bias)};
+  return ops::ResidualNorm(options().kind, stream.x, open, WithOffset(weight, options().offset),
+                           bias, options().eps, part);
 }
 
 ops::Branch BranchNorm::Forward(ops::Branch branch) {

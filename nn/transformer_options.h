@@ -73,6 +73,7 @@ struct TransformerOptions {
   double norm_offset = 0;   // what is added to the weight of norms, also of queries and keys
   bool norm_weight = true;  // whether norms have one; only RMS norms may have none
   NormPlace norm_place = NormPlace::kPre;
+  bool embed_mix = false;  // whether blocks begin with a StreamMix
   MlpActivation activation = MlpActivation::kGelu;
   // Turns queries and keys by their positions, shared by the model's layers; null: positions are up
   // to the embedding.

@@ -72,6 +72,10 @@ class Applier {
                                        [&](const nn::BranchNorm& norm) {
                                          return std::make_shared<SequenceBranchNorm>(norm, ranks_);
                                        }) ||
+               Replace<nn::StreamMix>(path, module,
+                                      [&](const nn::StreamMix& mix) {
+                                        return std::make_shared<SequenceMix>(mix, ranks_);
+                                      }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
                  return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });

@@ -63,6 +63,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .norm_offset = static_cast<double>(config.norm_offset),
       .norm_weight = config.norm_weight,
       .norm_place = config.norm_place,
+      .embed_mix = config.embed_mix,
       .activation = config.activation};
   const auto [rotary, local_rotary] = Rotaries(config);
   std::vector<std::shared_ptr<nn::Block>> blocks;
@@ -128,9 +129,14 @@ double Gpt::FlopsPerToken(int64_t t) const {
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
 
+nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
+  const Tensor x = embedding_(ids);
+  return config_.embed_mix ? nn::StartStream(x) : x;
+}
+
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
-  nn::ResidualStream stream = embedding_(ids);
+  nn::ResidualStream stream = Embedded(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
   return head_(std::move(stream), targets);
 }

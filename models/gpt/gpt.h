@@ -36,7 +36,7 @@ class Gpt : public LanguageModel {
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:
-  //   nn::ResidualStream stream = gpt.embedding()(ids);
+  //   nn::ResidualStream stream = gpt.Embedded(ids);  // by embedding()
   //   for (int64_t i = 0; i < gpt.blocks().size(); ++i)
   //     stream = gpt.blocks()[i](std::move(stream));
   //   Tensor loss = gpt.head()(std::move(stream), targets);
@@ -44,6 +44,7 @@ class Gpt : public LanguageModel {
   // plain Layer. Embedding and head have no names: their children are wte, wpe, drop, and ln_f,
   // lm_head.
   Child<Layer>& embedding() { return embedding_; }
+  nn::ResidualStream Embedded(const Tensor& ids);
   ChildList<nn::Block>& blocks() { return h_; }
   Child<GptHeadLayer>& head() { return head_; }
 

@@ -27,6 +27,7 @@ GptHead::GptHead(const GptConfig& config, const std::shared_ptr<Parameter>& tied
       lm_head_(this, "lm_head", MakeLmHead(config, tied)) {}
 
 Tensor GptHead::Forward(nn::ResidualStream stream, const Tensor& targets) {
+  stream.x0 = {};
   // Generation needs only the logits of the last token.
   if (nn::KvCacheScope::Current() != nullptr) {
     for (Tensor* t : {&stream.x, &stream.open.value}) {

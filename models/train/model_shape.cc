@@ -48,6 +48,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.rope_skip, shape.rope_skip);
   f(m.embed_scale, shape.embed_scale);
   f(m.embed_norm, shape.embed_norm);
+  f(m.embed_mix, shape.embed_mix);
   f(m.logit_softcap, shape.logit_softcap);
 }
 

@@ -67,6 +67,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.rope_skip", "1", kRope},
       {"model.embed_scale", "4", kRope},
       {"model.embed_norm", "true"},
+      {"model.embed_mix", "true"},
       {"model.logit_softcap", "2"},
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},

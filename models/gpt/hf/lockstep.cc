@@ -65,6 +65,7 @@ OrderedJson Write(const GptConfig& c) {
   }
   j["embed_scale"] = c.embed_scale;
   j["embed_norm"] = c.embed_norm;
+  j["embed_mix"] = c.embed_mix;
   j["logit_softcap"] = c.logit_softcap;
   if (c.mixture.n_expert > 0) j["mixture"] = MixtureConfig(c);
   return j;
@@ -110,6 +111,7 @@ GptConfig Read(const Fields& f) {
   c.rope_skip = f.Integer("rope_skip", 0);
   c.embed_scale = f.Number("embed_scale", 1);
   c.embed_norm = f.Bool("embed_norm", false);
+  c.embed_mix = f.Bool("embed_mix", false);
   c.logit_softcap = f.Number("logit_softcap", 0);
   if (f.Has("mixture")) {
     c.mixture = FromMixture(f.Object("mixture"));

@@ -57,6 +57,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.rope_skip",
                                 "model.embed_scale",
                                 "model.embed_norm",
+                                "model.embed_mix",
                                 "model.logit_softcap",
                                 "model.n_inner",
                                 "model.n_expert",

@@ -88,6 +88,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.norm_place=sandwich",
         "--model.activation=geglu_tanh",
         "--model.embed_norm",
+        "--model.embed_mix",
         "--model.logit_softcap=3",
         "--model.n_inner=48",
         "--model.norm_eps=0.01",
