@@ -12,6 +12,7 @@
 #include "core/module.h"
 #include "nn/documents.h"
 #include "nn/residual_stream.h"
+#include "nn/tokens.h"
 
 namespace lockstep::nn {
 
@@ -53,9 +54,10 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     ForEachArgument(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
     RecomputeScope scope(
         &*base_, inputs,
-        [base = base_.module(), callee = &*base_, arguments,
-         documents = CurrentDocuments()](std::vector<Tensor> same_inputs) mutable {
+        [base = base_.module(), callee = &*base_, arguments, documents = CurrentDocuments(),
+         tokens = CurrentTokens()](std::vector<Tensor> same_inputs) mutable {
           const DocumentScope scope(documents);
+          const TokenScope token_scope(tokens);
           Again(*callee, arguments, std::move(same_inputs));
         },
         options_.stops_early);

@@ -64,10 +64,11 @@ struct TransformerOptions {
   int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
   bool qkv_bias = false;       // whether queries, keys and values have biases even without `bias`
   QkNorm qk_norm = QkNorm::kNone;
-  double attn_scale = 0;    // of the scores; 0: head_dim^-1/2
-  double attn_softcap = 0;  // of the scores; 0: none
-  int64_t window = 0;       // how many keys a query sees, including its own; 0: all
-  int64_t n_inner = 0;      // width inside of the MLP; 0: 4 n_embd
+  int64_t value_tokens = 0;  // of how many tokens values have an embedding added; 0: none have
+  double attn_scale = 0;     // of the scores; 0: head_dim^-1/2
+  double attn_softcap = 0;   // of the scores; 0: none
+  int64_t window = 0;        // how many keys a query sees, including its own; 0: all
+  int64_t n_inner = 0;       // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
   double norm_offset = 0;   // what is added to the weight of norms, also of queries and keys

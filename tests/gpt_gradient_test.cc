@@ -140,6 +140,7 @@ constexpr GptConfig Modern() {
   config.activation = nn::MlpActivation::kRelu2;
   config.embed_norm = true;
   config.embed_mix = true;
+  config.value_embed = true;
   config.init_std = 0.3;
   return config;
 }

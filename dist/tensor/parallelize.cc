@@ -48,6 +48,9 @@ class Applier {
         if (attention == nullptr) return false;
         if (attention->qk_norm() == nn::QkNorm::kFull) CheckKeysAreCut(path, *attention);
         ShareHeads(*attention, ranks_);
+        if (Child<Layer>* const values = attention->value_embed()) {
+          Cut(In<nn::Embedding>(path, *values).weight(), 1, {});
+        }
         for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
           if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
         }

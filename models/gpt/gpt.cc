@@ -10,6 +10,7 @@
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/recompute.h"
+#include "nn/tokens.h"
 #include "nn/transformer_block.h"
 
 namespace lockstep::models {
@@ -72,6 +73,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
   for (int64_t i = 0; i < config.n_layer; ++i) {
     options.window = HasWindow(config, i) ? config.window : 0;
     options.rotary = !HasRope(config, i) ? nullptr : options.window > 0 ? local_rotary : rotary;
+    options.value_tokens = HasValueEmbed(config, i) ? config.vocab_size : 0;
     options.mixture = i < config.n_dense ? nn::MixtureOptions() : config.mixture;
     const auto block = std::make_shared<nn::TransformerBlock>(options);
     const bool chosen = recompute.layers < 0 || i < recompute.layers;
@@ -122,9 +124,16 @@ double Gpt::FlopsPerToken(int64_t t) const {
   }
   int64_t frozen = nn::NumQuantizedWeights(
       *this);  // whose gradient, a third of a weight's FLOPs, is not computed
-  for (const auto& p : Parameters()) frozen += p->trainable() ? 0 : p->logical_shape().numel();
+  int64_t active = NumActiveParameters();
+  for (const auto& [name, p] : NamedParameters()) {
+    if (IsValueEmbed(name)) {
+      active -= p->logical_shape().numel();
+    } else if (!p->trainable()) {
+      frozen += p->logical_shape().numel();
+    }
+  }
   frozen -= NumWeights() - NumActiveParameters();
-  return 6.0 * static_cast<double>(NumActiveParameters()) -
+  return 6.0 * static_cast<double>(active) -
          2.0 * static_cast<double>(std::max<int64_t>(frozen, 0)) +
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
@@ -136,6 +145,7 @@ nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
+  const nn::TokenScope tokens(ids);
   nn::ResidualStream stream = Embedded(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
   return head_(std::move(stream), targets);

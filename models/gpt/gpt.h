@@ -32,13 +32,14 @@ class Gpt : public LanguageModel {
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer
-  // with a window w < t counts w (2 - w / t) instead of t, a frozen parameter 4 instead of 6.
+  // with a window w < t counts w (2 - w / t) instead of t, a frozen parameter 4 instead of 6, and
+  // the embeddings of values nothing.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:
   //   nn::ResidualStream stream = gpt.Embedded(ids);  // by embedding()
   //   for (int64_t i = 0; i < gpt.blocks().size(); ++i)
-  //     stream = gpt.blocks()[i](std::move(stream));
+  //     stream = gpt.blocks()[i](std::move(stream));  // with value_embed in a TokenScope
   //   Tensor loss = gpt.head()(std::move(stream), targets);
   // A pipeline cuts between them. ReplaceChild("h.3", ...) wraps or replaces a block, also with a
   // plain Layer. Embedding and head have no names: their children are wte, wpe, drop, and ln_f,

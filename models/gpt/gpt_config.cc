@@ -112,6 +112,12 @@ bool HasRope(const GptConfig& c, int64_t layer) {
   return c.position == Position::kRope && (c.rope_skip == 0 || (layer + 1) % c.rope_skip != 0);
 }
 
+bool HasValueEmbed(const GptConfig& c, int64_t layer) {
+  return c.value_embed && (c.n_layer - 1 - layer) % 2 == 0;
+}
+
+bool IsValueEmbed(std::string_view parameter) { return parameter.ends_with("value_embed.weight"); }
+
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
   if (!nn::IsGated(activation)) return 4 * n_embd;
   return ((8 * n_embd + 2) / 3 + 63) / 64 * 64;

@@ -32,6 +32,7 @@ struct GptConfig {
   int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
   bool qkv_bias = false;       // of queries, keys and values, where `bias` is false
   nn::QkNorm qk_norm = nn::QkNorm::kNone;
+  bool value_embed = false;    // embeddings are added to the values of every other layer
   double attn_scale = 0;       // of attention's scores; 0: head_dim^-1/2
   double attn_softcap = 0;     // scores s become cap tanh(s / cap); 0: no cap
   int64_t window = 0;          // how many tokens a query sees, including its own; 0: all before it
@@ -77,6 +78,11 @@ struct GptConfig {
 bool HasWindow(const GptConfig& config, int64_t layer);
 // Whether the layer has a rotary embedding.
 bool HasRope(const GptConfig& config, int64_t layer);
+
+// Whether embeddings are added to the layer's values: in the last one, and every other before it.
+bool HasValueEmbed(const GptConfig& config, int64_t layer);
+// Whether a parameter of this name is such a table, whose rows are only looked up: no product.
+bool IsValueEmbed(std::string_view parameter);
 
 // 4 n_embd; for gated activations, which have three matrices instead of two, 8/3 n_embd rounded up
 // to a multiple of 64.

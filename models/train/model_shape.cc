@@ -31,6 +31,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.n_kv_head, shape.n_kv_head);
   f(m.head_dim, shape.head_dim);
   f(m.qkv_bias, shape.qkv_bias);
+  f(m.value_embed, shape.value_embed);
   f(m.attn_scale, shape.attn_scale);
   f(m.attn_softcap, shape.attn_softcap);
   f(m.window, shape.window);

@@ -3,6 +3,7 @@
 #include "dist/pipeline/stage_cut.h"
 #include "dist/tensor/sequence.h"
 #include "kernels/concat/concat.h"
+#include "nn/tokens.h"
 
 namespace lockstep::models {
 namespace {
@@ -10,7 +11,8 @@ namespace {
 // The cost of a part that multiplies by its matrices; a token uses only some experts.
 double CostOf(const Module& part, const nn::MixtureOptions& mixture) {
   double cost = 0;
-  for (const auto& p : part.Parameters()) {
+  for (const auto& [name, p] : part.NamedParameters()) {
+    if (IsValueEmbed(name)) continue;
     const Shape& shape = p->logical_shape();
     const auto numel = static_cast<double>(shape.numel());
     if (shape.ndim() == 2) cost += numel;
@@ -60,6 +62,7 @@ GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr te
 }
 
 Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
+  const nn::TokenScope tokens(ids);
   nn::ResidualStream stream = first() ? gpt_.Embedded(ids) : Received(input);
   const int64_t head = gpt_.blocks().size() + 1;
   for (int64_t part = std::max<int64_t>(begin_, 1); part < std::min(end_, head); ++part) {

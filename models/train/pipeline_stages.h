@@ -24,7 +24,8 @@ class GptStage : public Module {
   // `input`: what the stage before gave, [B, T, n_embd], or with embed_mix [2 B, T, n_embd], the
   // start of the stream below the sum, where, while a graph is recorded, each
   // tensor-parallel rank has its part of the sequence; undefined for the first stage. ids and
-  // targets are i32 [B, T] and only read by the first and the last stage. The last stage gives what
+  // targets are i32 [B, T]; targets are only read by the last stage, ids by the first and by those
+  // with embeddings of values. The last stage gives what
   // Gpt does: the loss, or without targets the logits.
   //
   // What passes from stage to stage is the sum of the residual stream, with what it began with if

@@ -56,6 +56,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.head_dim", "12"},
       {"model.qkv_bias", "true"},
       {"model.qk_norm", "full"},
+      {"model.value_embed", "true"},
       {"model.attn_scale", "0.5"},
       {"model.attn_softcap", "0.5"},
       {"model.window", "3"},

@@ -58,6 +58,7 @@ void DrawRecipe(Draw& draw, GptConfig& m) {
   m.init_zero = draw.Of({false, false, true});
   m.embed_norm = draw.Of({false, true});
   m.embed_mix = draw.Of({false, true});
+  m.value_embed = draw.Of({false, false, true});
   if (m.n_kv_head > 0) m.activation = draw.Of({m.activation, nn::MlpActivation::kRelu2});
   if (m.norm == NormKind::kRmsNorm && m.norm_offset == 0) m.norm_weight = draw.Of({true, false});
 }

@@ -135,6 +135,7 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "")
              << (m.norm_weight ? "" : ", norms without weights")
              << (m.embed_norm ? ", normed embedding" : "")
+             << (m.value_embed ? ", embedded values" : "")
              << (m.embed_mix ? ", mixed with its start" : "") << (m.init_zero ? ", zeros" : "")
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
@@ -202,6 +203,7 @@ Task ModernLike(Task task) {
   m.activation = nn::MlpActivation::kRelu2;
   m.embed_norm = true;
   m.embed_mix = true;
+  m.value_embed = true;
   return task;
 }
 

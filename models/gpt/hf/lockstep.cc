@@ -40,6 +40,7 @@ OrderedJson Write(const GptConfig& c) {
   j["head_dim"] = c.head_dim;
   j["qkv_bias"] = c.qkv_bias;
   j["qk_norm"] = Name(c.qk_norm);
+  j["value_embed"] = c.value_embed;
   j["attn_scale"] = c.attn_scale;
   j["attn_softcap"] = c.attn_softcap;
   j["window"] = c.window;
@@ -89,6 +90,7 @@ GptConfig Read(const Fields& f) {
   c.head_dim = f.Integer("head_dim", 0);
   c.qkv_bias = f.Bool("qkv_bias", false);
   c.qk_norm = ReadQkNorm(f);
+  c.value_embed = f.Bool("value_embed", false);
   c.attn_scale = f.Number("attn_scale", 0);
   c.attn_softcap = f.Number("attn_softcap", 0);
   c.window = f.Integer("window", 0);

@@ -13,6 +13,7 @@
 #include "core/step_state.h"
 #include "nn/init.h"
 #include "nn/recompute.h"
+#include "nn/tokens.h"
 
 namespace lockstep::models {
 namespace {
@@ -44,6 +45,7 @@ GptConfig Modern() {
   config.activation = nn::MlpActivation::kRelu2;
   config.embed_norm = true;
   config.embed_mix = true;
+  config.value_embed = true;
   return config;
 }
 
@@ -204,6 +206,7 @@ TEST_P(GptParts, TwoHalves) {
   const Outcome plain = Train();
   for (int64_t cut_at = 0; cut_at <= model_.blocks().size(); ++cut_at) {
     state_.SetFirstSample(0);
+    const nn::TokenScope tokens(ids_);
     nn::ResidualStream stream = model_.Embedded(ids_);
     int64_t i = 0;
     while (i < cut_at) stream = model_.blocks()[i++](std::move(stream));

@@ -147,7 +147,10 @@ INSTANTIATE_TEST_SUITE_P(
         With(kSmall, [](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 77; }),
         With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSwiGlu; }),
         With(kLlama, [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
-        With(kLlama, [](GptConfig& c) {
+        With(kLlama, [](GptConfig& c) { c.norm_weight = false; }),
+        With(kLlama, [](GptConfig& c) { c.embed_norm = true; }),
+        With(kLlama, [](GptConfig& c) { c.embed_mix = true; }),
+        With(kLlama, [](GptConfig& c) { c.value_embed = true; }), With(kLlama, [](GptConfig& c) {
           c.rope = {.scaling = RotaryScaling::kLlama3, .factor = 2, .original_length = 9};
           c.norm = NormKind::kLayerNorm;
           c.dropout = 0.125;

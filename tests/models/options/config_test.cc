@@ -46,6 +46,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.head_dim",
                                 "model.qkv_bias",
                                 "model.qk_norm",
+                                "model.value_embed",
                                 "model.attn_scale",
                                 "model.attn_softcap",
                                 "model.window",

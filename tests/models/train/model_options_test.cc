@@ -80,6 +80,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.qkv_bias",
         "--model.qk_norm",
         "--model.qk_norm=full",
+        "--model.value_embed",
         "--model.attn_scale=0.3",
         "--model.attn_softcap=2",
         "--model.window=5",
