@@ -38,7 +38,8 @@ std::pair<std::shared_ptr<nn::Rotary>, std::shared_ptr<nn::Rotary>> Rotaries(con
   const auto global = std::make_shared<nn::Rotary>(c.head_dim, c.rope);
   if (c.rope_local_theta == 0) return {global, global};
   return {global,
-          std::make_shared<nn::Rotary>(c.head_dim, RotaryOptions{.theta = c.rope_local_theta})};
+          std::make_shared<nn::Rotary>(
+              c.head_dim, RotaryOptions{.theta = c.rope_local_theta, .reverse = c.rope.reverse})};
 }
 
 std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {

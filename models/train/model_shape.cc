@@ -45,6 +45,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.rope_low, shape.rope.low);
   f(m.rope_high, shape.rope.high);
   f(m.rope_original_length, shape.rope.original_length);
+  f(m.rope_reverse, shape.rope.reverse);
   f(m.rope_local_theta, shape.rope_local_theta);
   f(m.rope_skip, shape.rope_skip);
   f(m.embed_scale, shape.embed_scale);

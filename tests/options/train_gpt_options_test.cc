@@ -64,6 +64,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.norm_offset", "1"},
       {"model.norm_weight", "false", {"--model.norm=rms_norm"}},
       {"model.norm_place", "sandwich"},
+      {"model.rope_reverse", "true", kRope},
       {"model.rope_local_theta", "100", kPattern},
       {"model.rope_skip", "1", kRope},
       {"model.embed_scale", "4", kRope},

@@ -61,6 +61,7 @@ OrderedJson Write(const GptConfig& c) {
   if (c.position == Position::kRope) {
     j["rope_theta"] = c.rope.theta;
     j["rope_scaling"] = WriteRopeScaling(c.rope);
+    j["rope_reverse"] = c.rope.reverse;
     j["rope_local_theta"] = c.rope_local_theta;
     j["rope_skip"] = c.rope_skip;
   }
@@ -109,6 +110,7 @@ GptConfig Read(const Fields& f) {
   c.activation = ParseActivation(f.Text("activation", ""));
   c.position = ParsePosition(f.Text("position", ""));
   if (c.position == Position::kRope) c.rope = ReadRope(f, c.rope, c.block_size);
+  c.rope.reverse = f.Bool("rope_reverse", false);
   c.rope_local_theta = f.Number("rope_local_theta", 0);
   c.rope_skip = f.Integer("rope_skip", 0);
   c.embed_scale = f.Number("embed_scale", 1);

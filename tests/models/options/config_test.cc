@@ -54,6 +54,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.norm_offset",
                                 "model.norm_weight",
                                 "model.norm_place",
+                                "model.rope_reverse",
                                 "model.rope_local_theta",
                                 "model.rope_skip",
                                 "model.embed_scale",

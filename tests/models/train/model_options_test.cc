@@ -99,7 +99,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.n_shared_expert=2", "--model.shared_gate", "--model.n_dense=1",
         "--model.router=softmax_all", "--model.router=sigmoid", "--model.router_scale=2"}},
       {rope,
-       {"--model.rope_theta=100", "--model.block_size=8", "--model.rope_skip=1",
+       {"--model.rope_theta=100", "--model.block_size=8", "--model.rope_skip=1", "--model.rope_reverse",
         "--model.embed_scale=3"}},
       {rms_norm, {"--model.norm_weight=false"}},
       {windows, {"--model.window_pattern=3", "--model.rope_local_theta=100"}},
