@@ -61,10 +61,11 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
         parameters, with(optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2}));
   }
   if (o.name == "muon") {
-    // Rows of a router's matrix are scores of its own for each expert: no map of a hidden space.
+    // Rows of a router's matrix are scores of its own for each expert, those of an
+    // embedding vectors of their own: no map of a hidden space.
     const auto hidden = [](const Parameter& p) {
       const std::string& name = p.name();
-      return p.logical_shape().ndim() == 2 && name.starts_with("h.") &&
+      return p.logical_shape().ndim() == 2 && name.starts_with("h.") && !IsValueEmbed(name) &&
              !name.ends_with(".router.weight") && !name.ends_with(".shared_gate.weight");
     };
     return std::make_unique<optim::Muon>(parameters, with(optim::MuonOptions{.momentum = o.momentum,

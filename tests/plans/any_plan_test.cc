@@ -53,6 +53,16 @@ void DrawHeads(Draw& draw, GptConfig& m) {
   m.qk_norm = draw.Of({nn::QkNorm::kHead, nn::QkNorm::kNone, nn::QkNorm::kNone});
 }
 
+// Draws ingredients of modern recipes.
+void DrawRecipe(Draw& draw, GptConfig& m) {
+  m.init_zero = draw.Of({false, false, true});
+  m.embed_norm = draw.Of({false, true});
+  m.embed_mix = draw.Of({false, true});
+  m.value_embed = draw.Of({false, false, true});
+  if (m.n_kv_head > 0) m.activation = draw.Of({m.activation, nn::MlpActivation::kRelu2});
+  if (m.norm == NormKind::kRmsNorm && m.norm_offset == 0) m.norm_weight = draw.Of({true, false});
+}
+
 // Draws adapters, beside which all else is frozen.
 void DrawAdapters(Draw& draw, const Task& task, GptConfig& m) {
   m.lora = {.rank = draw.Of<int64_t>({1, 3}),
@@ -116,6 +126,7 @@ Task DrawTask(Draw& draw) {
   }
   DrawHeads(draw, m);
   if (draw.Of({true, false, false, false})) DrawAdapters(draw, task, m);
+  DrawRecipe(draw, m);
   return task;
 }
 

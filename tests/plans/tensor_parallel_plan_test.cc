@@ -94,6 +94,11 @@ TEST(TensorParallelPlan, Olmo) {
   ExpectSameBits(OlmoLike(Llama(DType::kBF16)));
 }
 
+TEST(TensorParallelPlan, Modern) {
+  ExpectSameBits(ModernLike(Gpt2(DType::kBF16)));
+  ExpectSameBits(ModernLike(Llama(DType::kF32)));
+}
+
 TEST(TensorParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
   ExpectSameBits(Qwen3(DType::kBF16));
