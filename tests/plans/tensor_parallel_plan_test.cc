@@ -92,6 +92,9 @@ TEST(TensorParallelPlan, Gemma) {
 TEST(TensorParallelPlan, Olmo) {
   ExpectSameBits(OlmoLike(Llama(DType::kF32)));
   ExpectSameBits(OlmoLike(Llama(DType::kBF16)));
+  Task plain = OlmoLike(Llama(DType::kF32));
+  plain.model.norm_weight = false;
+  ExpectSameBits(plain);
 }
 
 TEST(TensorParallelPlan, Modern) {
