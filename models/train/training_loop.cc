@@ -10,6 +10,7 @@
 
 #include "core/allocator.h"
 #include "core/kernel_choices.h"
+#include "data/tokenizer/text_bytes.h"
 #include "dist/data_parallel/share_optimizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -119,6 +120,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
+    if (setup.dataset.tokenizer && !setup.prefers()) {
+      val_bytes_ = data::CountBytes(*validation_, *setup.dataset.tokenizer);
+    }
   }
   if (setup.start.going_on && ranks.control()) dist::ShareOptimizer(*ranks.control(), *optimizer_);
   GetAllocator(kCpu).Trim();  // gives back what reading took
@@ -242,7 +246,7 @@ int TrainingLoop::TrainSteps() {
 }
 
 int TrainingLoop::EvaluateOnly() {
-  StepMetrics m;
+  StepMetrics m{.step = trainer_.step()};
   Evaluate(&m);
   if (!m.val_loss) {
     throw InputError(

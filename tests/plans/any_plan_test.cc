@@ -90,6 +90,26 @@ void MakeDivisible(Draw& draw, Task& task) {
   task.optim.state_dtype = "fp32";
 }
 
+// Draws what belongs to the optimizers of recipes. By a copy, so that other tasks stay as they
+// were.
+void DrawRates(Draw draw, Task& task) {
+  OptimOptions& o = task.optim;
+  o.matrix_lr = draw.Of({0.0, 0.02});
+  o.embedding_lr = draw.Of({0.0, 0.01});
+  o.unembedding_lr = draw.Of({0.0, 3e-3});
+  o.scalar_lr = draw.Of({0.0, 0.01});
+  o.decay_embeddings = draw.Of({true, false});
+  if (o.name == "muon") {
+    o.muon_scale = draw.Of<std::string>({"match_rms_adamw", "original"});
+    o.muon_split = draw.Of({true, true, false});
+    o.muon_dtype = draw.Of<std::string>({"fp32", "fp32", "bf16"});
+  }
+  if (o.name != "muon" && o.name != "adamw") return;
+  o.weight_decay_schedule = draw.Of<std::string>({"constant", "linear"});
+  o.cautious_weight_decay = draw.Of({true, false});
+  o.decay_steps = task.steps;
+}
+
 Task DrawTask(Draw& draw) {
   Task task;
   GptConfig& m = task.model;
@@ -127,6 +147,7 @@ Task DrawTask(Draw& draw) {
   DrawHeads(draw, m);
   if (draw.Of({true, false, false, false})) DrawAdapters(draw, task, m);
   DrawRecipe(draw, m);
+  DrawRates(draw, task);
   return task;
 }
 

@@ -139,8 +139,13 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (m.embed_mix ? ", mixed with its start" : "") << (m.init_zero ? ", zeros" : "")
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
-             << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
+             << t.optim.state_dtype << ", clip " << t.optim.clip << ", rates " << t.optim.matrix_lr
+             << " " << t.optim.embedding_lr << " " << t.optim.unembedding_lr << " "
+             << t.optim.scalar_lr << (t.optim.muon_split ? ", split" : "") << ", "
+             << (t.optim.cautious_weight_decay ? "cautious " : "") << t.optim.weight_decay_schedule
+             << " decay" << (t.optim.decay_embeddings ? "" : " of blocks") << ", "
+             << t.micro_batches << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp "
+             << t.virtual_cp
              << (m.lora.rank > 0 ? StrCat(", adapters of rank ", m.lora.rank, " of ",
                                           m.lora.targets, ", which drop ", m.lora.dropout)
                                  : "")
