@@ -48,6 +48,7 @@
 #include "kernels/masked_attention/masked_attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/max_pool2d/max_pool2d.h"
+#include "kernels/mix/mix.h"
 #include "kernels/nf4/nf4.h"
 #include "kernels/nll_loss/nll_loss.h"
 #include "kernels/one_hot/one_hot.h"

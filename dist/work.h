@@ -13,8 +13,8 @@ namespace lockstep::dist {
 class Moment {
  public:
   virtual ~Moment() = default;
-  // In milliseconds. The device must have passed both, which are of the same group.
-  virtual double Since(const Moment& other) const = 0;
+  // In milliseconds; none before the device has passed both, which are of the same group.
+  virtual std::optional<double> Since(const Moment& other) const = 0;
 };
 
 class Work {

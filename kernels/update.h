@@ -2,6 +2,7 @@
 // their arithmetic.
 #pragma once
 
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,16 @@ struct UpdateTensors {
   ElementPlace place;      // in the unsharded parameter
 };
 
+// The same with other tensors: what f makes of each.
+template <class F>
+UpdateTensors WithTensors(UpdateTensors t, const F& f) {
+  t.value = f(t.value);
+  t.grad = f(t.grad);
+  for (Tensor& state : t.states) state = f(state);
+  if (t.master.defined()) t.master = f(t.master);
+  return t;
+}
+
 // The dtype in which an optimizer computes, and by default keeps, state about a value: f64 for f64,
 // else f32.
 inline DType StateDType(const Tensor& value) { return AccumulationDType(value.dtype()); }
@@ -56,6 +67,39 @@ inline constexpr int kMostStates = 2;
 LS_HOST_DEVICE inline double GradientScale(const StepValues& s) {
   return static_cast<double>(s.clip_factor) / s.loss_scale.scale;
 }
+
+// What becomes of decoupled weight decay: p = p (1 - lr weight_decay) - u, with the update u.
+struct DecoupledDecay {
+  // Whether only weights decay that the update shrinks, too: where u p >= 0 (Chen et al.,
+  // "Cautious weight decay", 2025).
+  bool cautious = false;
+  // It falls on a line from weight_decay at step 0 to nothing at this step; 0: it stays.
+  int64_t steps = 0;
+};
+
+// The factor of p in such an update.
+template <class A>
+class DecayFactor {
+ public:
+  // Of a parameter's learning rate and weight decay.
+  LS_HOST_DEVICE DecayFactor(const StepValues& s, const DecoupledDecay& decay, double lr,
+                             double weight_decay)
+      : keep_(static_cast<A>(1 - lr * (weight_decay * Left(s, decay)))),
+        least_(static_cast<A>(decay.cautious ? 0 : -INFINITY)) {}
+
+  // For an element and its update, of which only the sign counts.
+  LS_HOST_DEVICE A operator()(A update, A p) const { return update * p < least_ ? A(1) : keep_; }
+
+ private:
+  // Which share of the decay is left.
+  LS_HOST_DEVICE static double Left(const StepValues& s, const DecoupledDecay& decay) {
+    if (decay.steps == 0) return 1;
+    const double left = 1 - static_cast<double>(s.step) / static_cast<double>(decay.steps);
+    return left > 0 ? left : 0;
+  }
+
+  A keep_, least_;
+};
 
 namespace ops::internal {
 

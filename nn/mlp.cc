@@ -37,6 +37,8 @@ Tensor ActivateMlp(MlpActivation activation, const Tensor& x) {
       return ops::Gelu(x, GeluForm::kExact);
     case MlpActivation::kRelu:
       return ops::Relu(x);
+    case MlpActivation::kRelu2:
+      return ops::Relu2(x);
     case MlpActivation::kSilu:
       return ops::Silu(x);
     case MlpActivation::kSwiGlu:

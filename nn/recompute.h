@@ -12,6 +12,7 @@
 #include "core/module.h"
 #include "nn/documents.h"
 #include "nn/residual_stream.h"
+#include "nn/tokens.h"
 
 namespace lockstep::nn {
 
@@ -19,8 +20,8 @@ struct RecomputeOptions {
   // Only the results of these operations are computed again, each from what the operation keeps for
   // its own backward: gelu (where it is no part of a product; on the CPU in f32 also there),
   // swiglu, geglu_tanh, layer_norm, rms_norm, and those of kernels/unary that save their input,
-  // such as silu. Other names are an ArgumentError, but one whose operation the module does not run
-  // has no effect. Empty: everything.
+  // such as relu2 and silu. Other names are an ArgumentError, but one whose operation the module
+  // does not run has no effect. Empty: everything.
   std::vector<std::string> ops = {};
   // The second forward ends where backward has all that it needs, which in a transformer's block
   // spares a third of its products. It is left by an exception: only for modules that contain no
@@ -50,12 +51,13 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
     }
     std::tuple<std::decay_t<In>...> arguments(in...);
     std::vector<Tensor> inputs;
-    ForEachInput(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
+    ForEachArgument(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
     RecomputeScope scope(
         &*base_, inputs,
-        [base = base_.module(), callee = &*base_, arguments,
-         documents = CurrentDocuments()](std::vector<Tensor> same_inputs) mutable {
+        [base = base_.module(), callee = &*base_, arguments, documents = CurrentDocuments(),
+         tokens = CurrentTokens()](std::vector<Tensor> same_inputs) mutable {
           const DocumentScope scope(documents);
+          const TokenScope token_scope(tokens);
           Again(*callee, arguments, std::move(same_inputs));
         },
         options_.stops_early);
@@ -68,15 +70,15 @@ class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
  private:
   // Calls f(Tensor&) for the tensors in arguments that are ours to change.
   template <class F>
-  static void ForEachInput(std::tuple<std::decay_t<In>...>& arguments, const F& f) {
+  static void ForEachArgument(std::tuple<std::decay_t<In>...>& arguments, const F& f) {
     const auto change = [&](const Tensor& t) { f(const_cast<Tensor&>(t)); };
-    std::apply([&](auto&... argument) { (ForEachTensor(argument, change), ...); }, arguments);
+    std::apply([&](auto&... argument) { (nn::ForEachInput(argument, change), ...); }, arguments);
   }
 
   static void Again(Base& base, std::tuple<std::decay_t<In>...> arguments,
                     std::vector<Tensor> inputs) {
     size_t next = 0;
-    ForEachInput(arguments, [&](Tensor& t) { t = std::move(inputs[next++]); });
+    ForEachArgument(arguments, [&](Tensor& t) { t = std::move(inputs[next++]); });
     std::apply([&](auto&... argument) { base(std::forward<In>(argument)...); }, arguments);
   }
 
@@ -108,14 +110,14 @@ auto Recompute(const std::shared_ptr<M>& module, RecomputeOptions options = {}) 
   return internal::MakeRecomputed(module, module.get(), std::move(options));
 }
 
-// The first operation of a block that needs its stream for nothing else: norm() of the stream,
-// which returns a pair that begins with its sum. If the block is recomputed, it keeps this sum
-// instead of the stream and its branch.
+// The first operation of a block that needs x and the open branch of its stream for nothing else:
+// begin(), which returns a pair that begins with their sum. If the block is recomputed, it keeps
+// this sum instead of them.
 template <class F>
-auto FromSum(const Block* block, const F& norm) {
+auto FromSum(const Block* block, const ResidualStream& stream, const F& begin) {
   RecomputeScope::Start start(block);
-  auto out = norm();
-  start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor()});
+  auto out = begin();
+  start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor(), stream.x0});
   return out;
 }
 

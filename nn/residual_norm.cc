@@ -9,7 +9,7 @@
 namespace lockstep::nn {
 
 Tensor WithOffset(const Tensor& weight, double offset) {
-  if (offset == 0) return weight;
+  if (offset == 0 || !weight.defined()) return weight;
   return ops::Cast(weight, AccumulationDType(weight.dtype())) + offset;
 }
 
@@ -20,19 +20,19 @@ Tensor Norm(const NormOptions& options, const Tensor& x, const Tensor& weight, c
 }
 
 std::pair<Tensor, Tensor> ResidualNorm::Forward(const ResidualStream& stream) {
-  return Apply(stream, weight()->value(), bias_value());
+  return Apply(stream, weight_value(), bias_value());
 }
 
 std::pair<Tensor, Tensor> ResidualNorm::Apply(const ResidualStream& stream, const Tensor& weight,
                                               const Tensor& bias, SamplePart part) const {
-  const auto& [x, open] = stream;
-  if (!open.value.defined()) return {x, Norm(options(), x, weight, bias)};
-  return ops::ResidualNorm(options().kind, x, open, WithOffset(weight, options().offset), bias,
-                           options().eps, part);
+  const ops::Branch& open = stream.open;
+  if (!open.value.defined()) return {stream.x, Norm(options(), stream.x, weight, bias)};
+  return ops::ResidualNorm(options().kind, stream.x, open, WithOffset(weight, options().offset),
+                           bias, options().eps, part);
 }
 
 ops::Branch BranchNorm::Forward(ops::Branch branch) {
-  return Apply(branch, weight()->value(), bias_value());
+  return Apply(branch, weight_value(), bias_value());
 }
 
 Tensor BranchNorm::Apply(const ops::Branch& branch, const Tensor& weight, const Tensor& bias,

@@ -18,8 +18,8 @@ class ResidualNorm : public NormParameters<ResidualNormLayer> {
   ResidualNorm(int64_t dim, const NormOptions& options) : NormParameters(dim, options) {}
 
   // What forward does, with these values in place of the parameters, such as their copies for a
-  // part of the sequence; the bias may be undefined. `part` is the part of each sample that the
-  // stream holds.
+  // part of the sequence; undefined where there is no such parameter. `part` is the part of each
+  // sample that the stream holds.
   std::pair<Tensor, Tensor> Apply(const ResidualStream& stream, const Tensor& weight,
                                   const Tensor& bias, SamplePart part = {}) const;
 

@@ -1,15 +1,27 @@
 #include "nn/transformer_block.h"
 
+#include <tuple>
+
 #include "nn/attention/causal_self_attention.h"
 #include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
 #include "nn/recompute.h"
+#include "nn/stream_mix.h"
 
 namespace lockstep::nn {
 namespace {
 
 NormOptions NormOf(const TransformerOptions& o) {
-  return {.kind = o.norm, .bias = o.bias, .eps = o.norm_eps, .offset = o.norm_offset};
+  return {.kind = o.norm,
+          .bias = o.bias,
+          .weight = o.norm_weight,
+          .eps = o.norm_eps,
+          .offset = o.norm_offset};
+}
+
+std::unique_ptr<Child<ResidualNormLayer>> Mix(Module* owner, const TransformerOptions& o) {
+  if (!o.embed_mix) return nullptr;
+  return std::make_unique<Child<ResidualNormLayer>>(owner, "mix", std::make_shared<StreamMix>());
 }
 
 std::unique_ptr<Child<ResidualNormLayer>> NormBefore(Module* owner, const char* name,
@@ -46,7 +58,8 @@ std::shared_ptr<BranchLayer> MakeMlp(const TransformerOptions& options) {
 }  // namespace
 
 TransformerBlock::TransformerBlock(const TransformerOptions& options)
-    : ln_1_(NormBefore(this, "ln_1", options)),
+    : mix_(Mix(this, options)),
+      ln_1_(NormBefore(this, "ln_1", options)),
       attn_(this, "attn", std::make_shared<CausalSelfAttention>(options)),
       ln_1_out_(NormAfter(this, "ln_1_out", options)),
       ln_2_(NormBefore(this, "ln_2", options)),
@@ -54,10 +67,12 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
       ln_2_out_(NormAfter(this, "ln_2_out", options)) {}
 
 ResidualStream TransformerBlock::Forward(ResidualStream stream) {
-  const auto [after_input, attn_in] = FromSum(this, [&] { return Input(ln_1_, stream); });
+  auto [after_input, attn_in] =
+      FromSum(this, stream, [&] { return mix_ ? (*mix_)(stream) : Input(ln_1_, stream); });
+  if (mix_) std::tie(after_input, attn_in) = Input(ln_1_, attn_in);
   const auto [after_attn, mlp_in] =
       Input(ln_2_, ResidualStream(after_input, Output(ln_1_out_, attn_(attn_in))));
-  return {after_attn, Output(ln_2_out_, mlp_(mlp_in))};
+  return {after_attn, Output(ln_2_out_, mlp_(mlp_in)), stream.x0};
 }
 
 }  // namespace lockstep::nn

@@ -16,7 +16,8 @@ namespace lockstep::nn {
 // (Mlp, or MixtureOfExperts), which are BranchLayers. With other places of the norms:
 //   kPost      x = x + ln_1_out(attn(x)); y = x + ln_2_out(mlp(x))
 //   kSandwich  x = x + ln_1_out(attn(ln_1(x))); y = x + ln_2_out(mlp(ln_2(x)))
-// where ln_1_out and ln_2_out are BranchNorms, and kPost has no ln_1 and ln_2. With RMS norms,
+// where ln_1_out and ln_2_out are BranchNorms, and kPost has no ln_1 and ln_2. With embed_mix a
+// further child, mix (StreamMix), comes first: x = a x + b x0. With RMS norms,
 // rotary positions and SwiGLU this is the block of Llama, Touvron et al. (2023), with experts that
 // of Mixtral. Parameter names are those of Hugging Face's GPT-2; weights of linear layers are [out,
 // in], where its Conv1D stores [in, out].
@@ -31,7 +32,8 @@ class TransformerBlock : public Block {
   ResidualStream Forward(ResidualStream stream) override;
 
  private:
-  // Null where there is no such norm.
+  // Null where there is no such module.
+  std::unique_ptr<Child<ResidualNormLayer>> mix_;
   std::unique_ptr<Child<ResidualNormLayer>> ln_1_;
   Child<BranchLayer> attn_;
   std::unique_ptr<Child<BranchLayer>> ln_1_out_;

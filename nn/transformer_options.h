@@ -14,6 +14,7 @@ enum class MlpActivation {
   kGelu,       // the tanh form, fused into c_fc
   kGeluExact,  // by the error function
   kRelu,
+  kRelu2,  // the square of that
   kSilu,
   kSwiGlu,     // gated: ops::SwiGlu
   kGegluTanh,  // gated: ops::GegluTanh
@@ -63,14 +64,17 @@ struct TransformerOptions {
   int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
   bool qkv_bias = false;       // whether queries, keys and values have biases even without `bias`
   QkNorm qk_norm = QkNorm::kNone;
-  double attn_scale = 0;    // of the scores; 0: head_dim^-1/2
-  double attn_softcap = 0;  // of the scores; 0: none
-  int64_t window = 0;       // how many keys a query sees, including its own; 0: all
-  int64_t n_inner = 0;      // width inside of the MLP; 0: 4 n_embd
+  int64_t value_tokens = 0;  // of how many tokens values have an embedding added; 0: none have
+  double attn_scale = 0;     // of the scores; 0: head_dim^-1/2
+  double attn_softcap = 0;   // of the scores; 0: none
+  int64_t window = 0;        // how many keys a query sees, including its own; 0: all
+  int64_t n_inner = 0;       // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
-  double norm_offset = 0;  // what is added to the weight of norms, also of queries and keys
+  double norm_offset = 0;   // what is added to the weight of norms, also of queries and keys
+  bool norm_weight = true;  // whether norms have one; only RMS norms may have none
   NormPlace norm_place = NormPlace::kPre;
+  bool embed_mix = false;  // whether blocks begin with a StreamMix
   MlpActivation activation = MlpActivation::kGelu;
   // Turns queries and keys by their positions, shared by the model's layers; null: positions are up
   // to the embedding.

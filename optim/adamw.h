@@ -8,6 +8,7 @@ namespace lockstep::optim {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;  // of parameters with decay(); the others have none
+  DecoupledDecay decay{};      // what becomes of it
   // Whether 16-bit parameters have f32 originals, which are what is updated. Without them, bf16
   // parameters are rounded stochastically.
   bool master_weights = true;
@@ -25,7 +26,7 @@ class AdamW : public Optimizer {
   explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
 
   // For optimizers that leave some of their parameters to AdamW.
-  static UpdateRule Rule(double eps);
+  static UpdateRule Rule(double eps, const DecoupledDecay& decay);
 };
 
 }  // namespace lockstep::optim

@@ -36,12 +36,8 @@ int64_t BufferBytes(const UpdateCall& call, const UpdateTensors& t, int64_t elem
 
 // Elements [begin, end) of all tensors.
 UpdateTensors Part(const UpdateTensors& t, int64_t begin, int64_t end) {
-  const auto part = [&](const Tensor& x) { return x.View({x.numel()}).Slice(0, begin, end); };
-  UpdateTensors p = t;
-  p.value = part(t.value);
-  p.grad = part(t.grad);
-  for (Tensor& state : p.states) state = part(state);
-  if (t.master.defined()) p.master = part(t.master);
+  UpdateTensors p =
+      WithTensors(t, [&](const Tensor& x) { return x.View({x.numel()}).Slice(0, begin, end); });
   p.place.skip += begin;
   return p;
 }

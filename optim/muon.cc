@@ -11,7 +11,9 @@ UpdateRule RuleOfMatrices(const MuonOptions& options) {
   const MuonHyper hyper = {.momentum = options.momentum,
                            .nesterov = options.nesterov,
                            .steps = options.steps,
-                           .scale = options.scale};
+                           .scale = options.scale,
+                           .dtype = options.dtype,
+                           .decay = options.decay};
   return {.states = {std::begin(kMuonStates), std::end(kMuonStates)},
           .update = [hyper](auto tensors, const Betas&,
                             const auto& state) { ops::MuonUpdate(tensors, hyper, state); },
@@ -24,18 +26,20 @@ UpdateRule RuleOfMatrices(const MuonOptions& options) {
                          ": leave it to AdamW");
                 return chosen;
               },
-          .whole = true};
+          .whole = true,
+          .segments = options.segments};
 }
 
 }  // namespace
 
 Muon::Muon(std::vector<ParameterGroup> groups, const MuonOptions& options)
-    : Optimizer(std::move(groups), {.name = "Muon",
-                                    .rules = {RuleOfMatrices(options), AdamW::Rule(options.eps)},
-                                    .weight_decay = options.weight_decay,
-                                    .master_weights = options.master_weights,
-                                    .state_dtype = options.state_dtype,
-                                    .betas = Betas{options.beta1, options.beta2},
-                                    .offload = options.offload}) {}
+    : Optimizer(std::move(groups),
+                {.name = "Muon",
+                 .rules = {RuleOfMatrices(options), AdamW::Rule(options.eps, options.decay)},
+                 .weight_decay = options.weight_decay,
+                 .master_weights = options.master_weights,
+                 .state_dtype = options.state_dtype,
+                 .betas = Betas{options.beta1, options.beta2},
+                 .offload = options.offload}) {}
 
 }  // namespace lockstep::optim

@@ -4,7 +4,9 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "kernels/loss_scale/loss_scale.h"
@@ -32,6 +34,22 @@ Tensor WholeOf(const Parameter& p, const Tensor& part) {
   return p.exchange() ? p.exchange()->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
 }
 
+// What the rule updates as tensors of their own: runs of the parameter's rows, or all of them.
+std::vector<UpdateTensors> SegmentsOf(const Parameter& p, const UpdateTensors& whole,
+                                      const UpdateRule& rule) {
+  const std::vector<int64_t> sizes = rule.segments ? rule.segments(p) : std::vector<int64_t>();
+  if (sizes.empty()) return {whole};
+  std::vector<UpdateTensors> segments;
+  int64_t begin = 0;
+  for (const int64_t rows : sizes) {
+    segments.push_back(
+        WithTensors(whole, [&](const Tensor& x) { return x.Slice(0, begin, begin + rows); }));
+    segments.back().place.skip += begin * (whole.value.numel() / whole.value.dim(0));
+    begin += rows;
+  }
+  return segments;
+}
+
 // Updates a parameter that ranks have parts of by a rule that needs the whole: each rank gathers
 // it, and makes the whole update.
 void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
@@ -45,7 +63,7 @@ void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRul
   }
   if (parts.master.defined()) written.emplace_back(parts.master, &whole.master);
   for (const auto& [part, to] : written) *to = WholeOf(p, part);
-  rule.update(std::span(&whole, 1), betas, state);
+  rule.update(SegmentsOf(p, whole, rule), betas, state);
   for (const auto& [part, from] : written) part.CopyFrom(p.PartOf(*from));
 }
 
@@ -108,6 +126,10 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     LS_CHECK(rule != settings_.rules.end(), name(), " has no rule for the parameter '", p->name(),
              "'");
     t.rule = static_cast<size_t>(rule - settings_.rules.begin());
+    const auto segments = rule->segments ? rule->segments(*p) : std::vector<int64_t>();
+    const int64_t rows = std::accumulate(segments.begin(), segments.end(), int64_t{0});
+    LS_CHECK(segments.empty() || rows == p->logical_shape()[0], name(), ": the segments of '",
+             p->name(), "' have ", rows, " rows together, but it is ", p->logical_shape());
     const DType wide = StateDType(value),
                 dtype = wide == DType::kF32 ? settings_.state_dtype : wide;
     for (size_t k = 0; k < rule->states.size(); ++k) {
@@ -315,7 +337,11 @@ std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
       at = alike.try_emplace({t.rule, t.betas, p->on_host()}, at).first->second;
     }
     if (at == calls.size()) calls.push_back(std::move(call));
-    calls[at].tensors.push_back(std::move(tensors));
+    if (p->layout().is_whole()) {
+      std::ranges::move(SegmentsOf(*p, tensors, rule), std::back_inserter(calls[at].tensors));
+    } else {
+      calls[at].tensors.push_back(std::move(tensors));
+    }
   }
   return calls;
 }

@@ -40,6 +40,9 @@ struct UpdateRule {
   // Whether it wants whole tensors where ranks have parts of a parameter: these are then gathered,
   // updated on every rank, and cut again, one parameter at a time.
   bool whole = false;
+  // Of such a rule: the numbers of rows, which add up to all, that are updated as tensors of their
+  // own, such as queries, keys and values of a fused matrix. Where empty, a tensor is one.
+  std::function<std::vector<int64_t>(const Parameter&)> segments = nullptr;
 };
 
 // For parameters on a GPU: keeps the optimizer's state (moments, f32 originals) in page-locked host

@@ -132,8 +132,21 @@ constexpr GptConfig Qwen3() {
   return config;
 }
 
+// The ingredients of modern recipes.
+constexpr GptConfig Modern() {
+  GptConfig config = kLlama;
+  config.qk_norm = nn::QkNorm::kHead;
+  config.norm_weight = false;
+  config.activation = nn::MlpActivation::kRelu2;
+  config.embed_norm = true;
+  config.embed_mix = true;
+  config.value_embed = true;
+  config.init_std = 0.3;
+  return config;
+}
+
 INSTANTIATE_TEST_SUITE_P(Llama, GptGradient,
-                         testing::Values(kLlama, Qwen3(), TiedWithBiasesAndOneKeyHead(),
+                         testing::Values(kLlama, Qwen3(), Modern(), TiedWithBiasesAndOneKeyHead(),
                                          With(kLlama, nn::MlpActivation::kGeluExact),
                                          With(kLlama, nn::MlpActivation::kSilu)));
 

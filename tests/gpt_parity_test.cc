@@ -71,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(All, GptParity,
                                          Golden{"qwen3_moe_parity", 10}, Golden{"qwen2_parity", 10},
                                          Golden{"mistral_parity", 10}, Golden{"gemma2_parity", 10},
                                          Golden{"gemma3_parity", 10}, Golden{"olmo2_parity", 10},
-                                         Golden{"smollm3_parity", 10}),
+                                         Golden{"smollm3_parity", 10},
+                                         Golden{"nanochat_parity", 10}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 class LlamaLogits : public testing::TestWithParam<const char*> {};

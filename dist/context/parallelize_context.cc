@@ -62,7 +62,11 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
   if (auto* m = dynamic_cast<nn::BranchNorm*>(module)) {
     return std::make_shared<SequenceBranchNorm>(*m, ranks);
   }
+  if (auto* m = dynamic_cast<nn::StreamMix*>(module)) {
+    return std::make_shared<SequenceMix>(*m, ranks);
+  }
   if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
+    if (!m->weight()) return nullptr;  // rows are normed one by one
     return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);
   }
   if (auto* m = dynamic_cast<SequenceLinear*>(module)) {

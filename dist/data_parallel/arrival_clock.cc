@@ -23,7 +23,9 @@ void ArrivalClock::Computed() {
     return;
   }
   if (device_summed_before_ != nullptr) {
-    ms_ = std::max(0.0, device_computed_->Since(*device_summed_before_) - blocked_ms_);
+    const std::optional<double> ms = device_computed_->Since(*device_summed_before_);
+    if (!ms) return;  // a later step asks again
+    ms_ = std::max(0.0, *ms - blocked_ms_);
   }
   device_summed_before_ = std::move(device_summed_);
   device_computed_ = group_->Mark();

@@ -13,8 +13,8 @@ namespace lockstep::dist {
 // (Blocked) is left out, so that a rank that others hold up within a step is not taken for slow.
 //
 // On a GPU both moments are those of the device (ProcessGroup::Mark), however far the host is
-// ahead, and are read a step later, when the device has certainly passed them. What the device
-// itself waits for within a step, as for gathered weights, is not left out there.
+// ahead, and are read once the device has passed them; a step that begins before is not measured.
+// What the device itself waits for within a step, as for gathered weights, is not left out there.
 class ArrivalClock {
  public:
   // A null group: a single rank, for which nothing is measured.
@@ -35,7 +35,7 @@ class ArrivalClock {
   double ms_ = 0;
   Clock::time_point summed_;
   Clock::duration blocked_{};  // Blocked::Time at that time
-  // On a GPU: of the last step, and the sums of the one before.
+  // On a GPU: of the step that is measured, and the sums of the last one.
   std::shared_ptr<Moment> device_summed_before_, device_computed_, device_summed_;
   double blocked_ms_ = 0;  // before device_computed_
 };

@@ -43,11 +43,11 @@ void TimedEvent::MakeWait(Stream stream) const {
   LS_CUDA(cudaStreamWaitEvent(HandleOf(stream), HandleOf(event_), 0));
 }
 
-double TimedEvent::Since(const Moment& other) const {
-  cuda::SetDevice(device_);
+std::optional<double> TimedEvent::Since(const Moment& other) const {
+  const auto& begin = dynamic_cast<const TimedEvent&>(other);
+  if (!begin.Query() || !Query()) return std::nullopt;
   float milliseconds = 0;
-  LS_CUDA(cudaEventElapsedTime(
-      &milliseconds, HandleOf(dynamic_cast<const TimedEvent&>(other).event_), HandleOf(event_)));
+  LS_CUDA(cudaEventElapsedTime(&milliseconds, HandleOf(begin.event_), HandleOf(event_)));
   return milliseconds;
 }
 
@@ -90,7 +90,7 @@ std::optional<Work::Span> NcclWork::span() const {
   const auto at = [&](const TimedEvent& event) {
     return anchor_.time +
            std::chrono::duration_cast<Clock::duration>(
-               std::chrono::duration<double, std::milli>(event.Since(*anchor_.event)));
+               std::chrono::duration<double, std::milli>(event.Since(*anchor_.event).value()));
   };
   return Span{at(*begin_), at(*end_)};
 }

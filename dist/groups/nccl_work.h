@@ -22,7 +22,7 @@ class TimedEvent : public Moment {
 
   bool Query() const;
   void MakeWait(Stream stream) const;
-  double Since(const Moment& other) const override;
+  std::optional<double> Since(const Moment& other) const override;
 
  private:
   Device device_;

@@ -34,8 +34,8 @@ ProjectionNorm::ProjectionNorm(const nn::RmsNorm& replaced, TensorRanksPtr ranks
 Tensor ProjectionNorm::Forward(const Tensor& x) {
   const DType wide = AccumulationDType(x.dtype());
   const std::vector<Tensor> xs = x.Chunk(ranks_->own(), 2);
-  const std::vector<Tensor> weights = weight()->value().Chunk(ranks_->own(), 0);
-  std::vector<Tensor> parts, squares;
+  std::vector<Tensor> weights(xs.size()), parts, squares;
+  if (weight()) weights = weight()->value().Chunk(ranks_->own(), 0);
   for (const Tensor& part : xs) {
     parts.push_back(ops::Cast(part, wide));
     squares.push_back(ops::Sum(ops::Square(parts.back()), {2}, /*keepdim=*/true));
@@ -44,8 +44,11 @@ Tensor ProjectionNorm::Forward(const Tensor& x) {
   const auto width = static_cast<double>(x.dim(2) * ranks_->size());
   for (size_t j = 0; j < parts.size(); ++j) {
     const Tensor scale = ops::Rsqrt(sums[j] / width + options().eps);
-    const Tensor w = ops::Cast(nn::WithOffset(weights[j], options().offset), wide);
-    parts[j] = ops::Cast(parts[j] * scale * w, x.dtype());
+    parts[j] = parts[j] * scale;
+    if (weight()) {
+      parts[j] = parts[j] * ops::Cast(nn::WithOffset(weights[j], options().offset), wide);
+    }
+    parts[j] = ops::Cast(parts[j], x.dtype());
   }
   return Joined(parts, 2);
 }

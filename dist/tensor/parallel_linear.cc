@@ -205,6 +205,7 @@ Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor&
   ForwardOfOutputs(*ranks, args, segments);
   if (record && !node) node = save();
   Record(node, {&x, &weight, &bias}, {&y});
+  ops::OfferActivation(args.pre_activation, y);
   return y;
 }
 

@@ -48,6 +48,9 @@ class Applier {
         if (attention == nullptr) return false;
         if (attention->qk_norm() == nn::QkNorm::kFull) CheckKeysAreCut(path, *attention);
         ShareHeads(*attention, ranks_);
+        if (Child<Layer>* const values = attention->value_embed()) {
+          Cut(In<nn::Embedding>(path, *values).weight(), 1, {});
+        }
         for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
           if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
         }
@@ -72,6 +75,10 @@ class Applier {
                                        [&](const nn::BranchNorm& norm) {
                                          return std::make_shared<SequenceBranchNorm>(norm, ranks_);
                                        }) ||
+               Replace<nn::StreamMix>(path, module,
+                                      [&](const nn::StreamMix& mix) {
+                                        return std::make_shared<SequenceMix>(mix, ranks_);
+                                      }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
                  return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
@@ -163,15 +170,17 @@ class Applier {
   // The norm is a child of the attention at `path`.
   void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
                    const Child<Layer>& norm) {
+    const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
+    LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
+             "' is not an nn::RmsNorm, and only these can be split across ranks");
+    const bool full = attention.qk_norm() == nn::QkNorm::kFull;
+    if (!replaced->weight() && !full) return;  // heads are normed one by one
     const int64_t parts = ranks_->parts(), keys = attention.n_kv_head() * ranks_->size();
     LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
              "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
              keys, " heads of keys (model.n_kv_head): use a divisor of them, or ",
              "model.qk_norm=none");
-    const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
-    LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
-             "' is not an nn::RmsNorm, and only these can be split across ranks");
-    if (attention.qk_norm() == nn::QkNorm::kFull) {
+    if (full) {
       Cut(replaced->weight(), 0, {});
       return model_.ReplaceChild(StrCat(path, ".", norm.name()),
                                  std::make_shared<ProjectionNorm>(*replaced, ranks_));

@@ -15,7 +15,7 @@ enum class TensorStyle {
   kRow,         // nn::BranchLinear: RowLinear; nn::LoraBranchLinear: the same
   kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
-  kSequence,    // nn::ResidualNorm, nn::BranchNorm, nn::Dropout: SequenceNorm, ...
+  kSequence,    // nn::ResidualNorm, BranchNorm, StreamMix, Dropout: SequenceNorm, ...
   kExperts,     // nn::MixtureOfExperts: an equal part of its experts, TensorExperts
 };
 

@@ -87,7 +87,8 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
 
 std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::ResidualStream& stream,
                                    std::vector<Tensor> parameters, const StreamPart& f) {
-  const auto& [x, open] = stream;
+  const Tensor& x = stream.x;
+  const ops::Branch& open = stream.open;
   const int64_t own = ranks->own();
   const int dim = ranks->part_dim();
   LS_CHECK(x.defined() && x.ndim() == 3 && x.dim(1) > 0 && x.dim(dim) % own == 0,
@@ -97,8 +98,9 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
   parameters.push_back(open.bias);
   const auto copies = FanOut(ranks, parameters);
   const std::vector<Tensor> xs = x.Chunk(own, dim);
-  std::vector<Tensor> branches(xs.size()), sums, ys;
+  std::vector<Tensor> branches(xs.size()), starts(xs.size()), sums, ys;
   if (open.value.defined()) branches = open.value.Chunk(own, dim);
+  if (stream.x0.defined()) starts = stream.x0.Chunk(own, dim);
   const TensorRanksPtr within = ranks->within();
   const StreamPart each = [&](const nn::ResidualStream& part, const std::vector<Tensor>& of_part,
                               SamplePart where) {
@@ -112,7 +114,7 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
   // The elements of a sample in a virtual part.
   const int64_t elements = xs[0].dim(1) * x.dim(2) * (within ? within->size() : 1);
   for (size_t j = 0; j < xs.size(); ++j) {
-    nn::ResidualStream part(xs[j], open);
+    nn::ResidualStream part(xs[j], open, starts[j]);
     part.open.value = branches[j];
     part.open.bias = copies.back()[j];
     std::vector<Tensor> own_copies;
@@ -131,7 +133,7 @@ SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr rank
 
 std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
   if (!GradEnabled()) return ResidualNorm::Forward(stream);
-  return MapParts(ranks_, stream, {weight()->value(), bias_value()},
+  return MapParts(ranks_, stream, {weight_value(), bias_value()},
                   [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
                       SamplePart where) { return Apply(part, copies[0], copies[1], where); });
 }
@@ -150,7 +152,17 @@ ops::Branch SequenceBranchNorm::Forward(ops::Branch branch) {
     own.value = part.x;
     return std::pair(Tensor(), Apply(own, copies[0], copies[1], where));
   };
-  return MapParts(ranks_, stream, {weight()->value(), bias_value()}, norm).second;
+  return MapParts(ranks_, stream, {weight_value(), bias_value()}, norm).second;
+}
+
+SequenceMix::SequenceMix(const nn::StreamMix& replaced, TensorRanksPtr ranks)
+    : StreamMix(&replaced), ranks_(std::move(ranks)) {}
+
+std::pair<Tensor, Tensor> SequenceMix::Forward(const nn::ResidualStream& stream) {
+  if (!GradEnabled()) return StreamMix::Forward(stream);
+  return MapParts(ranks_, stream, {a()->value(), b()->value()},
+                  [](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
+                     SamplePart where) { return Apply(part, copies[0], copies[1], where); });
 }
 
 SequenceLinear::SequenceLinear(std::shared_ptr<Parameter> weight, TensorRanksPtr ranks)

@@ -9,6 +9,7 @@
 #include "nn/dropout.h"
 #include "nn/linear.h"
 #include "nn/residual_norm.h"
+#include "nn/stream_mix.h"
 
 namespace lockstep::dist {
 
@@ -58,6 +59,18 @@ class SequenceBranchNorm : public nn::BranchNorm {
 
  protected:
   ops::Branch Forward(ops::Branch branch) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+};
+
+// In the place of an nn::StreamMix, in the same way: its numbers' gradients are sums over tokens.
+class SequenceMix : public nn::StreamMix {
+ public:
+  SequenceMix(const nn::StreamMix& replaced, TensorRanksPtr ranks);
+
+ protected:
+  std::pair<Tensor, Tensor> Forward(const nn::ResidualStream& stream) override;
 
  private:
   const TensorRanksPtr ranks_;

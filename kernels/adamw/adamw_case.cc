@@ -18,9 +18,9 @@ void Reference(const Case& c, const AdamWHyper& h, const RefTensor& g, RefTensor
   for (size_t i = 0; i < p.data.size(); ++i) {
     m.data[i] = h.beta1 * m.data[i] + (1 - h.beta1) * g.data[i];
     v.data[i] = h.beta2 * v.data[i] + (1 - h.beta2) * g.data[i] * g.data[i];
-    p.data[i] *= 1 - lr * c.weight_decay;
-    p.data[i] -=
+    const double update =
         lr * (m.data[i] / correction.first) / (std::sqrt(v.data[i] / correction.second) + h.eps);
+    p.data[i] = c.Decayed(p.data[i], update, lr, h.decay) - update;
   }
 }
 
@@ -35,12 +35,20 @@ OpCase Make() {
                   .flops = 14,
                   .betas = {{0.5, 0.6}, {kHyper.beta1, kHyper.beta2}},
                   .last_state_low = 0};  // a mean of squares
-  return c.Case({}, {c.Error(
-                         "beta of 1", [](auto&, auto& hyper) { hyper.beta2 = 1; },
-                         "betas must be in [0, 1), got 1"),
-                     c.Error(
-                         "negative eps", [](auto&, auto& hyper) { hyper.eps = -1; },
-                         "eps must not be negative, got -1")});
+  const auto decaying = [&](const std::string& name, const DecoupledDecay& decay) {
+    AdamWHyper hyper = kHyper;
+    hyper.decay = decay;
+    return c.Sample(name, {.shape = {7, 130}}, hyper);
+  };
+  return c.Case(
+      {decaying("cautious decay", {.cautious = true}), decaying("decay at a quarter", {.steps = 4}),
+       decaying("decay that has ended", {.cautious = true, .steps = 2})},
+      {c.Error(
+           "beta of 1", [](auto&, auto& hyper) { hyper.beta2 = 1; },
+           "betas must be in [0, 1), got 1"),
+       c.Error(
+           "negative eps", [](auto&, auto& hyper) { hyper.eps = -1; },
+           "eps must not be negative, got -1")});
 }
 
 const bool registered = RegisterOpCase(Make());

@@ -74,7 +74,8 @@ TiledProduct<T> ProductOf(const GemmArgs& g, GemmTile tile, uint64_t number, int
           g.n,
           g.k,
           tile,
-          g.bf16};
+          g.bf16,
+          g.symmetric};
 }
 
 template <class T, class C>
@@ -129,6 +130,26 @@ void Check(const GemmArgs& g) {
                g.ldc >= g.n);
   LS_INVARIANT(!g.accumulate || (g.bias == nullptr && !g.gelu));
   LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
+  LS_INVARIANT(!g.symmetric || (g.m == g.n && !g.accumulate && g.bias == nullptr && !g.gelu &&
+                                g.gelu_input == nullptr));
+}
+
+// Copies what is below the diagonals of C to above them.
+template <class C>
+void Mirror(const GemmArgs& g) {
+  constexpr int64_t kBlock = 32;
+  const int64_t blocks = DivideUp(g.m, kBlock);
+  ParallelForEach(g.batch * blocks, 1, [&](int64_t at) {
+    C* const c = static_cast<C*>(g.c) + at / blocks * g.stride_c;
+    const int64_t first = at % blocks * kBlock, end = std::min(g.m, first + kBlock);
+    for (int64_t column = first; column < g.n; column += kBlock) {
+      for (int64_t i = first; i < end; ++i) {
+        for (int64_t j = std::max(i + 1, column); j < std::min(g.n, column + kBlock); ++j) {
+          c[i * g.ldc + j] = c[j * g.ldc + i];
+        }
+      }
+    }
+  });
 }
 
 // Whether A is packed, rather than multiplied where it lies.
@@ -269,12 +290,17 @@ void Gemm(std::span<const GemmArgs> products) {
     const int64_t batch = index / (rows * columns), place = index % (rows * columns);
     const int64_t row = all.columns_first ? place / columns : place % rows;
     const int64_t column = all.columns_first ? place % columns : place / rows;
+    if (g.symmetric && column * all.tile.n >= (row + 1) * all.tile.m) return;
     DispatchFloat("gemm", g.dtype, [&]<class T>(TypeTag<T>) {
       DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) {
         RunTile<T, C>(g, ProductOf<T>(g, all.tile, all.number, batch), batch, row, column);
       });
     });
   });
+  for (const GemmArgs& g : products) {
+    if (!g.symmetric) continue;
+    DispatchFloat("gemm", g.c_dtype, [&]<class C>(TypeTag<C>) { Mirror<C>(g); });
+  }
 }
 
 }  // namespace lockstep::cpu

@@ -36,6 +36,9 @@ struct GemmArgs {
   void* c = nullptr;  // [m, n]; overlaps no other argument
   int64_t ldc = 0;
   bool accumulate = false;  // C += instead of C =
+  // C = C^T, which the caller knows, as of X X^T: the elements below the diagonal are computed, and
+  // copied to the others, which have the same bits. Without accumulate and what follows.
+  bool symmetric = false;
 
   // Several products of the same shape: elements from one matrix to the next; 0 repeats A or B.
   int64_t batch = 1;

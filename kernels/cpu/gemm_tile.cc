@@ -68,10 +68,11 @@ struct PartOfA {
   int64_t next_row, row, column;
 };
 
-// A product of a part of A and of B, which is packed, in blocks. C is [m, n].
+// A product of a part of A and of B, which is packed, in blocks. C is [m, n]. Row i needs only
+// columns up to i + `past`.
 template <class A>
 void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64_t depth,
-                    const PartOfA<A>& a, const A* b, A* c, int64_t ldc, bool add,
+                    const PartOfA<A>& a, const A* b, A* c, int64_t ldc, bool add, int64_t past,
                     const TileFinish& finish) {
   // So many columns of B stay in the nearest cache while all rows of A pass by.
   const int64_t group = kTilePartColumns / blocks.columns * blocks.columns;
@@ -82,7 +83,7 @@ void MultiplyBlocks(const BlockFunctions<A>& blocks, int64_t m, int64_t n, int64
       const int64_t rows = std::min(blocks.rows, m - i);
       const A* const from = a.data + i * a.next_row;
       const A* const next = i + rows < m ? from + rows * a.next_row : from;
-      for (int64_t j = j0; j < end; j += blocks.columns) {
+      for (int64_t j = j0; j < std::min(end, i + rows + past); j += blocks.columns) {
         const int64_t columns = std::min(blocks.columns, end - j);
         const int64_t vectors = DivideUp(columns, blocks.lanes);
         const int64_t passed = (j - j0) / blocks.columns * depth - depth;
@@ -135,6 +136,7 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
   const int64_t m = p.Rows(row), n = p.Columns(column);
   const int64_t rows = DivideUp(p.m, p.tile.m), columns = DivideUp(p.n, p.tile.n);
   const int64_t chunks = DivideUp(p.k, kChunk), deepest = std::min(p.k, kChunk);
+  const int64_t past = p.symmetric ? i - j : p.n;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t at = chunk * kChunk, depth = std::min(kChunk, p.k - at);
     const Operand<T> stored = p.a.From(i, at);
@@ -155,7 +157,7 @@ void MultiplyChunks(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T
     const auto b = panels_b.Find(p.number, column * chunks + chunk, columns * chunks,
                                  PackedSizeB<A>(deepest, p.tile.n, blocks.columns));
     if (!b.packed) PackB(p.b.From(at, j), depth, n, blocks.columns, b.data);
-    MultiplyBlocks(blocks, m, n, depth, a, b.data, c, ldc, accumulate || chunk > 0,
+    MultiplyBlocks(blocks, m, n, depth, a, b.data, c, ldc, accumulate || chunk > 0, past,
                    chunk + 1 == chunks ? finish : TileFinish());
   }
 }

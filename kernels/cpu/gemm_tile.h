@@ -25,6 +25,7 @@ struct TiledProduct {
   int64_t m, n, k;
   internal::GemmTile tile;
   GemmArgs::BF16Products bf16;
+  bool symmetric = false;  // what is above the diagonal need not be computed
 
   int64_t Rows(int64_t row) const { return std::min(tile.m, m - row * tile.m); }
   int64_t Columns(int64_t column) const { return std::min(tile.n, n - column * tile.n); }

@@ -20,7 +20,7 @@ struct NormForwardRows {
   using A = Acc<T>;
   int64_t rows, c;
   const T* x;
-  const A *w, *b;  // b may be null
+  const A *w, *b;  // null: there is none; without w no b either
   A eps;
   T* y;
   A *mean, *rstd;  // mean unused if not centred
@@ -56,6 +56,8 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add
   const auto normed = [=](int64_t i) { return (Convert<A>(x[i]) - m) * r; };
   if (b != nullptr) {
     for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(std::fma(normed(i), w[i], b[i]));
+  } else if (w == nullptr) {
+    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i));
   } else {
     for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i) * w[i]);
   }
@@ -72,10 +74,10 @@ template <class T>
 struct NormBackwardRows {
   using A = Acc<T>;
   int64_t rows, c;
-  const T *x, *dy;  // x is what was normalised
-  const T* dsum;    // null, or a gradient of x that is added
-  const A *w, *mean, *rstd;
-  T* dx;  // null: not needed
+  const T *x, *dy;           // x is what was normalised
+  const T* dsum;             // null, or a gradient of x that is added
+  const A *w, *mean, *rstd;  // w null: there is no weight
+  T* dx;                     // null: not needed
   bool accumulate;
 };
 
@@ -91,9 +93,11 @@ void NormInputGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* scrat
   const A m = centring == Centring::kMean ? in.mean[row] : A(0), r = in.rstd[row];
   const A* w = in.w;
   A *xhat = scratch, *g = scratch + c;
-  for (int64_t i = 0; i < c; ++i) {
-    xhat[i] = (Convert<A>(x[i]) - m) * r;
-    g[i] = Convert<A>(dy[i]) * w[i];
+  for (int64_t i = 0; i < c; ++i) xhat[i] = (Convert<A>(x[i]) - m) * r;
+  if (w == nullptr) {
+    for (int64_t i = 0; i < c; ++i) g[i] = Convert<A>(dy[i]);
+  } else {
+    for (int64_t i = 0; i < c; ++i) g[i] = Convert<A>(dy[i]) * w[i];
   }
   A mean_g = 0;
   if constexpr (centring == Centring::kMean) {

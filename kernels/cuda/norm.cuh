@@ -9,6 +9,29 @@ namespace lockstep::cuda {
 // What is normalised: the row less its mean (layer_norm), or the row itself (rms_norm).
 enum class Centring { kMean, kNone };
 
+// In the place of a weight's type: there is no weight, and its pointer is null. The compiler drops
+// the products by 1.
+struct NoWeight {};
+__device__ inline float ToFloat(NoWeight) { return 1.0f; }
+template <int N>
+struct Packed<NoWeight, N> {
+  __device__ NoWeight operator[](int) const { return {}; }
+};
+template <bool kAligned, int N>
+__device__ inline Packed<NoWeight, N> LoadRow(const NoWeight*, int64_t, int64_t) {
+  return {};
+}
+template <class W>
+inline constexpr bool kHasWeight = !std::is_same_v<W, NoWeight>;
+template <class W>
+const W* WeightData(const Tensor& weight) {
+  if constexpr (kHasWeight<W>) {
+    return Data<W>(weight);
+  } else {
+    return nullptr;
+  }
+}
+
 // Packs of a row that each thread keeps in registers: rows of up to 128 threads x 4 packs are read
 // from memory once; the rest is read again, from the cache.
 inline constexpr int kNormHeld = 4;
@@ -277,7 +300,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize,
   }
 }
 
-// ---- Launchers. W is the dtype of the weight: T or f32. ----
+// ---- Launchers. W is the dtype of the weight: T or f32, or NoWeight. ----
 
 // `aligned`: whether the branch's memory allows packs too.
 template <Centring kCentring, class T, class W, class Branch = NoBranch<T>>
@@ -360,6 +383,12 @@ void DispatchNorm(const char* op, const Tensor& x, const Tensor& weight, F&& f) 
     if (weight.dtype() == x.dtype()) return f(tag, tag);
     f(tag, TypeTag<float>());
   });
+}
+// The same for a weight that may be undefined, of an RMS norm.
+template <class F>
+void DispatchRmsNorm(const char* op, const Tensor& x, const Tensor& weight, F&& f) {
+  if (weight.defined()) return DispatchNorm(op, x, weight, f);
+  DispatchFloat(op, x.dtype(), [&](auto tag) { f(tag, TypeTag<NoWeight>()); });
 }
 
 }  // namespace lockstep::cuda

@@ -113,12 +113,16 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
   linear_forward(CurrentStream(x.device()), args);
   if (record && !node) node = save();
   Record(node, {&x, &weight, &bias}, {&y});
-  // Elsewhere the product's epilogue has bits of its own: those of an unrounded sum, or cuBLAS'.
-  const bool exact = x.device().is_cpu() || x.device().is_meta();
-  if (args.pre_activation.defined() && exact && SizeOf(x.dtype()) >= 4) {
-    OfferGelu(GeluForm::kTanh, args.pre_activation, y);
-  }
+  OfferActivation(args.pre_activation, y);
   return y;
+}
+
+void OfferActivation(const Tensor& pre_activation, const Tensor& y) {
+  // Elsewhere the product's epilogue has bits of its own: those of an unrounded sum, or cuBLAS'.
+  const bool exact = y.device().is_cpu() || y.device().is_meta();
+  if (pre_activation.defined() && exact && SizeOf(y.dtype()) >= 4) {
+    OfferGelu(GeluForm::kTanh, pre_activation, y);
+  }
 }
 
 }  // namespace lockstep::ops

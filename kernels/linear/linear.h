@@ -23,6 +23,11 @@ namespace ops {
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               Activation activation = Activation::kNone, bool full_f32 = false);
 
+// Lets a RecomputeScope of "gelu" compute y, a product with Activation::kGelu, from its
+// pre-activation (undefined: there is none), where GELU by itself has the same bits: on the CPU, in
+// f32 and f64.
+void OfferActivation(const Tensor& pre_activation, const Tensor& y);
+
 }  // namespace ops
 
 // With up to this many rows M, each row has the bits that it has alone, so that a prompt's text is

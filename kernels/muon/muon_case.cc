@@ -65,7 +65,7 @@ void Reference(const Case& c, const MuonHyper& h, const RefTensor& g, RefTensor&
   const double scale =
       h.scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(larger) : std::sqrt(std::max(1.0, ratio));
   for (size_t i = 0; i < p.data.size(); ++i) {
-    p.data[i] = p.data[i] * (1 - lr * c.weight_decay) - lr * scale * x.data[i];
+    p.data[i] = c.Decayed(p.data[i], x.data[i], lr, h.decay) - lr * scale * x.data[i];
   }
 }
 
@@ -77,7 +77,7 @@ OpCase Make() {
                   .hyper = {},
                   .lr = 0.5,  // large, so that the update is most of the result
                   .weight_decay = 0.2,
-                  // For a 4096 x 4096 matrix: five times three products.
+                  // For a 4096 x 4096 matrix: five times three products, as if none was symmetric.
                   .flops = 5 * 3 * 2.0 * 4096};
   OpSample zeros = c.Sample("zeros", {.shape = {4, 3}}, c.hyper);
   for (size_t i : {1, 2}) zeros.inputs[i].low = zeros.inputs[i].high = 0;
@@ -89,7 +89,9 @@ OpCase Make() {
        c.Sample("spectral scale, wide", {.shape = {7, 19}}, {.scale = MuonScale::kSpectral}),
        c.Sample("heavy ball", {.shape = {6, 10}}, {.momentum = 0.8, .nesterov = false}),
        c.Sample("one step", {.shape = {6, 10}}, {.steps = 1}),
-       c.Sample("several chunks of a matrix", {.shape = {40, 500}}, c.hyper), zeros},
+       c.Sample("several chunks of a matrix", {.shape = {40, 500}}, c.hyper),
+       c.Sample("cautious decay", {.shape = {19, 7}}, {.decay = {.cautious = true}}),
+       c.Sample("decay at a quarter", {.shape = {7, 19}}, {.decay = {.steps = 4}}), zeros},
       {c.Error(
            "vector", [](auto& t, auto&) { t.value = t.grad = t.states[0] = t.value.View({6}); },
            "tensor 0 must be a matrix, got f32[6] on "),
@@ -99,6 +101,9 @@ OpCase Make() {
        c.Error(
            "many steps", [](auto&, auto& hyper) { hyper.steps = 100; },
            "steps must be in [0, 100), got 100"),
+       c.Error(
+           "dtype of f16", [](auto&, auto& hyper) { hyper.dtype = DType::kF16; },
+           "dtype must be f32 or bf16, got f16"),
        c.Error(
            "no eps", [](auto&, auto& hyper) { hyper.eps = 0; }, "eps must be positive, got 0")});
 }

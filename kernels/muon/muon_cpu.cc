@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/reduce.h"
@@ -9,26 +10,29 @@ namespace lockstep::cpu {
 namespace {
 
 // out = op(x) op(y), [m, n] with sums over k.
-template <class A>
-void Multiply(const A* x, bool transpose_x, const A* y, bool transpose_y, int64_t m, int64_t n,
-              int64_t k, A* out) {
+template <class T>
+void Multiply(const T* x, bool transpose_x, const T* y, bool transpose_y, int64_t m, int64_t n,
+              int64_t k, T* out, bool symmetric = false) {
   Gemm(Dense({.transpose_a = transpose_x,
               .transpose_b = transpose_y,
               .m = m,
               .n = n,
               .k = k,
-              .dtype = DTypeOf<A>,
+              .dtype = DTypeOf<T>,
               .a = x,
               .b = y,
-              .c_dtype = DTypeOf<A>,
-              .c = out}));
+              .c_dtype = DTypeOf<T>,
+              .c = out,
+              .symmetric = symmetric}));
 }
 
 // y = a x + b y, elementwise.
-template <class A>
-void Combine(int64_t n, A a, const A* x, A b, A* y) {
+template <class T>
+void Combine(int64_t n, Acc<T> a, const T* x, Acc<T> b, T* y) {
   ParallelFor(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] = std::fma(a, x[i], b * y[i]);
+    for (int64_t i = begin; i < end; ++i) {
+      y[i] = Convert<T>(std::fma(a, Convert<Acc<T>>(x[i]), b * Convert<Acc<T>>(y[i])));
+    }
   });
 }
 
@@ -36,60 +40,74 @@ void Combine(int64_t n, A a, const A* x, A b, A* y) {
 template <class A>
 void Normalize(int64_t n, double eps, A* x) {
   const int64_t chunks = DivideUp(n, kElementwiseGrain);
-  const Tensor squares = Tensor::Empty({chunks}, DType::kF64);
-  double* const sums = squares.data<double>();
-  ParallelForEach(chunks, 1, [=](int64_t chunk) {
+  std::vector<double> sums(static_cast<size_t>(chunks));
+  ParallelForEach(chunks, 1, [&](int64_t chunk) {
     const A* from = x + chunk * kElementwiseGrain;
     const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
-    sums[chunk] = SumOver<double>(count, [=](int64_t i) {
+    sums[static_cast<size_t>(chunk)] = SumOver<double>(count, [=](int64_t i) {
       const double v = from[i];
       return v * v;
     });
   });
   double total = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
+  for (const double sum : sums) total += sum;
   const A factor = static_cast<A>(1 / std::max(std::sqrt(total), eps));
   ParallelFor(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) x[i] *= factor;
   });
 }
 
-// The iteration on x [rows, columns]; the result is in x or `spare`, whichever is returned.
-template <class A>
-A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spare, A* squares) {
+// The iteration on the first of two matrices [rows, columns]; returns that which has the result.
+template <class T>
+Tensor Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, const Tensor& two,
+                     const Tensor& squares) {
   const bool wide = rows <= columns;
   const int64_t n = std::min(rows, columns), n2 = n * n;
-  A *gram = squares, *polynomial = squares + n2;
+  T *x = two.data<T>(), *spare = x + rows * columns;
+  T *gram = squares.data<T>(), *polynomial = gram + n2;
   for (int step = 0; step < h.steps; ++step) {
     // X X^T for a wide matrix, X^T X for a tall one.
-    Multiply(x, !wide, x, wide, n, n, wide ? columns : rows, gram);
-    Multiply(gram, false, gram, false, n, n, n, polynomial);
-    Combine(n2, static_cast<A>(h.b), gram, static_cast<A>(h.c), polynomial);
+    Multiply(x, !wide, x, wide, n, n, wide ? columns : rows, gram, /*symmetric=*/true);
+    Multiply(gram, false, gram, false, n, n, n, polynomial, /*symmetric=*/true);
+    Combine(n2, static_cast<Acc<T>>(h.b), gram, static_cast<Acc<T>>(h.c), polynomial);
     if (wide) {
       Multiply(polynomial, false, x, false, rows, columns, n, spare);
     } else {
       Multiply(x, false, polynomial, false, rows, columns, n, spare);
     }
-    Combine(rows * columns, static_cast<A>(h.a), x, A(1), spare);
+    Combine(rows * columns, static_cast<Acc<T>>(h.a), x, Acc<T>(1), spare);
     std::swap(x, spare);
   }
-  return x;
+  return two.Slice(0, h.steps % 2, h.steps % 2 + 1);
 }
 
-void MuonUpdateCpu(Stream stream, const UpdateTensors& t, const Tensor& matrices,
-                   const Tensor& squares, const MuonHyper& hyper, const StepValues* values) {
+void UpdateMatrix(Stream stream, const MuonMatrix& matrix, const MuonHyper& hyper,
+                  const StepValues* values) {
+  const UpdateTensors& t = *matrix.tensors;
+  const Tensor first = matrix.matrices.Slice(0, 0, 1);
+  const int64_t rows = t.value.dim(0), columns = t.value.dim(1);
+  const UpdateTensors momentum = MomentumUpdate(t, first);
+  UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
+  UpdateTensors update = t;
+  DispatchWide(first.dtype(), [&]<class A>(TypeTag<A>) {
+    Normalize(rows * columns, hyper.eps, first.data<A>());
+    if (matrix.narrow.defined()) {
+      matrix.narrow.Slice(0, 0, 1).CopyFrom(first);
+      update.grad = Orthogonalize<BF16>(rows, columns, hyper, matrix.narrow, matrix.squares);
+    } else {
+      update.grad = Orthogonalize<A>(rows, columns, hyper, matrix.matrices, matrix.squares);
+    }
+  });
+  UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                      {MuonFactor(hyper.scale, rows, columns), hyper.decay}, values);
+}
+
+// Of several matrices, each thread takes one after the other: what is within runs on that thread.
+void MuonUpdateCpu(Stream stream, std::span<const MuonMatrix> all, const MuonHyper& hyper,
+                   const StepValues* values) {
   if (values->found_inf != 0) return;
-  const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
-  DispatchWide(matrices.dtype(), [&]<class A>(TypeTag<A>) {
-    A* x = matrices.data<A>();
-    const UpdateTensors momentum = MomentumUpdate(t, matrices.Slice(0, 0, 1));
-    UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
-    Normalize(n, hyper.eps, x);
-    const A* direction = Orthogonalize(rows, columns, hyper, x, x + n, squares.data<A>());
-    UpdateTensors update = t;
-    update.grad = matrices.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
-    UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
-                        {MuonFactor(hyper.scale, rows, columns)}, values);
+  ParallelForEach(std::ssize(all), 1, [&](int64_t i) {
+    UpdateMatrix(stream, all[static_cast<size_t>(i)], hyper, values);
   });
 }
 

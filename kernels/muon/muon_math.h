@@ -56,19 +56,21 @@ struct MuonRule {
   static constexpr int kStates = 0;
   struct Hyper {
     double factor;
+    DecoupledDecay decay;
   };
 
   template <class A>
   struct Coefficients {
-    A keep, step;
+    DecayFactor<A> keep;
+    A step;
 
-    LS_HOST_DEVICE Coefficients(const StepValues&, const Hyper& h, double lr, double weight_decay)
-        : keep(static_cast<A>(1 - lr * weight_decay)), step(static_cast<A>(-lr * h.factor)) {}
+    LS_HOST_DEVICE Coefficients(const StepValues& s, const Hyper& h, double lr, double weight_decay)
+        : keep(s, h.decay, lr, weight_decay), step(static_cast<A>(-lr * h.factor)) {}
   };
 
   template <class A>
   LS_HOST_DEVICE static void Element(const Coefficients<A>& c, A x, A& p, A*) {
-    p = std::fma(c.step, x, p * c.keep);
+    p = std::fma(c.step, x, p * c.keep(x, p));
   }
 };
 

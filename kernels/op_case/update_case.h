@@ -1,6 +1,7 @@
 // An optimizer's update as an OpCase: all are alike except in their arithmetic.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ struct UpdateCase {
   using Reference = void (*)(const UpdateCase&, const Hyper&, const RefTensor& g, RefTensor& p,
                              std::span<RefTensor> states);
   static constexpr double kLossScale = 4, kLrFactor = 0.7;
+  static constexpr int64_t kStep = 3;
 
   std::string name;
   Update update;
@@ -33,7 +35,7 @@ struct UpdateCase {
 
   void Begin(StepState& state) const {
     state.EnableLossScaling({.init = kLossScale});
-    state.Begin(/*step=*/3, lr, betas);
+    state.Begin(kStep, lr, betas);
   }
 
   // As f32 has them: what kernels read, and the learning rate times its factor.
@@ -43,6 +45,13 @@ struct UpdateCase {
     return state.Read();
   }
   double Lr() const { return Values().lr * kLrFactor; }
+  // p, decayed at this learning rate beside the update u.
+  double Decayed(double p, double u, double lr_of_step, const DecoupledDecay& decay) const {
+    if (decay.cautious && u * p < 0) return p;
+    const double share =
+        decay.steps == 0 ? 1 : 1 - double{kStep} / static_cast<double>(decay.steps);
+    return p * (1 - lr_of_step * weight_decay * std::max(share, 0.0));
+  }
 
   // narrow_states: in bf16, unless the value is f64.
   std::vector<Tensor> Run(const Hyper& h, TensorSpan in, bool narrow_states) const {

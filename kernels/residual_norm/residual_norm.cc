@@ -52,7 +52,8 @@ void Check(NormKind kind, const Tensor& x, const Branch& branch, const Tensor& w
   LS_CHECK(branch.dropout == 0 || state == nullptr || state->device() == x.device(),
            "residual_norm: x is on ", x.device(), ", the StepState of the TrainingScope on ",
            state == nullptr ? Device() : state->device());
-  CheckParameter("weight", weight, x);
+  const bool has_weight = kind == NormKind::kLayerNorm || weight.defined();
+  if (has_weight) CheckParameter("weight", weight, x);
   LS_CHECK(kind == NormKind::kLayerNorm || !bias.defined(),
            "residual_norm: an RMS norm has no bias, got ", bias.Describe());
   if (bias.defined()) CheckParameter("bias", bias, x);
@@ -85,7 +86,7 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
     args.part = part;
     args.key = Tensor::Empty({kDropoutKeySize}, DType::kI64, x.device());
   }
-  args.weight = weight.Detach().Contiguous();
+  if (weight.defined()) args.weight = weight.Detach().Contiguous();
   if (bias.defined()) args.bias = bias.Detach().Contiguous();
   args.eps = eps;
   args.sum = Tensor::EmptyLike(args.x);

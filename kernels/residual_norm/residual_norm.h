@@ -42,8 +42,9 @@ void ForEachTensor(const Branch& branch, const F& f) {
 }
 
 // {s, y}: s = x + Complete(branch), and y = norm(s), as ops::LayerNorm or ops::RmsNorm, in one pass
-// each way. x, branch.value: [..., C] of the same floating dtype; weight: [C]; bias: [C], or
-// undefined for none (kRmsNorm has none); both f32 or of the dtype of x. s is rounded once, y
+// each way. x, branch.value: [..., C] of the same floating dtype; weight: [C], of
+// kRmsNorm perhaps undefined for none; bias: [C], or undefined for none (kRmsNorm has none); both
+// f32 or of the dtype of x. s is rounded once, y
 // computed from the rounded s; so for a complete branch both have the bits of the ops one after the
 // other. Saves s, weight, per row the statistics, and the key of dropout's mask. The gradient of s,
 // from its other users and through the norm, is added up in one pass and handed to x and branch
@@ -55,8 +56,8 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
 
 }  // namespace ops
 
-// mean: [rows], undefined for kRmsNorm; the biases may be undefined. Otherwise as
-// layer_norm_forward.
+// mean: [rows], undefined for kRmsNorm, whose weight may be; the biases may be undefined. Otherwise
+// as layer_norm_forward.
 struct ResidualNormForwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor x, branch;    // [rows, C]

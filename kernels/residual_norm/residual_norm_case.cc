@@ -84,6 +84,26 @@ OpSample NormOnly(NormKind kind) {
   return s;
 }
 
+// An RMS norm's sample without its weight, input 2.
+OpSample WithoutWeight(OpSample s) {
+  const Shape c = s.inputs[2].shape;
+  s.name += "_without_weight";
+  s.inputs.erase(s.inputs.begin() + 2);
+  s.run = [run = s.run](TensorSpan in) {
+    std::vector<Tensor> all(in.begin(), in.end());
+    all.insert(all.begin() + 2, Tensor());
+    return run(all);
+  };
+  s.reference = [c, reference = s.reference](RefSpan in) {
+    RefTensor ones(c);
+    ones.data.assign(ones.data.size(), 1);
+    std::vector<RefTensor> all(in.begin(), in.end());
+    all.insert(all.begin() + 2, ones);
+    return reference(all);
+  };
+  return s;
+}
+
 // The gradient reaches x through both inputs.
 OpSample SameTwice(NormKind kind) {
   OpSample s = Sample(kind, "same_twice", {.shape = {5, 6}});
@@ -162,6 +182,12 @@ std::vector<OpSample> Samples() {
     AddBenchmarks(kind, samples);
   }
   samples.push_back(Sample(NormKind::kLayerNorm, "no_bias", {.shape = {4, 16}}, false));
+  const Open open{.bias = true, .dropout = 0.5};
+  for (const Shape& shape : {Shape({0, 5}), Shape({3, 5, 37}), Shape({2, 10, 264})}) {
+    samples.push_back(WithoutWeight(
+        OpenSample(NormKind::kRmsNorm, StrCat("open_", shape.numel()), {.shape = shape}, open)));
+  }
+  samples.push_back(WithoutWeight(Sample(NormKind::kRmsNorm, "complete", {.shape = {1100, 17}})));
   return samples;
 }
 

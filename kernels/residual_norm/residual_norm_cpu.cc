@@ -106,13 +106,13 @@ void ResidualNormBackwardCpu(Stream, const ResidualNormBackwardArgs& args) {
   DispatchFloat("residual_norm", args.sum.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
     const bool centred = args.kind == NormKind::kLayerNorm;
-    const Tensor weights = args.weight.To(DTypeOf<A>);
+    const Tensor weights = args.weight.defined() ? args.weight.To(DTypeOf<A>) : args.weight;
     const NormBackwardRows<T> rows{.rows = args.rstd.numel(),
                                    .c = args.sum.dim(-1),
                                    .x = args.sum.data<T>(),
                                    .dy = args.dy.data<T>(),
                                    .dsum = args.dsum.data<T>(),
-                                   .w = weights.data<A>(),
+                                   .w = weights.defined() ? weights.data<A>() : nullptr,
                                    .mean = centred ? args.mean.data<A>() : nullptr,
                                    .rstd = args.rstd.data<A>(),
                                    .dx = args.dx.defined() ? args.dx.data<T>() : nullptr,

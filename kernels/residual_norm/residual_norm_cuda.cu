@@ -26,13 +26,13 @@ struct AddWholeBranch {
   }
 };
 
-template <bool kDropout, class T, class W>
+template <bool kDropout, class T, class B>
 struct AddOpenBranch {
   static constexpr bool kSum = true;
   static constexpr int kBlocks = kDropout ? (sizeof(T) == 4 ? 6 : 5) : (sizeof(T) == 4 ? 8 : 0);
 
   const T* branch;
-  const W* bias;  // null: none
+  const B* bias;  // null: none
   T* sum;
   DropoutSetting setting;
   const StepValues* values;
@@ -50,7 +50,7 @@ struct AddOpenBranch {
 #pragma unroll
       for (int i = 0; i < N; ++i) added[i] = ToFloat(b[i]);
       if (in.bias != nullptr) {
-        const Packed<W, N> bias = LoadRow<kAligned, N>(in.bias, at, c);
+        const Packed<B, N> bias = LoadRow<kAligned, N>(in.bias, at, c);
 #pragma unroll
         for (int i = 0; i < N; ++i) added[i] += ToFloat(bias[i]);
       }
@@ -71,46 +71,47 @@ struct AddOpenBranch {
 };
 
 // Calls f with the function that adds the branch: one without registers for what is absent.
-template <class T, class W, class F>
+template <class T, class B, class F>
 void DispatchAdd(const ResidualNormForwardArgs& args, const Tensor& bias, F&& f) {
   const T* branch = Data<T>(args.branch);
   T* sum = Data<T>(args.sum);
   if (args.values == nullptr && !bias.defined()) return f(AddWholeBranch<T>{branch, sum});
   DispatchBool(args.values != nullptr, [&](auto dropout) {
-    f(AddOpenBranch<decltype(dropout)::value, T, W>{
-        branch, DataOrNull<W>(bias), sum,
+    f(AddOpenBranch<decltype(dropout)::value, T, B>{
+        branch, DataOrNull<B>(bias), sum,
         MakeDropoutSetting(args.dropout, args.per_sample, args.part), args.values, args.site,
         DataOrNull<int64_t>(args.key)});
   });
 }
 
 void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args) {
-  DispatchNorm("residual_norm", args.x, args.weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
-    const auto as_weight = [&](const Tensor& t) {
-      return t.defined() ? t.To(args.weight.dtype()) : t;
-    };
-    const Tensor bias = as_weight(args.bias), branch_bias = as_weight(args.branch_bias);
-    NormForwardRows<T, W> rows{};
-    rows.rows = args.rstd.numel();
-    rows.c = args.x.dim(-1);
-    rows.x = Data<T>(args.x);
-    rows.weight = Data<W>(args.weight);
-    rows.bias = DataOrNull<W>(bias);
-    rows.eps = static_cast<float>(args.eps);
-    rows.y = Data<T>(args.y);
-    rows.mean = DataOrNull<float>(args.mean);
-    rows.rstd = Data<float>(args.rstd);
-    const LaunchName name("residual_norm_forward", args.x, args.weight);
-    const bool aligned =
-        AllAligned16(Data<T>(args.branch), Data<T>(args.sum), DataOrNull<W>(branch_bias));
-    DispatchAdd<T, W>(args, branch_bias, [&](const auto& add) {
-      if (args.kind == NormKind::kLayerNorm) {
-        NormForward<Centring::kMean>(name, stream, rows, add, aligned);
-      } else {
-        NormForward<Centring::kNone>(name, stream, rows, add, aligned);
-      }
-    });
-  });
+  DispatchRmsNorm(
+      "residual_norm", args.x, args.weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
+        using B = std::conditional_t<kHasWeight<W>, W, float>;
+        const auto as_bias = [&](const Tensor& t) { return t.defined() ? t.To(kDTypeOf<B>) : t; };
+        const Tensor bias = as_bias(args.bias), branch_bias = as_bias(args.branch_bias);
+        NormForwardRows<T, W> rows{};
+        rows.rows = args.rstd.numel();
+        rows.c = args.x.dim(-1);
+        rows.x = Data<T>(args.x);
+        rows.weight = WeightData<W>(args.weight);
+        if constexpr (kHasWeight<W>) rows.bias = DataOrNull<W>(bias);
+        rows.eps = static_cast<float>(args.eps);
+        rows.y = Data<T>(args.y);
+        rows.mean = DataOrNull<float>(args.mean);
+        rows.rstd = Data<float>(args.rstd);
+        const LaunchName name("residual_norm_forward", args.x, args.weight);
+        const bool aligned =
+            AllAligned16(Data<T>(args.branch), Data<T>(args.sum), DataOrNull<B>(branch_bias));
+        DispatchAdd<T, B>(args, branch_bias, [&](const auto& add) {
+          if constexpr (kHasWeight<W>) {
+            if (args.kind == NormKind::kLayerNorm) {
+              return NormForward<Centring::kMean>(name, stream, rows, add, aligned);
+            }
+          }
+          NormForward<Centring::kNone>(name, stream, rows, add, aligned);
+        });
+      });
 }
 
 // ---- Backward: the gradients of the branch and its bias, from dx. ----
@@ -167,7 +168,7 @@ void DispatchHandOn(const ResidualNormBackwardArgs& args, F&& f) {
 }
 
 void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& args) {
-  DispatchNorm(
+  DispatchRmsNorm(
       "residual_norm", args.sum, args.weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
         NormBackwardRows<T, W> rows{};
         rows.rows = args.rstd.numel();
@@ -175,7 +176,7 @@ void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& arg
         rows.x = Data<T>(args.sum);
         rows.dy = Data<T>(args.dy);
         rows.added = Data<T>(args.dsum);
-        rows.weight = Data<W>(args.weight);
+        rows.weight = WeightData<W>(args.weight);
         rows.mean = DataOrNull<float>(args.mean);
         rows.rstd = Data<float>(args.rstd);
         rows.dx = DataOrNull<T>(args.dx);
@@ -184,11 +185,13 @@ void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& arg
         const Device device = args.sum.device();
         const bool aligned = AllAligned16(DataOrNull<T>(args.dbranch));
         DispatchHandOn<T>(args, [&](const auto& hand_on) {
-          if (args.kind == NormKind::kLayerNorm) {
-            NormBackward<Centring::kMean>(name, stream, rows, device, gradients, hand_on, aligned);
-          } else {
-            NormBackward<Centring::kNone>(name, stream, rows, device, gradients, hand_on, aligned);
+          if constexpr (kHasWeight<W>) {
+            if (args.kind == NormKind::kLayerNorm) {
+              return NormBackward<Centring::kMean>(name, stream, rows, device, gradients, hand_on,
+                                                   aligned);
+            }
           }
+          NormBackward<Centring::kNone>(name, stream, rows, device, gradients, hand_on, aligned);
         });
       });
 }

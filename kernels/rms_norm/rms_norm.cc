@@ -14,7 +14,7 @@ struct Result {
   Tensor y, rstd;
 };
 
-// Both contiguous.
+// Contiguous; the weight may be undefined.
 Result Compute(const Tensor& x, const Tensor& weight, double eps) {
   const DType statistics = AccumulationDType(x.dtype());
   Result r{Tensor::EmptyLike(x), Tensor::Empty({x.numel() / x.dim(-1)}, statistics, x.device())};
@@ -31,9 +31,9 @@ void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tenso
 
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
   CheckNormInput("rms_norm", x, eps);
-  CheckNormParameter("rms_norm", "weight", weight, x, x.dim(-1));
+  if (weight.defined()) CheckNormParameter("rms_norm", "weight", weight, x, x.dim(-1));
   const Tensor input = x.Detach().Contiguous();
-  const Tensor w = weight.Detach().Contiguous();
+  const Tensor w = weight.defined() ? weight.Detach().Contiguous() : weight;
   Result r = Compute(input, w, eps);
   RecordOp("rms_norm", {&x, &weight}, {&r.y},
            {{input, "the input of rms_norm"},

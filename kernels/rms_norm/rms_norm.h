@@ -10,8 +10,8 @@ namespace lockstep {
 namespace ops {
 
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. x: [..., C] floating; weight:
-// [C], f32 or of the dtype of x. Computes in f32 or wider and rounds once. Saves x, weight, and per
-// row 1 / sqrt(mean(x^2) + eps).
+// [C], f32 or of the dtype of x, or undefined for none. Computes in f32 or wider and rounds once.
+// Saves x, weight, and per row 1 / sqrt(mean(x^2) + eps).
 //
 // The gradient of weight is summed over blocks of rows that depend only on the shape.
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
@@ -21,7 +21,7 @@ void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tenso
 
 }  // namespace ops
 
-// x, y: [rows, C]; rstd: [rows] of f64 for an f64 x, else f32.
+// x, y: [rows, C]; weight: [C] or undefined; rstd: [rows] of f64 for an f64 x, else f32.
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, double eps, const Tensor& y,
                            const Tensor& rstd)>
     rms_norm_forward{"rms_norm_forward"};

@@ -15,6 +15,18 @@ OpSample Sample(const std::string& name, const InputSpec& x) {
           .reference = Reference};
 }
 
+OpSample WithoutWeight(const std::string& name, const InputSpec& x) {
+  OpSample s = Sample(StrCat("without weight, ", name), x);
+  s.inputs.pop_back();
+  s.run = [](TensorSpan in) { return ops::RmsNorm(in[0], {}, kEps); };
+  s.reference = [](RefSpan in) {
+    RefTensor ones({in[0].shape[-1]});
+    ones.data.assign(ones.data.size(), 1);
+    return NormReference(false, in[0], ones, nullptr, kEps);
+  };
+  return s;
+}
+
 std::vector<OpSample> Samples() {
   OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
   strided.inputs[0].non_contiguous = true;
@@ -33,7 +45,13 @@ std::vector<OpSample> Samples() {
           Sample("many row blocks", {.shape = {1100, 17}}),
           Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
           Sample("whole packs", {.shape = {5, 264}}),
-          Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}), strided, mixed, large};
+          Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}),
+          WithoutWeight("empty", {.shape = {0, 5}}),
+          WithoutWeight("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
+          WithoutWeight("whole packs", {.shape = {5, 264}}),
+          WithoutWeight("many row blocks", {.shape = {1100, 17}}),
+          // CUDA's backward has several blocks for such a row.
+          WithoutWeight("long rows", {.shape = {3, 4120}}), strided, mixed, large};
 }
 
 std::vector<ErrorSample> Errors() {

@@ -8,11 +8,11 @@ void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps
                        const Tensor& rstd) {
   DispatchFloat("rms_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
-    const Tensor weights = weight.To(DTypeOf<A>);
+    const Tensor weights = weight.defined() ? weight.To(DTypeOf<A>) : weight;
     NormForward<Centring::kNone, T>({.rows = rstd.numel(),
                                      .c = x.dim(-1),
                                      .x = x.data<T>(),
-                                     .w = weights.data<A>(),
+                                     .w = weight.defined() ? weights.data<A>() : nullptr,
                                      .b = nullptr,
                                      .eps = static_cast<A>(eps),
                                      .y = y.data<T>(),
@@ -25,13 +25,13 @@ void RmsNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Ten
                         const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
   DispatchFloat("rms_norm", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = Acc<T>;
-    const Tensor weights = weight.To(DTypeOf<A>);
+    const Tensor weights = weight.defined() ? weight.To(DTypeOf<A>) : weight;
     NormBackward<Centring::kNone, T>({.rows = rstd.numel(),
                                       .c = x.dim(-1),
                                       .x = x.data<T>(),
                                       .dy = dy.data<T>(),
                                       .dsum = nullptr,
-                                      .w = weights.data<A>(),
+                                      .w = weight.defined() ? weights.data<A>() : nullptr,
                                       .mean = nullptr,
                                       .rstd = rstd.data<A>(),
                                       .dx = dx.tensor.defined() ? dx.tensor.data<T>() : nullptr,

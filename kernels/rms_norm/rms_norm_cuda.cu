@@ -6,12 +6,12 @@ namespace {
 
 void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, double eps,
                         const Tensor& y, const Tensor& rstd) {
-  DispatchNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
+  DispatchRmsNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     NormForwardRows<T, W> rows{};
     rows.rows = rstd.numel();
     rows.c = x.dim(-1);
     rows.x = Data<T>(x);
-    rows.weight = Data<W>(weight);
+    rows.weight = WeightData<W>(weight);
     rows.eps = static_cast<float>(eps);
     rows.y = Data<T>(y);
     rows.rstd = Data<float>(rstd);
@@ -21,13 +21,13 @@ void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, do
 
 void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                          const Tensor& dy, const GradTarget& dx, const GradTarget& dweight) {
-  DispatchNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
+  DispatchRmsNorm("rms_norm", x, weight, [&]<class T, class W>(TypeTag<T>, TypeTag<W>) {
     NormBackwardRows<T, W> rows{};
     rows.rows = rstd.numel();
     rows.c = x.dim(-1);
     rows.x = Data<T>(x);
     rows.dy = Data<T>(dy);
-    rows.weight = Data<W>(weight);
+    rows.weight = WeightData<W>(weight);
     rows.rstd = Data<float>(rstd);
     rows.dx = DataOrNull<T>(dx.tensor);
     if (dx.accumulate) rows.added = rows.dx;

@@ -98,7 +98,8 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
   std::vector<double> values(static_cast<size_t>(positions) * 2 * half);
   for (size_t p = 0; p < static_cast<size_t>(positions); ++p) {
     for (size_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(p) * frequencies[i];
+      const double turned = static_cast<double>(p) * frequencies[i];
+      const double angle = options.reverse ? -turned : turned;
       values[p * 2 * half + i] = math::Cos(angle);
       values[p * 2 * half + half + i] = math::Sin(angle);
     }

@@ -24,6 +24,7 @@ struct RotaryOptions {
   // divided, those with more than `high` kept, those in between interpolated.
   double low = 1, high = 4;
   int64_t original_length = 8192;
+  bool reverse = false;  // turns by the negative angles, as nanochat does
   bool operator==(const RotaryOptions&) const = default;
 };
 

@@ -66,6 +66,7 @@ Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
 namespace ops {
 
 Tensor Relu(const Tensor& x) { return Unary(UnaryOp::kRelu, x); }
+Tensor Relu2(const Tensor& x) { return Unary(UnaryOp::kRelu2, x); }
 Tensor Tanh(const Tensor& x) { return Unary(UnaryOp::kTanh, x); }
 Tensor Sigmoid(const Tensor& x) { return Unary(UnaryOp::kSigmoid, x); }
 Tensor Silu(const Tensor& x) { return Unary(UnaryOp::kSilu, x); }

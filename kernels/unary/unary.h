@@ -12,6 +12,7 @@ namespace lockstep {
 // function's numbers.
 enum class UnaryOp {
   kRelu,
+  kRelu2,
   kTanh,
   kSigmoid,
   kSilu,
@@ -54,22 +55,22 @@ struct UnaryInfo {
 };
 
 inline constexpr UnaryInfo kUnaryInfo[] = {
-    {"relu", UnarySaves::kResult},      {"tanh", UnarySaves::kInput},
-    {"sigmoid", UnarySaves::kInput},    {"silu", UnarySaves::kInput},
-    {"exp", UnarySaves::kResult},       {"expm1", UnarySaves::kInput},
-    {"log", UnarySaves::kInput},        {"log1p", UnarySaves::kInput},
-    {"sqrt", UnarySaves::kResult},      {"rsqrt", UnarySaves::kInput},
-    {"reciprocal", UnarySaves::kInput}, {"square", UnarySaves::kInput},
-    {"abs", UnarySaves::kInput},        {"sign", UnarySaves::kNothing, 0},
-    {"sin", UnarySaves::kInput},        {"cos", UnarySaves::kInput},
-    {"erf", UnarySaves::kInput},        {"softplus", UnarySaves::kInput},
-    {"floor", UnarySaves::kNothing, 0}, {"ceil", UnarySaves::kNothing, 0},
-    {"round", UnarySaves::kNothing, 0}, {"clamp", UnarySaves::kInput},
-    {"pow", UnarySaves::kInput},        {"leaky_relu", UnarySaves::kInput},
-    {"elu", UnarySaves::kInput},        {"softcap", UnarySaves::kInput},
-    {"add", UnarySaves::kNothing, 1},   {"sub", UnarySaves::kNothing, 1},
-    {"sub", UnarySaves::kNothing, -1},  {"div", UnarySaves::kInput},
-    {"pow", UnarySaves::kResult}};
+    {"relu", UnarySaves::kResult},      {"relu2", UnarySaves::kInput},
+    {"tanh", UnarySaves::kInput},       {"sigmoid", UnarySaves::kInput},
+    {"silu", UnarySaves::kInput},       {"exp", UnarySaves::kResult},
+    {"expm1", UnarySaves::kInput},      {"log", UnarySaves::kInput},
+    {"log1p", UnarySaves::kInput},      {"sqrt", UnarySaves::kResult},
+    {"rsqrt", UnarySaves::kInput},      {"reciprocal", UnarySaves::kInput},
+    {"square", UnarySaves::kInput},     {"abs", UnarySaves::kInput},
+    {"sign", UnarySaves::kNothing, 0},  {"sin", UnarySaves::kInput},
+    {"cos", UnarySaves::kInput},        {"erf", UnarySaves::kInput},
+    {"softplus", UnarySaves::kInput},   {"floor", UnarySaves::kNothing, 0},
+    {"ceil", UnarySaves::kNothing, 0},  {"round", UnarySaves::kNothing, 0},
+    {"clamp", UnarySaves::kInput},      {"pow", UnarySaves::kInput},
+    {"leaky_relu", UnarySaves::kInput}, {"elu", UnarySaves::kInput},
+    {"softcap", UnarySaves::kInput},    {"add", UnarySaves::kNothing, 1},
+    {"sub", UnarySaves::kNothing, 1},   {"sub", UnarySaves::kNothing, -1},
+    {"div", UnarySaves::kInput},        {"pow", UnarySaves::kResult}};
 inline constexpr int kNumUnaryOps = static_cast<int>(std::size(kUnaryInfo));
 
 namespace ops {
@@ -82,6 +83,7 @@ namespace ops {
 // that write into x: what is saved for backward must stay as it is.
 
 Tensor Relu(const Tensor& x);     // max(x, 0), with derivative 0 at 0
+Tensor Relu2(const Tensor& x);    // max(x, 0)^2: So et al., "Primer" (2021)
 Tensor Tanh(const Tensor& x);     // within 4e-7 of the result in f32
 Tensor Sigmoid(const Tensor& x);  // 1 / (1 + e^-x)
 Tensor Silu(const Tensor& x);     // x / (1 + e^-x), Swish; the gated form is kernels/swiglu_geglu

@@ -24,6 +24,10 @@ struct UnaryFunctions {
     LS_HOST_DEVICE A Forward(A x) const { return x <= A(0) ? A(0) : x; }
     LS_HOST_DEVICE A Derivative(A y) const { return y <= A(0) ? A(0) : A(1); }
   };
+  struct Relu2 : Numbers {
+    LS_HOST_DEVICE A Forward(A x) const { return x <= A(0) ? A(0) : x * x; }
+    LS_HOST_DEVICE A Derivative(A x) const { return x <= A(0) ? A(0) : A(2) * x; }
+  };
   struct Tanh : Numbers {
     LS_HOST_DEVICE A Forward(A x) const { return Math::Tanh(x); }
     LS_HOST_DEVICE A Derivative(A x) const {
@@ -162,9 +166,10 @@ struct UnaryFunctions {
   };
 
   // Indexed by UnaryOp.
-  using All = std::tuple<Relu, Tanh, Sigmoid, Silu, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Reciprocal,
-                         Square, Abs, Sign, Sin, Cos, Erf, Softplus, Floor, Ceil, Round, Clamp, Pow,
-                         LeakyRelu, Elu, Softcap, AddNumber, SubNumber, SubFrom, DivideInto, PowOf>;
+  using All =
+      std::tuple<Relu, Relu2, Tanh, Sigmoid, Silu, Exp, Expm1, Log, Log1p, Sqrt, Rsqrt, Reciprocal,
+                 Square, Abs, Sign, Sin, Cos, Erf, Softplus, Floor, Ceil, Round, Clamp, Pow,
+                 LeakyRelu, Elu, Softcap, AddNumber, SubNumber, SubFrom, DivideInto, PowOf>;
   static_assert(std::tuple_size_v<All> == kNumUnaryOps);
 };
 

@@ -124,7 +124,7 @@ void CheckSaid(const Architecture& a, const GptConfig& c) {
                   ", where it does the same, the model can be exported"));
   }
   if (c.activation == nn::MlpActivation::kGeluExact || c.activation == nn::MlpActivation::kRelu ||
-      c.activation == nn::MlpActivation::kSilu) {
+      c.activation == nn::MlpActivation::kRelu2 || c.activation == nn::MlpActivation::kSilu) {
     Refuse(a, "activation_function", "has gelu_new");
   }
   if (c.rope.scaling == RotaryScaling::kLlama3 && a.name != "llama") {

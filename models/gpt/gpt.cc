@@ -10,6 +10,7 @@
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/recompute.h"
+#include "nn/tokens.h"
 #include "nn/transformer_block.h"
 
 namespace lockstep::models {
@@ -37,7 +38,8 @@ std::pair<std::shared_ptr<nn::Rotary>, std::shared_ptr<nn::Rotary>> Rotaries(con
   const auto global = std::make_shared<nn::Rotary>(c.head_dim, c.rope);
   if (c.rope_local_theta == 0) return {global, global};
   return {global,
-          std::make_shared<nn::Rotary>(c.head_dim, RotaryOptions{.theta = c.rope_local_theta})};
+          std::make_shared<nn::Rotary>(
+              c.head_dim, RotaryOptions{.theta = c.rope_local_theta, .reverse = c.rope.reverse})};
 }
 
 std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
@@ -48,7 +50,9 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .dropout = config.dropout,
       .init_std = config.init_std,
       // 2 * n_layer branches add up in the residual stream.
-      .residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
+      .residual_std = config.init_zero
+                          ? 0
+                          : config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
       .n_kv_head = config.n_kv_head,
       .head_dim = config.head_dim,
       .qkv_bias = config.qkv_bias,
@@ -59,7 +63,9 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       .norm = config.norm,
       .norm_eps = config.norm_eps,
       .norm_offset = static_cast<double>(config.norm_offset),
+      .norm_weight = config.norm_weight,
       .norm_place = config.norm_place,
+      .embed_mix = config.embed_mix,
       .activation = config.activation};
   const auto [rotary, local_rotary] = Rotaries(config);
   std::vector<std::shared_ptr<nn::Block>> blocks;
@@ -68,6 +74,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
   for (int64_t i = 0; i < config.n_layer; ++i) {
     options.window = HasWindow(config, i) ? config.window : 0;
     options.rotary = !HasRope(config, i) ? nullptr : options.window > 0 ? local_rotary : rotary;
+    options.value_tokens = HasValueEmbed(config, i) ? config.vocab_size : 0;
     options.mixture = i < config.n_dense ? nn::MixtureOptions() : config.mixture;
     const auto block = std::make_shared<nn::TransformerBlock>(options);
     const bool chosen = recompute.layers < 0 || i < recompute.layers;
@@ -118,16 +125,29 @@ double Gpt::FlopsPerToken(int64_t t) const {
   }
   int64_t frozen = nn::NumQuantizedWeights(
       *this);  // whose gradient, a third of a weight's FLOPs, is not computed
-  for (const auto& p : Parameters()) frozen += p->trainable() ? 0 : p->logical_shape().numel();
+  int64_t active = NumActiveParameters();
+  for (const auto& [name, p] : NamedParameters()) {
+    if (IsValueEmbed(name)) {
+      active -= p->logical_shape().numel();
+    } else if (!p->trainable()) {
+      frozen += p->logical_shape().numel();
+    }
+  }
   frozen -= NumWeights() - NumActiveParameters();
-  return 6.0 * static_cast<double>(NumActiveParameters()) -
+  return 6.0 * static_cast<double>(active) -
          2.0 * static_cast<double>(std::max<int64_t>(frozen, 0)) +
          6.0 * static_cast<double>(config_.n_head * config_.head_dim) * keys;
 }
 
+nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
+  const Tensor x = embedding_(ids);
+  return config_.embed_mix ? nn::StartStream(x) : x;
+}
+
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
-  nn::ResidualStream stream = embedding_(ids);
+  const nn::TokenScope tokens(ids);
+  nn::ResidualStream stream = Embedded(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
   return head_(std::move(stream), targets);
 }

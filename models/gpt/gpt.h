@@ -19,7 +19,7 @@ namespace lockstep::models {
 // models/gpt/README.md. Parameters always
 // have Hugging Face's GPT-2 names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as
 // [out, in]. Initialised like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2
-// n_layer)), biases 0, norms 1.
+// n_layer)), biases 0, norms 1; with init_zero residual projections and an untied head are 0.
 class Gpt : public LanguageModel {
  public:
   explicit Gpt(const GptConfig& config);
@@ -32,18 +32,20 @@ class Gpt : public LanguageModel {
   int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
   // as llm.c counts, for N active parameters, L layers and heads that are C wide together; a layer
-  // with a window w < t counts w (2 - w / t) instead of t, a frozen parameter 4 instead of 6.
+  // with a window w < t counts w (2 - w / t) instead of t, a frozen parameter 4 instead of 6, and
+  // the embeddings of values nothing.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:
-  //   nn::ResidualStream stream = gpt.embedding()(ids);
+  //   nn::ResidualStream stream = gpt.Embedded(ids);  // by embedding()
   //   for (int64_t i = 0; i < gpt.blocks().size(); ++i)
-  //     stream = gpt.blocks()[i](std::move(stream));
+  //     stream = gpt.blocks()[i](std::move(stream));  // with value_embed in a TokenScope
   //   Tensor loss = gpt.head()(std::move(stream), targets);
   // A pipeline cuts between them. ReplaceChild("h.3", ...) wraps or replaces a block, also with a
   // plain Layer. Embedding and head have no names: their children are wte, wpe, drop, and ln_f,
   // lm_head.
   Child<Layer>& embedding() { return embedding_; }
+  nn::ResidualStream Embedded(const Tensor& ids);
   ChildList<nn::Block>& blocks() { return h_; }
   Child<GptHeadLayer>& head() { return head_; }
 

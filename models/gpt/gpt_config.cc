@@ -13,9 +13,10 @@ using Words = std::array<std::pair<E, std::string_view>, n>;
 
 constexpr Words<NormKind, 2> kNorms{
     {{NormKind::kLayerNorm, "layer_norm"}, {NormKind::kRmsNorm, "rms_norm"}}};
-constexpr Words<nn::MlpActivation, 6> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
+constexpr Words<nn::MlpActivation, 7> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
                                                     {nn::MlpActivation::kGeluExact, "gelu_exact"},
                                                     {nn::MlpActivation::kRelu, "relu"},
+                                                    {nn::MlpActivation::kRelu2, "relu2"},
                                                     {nn::MlpActivation::kSilu, "silu"},
                                                     {nn::MlpActivation::kSwiGlu, "swiglu"},
                                                     {nn::MlpActivation::kGegluTanh, "geglu_tanh"}}};
@@ -111,6 +112,12 @@ bool HasRope(const GptConfig& c, int64_t layer) {
   return c.position == Position::kRope && (c.rope_skip == 0 || (layer + 1) % c.rope_skip != 0);
 }
 
+bool HasValueEmbed(const GptConfig& c, int64_t layer) {
+  return c.value_embed && (c.n_layer - 1 - layer) % 2 == 0;
+}
+
+bool IsValueEmbed(std::string_view parameter) { return parameter.ends_with("value_embed.weight"); }
+
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
   if (!nn::IsGated(activation)) return 4 * n_embd;
   return ((8 * n_embd + 2) / 3 + 63) / 64 * 64;
@@ -185,6 +192,8 @@ void Validate(const GptConfig& config) {
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
   LS_CHECK(c.norm_offset == 0 || c.norm_offset == 1, "the model's norm_offset must be 0 or 1, got ",
            c.norm_offset);
+  LS_CHECK(c.norm_weight || (c.norm == NormKind::kRmsNorm && c.norm_offset == 0),
+           "the model's norm_weight = false, which needs norm = rms_norm and norm_offset = 0");
   LS_CHECK(c.embed_scale > 0 && c.embed_scale < 1e30,
            "the model's embed_scale must be positive, got ", c.embed_scale);
   LS_CHECK(c.embed_scale == 1 || c.position == Position::kRope,

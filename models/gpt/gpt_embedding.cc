@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_embedding.h"
 
+#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/scale/scale.h"
 #include "nn/documents.h"
 #include "nn/dropout.h"
@@ -31,6 +32,7 @@ Tensor Scaled(const Tensor& x, double scale) {
 GptEmbedding::GptEmbedding(const GptConfig& config)
     : block_size_(config.block_size),
       scale_(config.embed_scale),
+      norm_eps_(config.embed_norm ? std::optional(config.norm_eps) : std::nullopt),
       wte_(this, "wte", MakeEmbedding(config.vocab_size, config)),
       wpe_(Positions(this, config)),
       drop_(this, "drop", std::make_shared<nn::Dropout>(config.dropout)) {}
@@ -40,7 +42,7 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
            ids.Describe());
   LS_CHECK(ids.dim(1) <= block_size_, "a sequence of ", ids.dim(1),
            " tokens is longer than the model's block_size = ", block_size_);
-  return drop_(nn::AtPositions(ids, [&](const Tensor& part, int64_t first_position) {
+  const Tensor x = nn::AtPositions(ids, [&](const Tensor& part, int64_t first_position) {
     if (!wpe_) return Scaled(wte_(part), scale_);
     nn::Embedding &wte = *wte_, &wpe = **wpe_;
     return wte.WithHooks([&] {
@@ -49,7 +51,8 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
                                 nn::CurrentDocuments().positions);
       });
     });
-  }));
+  });
+  return drop_(norm_eps_ ? ops::RmsNorm(x, {}, *norm_eps_) : x);
 }
 
 }  // namespace lockstep::models

@@ -72,7 +72,7 @@ Changes Recomputations(const RunSetup& setup) {
   using enum nn::MlpActivation;
   const GptConfig& m = setup.model;
   std::string ops = m.norm == NormKind::kLayerNorm ? "layer_norm" : "rms_norm";
-  if (m.activation == kSilu || nn::IsGated(m.activation)) {
+  if (m.activation == kSilu || m.activation == kRelu2 || nn::IsGated(m.activation)) {
     ops = fmt::format("{},{}", Name(m.activation), ops);
   }
   Changes changes;

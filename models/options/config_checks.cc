@@ -122,10 +122,21 @@ void CheckPrecision(Options& options, const RunConfig& config) {
               config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }
 
-// Stochastic gradient descent without momentum keeps nothing.
-void CheckState(Options& options, const OptimOptions& optim) {
-  CheckEffect(options, "optim.state_dtype", optim.state_dtype, OptimOptions().state_dtype,
+void CheckOptimizer(Options& options, const OptimOptions& optim) {
+  const OptimOptions d;
+  // Stochastic gradient descent without momentum keeps nothing.
+  CheckEffect(options, "optim.state_dtype", optim.state_dtype, d.state_dtype,
               optim.name != "sgd" || optim.momentum > 0, "optim.momentum above 0");
+  const bool muon = optim.name == "muon", decoupled = muon || optim.name == "adamw";
+  constexpr std::string_view kMuon = "optim.name = \"muon\"";
+  CheckEffect(options, "optim.muon_scale", optim.muon_scale, d.muon_scale, muon, kMuon);
+  CheckEffect(options, "optim.muon_dtype", optim.muon_dtype, d.muon_dtype, muon, kMuon);
+  CheckEffect(options, "optim.muon_split", optim.muon_split, d.muon_split, muon, kMuon);
+  constexpr std::string_view kDecoupled = "optim.name = \"adamw\" or \"muon\"";
+  CheckEffect(options, "optim.weight_decay_schedule", optim.weight_decay_schedule,
+              d.weight_decay_schedule, decoupled, kDecoupled);
+  CheckEffect(options, "optim.cautious_weight_decay", optim.cautious_weight_decay,
+              d.cautious_weight_decay, decoupled, kDecoupled);
 }
 
 void CheckRope(Options& options, const ModelOptions& model) {
@@ -315,7 +326,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
   CheckPrecision(options, config);
-  CheckState(options, config.optim);
+  CheckOptimizer(options, config.optim);
   CheckRounds(options, config.dist);
   CheckLora(options, config.lora);
   CheckDpo(options, config);

@@ -14,7 +14,7 @@ namespace {
 
 using Part = RecomputeChoice::Part;
 
-constexpr std::array<std::string_view, 6> kOps = {"gelu",       "silu",       "swiglu",
+constexpr std::array<std::string_view, 7> kOps = {"gelu",       "relu2",      "silu",    "swiglu",
                                                   "geglu_tanh", "layer_norm", "rms_norm"};
 
 constexpr std::array<std::string_view, 5> kAlone = {"none", "auto", "block", "attention", "mlp"};

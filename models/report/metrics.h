@@ -58,6 +58,7 @@ struct StepMetrics {
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   bool spike = false;    // there was no update, since the loss or the norm was one (train.spike)
   std::optional<double> val_loss;  // after the update, if evaluated
+  std::optional<double> val_bpb;   // the same in bits per byte of text, where that is known
   // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the
   // pairs held out.
   std::optional<PreferenceMetrics> preference, val_preference;

@@ -18,7 +18,7 @@ struct Learning {
   double first = 0, lowest = 0, now = 0;  // training loss, smoothed
   int64_t lowest_step = 0;
   bool has_val = false;
-  double val_first = 0, val_now = 0, val_best = 0;
+  double val_first = 0, val_now = 0, val_best = 0, val_bpb = 0;
   int64_t val_best_step = 0;
   double fall = 0;  // share by which the validation, else training, loss fell over the last third
   double gap() const { return val_now - now; }
@@ -57,6 +57,7 @@ Learning Study(const RunHistory& h) {
   s.has_val = true;
   s.val_first = h.val_loss.front().value;
   s.val_now = h.val_loss.back().value;
+  s.val_bpb = std::isfinite(h.val_bpb) ? h.val_bpb : 0;
   s.val_best = s.val_first;
   s.val_best_step = h.val_loss.front().step;
   for (const RunHistory::Point& p : h.val_loss) {
@@ -158,6 +159,7 @@ Finding LossFinding(const Learning& s, const RunPlan& plan, const RunHealth& ver
     f.unit = "a pair";
     f.text = fmt::format("without a preference it is {:.4f}", *plan.indifferent_loss);
   }
+  if (s.val_bpb > 0) f.text += fmt::format("; {:.4f} bits per byte", s.val_bpb);
   if (s.has_val) {
     f.text += s.val_best < s.val_now
                   ? fmt::format("; best {:.4f} at step {}", s.val_best, s.val_best_step)

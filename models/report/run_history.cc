@@ -97,6 +97,7 @@ void RunHistory::Add(const StepMetrics& m) {
   pauses.checkpoint_ms += m.pauses.checkpoint_ms;
   pauses.report_ms += m.pauses.report_ms;
   if (m.val_loss) {
+    val_bpb = m.val_bpb.value_or(0);
     if (std::isfinite(*m.val_loss)) {
       AddValLoss({m.step, *m.val_loss});
     } else {

@@ -82,6 +82,7 @@ class RunHistory {
   // best are always kept.
   std::vector<Point> val_loss;
   int64_t non_finite_val_losses = 0;
+  double val_bpb = 0;  // of the last evaluation; 0: not known
 
  private:
   void AddValLoss(const Point& point);

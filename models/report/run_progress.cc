@@ -81,13 +81,13 @@ void RunProgress::PrintStep(const StepMetrics& m) {
   seconds_ = 0;
 }
 
-void RunProgress::PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens,
-                                  double seconds,
-                                  const std::optional<PreferenceMetrics>& preference) {
+void RunProgress::PrintEvaluation(const StepMetrics& m, bool best, int64_t tokens, double seconds) {
+  const double loss = *m.val_loss;
   if (evaluations_++ == 0) first_val_loss_ = loss;
   last_val_loss_ = loss;
-  Print(fmt::format("step {} | validation loss {:.4f}{}{} | {} tokens in {:.1f}s", step, loss,
-                    best && step > 0 ? " (best)" : "", Describe(preference),
+  Print(fmt::format("step {} | validation loss {:.4f}{}{}{} | {} tokens in {:.1f}s", m.step, loss,
+                    best && m.step > 0 ? " (best)" : "", Describe(m.val_preference),
+                    m.val_bpb ? fmt::format(" | {:.4f} bits per byte", *m.val_bpb) : "",
                     FormatCount(static_cast<double>(tokens)), seconds));
 }
 

@@ -36,10 +36,9 @@ class RunProgress {
   // not rest on one slow step.
   void PrintStep(const StepMetrics& m);
 
-  // An evaluation after `step` over `tokens`, of pairs if there are metrics of them; `best`: it is
-  // the best so far.
-  void PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens, double seconds,
-                       const std::optional<PreferenceMetrics>& preference = {});
+  // An evaluation, with a val_loss, over `tokens`, of pairs if there are metrics of them; `best`:
+  // it is the best so far.
+  void PrintEvaluation(const StepMetrics& m, bool best, int64_t tokens, double seconds);
 
   void PrintSample(const std::string& prompt, const std::string& text) const;
 

@@ -32,8 +32,24 @@ std::string OptimizerTitle(const std::string& name) {
 std::string ScheduleTitle(const OptimOptions& o) {
   const std::string rate =
       fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
-  if (o.schedule == "constant") return rate;
-  return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
+  const std::string schedule =
+      o.schedule == "constant" ? rate
+                               : fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
+  const std::pair<const char*, double> own[] = {{"matrices", o.matrix_lr},
+                                                {"embeddings", o.embedding_lr},
+                                                {"head", o.unembedding_lr},
+                                                {"scalars", o.scalar_lr}};
+  std::string others;
+  for (const auto& [name, lr] : own) {
+    if (lr > 0) others += fmt::format("{}{} {:.1e}", others.empty() ? "" : ", ", name, lr);
+  }
+  return others.empty() ? schedule : fmt::format("{} ({})", schedule, others);
+}
+
+std::string DecayTitle(const OptimOptions& o) {
+  return fmt::format("{}weight decay {}{}{}", o.cautious_weight_decay ? "cautious " : "",
+                     o.weight_decay, o.weight_decay_schedule == "linear" ? ", falling to 0" : "",
+                     o.decay_embeddings ? "" : ", not of embeddings and head");
 }
 
 // What is said only of a run that trains.
@@ -48,11 +64,10 @@ std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup
                    FormatCount(static_cast<double>(s.tokens_per_step)))},
       {"length", fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps(), FormatCount(tokens),
                              tokens / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer",
-       fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
-                   ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip,
-                   c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
-                   c.optim.master_weights ? "" : ", no fp32 weights")}};
+      {"optimizer", fmt::format("{}, {}, {}, clip {}{}{}", OptimizerTitle(c.optim.name),
+                                ScheduleTitle(c.optim), DecayTitle(c.optim), c.optim.clip,
+                                c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
+                                c.optim.master_weights ? "" : ", no fp32 weights")}};
 }
 
 // How much an evaluation takes, and how to bound one of many steps' tokens.

@@ -105,6 +105,7 @@ void TensorBoardWriter::Write(const StepMetrics& m) {
     if (m.memory_bytes > 0) scalar("train/memory_bytes", static_cast<double>(m.memory_bytes));
   }
   if (m.val_loss) scalar("validation/loss", *m.val_loss);
+  if (m.val_bpb) scalar("validation/bits_per_byte", *m.val_bpb);
   if (!values.empty()) Write(SummaryEvent(m.unix_time, m.step, values));
 }
 

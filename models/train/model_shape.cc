@@ -31,6 +31,7 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.n_kv_head, shape.n_kv_head);
   f(m.head_dim, shape.head_dim);
   f(m.qkv_bias, shape.qkv_bias);
+  f(m.value_embed, shape.value_embed);
   f(m.attn_scale, shape.attn_scale);
   f(m.attn_softcap, shape.attn_softcap);
   f(m.window, shape.window);
@@ -38,14 +39,18 @@ void ForEachEqual(Options& m, Shape& shape, const F& f) {
   f(m.n_inner, shape.n_inner);
   f(m.norm_eps, shape.norm_eps);
   f(m.norm_offset, shape.norm_offset);
+  f(m.norm_weight, shape.norm_weight);
   f(m.rope_theta, shape.rope.theta);
   f(m.rope_factor, shape.rope.factor);
   f(m.rope_low, shape.rope.low);
   f(m.rope_high, shape.rope.high);
   f(m.rope_original_length, shape.rope.original_length);
+  f(m.rope_reverse, shape.rope.reverse);
   f(m.rope_local_theta, shape.rope_local_theta);
   f(m.rope_skip, shape.rope_skip);
   f(m.embed_scale, shape.embed_scale);
+  f(m.embed_norm, shape.embed_norm);
+  f(m.embed_mix, shape.embed_mix);
   f(m.logit_softcap, shape.logit_softcap);
 }
 
@@ -69,6 +74,7 @@ GptConfig ToGptConfig(const ModelOptions& m) {
       .activation = ParseActivation(m.activation),
       .position = ParsePosition(m.position),
       .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd)),
+      .init_zero = m.init_zero,
       .mixture = ToMixture(m),
       .n_dense = m.n_dense};
   shape.rope.scaling = ParseRopeScaling(m.rope_scaling);

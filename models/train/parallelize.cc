@@ -22,6 +22,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
                            {"h.*.attn.c_proj", kRow},
                            {"ln_f", kSequence},
                            {"lm_head", kVocabulary}};
+  if (c.embed_mix) plan.push_back({"h.*.mix", kSequence});
   const bool mixture = c.mixture.n_expert > 0;
   if (mixture) plan.push_back({"h.*.mlp", kExperts});
   if (!mixture || c.n_dense > 0) {

@@ -219,7 +219,8 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
 
 dist::PipelineBoundary PipelineParallel::BoundaryOf(int64_t rows, int64_t cols) const {
   const DType dtype = gpt_.Parameters()[0]->value().dtype();
-  const Shape whole = {rows, cols, gpt_.config().n_embd};
+  const int64_t tensors = gpt_.config().embed_mix ? 2 : 1;
+  const Shape whole = {tensors * rows, cols, gpt_.config().n_embd};
   return {GradEnabled() ? tensor_->PartShape(whole) : whole, dtype};
 }
 

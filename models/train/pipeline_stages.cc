@@ -2,6 +2,8 @@
 
 #include "dist/pipeline/stage_cut.h"
 #include "dist/tensor/sequence.h"
+#include "kernels/concat/concat.h"
+#include "nn/tokens.h"
 
 namespace lockstep::models {
 namespace {
@@ -9,7 +11,8 @@ namespace {
 // The cost of a part that multiplies by its matrices; a token uses only some experts.
 double CostOf(const Module& part, const nn::MixtureOptions& mixture) {
   double cost = 0;
-  for (const auto& p : part.Parameters()) {
+  for (const auto& [name, p] : part.NamedParameters()) {
+    if (IsValueEmbed(name)) continue;
     const Shape& shape = p->logical_shape();
     const auto numel = static_cast<double>(shape.numel());
     if (shape.ndim() == 2) cost += numel;
@@ -59,25 +62,32 @@ GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr te
 }
 
 Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
-  nn::ResidualStream stream(first() ? gpt_.embedding()(ids) : input);
+  const nn::TokenScope tokens(ids);
+  nn::ResidualStream stream = first() ? gpt_.Embedded(ids) : Received(input);
   const int64_t head = gpt_.blocks().size() + 1;
   for (int64_t part = std::max<int64_t>(begin_, 1); part < std::min(end_, head); ++part) {
     stream = gpt_.blocks()[part - 1](std::move(stream));
   }
   if (last()) return gpt_.head()(std::move(stream), targets);
-  return stream.open.value.defined() ? Sum(stream) : stream.x;
+  const Tensor sum = Sum(stream);
+  return gpt_.config().embed_mix ? ops::Concat({sum, stream.x0}, 0) : sum;
 }
 
-// By the pass that would make the sum within a stage; its norm is not used. In backward the next
-// stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
+nn::ResidualStream GptStage::Received(const Tensor& input) const {
+  if (!gpt_.config().embed_mix) return input;
+  const std::vector<Tensor> parts = input.Chunk(2, 0);
+  return {parts[0], {}, parts[1]};
+}
+
+// By the operation that would make the sum within a stage. In backward the next stage's norm adds
+// to the gradient of the sum in f32 and rounds once, as that operation does.
 Tensor GptStage::Sum(const nn::ResidualStream& stream) const {
+  if (!stream.open.value.defined()) return stream.x;
   const auto sum = [](const nn::ResidualStream& part, const std::vector<Tensor>&,
-                      SamplePart where) {
-    const Tensor ones = Tensor::Full({part.x.dim(-1)}, 1, part.x.dtype(), part.x.device());
-    return ops::ResidualNorm(NormKind::kRmsNorm, part.x, part.open, ones, {}, 1e-5, where);
-  };
-  if (tensor_->parts() == 1 || !GradEnabled()) return sum(stream, {}, {}).first;
-  return dist::MapParts(tensor_, stream, {}, sum).first;
+                      SamplePart where) { return std::pair(SumOf(part, where), Tensor()); };
+  const nn::ResidualStream without_start(stream.x, stream.open);
+  if (tensor_->parts() == 1 || !GradEnabled()) return sum(without_start, {}, {}).first;
+  return dist::MapParts(tensor_, without_start, {}, sum).first;
 }
 
 }  // namespace lockstep::models

@@ -21,12 +21,15 @@ class GptStage : public Module {
   // `tensor`: the ranks that compute its layers together.
   GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr tensor);
 
-  // `input`: what the stage before gave, [B, T, n_embd], where, while a graph is recorded, each
+  // `input`: what the stage before gave, [B, T, n_embd], or with embed_mix [2 B, T, n_embd], the
+  // start of the stream below the sum, where, while a graph is recorded, each
   // tensor-parallel rank has its part of the sequence; undefined for the first stage. ids and
-  // targets are i32 [B, T] and only read by the first and the last stage. The last stage gives what
+  // targets are i32 [B, T]; targets are only read by the last stage, ids by the first and by those
+  // with embeddings of values. The last stage gives what
   // Gpt does: the loss, or without targets the logits.
   //
-  // What passes from stage to stage is the sum of the residual stream, one tensor: the branch that
+  // What passes from stage to stage is the sum of the residual stream, with what it began with if
+  // blocks mix that in, one tensor: the branch that
   // a stage's last block leaves open is added by the same operation that adds it within a stage, so
   // that neither results nor gradients differ in a bit, in any dtype.
   Tensor Forward(const Tensor& input, const Tensor& ids, const Tensor& targets);
@@ -35,6 +38,7 @@ class GptStage : public Module {
   bool last() const { return end_ == gpt_.blocks().size() + 2; }
 
  private:
+  nn::ResidualStream Received(const Tensor& input) const;
   Tensor Sum(const nn::ResidualStream& stream) const;
 
   Gpt& gpt_;

@@ -46,6 +46,7 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
   for (const std::string& op : m.recompute.ops) {
     const bool gelu = m.activation == kGelu || m.activation == kGeluExact;
     const bool has = op == "gelu"         ? gelu
+                     : op == "relu2"      ? m.activation == kRelu2
                      : op == "silu"       ? m.activation == kSilu
                      : op == "swiglu"     ? m.activation == kSwiGlu
                      : op == "geglu_tanh" ? m.activation == kGegluTanh

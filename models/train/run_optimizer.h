@@ -27,8 +27,9 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, const Mod
 // this run and that of the checkpoint have workers. If there are more than were saved, several
 // begin with the state of one.
 std::string WorkerStateOf(const RunSetup& setup, const std::string& kind, int64_t rank);
-// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*, but not those
-// of routers and gates.
+// A fresh one for a materialised model, with a group for each learning rate and weight decay that
+// parameters have. "muon" takes the matrices of the blocks, h.*, but not those of routers and
+// gates. A weight decay that falls needs optim.decay_steps to be settled.
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
                                                 const OffloadChoice& offload = {});

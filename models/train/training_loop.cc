@@ -10,6 +10,7 @@
 
 #include "core/allocator.h"
 #include "core/kernel_choices.h"
+#include "data/tokenizer/text_bytes.h"
 #include "dist/data_parallel/share_optimizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -133,6 +134,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
+    if (setup.dataset.tokenizer && !setup.prefers()) {
+      val_bytes_ = data::CountBytes(*validation_, *setup.dataset.tokenizer);
+    }
   }
   if (StateCopies* const copies = Chosen(elastic, setup)) {
     copies->Load(ranks.control().get(), *optimizer_);
@@ -278,7 +282,7 @@ int TrainingLoop::TrainSteps() {
 }
 
 int TrainingLoop::EvaluateOnly() {
-  StepMetrics m;
+  StepMetrics m{.step = trainer_.step()};
   Evaluate(&m);
   if (!m.val_loss) {
     throw InputError(

@@ -91,6 +91,7 @@ class TrainingLoop {
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;
+  int64_t val_bytes_ = 0;                      // of text in its targets; 0: not known
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                          // the signal received; 0: none
   // After which step, and when, ranks last asked each other for signals, and after which they will.

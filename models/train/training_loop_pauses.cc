@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numbers>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
@@ -91,6 +92,10 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
     return;
   }
   if (setup_.prefers()) m->val_preference = preference;
+  if (val_bytes_ > 0) {
+    m->val_bpb = *m->val_loss * static_cast<double>(validation_->num_targets()) /
+                 (static_cast<double>(val_bytes_) * std::numbers::ln2);
+  }
   const bool finite = std::isfinite(*m->val_loss);
   const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
@@ -102,8 +107,7 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
                       ? StrCat(config_.out_dir, "/best has better ones")
                       : "earlier checkpoints may have better ones"));
     }
-    progress_.PrintEvaluation(trainer_.step(), *m->val_loss, best, validation_->num_targets(),
-                              SecondsSince(start), m->val_preference);
+    progress_.PrintEvaluation(*m, best, validation_->num_targets(), SecondsSince(start));
   });
 }
 

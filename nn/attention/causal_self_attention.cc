@@ -1,13 +1,16 @@
 #include "nn/attention/causal_self_attention.h"
 
 #include "core/step_state.h"
+#include "kernels/binary/binary.h"
 #include "kernels/concat/concat.h"
 #include "nn/documents.h"
 #include "nn/dropout.h"
+#include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
+#include "nn/tokens.h"
 
 namespace lockstep::nn {
 namespace {
@@ -39,12 +42,21 @@ int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
   return n_kv_head;
 }
 
+std::unique_ptr<Child<Layer>> MakeValueEmbed(Module* owner, int64_t width,
+                                             const TransformerOptions& o) {
+  if (o.value_tokens == 0) return nullptr;
+  return std::make_unique<Child<Layer>>(
+      owner, "value_embed",
+      std::make_shared<Embedding>(o.value_tokens, width, Normal(0, o.init_std)));
+}
+
 std::unique_ptr<Child<Layer>> MakeNorm(Module* owner, const char* name, int64_t heads,
                                        const TransformerOptions& o) {
   if (o.qk_norm == QkNorm::kNone) return nullptr;
   const int64_t normed = o.qk_norm == QkNorm::kFull ? heads : 1;
   return std::make_unique<Child<Layer>>(
-      owner, name, std::make_shared<RmsNorm>(normed * HeadDim(o), o.norm_eps, o.norm_offset));
+      owner, name,
+      std::make_shared<RmsNorm>(normed * HeadDim(o), o.norm_eps, o.norm_offset, o.norm_weight));
 }
 
 }  // namespace
@@ -62,6 +74,7 @@ CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
           this, "c_attn",
           std::make_shared<Linear>(options.n_embd, (n_head_ + 2 * n_kv_head_) * HeadDim(options),
                                    Options(options.bias || options.qkv_bias, options.init_std))),
+      value_embed_(MakeValueEmbed(this, n_kv_head_ * HeadDim(options), options)),
       q_norm_(MakeNorm(this, "q_norm", n_head_, options)),
       k_norm_(MakeNorm(this, "k_norm", n_kv_head_, options)),
       c_proj_(this, "c_proj",
@@ -84,6 +97,17 @@ void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part, int64_t key_cop
   copy_keys_ = std::move(copy_keys);
 }
 
+Tensor CausalSelfAttention::AddValues(const Tensor& qkv) {
+  const Tensor ids = CurrentTokens();
+  LS_CHECK(ids.defined(),
+           "attention with an embedding of values needs the ids of the tokens: write "
+           "const nn::TokenScope tokens(ids) around the forward");
+  const Tensor values = (*value_embed_)(ids);
+  const int64_t width = values.dim(2);
+  const std::vector<Tensor> parts = qkv.Split({qkv.dim(2) - width, width}, 2);
+  return ops::Concat({parts[0], parts[1] + values}, 2);
+}
+
 Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
   const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g, d = qkv.dim(2) / all;
   if (qk_norm_ == QkNorm::kFull) {
@@ -96,6 +120,7 @@ Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
 
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
+  if (value_embed_) qkv = AddValues(qkv);
   if (copy_keys_) qkv = copy_keys_(qkv);
   if (q_norm_) qkv = NormHeads(qkv);
   const bool elsewhere = attend_ && GradEnabled();

@@ -26,8 +26,10 @@ struct AttentionCall {
 // (Ainslie et al., 2023): a key head serves H / G neighbouring query heads. With qk_norm two more,
 // Layers: q_norm (q [B, T, H, D] -> the same) and k_norm, RmsNorms of each head by itself (Qwen
 // Team, "Qwen3 technical report", 2025), or with QkNorm::kFull ([B, T, H D] -> the same) of all
-// heads together (OLMo Team, "2 OLMo 2 Furious", 2025). Scale, soft cap and window of the scores:
-// ops::CausalAttentionOptions. The mask of the attention weights' dropout has the site
+// heads together (OLMo Team, "2 OLMo 2 Furious", 2025). With value_tokens another, value_embed
+// (Layer: ids [B, T] -> [B, T, G D], an Embedding), is added to the values, for the ids of the
+// nn::TokenScope, as in modded-nanogpt (Jordan et al., 2024). Scale, soft cap and window of the
+// scores: ops::CausalAttentionOptions. The mask of the attention weights' dropout has the site
 // "<path>.attn_dropout". Throws ArgumentError unless there is a head_dim or n_embd is a multiple of
 // n_head, and n_head is one of n_kv_head.
 class CausalSelfAttention : public BranchLayer {
@@ -41,6 +43,7 @@ class CausalSelfAttention : public BranchLayer {
   // Null without qk_norm.
   Child<Layer>* q_norm() const { return q_norm_.get(); }
   Child<Layer>* k_norm() const { return k_norm_.get(); }
+  Child<Layer>* value_embed() const { return value_embed_.get(); }  // null without one
   // From now on it computes part `part` of the heads, which are in `parts` equal parts; c_attn and
   // c_proj belong to the same heads. With `key_copies`, `copy_keys` makes that many copies of each
   // key and value head in the output of c_attn, next to each other, each for an equal run of the
@@ -58,6 +61,8 @@ class CausalSelfAttention : public BranchLayer {
 
  private:
   Tensor Attend(const Tensor& x);  // the input of c_proj
+  // qkv with the embeddings of this thread's tokens added to its values.
+  Tensor AddValues(const Tensor& qkv);
   // qkv with its queries and keys normed.
   Tensor NormHeads(const Tensor& qkv);
 
@@ -70,7 +75,7 @@ class CausalSelfAttention : public BranchLayer {
   KeysFunction copy_keys_;  // empty: there is one copy
   AttendFunction attend_;   // empty: as in one process
   Child<Layer> c_attn_;
-  std::unique_ptr<Child<Layer>> q_norm_, k_norm_;  // null: none
+  std::unique_ptr<Child<Layer>> value_embed_, q_norm_, k_norm_;  // null: none
   Child<BranchLayer> c_proj_, resid_dropout_;
 };
 

@@ -1,10 +1,16 @@
 // Data parallelism on GPUs through NCCL: the promises that data_parallel_test.cc and
 // reducer_test.cc test on CPU ranks.
+#include <cuda_runtime.h>
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
+#include <thread>
 
+#include "core/cuda/error.h"
+#include "core/stream.h"
+#include "dist/data_parallel/arrival_clock.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"
@@ -39,6 +45,30 @@ TEST(DataParallelCuda, TwoGpusAreAccumulationOverTwo) {
   SKIP_WITHOUT_GPUS(2);
   const ToyOutcome two = TrainToyOn(RunOnAll, 2, 2, {}, 5);
   EXPECT_EQ(two, TrainToyOn(RunOnAll, 1, 2, {.sum = GradientSum::kOrdered}, 5));
+}
+
+TEST(DataParallelCuda, TheTimeOfArrivalIsReadOnceADeviceThatIsStepsBehindHasArrived) {
+  RUN_OR_SKIP(1, [](ProcessGroup& group) {
+    const Stream stream = CurrentStream(group.device());
+    std::promise<void> release;
+    std::shared_future<void> released(release.get_future());
+    ArrivalClock clock(&group);
+    const auto step = [&] {
+      clock.Computed();
+      clock.Summed();
+    };
+    step();
+    const auto wait = [](void* until) { static_cast<std::shared_future<void>*>(until)->wait(); };
+    LS_CUDA(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.handle.get()), wait, &released));
+    for (int i = 0; i < 4; ++i) step();
+    EXPECT_EQ(clock.ms(), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    release.set_value();
+    Synchronize(stream);
+    step();
+    EXPECT_GT(clock.ms(), 15);
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 // Promise 5.

@@ -41,9 +41,10 @@ INSTANTIATE_TEST_SUITE_P(Devices, ElementwiseTest, test::Devices());
 TEST_P(ElementwiseTest, NanStaysNan) {
   const Device device = GetParam();
   Tensor (*const functions[])(const Tensor&) = {
-      ops::Relu,  ops::Tanh,     ops::Sigmoid, ops::Silu, ops::Exp,   ops::Expm1,      ops::Log,
-      ops::Log1p, ops::Sqrt,     ops::Rsqrt,   ops::Abs,  ops::Sign,  ops::Reciprocal, ops::Square,
-      ops::Erf,   ops::Softplus, ops::Floor,   ops::Ceil, ops::Round, ops::Sin,        ops::Cos};
+      ops::Relu,  ops::Relu2,      ops::Tanh,   ops::Sigmoid, ops::Silu,     ops::Exp,
+      ops::Expm1, ops::Log,        ops::Log1p,  ops::Sqrt,    ops::Rsqrt,    ops::Abs,
+      ops::Sign,  ops::Reciprocal, ops::Square, ops::Erf,     ops::Softplus, ops::Floor,
+      ops::Ceil,  ops::Round,      ops::Sin,    ops::Cos};
   const Tensor nan = Vector({kNan}, device);
   for (size_t i = 0; i < std::size(functions); ++i) {
     EXPECT_TRUE(std::isnan(functions[i](nan).Item())) << "function " << i;

@@ -301,6 +301,52 @@ TEST(Gemm, ProductsInOneCallHaveTheBitsOfOneCallEach) {
   }
 }
 
+// Half of a product of a matrix and its transpose, or of two equal symmetric ones, and its copy
+// have the bits of the whole.
+template <class T, class C>
+void CheckSymmetric() {
+  const std::vector<Problem> problems = {{false, true, 1, 1, 5},
+                                         {false, true, 7, 7, 3},
+                                         {true, false, 33, 33, 300},
+                                         {false, true, 128, 128, 1},
+                                         {true, false, 128, 128, 344, 1, 3},
+                                         {false, true, 130, 130, 64, 3},
+                                         {false, true, 700, 700, 90},
+                                         {true, false, 1000, 1000, 260}};
+  for (const Problem& p : problems) {
+    Product<T, C> whole(p), half(p);
+    for (Product<T, C>* x : {&whole, &half}) {
+      x->b = x->a;
+      x->g.b = x->b.data();
+      x->g.ldb = x->g.lda;
+      x->g.stride_b = x->g.stride_a;
+    }
+    half.g.symmetric = true;
+    Gemm(whole.g);
+    Gemm(half.g);
+    ASSERT_EQ(std::memcmp(half.c.data(), whole.c.data(), whole.c.size() * sizeof(C)), 0) << p;
+    if (p.padding > 0 || p.batch > 1 || !std::is_same_v<T, C>) continue;
+    Product<T, C> square({false, false, p.m, p.m, p.m});
+    square.g.a = square.g.b = whole.c.data();
+    const std::vector<C> twice = (Gemm(square.g), square.c);
+    square.g.symmetric = true;
+    std::ranges::fill(square.c, C(7));
+    Gemm(square.g);
+    ASSERT_EQ(std::memcmp(square.c.data(), twice.data(), twice.size() * sizeof(C)), 0) << p;
+  }
+}
+
+TEST(GemmSymmetric, HasTheBitsOfTheWhole) {
+  const int threads = NumThreads();
+  for (const int n : {1, 3}) {
+    SetNumThreads(n);
+    CheckSymmetric<float, float>();
+    CheckSymmetric<double, double>();
+    CheckSymmetric<BF16, float>();
+  }
+  SetNumThreads(threads);
+}
+
 // Threads remember what they packed of a product's operands, but not from one product to the next.
 template <class T>
 void CheckOperandsAreReadAgain() {

@@ -205,8 +205,9 @@ TEST(LlamaBlockTest, GradientsOfQwen3AgainstDifferences) {
 }
 
 TEST(LlamaBlockTest, GradientsAgainstDifferences) {
-  for (const MlpActivation activation : {MlpActivation::kSwiGlu, MlpActivation::kGelu,
-                                         MlpActivation::kGeluExact, MlpActivation::kSilu}) {
+  for (const MlpActivation activation :
+       {MlpActivation::kSwiGlu, MlpActivation::kGelu, MlpActivation::kGeluExact,
+        MlpActivation::kRelu2, MlpActivation::kSilu}) {
     TransformerOptions options = Llama();
     options.activation = activation;
     options.bias = activation != MlpActivation::kSwiGlu;

@@ -384,7 +384,8 @@ TEST(RecomputeTest, NamesThatNoOperationHasAreErrors) {
       Recompute(block, {.ops = {"layer_norm", wrong}});
     });
     EXPECT_THAT(error, testing::HasSubstr("'" + wrong + "'"));
-    for (const char* known : {"gelu", "geglu_tanh", "layer_norm", "rms_norm", "silu", "swiglu"}) {
+    for (const char* known :
+         {"gelu", "geglu_tanh", "layer_norm", "relu2", "rms_norm", "silu", "swiglu"}) {
       EXPECT_THAT(error, testing::HasSubstr(known));
       EXPECT_NO_THROW(Recompute(block, {.ops = {known}}));
     }

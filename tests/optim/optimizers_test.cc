@@ -1,10 +1,11 @@
-// Sgd, Lion and Muon: against PyTorch, against plain loops of doubles, and what all optimizers
-// promise.
+// Sgd, Lion and Muon, and decay of AdamW: against PyTorch, against plain loops of doubles, and what
+// all optimizers promise.
 #include <cmath>
 #include <functional>
 #include <map>
 
 #include "core/thread_pool.h"
+#include "optim/adamw.h"
 #include "optim/clip.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
@@ -89,9 +90,11 @@ TEST(MuonTest, FollowsTorch) {
   }
 }
 
-// PyTorch's default, which orthogonalises in bf16.
+// PyTorch's default, which orthogonalises in bf16, and rounds more often.
 TEST(MuonTest, IsCloseToTorchInBF16) {
   FollowTorch("muon", "bf16", With<Muon>(MuonOptions{.weight_decay = 0.1}), DType::kF32, 2e-2);
+  const MuonOptions narrow{.dtype = DType::kBF16, .weight_decay = 0.1};
+  FollowTorch("muon", "bf16", With<Muon>(narrow), DType::kF32, 2e-2);
 }
 
 // ---- Laws. ----
@@ -130,6 +133,13 @@ std::map<std::string, std::vector<uint8_t>> Everything(const Optimizer& optimize
   return out;
 }
 
+// Cautious, and at its end after five steps.
+constexpr DecoupledDecay kFalling = {.cautious = true, .steps = 5};
+
+std::vector<int64_t> RowsOfTall(const Parameter& p) {
+  return p.name() == "tall" ? std::vector<int64_t>{50, 7, 23} : std::vector<int64_t>();
+}
+
 struct Kind {
   const char* name;
   Make make;
@@ -140,15 +150,17 @@ class AllOptimizers : public testing::TestWithParam<Kind> {
   std::unique_ptr<Optimizer> New(Parameters p = Model()) { return GetParam().make(std::move(p)); }
 };
 
-INSTANTIATE_TEST_SUITE_P(, AllOptimizers,
-                         testing::Values(Kind{"Sgd", With<Sgd>(SgdOptions{.weight_decay = 0.1})},
-                                         Kind{"SgdNesterov",
-                                              With<Sgd>(SgdOptions{.momentum = 0.9,
-                                                                   .nesterov = true,
-                                                                   .weight_decay = 0.1})},
-                                         Kind{"Lion", With<Lion>(LionOptions{.weight_decay = 0.1})},
-                                         Kind{"Muon", With<Muon>(MuonOptions{})}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    , AllOptimizers,
+    testing::Values(
+        Kind{"Sgd", With<Sgd>(SgdOptions{.weight_decay = 0.1})},
+        Kind{"SgdNesterov",
+             With<Sgd>(SgdOptions{.momentum = 0.9, .nesterov = true, .weight_decay = 0.1})},
+        Kind{"Lion", With<Lion>(LionOptions{.weight_decay = 0.1})},
+        Kind{"Muon", With<Muon>(MuonOptions{})},
+        Kind{"MuonOfSegments", With<Muon>(MuonOptions{.decay = kFalling, .segments = RowsOfTall})},
+        Kind{"AdamWFalling", With<AdamW>(AdamWOptions{.weight_decay = 0.5, .decay = kFalling})}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(AllOptimizers, NothingChangesWhereAGradientIsNotFinite) {
   for (const float bad : {HUGE_VALF, std::nanf("")}) {
@@ -317,6 +329,56 @@ TEST(MuonTest, UpdatesAreNearlyOrthogonal) {
     EXPECT_GT(along / length, 0.6 * 0.6);
     EXPECT_LT(along / length, 1.3 * 1.3);
   }
+}
+
+// Rows of a matrix that are a segment are updated as a parameter that consists of them.
+TEST(MuonTest, SegmentsAreMatricesOfTheirOwn) {
+  const std::vector<int64_t> rows = {8, 12, 4};
+  for (const MuonScale scale : {MuonScale::kSpectral, MuonScale::kMatchAdamW}) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+      const Tensor initial = Noise({24, 10}, 1, 1, dtype);
+      MuonOptions options{.scale = scale, .decay = {.cautious = true, .steps = 4}};
+      Muon apart(
+          [&] {
+            Parameters parts;
+            int64_t begin = 0;
+            for (const int64_t n : rows) {
+              parts.push_back(MakeParameter(StrCat("part", begin),
+                                            initial.Slice(0, begin, begin + n).Clone(), true));
+              begin += n;
+            }
+            return parts;
+          }(),
+          options);
+      options.segments = [&](const Parameter&) { return rows; };
+      Muon fused(Parameters{MakeParameter("w", initial.Clone(), true)}, options);
+      for (int64_t step = 0; step < 6; ++step) {
+        const Tensor grad = Noise({24, 10}, 10 + static_cast<uint64_t>(step), 1, dtype);
+        for (Muon* muon : {&fused, &apart}) {
+          StepState state(kCpu, 1);
+          const auto training = muon->BeginStep(state, step, 0.02);
+          int64_t begin = 0;
+          for (const auto& p : muon->parameters()) {
+            const int64_t n = p->logical_shape()[0];
+            p->leaf().SetGrad(grad.Slice(0, begin, begin + n).Clone());
+            begin += n;
+          }
+          muon->Step(state);
+          muon->ZeroGrad();
+        }
+      }
+      int64_t begin = 0;
+      for (const auto& p : apart.parameters()) {
+        const int64_t n = p->logical_shape()[0];
+        const Tensor segment = fused.parameters()[0]->value().Detach().Slice(0, begin, begin + n);
+        EXPECT_EQ(Bits(segment.Clone()), Bits(p->value())) << p->name() << " " << dtype;
+        begin += n;
+      }
+    }
+  }
+  ExpectError<ArgumentError>(
+      [&] { Muon muon(Model(), {.segments = [&](const Parameter&) { return rows; }}); },
+      "Muon: the segments of 'w' have 24 rows together, but it is [7, 11]");
 }
 
 TEST(MuonTest, ThePredicateChoosesTheMatrices) {

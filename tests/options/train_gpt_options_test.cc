@@ -35,6 +35,8 @@ const Arguments kPattern = {"--model.position=rope", "--model.n_layer=2", "--mod
                             "--model.window_pattern=2"};
 const Arguments kExperts = {"--model.n_expert=4"};
 const Arguments kSharedExpert = {"--model.n_expert=4", "--model.n_shared_expert=1"};
+const Arguments kMuon = {"--optim.name=muon"};
+const Arguments kDecay = {"--optim.weight_decay=10"};
 const Arguments kSigmoid = {"--model.n_expert=4", "--model.router=sigmoid"};
 
 const std::vector<Numeric>& NumericOptions() {
@@ -56,19 +58,25 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.head_dim", "12"},
       {"model.qkv_bias", "true"},
       {"model.qk_norm", "full"},
+      {"model.value_embed", "true"},
       {"model.attn_scale", "0.5"},
       {"model.attn_softcap", "0.5"},
       {"model.window", "3"},
       {"model.window_pattern", "2", kWindow},
       {"model.norm_offset", "1"},
+      {"model.norm_weight", "false", {"--model.norm=rms_norm"}},
       {"model.norm_place", "sandwich"},
+      {"model.rope_reverse", "true", kRope},
       {"model.rope_local_theta", "100", kPattern},
       {"model.rope_skip", "1", kRope},
       {"model.embed_scale", "4", kRope},
+      {"model.embed_norm", "true"},
+      {"model.embed_mix", "true"},
       {"model.logit_softcap", "2"},
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},
       {"model.init_std", "0.05"},
+      {"model.init_zero", "true"},
       {"model.rope_theta", "100", kRope},
       {"model.rope_scaling", "llama3", kLinear},
       {"model.rope_factor", "2", kLinear},
@@ -102,6 +110,10 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.schedule", "constant"},
       {"optim.lr", "0.01"},
       {"optim.min_lr", "1e-4"},
+      {"optim.matrix_lr", "0.01"},
+      {"optim.embedding_lr", "0.01"},
+      {"optim.unembedding_lr", "0.01", {"--model.tie_embeddings=false"}},
+      {"optim.scalar_lr", "0.01"},
       {"optim.warmup", "3"},
       {"optim.decay_steps", "4"},
       {"optim.decay_fraction", "0.5", {"--optim.schedule=wsd"}},
@@ -110,7 +122,13 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.eps", "0.01"},
       {"optim.momentum", "0.5", {"--optim.name=sgd"}},
       {"optim.nesterov", "false", {"--optim.name=sgd", "--optim.momentum=0.8"}},
+      {"optim.muon_scale", "original", kMuon},
+      {"optim.muon_dtype", "bf16", kMuon},
+      {"optim.muon_split", "true", kMuon},
       {"optim.weight_decay", "10"},
+      {"optim.weight_decay_schedule", "linear", kDecay},
+      {"optim.cautious_weight_decay", "true", kDecay},
+      {"optim.decay_embeddings", "false", kDecay},
       {"optim.clip", "0.01"},
       {"optim.master_weights", "false", {"--train.precision=bf16"}},
       {"optim.state_dtype", "bf16"},

@@ -209,6 +209,10 @@ TEST_F(TrainGptRunOptions, RecomputeLowersMemory) {
     last = memory(with(what));
   }
   EXPECT_EQ(with("attention").Numbers(), plain.Numbers());
+  // Where the product that GELU is part of has virtual parts, too.
+  const Arguments parts = {"--virtual.tp=2"}, gelu = {"--virtual.tp=2", "--train.recompute=gelu"};
+  EXPECT_EQ(Train(gelu).Numbers(), Train(parts).Numbers());
+  EXPECT_LT(memory(Train(gelu)), memory(Train(parts)));
   EXPECT_THAT(with("block").result.out, HasSubstr("recomputes all blocks"));
   EXPECT_THAT(with("auto").result.out, HasSubstr("recomputes nothing, chosen by the memory plan"));
   const auto error = [](const Arguments& arguments) {

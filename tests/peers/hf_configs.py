@@ -39,7 +39,7 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 FAMILIES = ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "olmo2",
-            "smollm3"]
+            "smollm3", "nanochat"]
 
 
 class Draw:
@@ -66,7 +66,7 @@ class Draw:
         c[pick(["n_positions", "n_positions", "max_position_embeddings"])] = pick([24, 48])
         self.put("n_ctx", [c.get("n_positions", 48), 16])
         self.put("n_inner", [None, 20, 64])
-        self.put("activation_function", ["gelu_new", "gelu", "relu", "silu", "gelu_pytorch_tanh"],
+        self.put("activation_function", ["gelu_new", "gelu", "relu", "relu2", "silu", "gelu_pytorch_tanh"],
                  ["tanh", "gelu_fast", "quick_gelu"])
         self.put("layer_norm_epsilon", [1e-5, 1e-3])
         self.put("tie_word_embeddings", [True, False])
@@ -82,14 +82,15 @@ class Draw:
                  num_hidden_layers=pick([1, 2, 3, 4]), num_attention_heads=heads)
         c["num_key_value_heads"] = pick([1, 2, heads])
         if self.rng.random() < 0.15:
-            null = family in ("llama", "qwen2", "qwen3", "olmo2", "smollm3")
+            null = family in ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "nanochat")
             c["num_key_value_heads"] = pick([None, ABSENT]) if null else ABSENT
         c["max_position_embeddings"] = pick([32, 64])
         self.put("head_dim", [4, 6, 10, 12] + [None] * (family in ("llama", "mistral", "mixtral")), absent=0.3)
         self.put("rms_norm_eps", [1e-6, 1e-5, 1e-2])
         self.put("tie_word_embeddings", [True, False])
         act = "hidden_activation" if family.startswith("gemma") else "hidden_act"
-        usual = "gelu_pytorch_tanh" if family.startswith("gemma") else "silu"
+        usual = ("gelu_pytorch_tanh" if family.startswith("gemma") else
+                 "relu2" if family == "nanochat" else "silu")
         self.put(act, [usual], ["gelu", "relu", "swish", "gelu_new", "silu", "gelu_pytorch_tanh"], odds=0.08)
         if family.startswith("gemma"):
             self.put("hidden_act", ["gelu", "gelu_pytorch_tanh"])
@@ -104,6 +105,7 @@ class Draw:
         if family.startswith("gemma"):
             self.put("query_pre_attn_scalar", [4, 20, c.get("head_dim") or 8, 256], absent=0.2)
             self.put("attn_logit_softcapping", [None, 0.5, 50.0])
+        if family.startswith("gemma") or family == "nanochat":
             self.put("final_logit_softcapping", [None, 0.4, 30.0])
             self.put("use_bidirectional_attention", [False, None], [True])
         if family in ("mixtral", "qwen3_moe"):

@@ -22,6 +22,8 @@ first layer, scores scaled by 20^-1/2.
 gemma3_parity: norms of queries and keys, a window of 5 with wavelengths of its own in two of three layers.
 olmo2_parity: norms after each branch, and of all heads together.
 smollm3_parity: no positions in the second and fourth layer.
+nanochat_parity: ReLU squared, norms without weights, of the embedding too, queries and keys turned the
+other way, a cap that logits exceed.
 """
 import json
 import math
@@ -35,7 +37,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig,
                           LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM,
-                          Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          NanoChatConfig, NanoChatForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -89,6 +91,9 @@ MODELS = {
     "smollm3_parity": (SmolLM3ForCausalLM, SmolLM3Config, "5GB", dict(
         SMALL, num_hidden_layers=4, rms_norm_eps=1e-6, tie_word_embeddings=True, no_rope_layer_interval=2,
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
+    "nanochat_parity": (NanoChatForCausalLM, NanoChatConfig, "5GB", dict(
+        SMALL, rms_norm_eps=1e-6, tie_word_embeddings=False, final_logit_softcapping=0.4,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
 }
 OLD = ("llama", "mixtral", "qwen3")  # without gradients.safetensors
 
@@ -135,7 +140,7 @@ def make_folder(name):
     model = make(make_config(**COMMON | config)).float()
     with torch.no_grad():
         for key, w in model.named_parameters():
-            std = 0.15 if w.dim() >= 2 and "proj" in key else 0.05
+            std = 0.15 if w.dim() >= 2 and ("proj" in key or ".fc" in key) else 0.05
             if key.endswith("gate.weight"):
                 std = 1.0  # routers: choices that rounding does not change
             if key.endswith("bias") and not name.startswith(OLD):

@@ -53,6 +53,16 @@ void DrawHeads(Draw& draw, GptConfig& m) {
   m.qk_norm = draw.Of({nn::QkNorm::kHead, nn::QkNorm::kNone, nn::QkNorm::kNone});
 }
 
+// Draws ingredients of modern recipes.
+void DrawRecipe(Draw& draw, GptConfig& m) {
+  m.init_zero = draw.Of({false, false, true});
+  m.embed_norm = draw.Of({false, true});
+  m.embed_mix = draw.Of({false, true});
+  m.value_embed = draw.Of({false, false, true});
+  if (m.n_kv_head > 0) m.activation = draw.Of({m.activation, nn::MlpActivation::kRelu2});
+  if (m.norm == NormKind::kRmsNorm && m.norm_offset == 0) m.norm_weight = draw.Of({true, false});
+}
+
 // Draws adapters, beside which all else is frozen.
 void DrawAdapters(Draw& draw, const Task& task, GptConfig& m) {
   m.lora = {.rank = draw.Of<int64_t>({1, 3}),
@@ -78,6 +88,26 @@ void MakeDivisible(Draw& draw, Task& task) {
   if (m.n_kv_head == 0) return;
   task.optim.master_weights = true;
   task.optim.state_dtype = "fp32";
+}
+
+// Draws what belongs to the optimizers of recipes. By a copy, so that other tasks stay as they
+// were.
+void DrawRates(Draw draw, Task& task) {
+  OptimOptions& o = task.optim;
+  o.matrix_lr = draw.Of({0.0, 0.02});
+  o.embedding_lr = draw.Of({0.0, 0.01});
+  o.unembedding_lr = draw.Of({0.0, 3e-3});
+  o.scalar_lr = draw.Of({0.0, 0.01});
+  o.decay_embeddings = draw.Of({true, false});
+  if (o.name == "muon") {
+    o.muon_scale = draw.Of<std::string>({"match_rms_adamw", "original"});
+    o.muon_split = draw.Of({true, true, false});
+    o.muon_dtype = draw.Of<std::string>({"fp32", "fp32", "bf16"});
+  }
+  if (o.name != "muon" && o.name != "adamw") return;
+  o.weight_decay_schedule = draw.Of<std::string>({"constant", "linear"});
+  o.cautious_weight_decay = draw.Of({true, false});
+  o.decay_steps = task.steps;
 }
 
 Task DrawTask(Draw& draw) {
@@ -116,6 +146,8 @@ Task DrawTask(Draw& draw) {
   }
   DrawHeads(draw, m);
   if (draw.Of({true, false, false, false})) DrawAdapters(draw, task, m);
+  DrawRecipe(draw, m);
+  DrawRates(draw, task);
   return task;
 }
 

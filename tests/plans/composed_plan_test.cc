@@ -73,6 +73,15 @@ TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
   ExpectSameBits(Llama(DType::kBF16), PairsOfModes());
 }
 
+TEST(ComposedPlan, PairsOfModesOfModernRecipes) {
+  ExpectSameBits(ModernLike(Gpt2(DType::kF32)), PairsOfModes());
+  Task task = ModernLike(Llama(DType::kBF16));
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {{.tp = 2, .cp = 2, .pp = 2, .schedule = k1F1B},
+                        Sharded({.shards = 2, .tp = 2, .cp = 2})});
+}
+
 TEST(ComposedPlan, NormsOfQueriesAndKeys) {
   Task task = Qwen3(DType::kF32);
   task.optim.name = "muon";

@@ -103,6 +103,11 @@ TEST(ContextParallelPlan, Gemma) {
 
 TEST(ContextParallelPlan, OlmosNorms) { ExpectSameBits(OlmoLike(Llama(DType::kBF16))); }
 
+TEST(ContextParallelPlan, Modern) {
+  ExpectSameBits(ModernLike(Gpt2(DType::kBF16)));
+  ExpectSameBits(ModernLike(Llama(DType::kF32)));
+}
+
 TEST(ContextParallelPlan, Qwen3) {
   ExpectSameBits(Qwen3(DType::kF32));
   ExpectSameBits(Qwen3(DType::kBF16));

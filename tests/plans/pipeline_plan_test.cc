@@ -73,6 +73,15 @@ TEST(PipelinePlan, SameBitsOfOtherNormsAndWindows) {
   ExpectSameBits(OlmoLike(Llama(DType::kBF16)), AllPlans());
 }
 
+// Whose stages also hand on what the stream began with.
+TEST(PipelinePlan, SameBitsOfModernRecipes) {
+  ExpectSameBits(ModernLike(Gpt2(DType::kBF16)), AllPlans());
+  std::vector<Plan> plans = {{.pp = 3, .schedule = kZeroBubbleH1},
+                             {.copies = 2, .pp = 2, .schedule = kInterleaved}};
+  for (Plan& plan : plans) plan.recompute = ParseRecompute("block");
+  ExpectSameBits(ModernLike(Llama(DType::kF32)), plans);
+}
+
 // With tied weights, by every way to train.
 TEST(PipelinePlan, SameBitsOfTiedWeightsByAnyOtherPlan) {
   std::vector<Plan> plans = {{.copies = 2, .data_parallel = true},

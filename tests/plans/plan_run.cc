@@ -132,11 +132,20 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
              << (m.head_dim > 0 ? ", wide heads" : "")
-             << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "") << ", dropout "
-             << m.dropout << ", " << t.dtype << ", " << t.optim.name
+             << (m.qk_norm != nn::QkNorm::kNone ? ", normed heads" : "")
+             << (m.norm_weight ? "" : ", norms without weights")
+             << (m.embed_norm ? ", normed embedding" : "")
+             << (m.value_embed ? ", embedded values" : "")
+             << (m.embed_mix ? ", mixed with its start" : "") << (m.init_zero ? ", zeros" : "")
+             << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
-             << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
+             << t.optim.state_dtype << ", clip " << t.optim.clip << ", rates " << t.optim.matrix_lr
+             << " " << t.optim.embedding_lr << " " << t.optim.unembedding_lr << " "
+             << t.optim.scalar_lr << (t.optim.muon_split ? ", split" : "") << ", "
+             << (t.optim.cautious_weight_decay ? "cautious " : "") << t.optim.weight_decay_schedule
+             << " decay" << (t.optim.decay_embeddings ? "" : " of blocks") << ", "
+             << t.micro_batches << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp "
+             << t.virtual_cp
              << (m.lora.rank > 0 ? StrCat(", adapters of rank ", m.lora.rank, " of ",
                                           m.lora.targets, ", which drop ", m.lora.dropout)
                                  : "")
@@ -188,6 +197,18 @@ Task GemmaLike(Task task) {
 Task OlmoLike(Task task) {
   task.model.qk_norm = nn::QkNorm::kFull;
   task.model.norm_place = nn::NormPlace::kPost;
+  return task;
+}
+
+Task ModernLike(Task task) {
+  GptConfig& m = task.model;
+  m.norm = NormKind::kRmsNorm;
+  m.norm_weight = false;
+  m.qk_norm = nn::QkNorm::kHead;
+  m.activation = nn::MlpActivation::kRelu2;
+  m.embed_norm = true;
+  m.embed_mix = true;
+  m.value_embed = true;
   return task;
 }
 

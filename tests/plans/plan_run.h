@@ -43,6 +43,8 @@ Task LlamaLike(Task task);
 Task GemmaLike(Task task);
 // The same Llama with OLMo 2's norms: after each branch, and of all heads together.
 Task OlmoLike(Task task);
+// The same task with the ingredients of modern recipes that models have.
+Task ModernLike(Task task);
 
 // How it is trained: on which ranks, and with what in memory.
 struct Plan {

@@ -92,6 +92,14 @@ TEST(TensorParallelPlan, Gemma) {
 TEST(TensorParallelPlan, Olmo) {
   ExpectSameBits(OlmoLike(Llama(DType::kF32)));
   ExpectSameBits(OlmoLike(Llama(DType::kBF16)));
+  Task plain = OlmoLike(Llama(DType::kF32));
+  plain.model.norm_weight = false;
+  ExpectSameBits(plain);
+}
+
+TEST(TensorParallelPlan, Modern) {
+  ExpectSameBits(ModernLike(Gpt2(DType::kBF16)));
+  ExpectSameBits(ModernLike(Llama(DType::kF32)));
 }
 
 TEST(TensorParallelPlan, Qwen3) {

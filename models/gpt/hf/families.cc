@@ -12,14 +12,15 @@ namespace lockstep::models {
 namespace {
 
 // In the order in which a model's is looked for. The last has all models.
-constexpr std::array kFamilies = {&kHfGpt2,   &kHfLlama, &kHfMistral,  &kHfMixtral,
-                                  &kHfQwen2,  &kHfQwen3, &kHfQwen3Moe, &kHfGemma2,
-                                  &kHfGemma3, &kHfOlmo2, &kHfSmolLm3,  &kHfLockstep};
+constexpr std::array kFamilies = {&kHfGpt2,    &kHfLlama,    &kHfMistral, &kHfMixtral, &kHfQwen2,
+                                  &kHfQwen3,   &kHfQwen3Moe, &kHfGemma2,  &kHfGemma3,  &kHfOlmo2,
+                                  &kHfSmolLm3, &kHfNanochat, &kHfLockstep};
 
 // The config with only what decides numbers, so that equal models have equal ones.
 GptConfig Canonical(const GptConfig& config) {
   const GptConfig d;
   GptConfig c = Resolved(config);
+  c.init_zero = d.init_zero;
   c.loss_chunk = d.loss_chunk;
   c.recompute = d.recompute;
   c.offload = d.offload;
@@ -33,10 +34,9 @@ GptConfig Canonical(const GptConfig& config) {
     c.rope_local_theta = 0;
     c.rope_skip = 0;
   }
-  if (c.rope.scaling == RotaryScaling::kNone) c.rope = {.theta = c.rope.theta};
-  if (c.rope.scaling == RotaryScaling::kLinear) {
-    c.rope = {.theta = c.rope.theta, .scaling = c.rope.scaling, .factor = c.rope.factor};
-  }
+  RotaryOptions rope{.theta = c.rope.theta, .scaling = c.rope.scaling, .reverse = c.rope.reverse};
+  if (c.rope.scaling == RotaryScaling::kLinear) rope.factor = c.rope.factor;
+  if (c.rope.scaling != RotaryScaling::kLlama3) c.rope = rope;
   if (c.mixture.n_expert == 0) c.mixture = {}, c.n_dense = 0;
   if (c.mixture.n_shared == 0) c.mixture.shared_gate = false;
   return c;

@@ -46,7 +46,7 @@ struct HfFamily {
 };
 
 extern const HfFamily kHfGpt2, kHfLlama, kHfMixtral, kHfQwen2, kHfQwen3, kHfQwen3Moe, kHfMistral,
-    kHfGemma2, kHfGemma3, kHfOlmo2, kHfSmolLm3, kHfLockstep;
+    kHfGemma2, kHfGemma3, kHfOlmo2, kHfSmolLm3, kHfNanochat, kHfLockstep;
 
 // The family in whose format a model is written.
 const HfFamily& HfFamilyOf(const GptConfig& config);

@@ -12,7 +12,8 @@ struct ActivationWord {
 constexpr ActivationWord kGpt2Activations[] = {
     {nn::MlpActivation::kGelu, "gelu_new"},  {nn::MlpActivation::kGelu, "gelu_pytorch_tanh"},
     {nn::MlpActivation::kGeluExact, "gelu"}, {nn::MlpActivation::kRelu, "relu"},
-    {nn::MlpActivation::kSilu, "silu"},      {nn::MlpActivation::kSilu, "swish"}};
+    {nn::MlpActivation::kRelu2, "relu2"},    {nn::MlpActivation::kSilu, "silu"},
+    {nn::MlpActivation::kSilu, "swish"}};
 
 nn::MlpActivation Gpt2Activation(const Fields& f) {
   const std::string word = f.Text("activation_function", "gelu_new");

@@ -40,6 +40,7 @@ OrderedJson Write(const GptConfig& c) {
   j["head_dim"] = c.head_dim;
   j["qkv_bias"] = c.qkv_bias;
   j["qk_norm"] = Name(c.qk_norm);
+  j["value_embed"] = c.value_embed;
   j["attn_scale"] = c.attn_scale;
   j["attn_softcap"] = c.attn_softcap;
   j["window"] = c.window;
@@ -52,6 +53,7 @@ OrderedJson Write(const GptConfig& c) {
   j["norm"] = Name(c.norm);
   j["norm_eps"] = c.norm_eps;
   j["norm_offset"] = c.norm_offset;
+  j["norm_weight"] = c.norm_weight;
   j["norm_place"] = Name(c.norm_place);
   j["init_std"] = c.init_std;
   j["activation"] = Name(c.activation);
@@ -59,10 +61,13 @@ OrderedJson Write(const GptConfig& c) {
   if (c.position == Position::kRope) {
     j["rope_theta"] = c.rope.theta;
     j["rope_scaling"] = WriteRopeScaling(c.rope);
+    j["rope_reverse"] = c.rope.reverse;
     j["rope_local_theta"] = c.rope_local_theta;
     j["rope_skip"] = c.rope_skip;
   }
   j["embed_scale"] = c.embed_scale;
+  j["embed_norm"] = c.embed_norm;
+  j["embed_mix"] = c.embed_mix;
   j["logit_softcap"] = c.logit_softcap;
   if (c.mixture.n_expert > 0) j["mixture"] = MixtureConfig(c);
   return j;
@@ -86,6 +91,7 @@ GptConfig Read(const Fields& f) {
   c.head_dim = f.Integer("head_dim", 0);
   c.qkv_bias = f.Bool("qkv_bias", false);
   c.qk_norm = ReadQkNorm(f);
+  c.value_embed = f.Bool("value_embed", false);
   c.attn_scale = f.Number("attn_scale", 0);
   c.attn_softcap = f.Number("attn_softcap", 0);
   c.window = f.Integer("window", 0);
@@ -98,14 +104,18 @@ GptConfig Read(const Fields& f) {
   c.norm = ParseNorm(f.Text("norm", ""));
   c.norm_eps = f.Number("norm_eps", c.norm_eps);
   c.norm_offset = f.Integer("norm_offset", 0);
+  c.norm_weight = f.Bool("norm_weight", true);
   c.norm_place = ParseNormPlace(f.Text("norm_place", "pre"));
   c.init_std = f.Number("init_std", c.init_std);
   c.activation = ParseActivation(f.Text("activation", ""));
   c.position = ParsePosition(f.Text("position", ""));
   if (c.position == Position::kRope) c.rope = ReadRope(f, c.rope, c.block_size);
+  c.rope.reverse = f.Bool("rope_reverse", false);
   c.rope_local_theta = f.Number("rope_local_theta", 0);
   c.rope_skip = f.Integer("rope_skip", 0);
   c.embed_scale = f.Number("embed_scale", 1);
+  c.embed_norm = f.Bool("embed_norm", false);
+  c.embed_mix = f.Bool("embed_mix", false);
   c.logit_softcap = f.Number("logit_softcap", 0);
   if (f.Has("mixture")) {
     c.mixture = FromMixture(f.Object("mixture"));

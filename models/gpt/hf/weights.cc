@@ -65,7 +65,8 @@ std::vector<Part> LlamaParts(const HfFamily& family, const GptConfig& c, const s
             {"self_attn.k_proj", c.n_kv_head * c.head_dim},
             {"self_attn.v_proj", c.n_kv_head * c.head_dim}};
   }
-  if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
+  if (layer == "mlp.c_fc" && nn::IsGated(c.activation))
+    return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
   if (layer == "mlp.router") return {{family.experts.router, rows}};
   static const std::vector<HfLayerName> llama = {{"wte", "embed_tokens"},
                                                  {"ln_f", "norm"},

@@ -74,8 +74,14 @@ std::vector<Family> Families() {
   GptConfig olmo = llama;
   olmo.qk_norm = nn::QkNorm::kFull;
   olmo.norm_place = nn::NormPlace::kPost;
-  return {{"gpt2", base},   {"gemma", gemma},     {"olmo", olmo},  {"no_bias_untied", plain},
-          {"llama", llama}, {"mixtral", mixtral}, {"qwen3", qwen3}};
+  GptConfig modern = qwen3;
+  modern.norm_weight = false;
+  modern.activation = nn::MlpActivation::kRelu2;
+  modern.embed_norm = true;
+  modern.embed_mix = true;
+  modern.value_embed = true;
+  return {{"modern", modern},        {"gpt2", base},   {"gemma", gemma},     {"olmo", olmo},
+          {"no_bias_untied", plain}, {"llama", llama}, {"mixtral", mixtral}, {"qwen3", qwen3}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {

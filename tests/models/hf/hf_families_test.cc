@@ -112,7 +112,9 @@ TEST_P(HfFamilies, AreWrittenBackBitForBit) {
 // a wrong one.
 TEST_P(HfFamilies, NeedEachOfTheirOptions) {
   const GptConfig config = ReadHfConfig(Folder());
-  const GptConfig plain{.activation = nn::MlpActivation::kSwiGlu};  // of the same widths
+  // Of the same widths.
+  const GptConfig plain{.activation = nn::IsGated(config.activation) ? nn::MlpActivation::kSwiGlu
+                                                                     : nn::MlpActivation::kGelu};
   const auto model = Load(Folder(), config);
   const std::vector<float> right = Logits(*model, Folder());
   const auto changed = [&](const char* option, auto field) {
@@ -149,6 +151,8 @@ TEST_P(HfFamilies, NeedEachOfTheirOptions) {
   options += changed("rope_local_theta", &C::rope_local_theta);
   options += changed("rope_skip", &C::rope_skip);
   options += changed("embed_scale", &C::embed_scale);
+  options += changed("embed_norm", &C::embed_norm);
+  if (config.rope.reverse) options += changed("rope", &C::rope);
   options += changed("logit_softcap", &C::logit_softcap);
   EXPECT_GT(options, 0);
 }
@@ -157,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, HfFamilies,
     testing::Values(std::pair("qwen2", "qwen2"), std::pair("mistral", "mistral"),
                     std::pair("gemma2", "gemma2"), std::pair("gemma3", "gemma3_text"),
-                    std::pair("olmo2", "olmo2"), std::pair("smollm3", "smollm3")),
+                    std::pair("olmo2", "olmo2"), std::pair("smollm3", "smollm3"),
+                    std::pair("nanochat", "nanochat")),
     [](const auto& info) { return std::string(info.param.first); });
 
 // ---- config.json as published, with the keys of transformers 4. ----
@@ -313,6 +318,8 @@ TEST(HfFamilyConfigs, RefuseByNameWhatIsNotSupported) {
   EXPECT_THAT(error("gemma2", R"("query_pre_attn_scalar": 0)"),
               HasSubstr("\"query_pre_attn_scalar\" must be positive"));
   EXPECT_THAT(error("olmo2", R"("attention_bias": true)"), HasSubstr("\"attention_bias\" is true"));
+  EXPECT_THAT(error("nanochat", R"("hidden_act": "silu")"),
+              HasSubstr("\"hidden_act\" is \"silu\"; only \"relu2\""));
   EXPECT_THAT(error("smollm3", R"("no_rope_layers": [0, 1, 1, 1])"),
               HasSubstr("\"no_rope_layers\" is [0,1,1,1]; only a 0 for every n-th layer"));
   EXPECT_THAT(error("smollm3", R"("no_rope_layers": [1])"),
@@ -337,7 +344,7 @@ TEST(HfFamilyConfigs, RefuseByNameWhatIsNotSupported) {
               HasSubstr("\"low_freq_factor\" is missing"));
   EXPECT_THAT(error("phi3", R"("x": 1)"),
               AllOf(HasSubstr("\"model_type\" is \"phi3\"; supported are gpt2, llama"),
-                    HasSubstr("smollm3 and lockstep")));
+                    HasSubstr("nanochat and lockstep")));
 }
 
 // What transformers cannot load is written in the own format, with all of its options.

@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(With(kSmall,
                          [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
                     With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu; }),
+                    With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu2; }),
                     With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSilu; }),
                     With(kSmall, [](GptConfig& c) {
                       c.n_inner = 20, c.norm_eps = 1e-6, c.init_std = 0.1, c.dropout = 0.25;
@@ -146,7 +147,10 @@ INSTANTIATE_TEST_SUITE_P(
         With(kSmall, [](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 77; }),
         With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSwiGlu; }),
         With(kLlama, [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
-        With(kLlama, [](GptConfig& c) {
+        With(kLlama, [](GptConfig& c) { c.norm_weight = false; }),
+        With(kLlama, [](GptConfig& c) { c.embed_norm = true; }),
+        With(kLlama, [](GptConfig& c) { c.embed_mix = true; }),
+        With(kLlama, [](GptConfig& c) { c.value_embed = true; }), With(kLlama, [](GptConfig& c) {
           c.rope = {.scaling = RotaryScaling::kLlama3, .factor = 2, .original_length = 9};
           c.norm = NormKind::kLayerNorm;
           c.dropout = 0.125;

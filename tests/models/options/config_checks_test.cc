@@ -123,6 +123,23 @@ TEST(ConfigChecks, SgdWithoutMomentumKeepsNoState) {
   EXPECT_EQ(ErrorOf({bf16[1], "--optim.momentum=0"}), "no error");  // of AdamW
 }
 
+TEST(ConfigChecks, OptionsOfSomeOptimizers) {
+  EXPECT_EQ(ErrorOf({"--optim.muon_split=true"}),
+            "command line: optim.muon_split = true (command line) does nothing without optim.name "
+            "= \"muon\": use optim.name = \"muon\", or optim.muon_split = false");
+  for (const std::string option :
+       {"muon_split=true", "muon_scale=original", "muon_dtype=bf16", "matrix_lr=0.02",
+        "weight_decay_schedule=linear", "cautious_weight_decay=true"}) {
+    EXPECT_EQ(ErrorOf({"--optim.name=muon", "--optim." + option}), "no error") << option;
+  }
+  for (const std::string option :
+       {"--optim.weight_decay_schedule=linear", "--optim.cautious_weight_decay=true"}) {
+    EXPECT_EQ(ErrorOf({option}), "no error");
+    EXPECT_THAT(ErrorOf({option, "--optim.name=sgd"}),
+                HasSubstr("does nothing without optim.name = \"adamw\" or \"muon\""));
+  }
+}
+
 TEST(ConfigChecks, StepsOrEpochs) {
   const ParsedRun epochs({"--train.epochs=2"});
   EXPECT_EQ(epochs.config.train.steps, 0);

@@ -95,11 +95,12 @@ TEST(RunConfig, UnknownWords) {
         {"block,gelu", "block cannot be combined with others: the value "},
         {"gelu,attention", "attention cannot be combined with others: the value "}}) {
     const std::string argument = StrCat("--train.recompute=", words);
-    EXPECT_EQ(ErrorOf({argument}),
-              StrCat("command line: ", argument, ": ", fault,
-                     "must be none, auto, block, attention, mlp, block:N (of the first N layers), "
-                     "or operations of gelu, silu, swiglu, geglu_tanh, layer_norm, rms_norm, each "
-                     "once, as in gelu,layer_norm"));
+    EXPECT_EQ(
+        ErrorOf({argument}),
+        StrCat("command line: ", argument, ": ", fault,
+               "must be none, auto, block, attention, mlp, block:N (of the first N layers), "
+               "or operations of gelu, relu2, silu, swiglu, geglu_tanh, layer_norm, rms_norm, "
+               "each once, as in gelu,layer_norm"));
   }
   for (const std::string words : {"block:", "block:0", "block:-1", "block:3x", "block:3,gelu"}) {
     EXPECT_THAT(ErrorOf({"--train.recompute=" + words}), HasSubstr("as in block:3")) << words;
@@ -166,7 +167,7 @@ TEST(RunConfig, NamesOfOtherProgramsGetSuggestions) {
 TEST(RunConfig, KindsOfModelsAreWords) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> words = {
       {"norm", {"layer_norm", "rms_norm"}},
-      {"activation", {"gelu", "gelu_exact", "relu", "silu", "swiglu"}},
+      {"activation", {"gelu", "gelu_exact", "relu", "relu2", "silu", "swiglu"}},
       {"position", {"learned", "rope"}}};
   for (const auto& [key, choices] : words) {
     for (const std::string& word : choices)
@@ -176,7 +177,7 @@ TEST(RunConfig, KindsOfModelsAreWords) {
             "command line: --model.norm=rmsnorm: did you mean rms_norm? It must be one of "
             "layer_norm, rms_norm");
   EXPECT_THAT(ErrorOf({"--model.activation=swish"}),
-              HasSubstr("must be one of gelu, gelu_exact, relu, silu, swiglu"));
+              HasSubstr("must be one of gelu, gelu_exact, relu, relu2, silu, swiglu"));
   EXPECT_THAT(ErrorOf({"--model.position=rotary"}), HasSubstr("learned, rope"));
 }
 

@@ -33,6 +33,7 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
     out.Write(At(1));
     StepMetrics m = At(2);
     m.val_loss = 2.25;
+    m.val_bpb = 1.5;
     out.Write(m);
     // Flushed, so that readers see it while the run lasts.
     EXPECT_EQ(ReadFile(path), ToJson(At(1)) + "\n" + ToJson(m) + "\n");
@@ -46,6 +47,7 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
   EXPECT_FALSE(first.contains("val_loss"));
   std::getline(in, line);
   EXPECT_EQ(nlohmann::json::parse(line)["val_loss"], 2.25);
+  EXPECT_EQ(nlohmann::json::parse(line)["val_bpb"], 1.5);
   EXPECT_FALSE(std::getline(in, line));
 }
 

@@ -59,6 +59,10 @@ TEST(Utilization, FollowsLlmcsFormula) {
   // Queries, keys and values with their biases, and c_proj, become twice as wide.
   const double more = 12 * 768.0 * (4 * 768 + 3);
   EXPECT_EQ(Gpt(wide).FlopsPerToken(1024), flops + 6 * more + 6.0 * 12 * 768 * 1024);
+  GptConfig looked_up = gpt2;  // rows of tables, which are no products
+  looked_up.value_embed = true;
+  EXPECT_EQ(Gpt(looked_up).FlopsPerToken(1024), flops);
+  EXPECT_EQ(Gpt(looked_up).NumParameters(), Gpt(gpt2).NumParameters() + 6 * 50257 * 768);
   Utilization u{.flops_per_token = flops, .ranks = 1, .peak_flops = 312e12};
   EXPECT_NEAR(*u.Mfu(178e3), 178e3 * flops / 312e12, 1e-12);
   EXPECT_EQ(u.GemmShare(178e3), std::nullopt);

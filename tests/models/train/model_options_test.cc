@@ -48,6 +48,8 @@ TEST(ModelOptions, EachDoesSomething) {
   }
   rope.push_back("--model.position=rope");
   linear = llama3 = windows = rope;
+  std::vector<std::string> rms_norm = gpt2;
+  rms_norm.push_back("--model.norm=rms_norm");
   for (const char* option : {"n_layer=2", "window=4", "window_pattern=2"}) {
     windows.push_back(StrCat("--model.", option));
   }
@@ -68,6 +70,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.norm=rms_norm",
         "--model.activation=gelu_exact",
         "--model.activation=relu",
+        "--model.activation=relu2",
         "--model.activation=silu",
         "--model.activation=swiglu",
         "--model.position=rope",
@@ -77,6 +80,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.qkv_bias",
         "--model.qk_norm",
         "--model.qk_norm=full",
+        "--model.value_embed",
         "--model.attn_scale=0.3",
         "--model.attn_softcap=2",
         "--model.window=5",
@@ -84,6 +88,8 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.norm_place=post",
         "--model.norm_place=sandwich",
         "--model.activation=geglu_tanh",
+        "--model.embed_norm",
+        "--model.embed_mix",
         "--model.logit_softcap=3",
         "--model.n_inner=48",
         "--model.norm_eps=0.01",
@@ -94,7 +100,8 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.router=softmax_all", "--model.router=sigmoid", "--model.router_scale=2"}},
       {rope,
        {"--model.rope_theta=100", "--model.block_size=8", "--model.rope_skip=1",
-        "--model.embed_scale=3"}},
+        "--model.rope_reverse", "--model.embed_scale=3"}},
+      {rms_norm, {"--model.norm_weight=false"}},
       {windows, {"--model.window_pattern=3", "--model.rope_local_theta=100"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
@@ -133,6 +140,13 @@ TEST(ModelOptions, InitStdIsTheSpreadOfFreshWeights) {
     EXPECT_NEAR(spread(chosen, name), 0.05, 0.002) << name;
   }
   EXPECT_NEAR(spread(chosen, "h.0.mlp.c_proj.weight"), 0.05 / 2, 0.001);  // sqrt(2 n_layer) = 2
+  chosen.push_back("--model.init_zero");
+  chosen.push_back("--model.tie_embeddings=false");
+  for (const std::string name :
+       {"h.0.attn.c_proj.weight", "h.1.mlp.c_proj.weight", "lm_head.weight"}) {
+    EXPECT_EQ(spread(chosen, name), 0) << name;
+  }
+  EXPECT_NEAR(spread(chosen, "h.1.mlp.c_fc.weight"), 0.05, 0.002);
 }
 
 TEST(ModelOptions, TheContextIsLimitedWithRopeToo) {
@@ -154,7 +168,7 @@ TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
   for (const std::string& word : PositionNames()) EXPECT_EQ(Name(ParsePosition(word)), word);
   for (const std::string& word : RopeScalingNames()) EXPECT_EQ(Name(ParseRopeScaling(word)), word);
   EXPECT_THROW(ParseNorm("batch_norm"), ArgumentError);
-  EXPECT_EQ(ActivationNames().size(), 6u);
+  EXPECT_EQ(ActivationNames().size(), 7u);
 }
 
 TEST(GptConfigTest, ZerosAreResolved) {
@@ -195,6 +209,8 @@ TEST(GptConfigTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.init_std = -1; }), HasSubstr("init_std must not be"));
   EXPECT_THAT(error([](GptConfig& c) { c.norm_offset = 2; }), HasSubstr("must be 0 or 1, got 2"));
+  EXPECT_THAT(error([](GptConfig& c) { c.norm_weight = false; }),
+              HasSubstr("needs norm = rms_norm and norm_offset = 0"));
   EXPECT_THAT(error([](GptConfig& c) { c.embed_scale = 3; }),
               HasSubstr("embed_scale = 3 would also have to scale the learned positions"));
   EXPECT_THAT(error([](GptConfig& c) { c.window = -1; }), HasSubstr("window must be"));
