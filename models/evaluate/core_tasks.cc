@@ -212,6 +212,7 @@ class CoreTaskList : public EvalTask {
       rows += results.back().rows;
     }
     if (tasks_.size() == 1) return results;
+    for (TaskResult& result : results) result.part_of = "core";
     const Figure mean{
         .metric = "centered", .value = Mean(centered), .error = UnweightedError(errors)};
     results.insert(results.begin(), {"core", 0, rows, {mean}});

@@ -24,6 +24,7 @@ struct TaskResult {
   std::string task;
   int64_t shots = 0, rows = 0;
   std::vector<Figure> figures;
+  std::string part_of = {};  // the task of whose figures these are a part
 };
 
 struct TaskOptions {

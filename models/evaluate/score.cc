@@ -11,6 +11,8 @@
 namespace lockstep::models {
 namespace {
 
+constexpr int64_t kRoundsBetweenQuestions = 8;  // since ranks wait for each other to answer
+
 // Requests that are computed together.
 struct ScoreBatch {
   std::vector<size_t> requests;
@@ -165,7 +167,9 @@ std::vector<Score> ScoreRequests(Gpt& model, std::span<const ScoreRequest> reque
   Scorer scorer(model, requests, options);
   std::vector<double> scores(2 * requests.size());
   for (int64_t round = 0; round < rounds; ++round) {
-    if (options.stop && options.stop()) throw EvaluationStopped();
+    if (round % kRoundsBetweenQuestions == 0 && options.stop && options.stop()) {
+      throw EvaluationStopped();
+    }
     const int64_t b = round * ranks.count + ranks.own;
     if (b < n) {
       scorer.Run(batches[static_cast<size_t>(b)], &scores);

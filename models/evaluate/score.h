@@ -15,6 +15,7 @@ namespace lockstep::models {
 struct Score {
   double log_probability = 0;  // of the scored tokens, in nats: the sum
   bool greedy = false;         // each of them is the likeliest one where it stands
+  bool operator==(const Score&) const = default;
 };
 
 // The ranks that divide batches among them, each with a model that computes by itself, or with
@@ -36,8 +37,8 @@ struct ScoreOptions {
   Evaluators evaluators;
   // Told how many batches of how many are done.
   std::function<void(int64_t done, int64_t all)> progress = nullptr;
-  // Asked between batches, at the same ones on all ranks, where it must say the same; true ends the
-  // work by an EvaluationStopped.
+  // Asked every few batches, at the same ones on all ranks, where it must say the same; true ends
+  // the work by an EvaluationStopped.
   std::function<bool()> stop = nullptr;
 };
 

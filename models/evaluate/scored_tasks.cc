@@ -94,7 +94,11 @@ class ChoiceTask : public EvalTask {
       const Figure acc = MeanFigure("acc", right.subspan(group.first, group.size));
       errors.push_back(*acc.error);
       sizes.push_back(static_cast<int64_t>(group.size));
-      results->push_back({StrCat(task_.name, "_", group.name), shots_, sizes.back(), {acc}});
+      results->push_back({StrCat(task_.name, "_", group.name),
+                          shots_,
+                          sizes.back(),
+                          {acc},
+                          std::string(task_.name)});
     }
     (*results)[0].figures[0].error = PooledError(errors, sizes);
   }
@@ -166,6 +170,7 @@ class TextTask : public EvalTask {
       double of_text = 0;
       for (size_t i = 0; i < text.windows; ++i) of_text += scores[text.first + i].log_probability;
       results.push_back(FiguresOf(text, of_text, 1));
+      results.back().part_of = "text";
       sum += of_text;
       all.words += text.words;
       all.bytes += text.bytes;

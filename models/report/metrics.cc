@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of a line's fields, except step, memory_bytes, skipped, spike, late and
-// val_loss, in the order in which they are written.
+// Names and members of a line's fields, except step, memory_bytes, skipped, spike, late,
+// val_loss and tasks, in the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -100,6 +100,7 @@ std::string ToJson(const StepMetrics& metrics) {
   Write(m.preference, "", &j);
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   Write(m.val_preference, "val_", &j);
+  for (const auto& [name, value] : m.tasks) j["tasks"][name] = value;
   return DumpJson(j);
 }
 
@@ -119,6 +120,11 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   m.late_ms = NumberOr(j, "late_ms", 0);
   if (const auto late = j.find("late"); late != j.end() && late->is_string()) m.late = *late;
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
+  if (const auto tasks = j.find("tasks"); tasks != j.end() && tasks->is_object()) {
+    for (const auto& [name, value] : tasks->items()) {
+      m.tasks.emplace_back(name, NumberOr(*tasks, name.c_str(), NAN));
+    }
+  }
   m.preference = ReadPreference(j, "", m.loss);
   m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));
   return m;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "models/preference/preference_metrics.h"
 #include "models/report/json_lines.h"
@@ -58,6 +60,8 @@ struct StepMetrics {
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   bool spike = false;    // there was no update, since the loss or the norm was one (train.spike)
   std::optional<double> val_loss;  // after the update, if evaluated
+  // Figures of eval.tasks, after the update, if evaluated: {"hellaswag acc", 0.28}.
+  std::vector<std::pair<std::string, double>> tasks;
   // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the
   // pairs held out.
   std::optional<PreferenceMetrics> preference, val_preference;

@@ -90,7 +90,7 @@ void TensorBoardWriter::Write(const std::string& event) {
 
 void TensorBoardWriter::Write(const StepMetrics& m) {
   std::vector<SummaryValue> values;
-  const auto scalar = [&](const char* tag, double value) {
+  const auto scalar = [&](const std::string& tag, double value) {
     values.push_back({tag, static_cast<float>(value), {}});
   };
   if (m.step > 0) {
@@ -105,6 +105,7 @@ void TensorBoardWriter::Write(const StepMetrics& m) {
     if (m.memory_bytes > 0) scalar("train/memory_bytes", static_cast<double>(m.memory_bytes));
   }
   if (m.val_loss) scalar("validation/loss", *m.val_loss);
+  for (const auto& [name, value] : m.tasks) scalar("tasks/" + name, value);
   if (!values.empty()) Write(SummaryEvent(m.unix_time, m.step, values));
 }
 

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = os.environ["DISABLE_MULTIPROC"] = "1"
 import lm_eval
 import torch
 import yaml
@@ -70,6 +70,7 @@ def make_model():
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token=EOT).save_pretrained(
         DATA / "tokenizer_bos")
+    torch.set_num_threads(1)
     torch.manual_seed(3)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=384, n_positions=BLOCK, n_embd=16, n_layer=2, n_head=2,
                                        bos_token_id=0, eos_token_id=0))
@@ -77,6 +78,11 @@ def make_model():
         for name, p in model.named_parameters():
             # Logits that differ as those of trained models do.
             p.copy_(torch.randn_like(p) * (0.3 if p.ndim == 2 else 0.1) + (name.endswith("ln_f.weight") * 2))
+        # A token that the model often prefers, so that some last words are what it would say.
+        hat = tokenizer.encode(" hat").ids[-1]
+        model.transformer.ln_f.bias[0] = 8
+        model.transformer.wte.weight[:, 0] = 0
+        model.transformer.wte.weight[hat, 0] = 1
     model.save_pretrained(DATA / "model")
     for path in DATA.glob("*/*"):
         if path.name in ("generation_config.json",):
@@ -120,7 +126,7 @@ def call(manager, model, task, shots, limit, bos):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(DATA / ("tokenizer_bos" if bos else "model"))
     lm = HFLM(pretrained=model, tokenizer=tokenizer, max_length=BLOCK, batch_size=2, dtype="float32", device="cpu")
     out = lm_eval.simple_evaluate(model=lm, tasks=[task + "_local"], num_fewshot=shots, limit=limit,
-                                  task_manager=manager, log_samples=True, bootstrap_iters=2000)
+                                  task_manager=manager, log_samples=True, bootstrap_iters=100000)
     requests, seen = [], set()
     for name in out["samples"]:
         for sample in out["samples"][name]:
