@@ -90,6 +90,10 @@ void AddSection(Options& options, const char* section, DpoRunOptions& section_op
 #include "models/options/dpo_options.def"
 }
 
+void AddSection(Options& options, const char* section, EvalTaskOptions& section_options) {
+#include "models/options/eval_options.def"
+}
+
 void AddSection(Options& options, const char* section, CheckpointOptions& section_options) {
 #include "models/options/checkpoint_options.def"
 }
@@ -126,6 +130,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddSection(options, "optim.", config.optim);
   AddSection(options, "lora.", config.lora);
   AddSection(options, "dpo.", config.dpo);
+  AddSection(options, "eval.", config.eval);
   AddSection(options, "checkpoint.", config.checkpoint);
   AddSection(options, "parallel.", config.parallel);
   AddSection(options, "dist.", config.dist);

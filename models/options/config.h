@@ -61,6 +61,10 @@ struct DistOptions {
 #include "models/options/dist_options.def"
 };
 
+struct EvalTaskOptions {
+#include "models/options/eval_options.def"
+};
+
 struct LogOptions {
 #include "models/options/log_options.def"
 };
@@ -73,6 +77,7 @@ struct RunConfig {
   OptimOptions optim;
   LoraOptions lora;
   DpoRunOptions dpo;
+  EvalTaskOptions eval;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
   DistOptions dist;

@@ -216,6 +216,17 @@ void CheckLora(const Options& options, const LoraOptions& lora) {
   needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
 }
 
+void CheckEvalTasks(const Options& options, const EvalTaskOptions& eval) {
+  const EvalTaskOptions d;
+  const auto needs_tasks = [&](std::string_view key, const auto& value, const auto& initial) {
+    CheckEffect(options, key, value, initial, !eval.tasks.empty(), "eval.tasks = \"hellaswag\"");
+  };
+  needs_tasks("eval.data", eval.data, d.data);
+  needs_tasks("eval.every", eval.every, d.every);
+  needs_tasks("eval.limit", eval.limit, d.limit);
+  needs_tasks("eval.shots", eval.shots, d.shots);
+}
+
 void CheckDpo(const Options& options, const RunConfig& config) {
   const DpoRunOptions d;
   const bool on = config.train.objective == "dpo";
@@ -330,6 +341,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckRounds(options, config.dist);
   CheckLora(options, config.lora);
   CheckDpo(options, config);
+  CheckEvalTasks(options, config.eval);
   CheckTrace(options, config);
 }
 

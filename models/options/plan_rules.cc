@@ -226,7 +226,7 @@ constexpr PlanRule kRules[] = {
     // Elsewhere workers have different weights.
     {"runs have whole rounds",
      {"dist.outer_every", "train.steps", "train.epochs", "train.eval_every", "train.sample_every",
-      "checkpoint.every"},
+      "checkpoint.every", "eval.every"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!HasRounds(f)) return "";
@@ -241,7 +241,8 @@ constexpr PlanRule kRules[] = {
        for (const auto& [key, steps] : {std::pair("train.steps", c.train.steps),
                                         {"train.eval_every", c.train.eval_every},
                                         {"train.sample_every", c.train.sample_every},
-                                        {"checkpoint.every", c.checkpoint.every}}) {
+                                        {"checkpoint.every", c.checkpoint.every},
+                                        {"eval.every", c.eval.every}}) {
          if (steps % round == 0) continue;
          wrong += StrCat(wrong.empty() ? "" : ", ", f.describe(key));
          instead += StrCat(" --", key, "=", (steps / round + 1) * round);

@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of a line's fields, except step, memory_bytes, skipped, spike, late, val_loss
-// and val_bpb, in the order in which they are written.
+// Names and members of a line's fields, except step, memory_bytes, skipped, spike, late, val_loss,
+// val_bpb and tasks, in the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -101,6 +101,7 @@ std::string ToJson(const StepMetrics& metrics) {
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   if (m.val_bpb) j["val_bpb"] = *m.val_bpb;
   Write(m.val_preference, "val_", &j);
+  for (const auto& [name, value] : m.tasks) j["tasks"][name] = value;
   return DumpJson(j);
 }
 
@@ -121,6 +122,11 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   if (const auto late = j.find("late"); late != j.end() && late->is_string()) m.late = *late;
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   if (j.contains("val_bpb")) m.val_bpb = NumberOr(j, "val_bpb", NAN);
+  if (const auto tasks = j.find("tasks"); tasks != j.end() && tasks->is_object()) {
+    for (const auto& [name, value] : tasks->items()) {
+      m.tasks.emplace_back(name, NumberOr(*tasks, name.c_str(), NAN));
+    }
+  }
   m.preference = ReadPreference(j, "", m.loss);
   m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));
   return m;

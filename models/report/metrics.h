@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "models/preference/preference_metrics.h"
 #include "models/report/json_lines.h"
@@ -59,6 +61,8 @@ struct StepMetrics {
   bool spike = false;    // there was no update, since the loss or the norm was one (train.spike)
   std::optional<double> val_loss;  // after the update, if evaluated
   std::optional<double> val_bpb;   // the same in bits per byte of text, where that is known
+  // Figures of eval.tasks, after the update, if evaluated: {"hellaswag acc", 0.28}.
+  std::vector<std::pair<std::string, double>> tasks;
   // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the
   // pairs held out.
   std::optional<PreferenceMetrics> preference, val_preference;

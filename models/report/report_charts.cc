@@ -234,6 +234,11 @@ std::string ReportCharts(const RunHistory& h, const ReportInput& in) {
   }
   if (!h.reward_chosen.empty()) s += PreferenceFigures(h, last);
   if (!h.expert_most.empty()) s += ExpertFigure(h, last);
+  for (const auto& [name, curve] : h.tasks) {
+    s += Figure(name, "of a task",
+                {{.name = name, .color = "--val", .points = PointsOf(curve), .dots = true}},
+                {.title = {}, .last_x = last, .rules = {}});
+  }
   s += Figure("Learning rate", "per step",
               {{.name = "learning rate", .color = "--lr", .points = PointsOf(h.lr)}},
               {.title = {},

@@ -104,6 +104,9 @@ void RunHistory::Add(const StepMetrics& m) {
       ++non_finite_val_losses;
     }
   }
+  for (const auto& [name, value] : m.tasks) {
+    tasks[name].Add(std::max<int64_t>(m.step, 1), value);
+  }
   if (m.step == 0) return;
   if (first_step_ == 0) first_step_ = m.step;
   last_step_ = m.step;

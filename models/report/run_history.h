@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,8 @@ class RunHistory {
   std::vector<Point> val_loss;
   int64_t non_finite_val_losses = 0;
   double val_bpb = 0;  // of the last evaluation; 0: not known
+  // Those of eval.tasks, by name; evaluations before the first step are taken for it.
+  std::map<std::string, Curve> tasks;
 
  private:
   void AddValLoss(const Point& point);

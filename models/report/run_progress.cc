@@ -9,9 +9,11 @@
 
 #include "core/error.h"
 #include "core/system/shell_word.h"
+#include "models/evaluate/task_results.h"
 #include "models/options/invocation.h"
 #include "models/report/format.h"
 #include "models/report/run_summary.h"
+#include "models/train/run_tasks.h"
 
 namespace lockstep::models {
 namespace {
@@ -89,6 +91,16 @@ void RunProgress::PrintEvaluation(const StepMetrics& m, bool best, int64_t token
                     best && m.step > 0 ? " (best)" : "", Describe(m.val_preference),
                     m.val_bpb ? fmt::format(" | {:.4f} bits per byte", *m.val_bpb) : "",
                     FormatCount(static_cast<double>(tokens)), seconds));
+}
+
+void RunProgress::PrintTasks(int64_t step, const std::vector<TaskResult>& results,
+                             double seconds) const {
+  if (setup_.start.evaluates) return Print(Table(results));
+  std::string figures;
+  for (const auto& [name, value] : NamedFigures(results)) {
+    figures += fmt::format("{} {:.4g} | ", name, value);
+  }
+  Print(fmt::format("step {} | {}{:.1f}s", step, figures, seconds));
 }
 
 void RunProgress::PrintSample(const std::string& prompt, const std::string& text) const {

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "models/evaluate/eval_task.h"
 #include "models/gpt/gpt.h"
 #include "models/memory/memory_plan.h"
 #include "models/report/metrics.h"
@@ -40,6 +42,8 @@ class RunProgress {
   // it is the best so far.
   void PrintEvaluation(const StepMetrics& m, bool best, int64_t tokens, double seconds);
 
+  // Their table, which says all, where nothing is trained; else a line.
+  void PrintTasks(int64_t step, const std::vector<TaskResult>& results, double seconds) const;
   void PrintSample(const std::string& prompt, const std::string& text) const;
 
   // After a signal stopped the run after `step`: how to continue it, on one machine or several.

@@ -90,7 +90,7 @@ void TensorBoardWriter::Write(const std::string& event) {
 
 void TensorBoardWriter::Write(const StepMetrics& m) {
   std::vector<SummaryValue> values;
-  const auto scalar = [&](const char* tag, double value) {
+  const auto scalar = [&](const std::string& tag, double value) {
     values.push_back({tag, static_cast<float>(value), {}});
   };
   if (m.step > 0) {
@@ -106,6 +106,7 @@ void TensorBoardWriter::Write(const StepMetrics& m) {
   }
   if (m.val_loss) scalar("validation/loss", *m.val_loss);
   if (m.val_bpb) scalar("validation/bits_per_byte", *m.val_bpb);
+  for (const auto& [name, value] : m.tasks) scalar("tasks/" + name, value);
   if (!values.empty()) Write(SummaryEvent(m.unix_time, m.step, values));
 }
 

@@ -9,15 +9,11 @@
 #include <thread>
 
 #include "core/io/file.h"
-#include "core/system/shell_word.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/id_tokenizer.h"
 #include "dist/launch/rank_device.h"
 #include "dist/world.h"
-#include "models/checkpoint/adapter_base.h"
-#include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
-#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/sample/chat.h"
 #include "models/sample/sampled_model.h"
@@ -55,22 +51,16 @@ std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
 }
 
 // Falls back to token ids as text, if the model was trained on tokens without their tokenizer.
-std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder,
-                                               int64_t vocab_size, bool prints) {
-  if (c.tokenizer == "char") {
-    throw InputError(
-        "tokenizer=char needs the text that it was made from: give the checkpoint's own "
-        "tokenizer.json");
-  }
-  if (!c.tokenizer.empty()) return data::MakeTokenizer(c.tokenizer, "");
-  if (auto tokenizer = ReadTokenizer(folder)) return tokenizer;
+std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const OpenedModel& opened,
+                                               bool prints) {
+  if (auto tokenizer = TokenizerOf(c, opened.folder())) return tokenizer;
   if (prints) {
     std::fprintf(stderr,
                  "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
                  "give --tokenizer=gpt2, or the tokenizer's file or folder\n",
-                 folder.c_str());
+                 opened.folder().c_str());
   }
-  return std::make_unique<data::IdTokenizer>(vocab_size);
+  return std::make_unique<data::IdTokenizer>(opened.shape.vocab_size);
 }
 
 // With special tokens, those that the prompt spells become their ids, and what the model expects
@@ -273,41 +263,10 @@ struct SampleRanks {
   std::shared_ptr<dist::ProcessGroup> group;
 };
 
-std::vector<PeftAdapter> OpenAdapters(const std::vector<HeldCheckpoint>& held,
-                                      const std::string& folder, int ranks) {
-  std::vector<PeftAdapter> adapters;
-  for (const HeldCheckpoint& one : held) adapters.push_back(PeftAdapter::Open(one.path()));
-  if (!adapters.empty() && PeftAdapter::Exists(folder)) {
-    throw InputError(
-        StrCat("--checkpoint=", ShellWord(folder), " has adapters itself: with --adapter name the ",
-               "weights that they belong to, --checkpoint=", ShellWord(WeightsOf(folder))));
-  }
-  if (adapters.size() > 1 && ranks > 1) {
-    throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
-                            ranks, ": give one --adapter"));
-  }
-  return adapters;
-}
-
 }  // namespace
 
 void AddSampleOptions(Options& options, SampleConfig& c) {
-  options.Add("checkpoint", &c.checkpoint,
-              {.aliases = {"model", "ckpt", "out_dir", "init_from"},
-               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest; also the "
-                      "s3://bucket/prefix of a checkpoint.mirror), or a Hugging Face folder"});
-  options.Add("adapter", &c.adapters,
-              {.aliases = {"lora", "adapters", "lora_path"},
-               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); with "
-                      "several, each continues all prompts"});
-  options.Add("base", &c.base,
-              {.choices = {"auto", "model", "nf4", "nf4_single"},
-               .aliases = {"lora.base", "bnb_4bit_quant_type"},
-               .doc = "the matrices of attention and MLPs: model (f32), nf4 (4 bits, with 8-bit "
-                      "scales), nf4_single (with f32 scales); auto: as the adapter was trained or, "
-                      "without one, as in the checkpoint"});
-  options.Add("tokenizer", &c.tokenizer,
-              {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
+  AddSourceOptions(options, c);
   options.Add("prompt", &c.prompts,
               {.aliases = {"start", "text"}, .doc = "text to continue; by default a newline"});
   options.Add("prompt_file", &c.prompt_file,
@@ -366,44 +325,33 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.min = 1, .max = 65536, .doc = "texts generated at once; more need more memory"});
   options.Add("stream", &c.stream,
               {.doc = "show text while it is generated; false: once it is complete"});
-  options.Add("threads", &c.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
-  options.Add("device", &c.device,
-              {.doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
-                      "simulated GPU)"});
 }
 
 int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const HeldCheckpoint held = HoldCheckpoint(c.checkpoint);
-  const std::string& folder = held.path();
-  std::vector<HeldCheckpoint> held_adapters;
-  for (const std::string& adapter : c.adapters) held_adapters.push_back(HoldCheckpoint(adapter));
-  if (is_main) {
-    VerifyModelAndBase(folder);
-    for (const HeldCheckpoint& adapter : held_adapters) VerifyModel(adapter.path());
-  }
-  const GptConfig shape = ReadHfConfig(WeightsOf(folder));
+  const OpenedModel opened = OpenModel(c, is_main, [](const std::string& text) {
+    std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
+  });
+  const std::string& folder = opened.folder();
+  const std::string& base = opened.base;
+  const GptConfig& shape = opened.shape;
+  const std::vector<PeftAdapter>& adapters = opened.adapters;
   if (c.slide > shape.block_size) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
                             " tokens; give at most that, or 0 for half of them"));
   }
   CheckDivides(shape, rendezvous.world_size);
-  std::shared_ptr<const data::Tokenizer> tokenizer =
-      FindTokenizer(c, folder, shape.vocab_size, is_main);
+  if (adapters.size() > 1 && rendezvous.world_size > 1) {
+    throw InputError(StrCat("several adapters take turns in one process, and this is one of ",
+                            rendezvous.world_size, ": give one --adapter"));
+  }
+  std::shared_ptr<const data::Tokenizer> tokenizer = FindTokenizer(c, opened, is_main);
   const Device device = dist::DeviceOfRank(c.device, rendezvous);
   const SampleRanks ranks(rendezvous, device);
-  const std::vector<PeftAdapter> adapters =
-      OpenAdapters(held_adapters, folder, rendezvous.world_size);
   if (c.chat && adapters.size() > 1) {
     throw InputError("--chat has a conversation with one adapter: give --adapter once");
-  }
-  const std::string base = BaseFor(c.base, folder, adapters);
-  for (const PeftAdapter& adapter : adapters) {
-    CheckBase(adapter, folder, [&](const std::string& text) {
-      if (is_main) std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
-    });
   }
   const auto parts = std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size);
   const auto load = [&](const PeftAdapter* adapter) {

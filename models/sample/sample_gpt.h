@@ -6,14 +6,11 @@
 #include <vector>
 
 #include "models/options/options.h"
+#include "models/sample/opened_model.h"
 
 namespace lockstep::models {
 
-struct SampleConfig {
-  std::string checkpoint = "out/latest";
-  TextList adapters;
-  std::string base = "auto";  // BaseFor
-  std::string tokenizer;
+struct SampleConfig : ModelSource {
   TextList prompts;
   std::string prompt_file;
   bool chat = false;
@@ -33,8 +30,6 @@ struct SampleConfig {
   int64_t slide = 0;
   int64_t batch_size = 16;
   bool stream = true;
-  std::string device = "auto";
-  int64_t threads = 0;
 };
 
 void AddSampleOptions(Options& options, SampleConfig& config);

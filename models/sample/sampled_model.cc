@@ -33,13 +33,13 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
   AddAdapters(folder, *model);
   if (adapter != nullptr) adapter->AddTo(*model);
   if (base != "model") {
-    if (ranks->size() > 1) {
-      throw InputError(StrCat("weights in 4 bits (", base, ") have blocks that ", ranks->size(),
+    if (ranks->parts() > 1) {
+      throw InputError(StrCat("weights in 4 bits (", base, ") have blocks that ", ranks->parts(),
                               " processes cannot split: use one process, or --base=model"));
     }
     QuantizeBase(*model, base == "nf4");
   }
-  ShareOut(*model, ranks);
+  ParallelizeLayers(*model, ranks);
   model->Materialize(device, /*seed=*/std::nullopt);
   LoadWeights(folder, *model);
   if (adapter != nullptr) adapter->LoadInto(*model);
@@ -62,11 +62,6 @@ void CheckDivides(const GptConfig& shape, int ranks) {
                           " keys and values, cannot be split across ", ranks,
                           " processes: use --nproc with a divisor of the heads that divides the "
                           "others or is a multiple of them"));
-}
-
-void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks) {
-  if (ranks->size() == 1) return;
-  dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
 }
 
 }  // namespace lockstep::models

@@ -130,7 +130,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                     }}),
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
-      progress_(setup, utilization_) {
+      progress_(setup, utilization_),
+      tasks_(MakeRunTasks(setup)) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
                         config_.train.eval_batches, setup.document_mask);
@@ -284,7 +285,8 @@ int TrainingLoop::TrainSteps() {
 int TrainingLoop::EvaluateOnly() {
   StepMetrics m{.step = trainer_.step()};
   Evaluate(&m);
-  if (!m.val_loss) {
+  EvaluateTasks(&m);
+  if (!m.val_loss && !tasks_) {
     throw InputError(
         "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
         "files");
@@ -344,7 +346,8 @@ int TrainingLoop::Interrupt(bool ask) {
 bool TrainingLoop::Due(int64_t step) const {
   return step == 1 || step == setup_.steps() || (traced_ && step <= traced_->last) ||
          Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
-         Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
+         TasksAreDue(step) || Every(config_.train.sample_every, step) ||
+         Every(config_.checkpoint.every, step);
 }
 
 // Submits a step, and notes the memory that it takes. Returns the metrics of the step before if

@@ -16,6 +16,7 @@
 #include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
+#include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
 #include "models/train/step/trainer.h"
 
@@ -50,6 +51,8 @@ class TrainingLoop {
   void Add(StepMetrics& m);
   bool DoWhatIsDue(StepMetrics m);
   void Evaluate(StepMetrics* m);
+  void EvaluateTasks(StepMetrics* m);
+  bool TasksAreDue(int64_t step) const;
   void Sample();
   void Save(const SaveOptions& options, const std::string& unfinished_metrics = "");
   void NoteBestCheckpoint();
@@ -91,9 +94,10 @@ class TrainingLoop {
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;
-  int64_t val_bytes_ = 0;                      // of text in its targets; 0: not known
-  int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
-  int interrupt_ = 0;                          // the signal received; 0: none
+  int64_t val_bytes_ = 0;                        // of text in its targets; 0: not known
+  const std::unique_ptr<const RunTasks> tasks_;  // null without any
+  int64_t peak_bytes_ = 0, memory_bytes_ = 0;    // of tensors: in the whole run, in the last step
+  int interrupt_ = 0;                            // the signal received; 0: none
   // After which step, and when, ranks last asked each other for signals, and after which they will.
   int64_t asked_step_ = 0, ask_step_ = 0;
   Clock::time_point asked_ = Clock::now();

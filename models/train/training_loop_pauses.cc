@@ -23,7 +23,8 @@ void TrainingLoop::Begin() {
   if (config_.train.eval_every > 0) {
     StepMetrics m;
     Evaluate(&m);
-    if (log_ && m.val_loss) log_->Step(m);
+    if (interrupt_ == 0) EvaluateTasks(&m);
+    if (log_ && (m.val_loss || !m.tasks.empty())) log_->Step(m);
   }
   if (interrupt_ != 0 && !config_.checkpoint.save_initial) Save({.required = true});
 }
@@ -34,9 +35,11 @@ void TrainingLoop::Begin() {
 bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   const bool last = m.step == setup_.steps();
   const bool evaluate = last || Every(config_.train.eval_every, m.step);
+  const bool tasks = TasksAreDue(m.step);
   const bool sample =
       config_.train.sample_tokens > 0 && (last || Every(config_.train.sample_every, m.step));
   if (evaluate) Evaluate(&m);
+  if (tasks && interrupt_ == 0) EvaluateTasks(&m);
   const bool stop = interrupt_ != 0;
   if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
   // It was saved as unfinished before.
@@ -46,11 +49,11 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
     log_->Step(m);
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
-  const bool unfinished = stop && (sample || (evaluate && validation_));
+  const bool unfinished = stop && (sample || tasks || (evaluate && validation_));
   if (save) {
     Save({.required = last || stop, .val_loss = m.val_loss}, unfinished ? ToJson(m) : "");
   }
-  if (evaluate && !last && !stop) {
+  if ((evaluate || tasks) && !last && !stop) {
     ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
   }
   return unfinished;
@@ -108,6 +111,25 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
                       : "earlier checkpoints may have better ones"));
     }
     progress_.PrintEvaluation(*m, best, validation_->num_targets(), SecondsSince(start));
+  });
+}
+
+bool TrainingLoop::TasksAreDue(int64_t step) const {
+  return tasks_ && (step == setup_.steps() || tasks_->DueAfter(step));
+}
+
+// A signal ends it, and it gives no figures.
+void TrainingLoop::EvaluateTasks(StepMetrics* m) {
+  if (!tasks_) return;
+  const Clock::time_point start = Clock::now();
+  const auto results = Timed(&PauseTimes::eval_ms, [&] {
+    return tasks_->Run(model_, *step_ranks_, [&] { return Interrupt(/*ask=*/true) != 0; });
+  });
+  if (results) m->tasks = NamedFigures(*results);
+  ranks_.OnMain("printing", [&] {
+    if (results) return progress_.PrintTasks(trainer_.step(), *results, SecondsSince(start));
+    Warn(StrCat("a signal ended the evaluation of eval.tasks after step ", trainer_.step(),
+                ": the same command, run again, begins with it"));
   });
 }
 

@@ -230,6 +230,8 @@ const std::set<std::string> kOthers = {
     "checkpoint.mirror",
     // In train_gpt_dpo_test.
     "train.objective", "dpo.loss", "dpo.beta", "dpo.label_smoothing",
+    // In train_gpt_tasks_test.
+    "eval.tasks", "eval.data", "eval.every", "eval.limit", "eval.shots",
     // In tests/golden/weights_test.
     "train.numerics",
     // In train_gpt_diloco_test.

@@ -5,7 +5,6 @@
 
 #include "core/cuda/device.h"
 #include "dist/groups/in_process_group.h"
-#include "models/sample/sampled_model.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
@@ -195,7 +194,7 @@ TEST(TensorParallelPlan, RanksThatSampleHoldTheirPartsOnly) {
     config.vocab_size = vocabulary;
     dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
       Gpt model(config);
-      ShareOut(model, std::make_shared<dist::TensorRanks>(&all, all.size()));
+      ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(&all, all.size()));
       model.Materialize(kCpu, 1);
       int64_t own = 0;
       for (const auto& p : model.Parameters()) {

@@ -1,0 +1,75 @@
+#include "models/sample/opened_model.h"
+
+#include <utility>
+
+#include "core/system/shell_word.h"
+#include "models/checkpoint/adapter_base.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/sample/sampled_model.h"
+
+namespace lockstep::models {
+
+void AddSourceOptions(Options& options, ModelSource& source) {
+  options.Add("checkpoint", &source.checkpoint,
+              {.aliases = {"model", "ckpt", "out_dir", "init_from"},
+               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest; also the "
+                      "s3://bucket/prefix of a checkpoint.mirror), or a Hugging Face folder"});
+  options.Add("adapter", &source.adapters,
+              {.aliases = {"lora", "adapters", "lora_path"},
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); "
+                      "sample_gpt takes several, each of which continues all prompts"});
+  options.Add("base", &source.base,
+              {.choices = {"auto", "model", "nf4", "nf4_single"},
+               .aliases = {"lora.base", "bnb_4bit_quant_type"},
+               .doc = "the matrices of attention and MLPs: model (f32), nf4 (4 bits, with 8-bit "
+                      "scales), nf4_single (with f32 scales); auto: as the adapter was trained or, "
+                      "without one, as in the checkpoint"});
+  options.Add("tokenizer", &source.tokenizer,
+              {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
+  options.Add("threads", &source.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
+  options.Add("device", &source.device,
+              {.doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
+                      "simulated GPU)"});
+}
+
+OpenedModel OpenModel(const ModelSource& source, bool verifies,
+                      const std::function<void(const std::string&)>& warn) {
+  OpenedModel opened{.held = HoldCheckpoint(source.checkpoint)};
+  const std::string& folder = opened.folder();
+  for (const std::string& adapter : source.adapters) {
+    opened.held_adapters.push_back(HoldCheckpoint(adapter));
+  }
+  if (verifies) {
+    VerifyModelAndBase(folder);
+    for (const HeldCheckpoint& adapter : opened.held_adapters) VerifyModel(adapter.path());
+  }
+  opened.shape = ReadHfConfig(WeightsOf(folder));
+  for (const HeldCheckpoint& one : opened.held_adapters) {
+    opened.adapters.push_back(PeftAdapter::Open(one.path()));
+  }
+  if (!opened.adapters.empty() && PeftAdapter::Exists(folder)) {
+    throw InputError(
+        StrCat("--checkpoint=", ShellWord(folder), " has adapters itself: with --adapter name the ",
+               "weights that they belong to, --checkpoint=", ShellWord(WeightsOf(folder))));
+  }
+  opened.base = BaseFor(source.base, folder, opened.adapters);
+  for (const PeftAdapter& adapter : opened.adapters) {
+    CheckBase(adapter, folder, [&](const std::string& text) {
+      if (verifies) warn(text);
+    });
+  }
+  return opened;
+}
+
+std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const std::string& folder) {
+  if (source.tokenizer == "char") {
+    throw InputError(
+        "tokenizer=char needs the text that it was made from: give the checkpoint's own "
+        "tokenizer.json");
+  }
+  if (!source.tokenizer.empty()) return data::MakeTokenizer(source.tokenizer, "");
+  return ReadTokenizer(folder);
+}
+
+}  // namespace lockstep::models

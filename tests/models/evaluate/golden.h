@@ -1,0 +1,43 @@
+// What lm-evaluation-harness and nanochat make of the task files in testdata, for a tiny model
+// (tests/peers/make_evaluate_goldens.py).
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/io/file.h"
+#include "data/tokenizer/tokenizer.h"
+#include "dist/tensor/tensor_ranks.h"
+#include "models/evaluate/request_encoder.h"
+#include "models/sample/sampled_model.h"
+
+namespace lockstep::test {
+
+inline const std::string kData = "tests/models/evaluate/testdata";
+inline const std::string kEvals = kData + "/evals";
+
+inline const nlohmann::json& Golden() {
+  static const nlohmann::json golden = nlohmann::json::parse(ReadFile(kData + "/golden.json"));
+  return golden;
+}
+
+// The model, or this rank's part of it.
+inline std::unique_ptr<models::Gpt> TinyModel(dist::ProcessGroup* group = nullptr,
+                                              int64_t parts = 1) {
+  return models::LoadSampledModel(kData + "/model", "model", nullptr,
+                                  std::make_shared<dist::TensorRanks>(group, parts), kCpu);
+}
+
+// `kind`: "", or "bos" for the tokenizer that puts a token before each text.
+inline const data::Tokenizer& TinyTokenizer(const std::string& kind) {
+  static const auto plain = data::LoadTokenizer(kData + "/model");
+  static const auto bos = data::LoadTokenizer(kData + "/tokenizer_bos");
+  return kind == "bos" ? *bos : *plain;
+}
+
+inline models::RequestEncoder TinyEncoder(const std::string& kind, int64_t block_size = 300) {
+  return {TinyTokenizer(kind), block_size, 384};
+}
+
+}  // namespace lockstep::test
