@@ -331,6 +331,73 @@ TEST(MuonTest, UpdatesAreNearlyOrthogonal) {
   }
 }
 
+// Newton and Schulz of X [rows, columns], in plain loops: a X + b (X X^T) X + c (X X^T)^2 X.
+std::vector<double> Orthogonalized(std::vector<double> x, int64_t rows, int64_t columns) {
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  for (double& v : x) v /= std::max(std::sqrt(squares), 1e-7);
+  const auto times_gram = [&](const std::vector<double>& y) {  // (X X^T) y
+    std::vector<double> out(y.size());
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < rows; ++j) {
+        double dot = 0;
+        for (int64_t k = 0; k < columns; ++k) dot += x[i * columns + k] * x[j * columns + k];
+        for (int64_t k = 0; k < columns; ++k) out[i * columns + k] += dot * y[j * columns + k];
+      }
+    }
+    return out;
+  };
+  for (int step = 0; step < 5; ++step) {
+    const std::vector<double> once = times_gram(x), twice = times_gram(once);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = 3.4445 * x[i] - 4.775 * once[i] + 2.0315 * twice[i];
+  }
+  return x;
+}
+
+// With cautious decay that falls.
+TEST(MuonTest, SegmentsFollowALoopOfDoubles) {
+  const std::vector<int64_t> rows = {12, 6, 6};
+  constexpr int64_t kColumns = 8, kSteps = 6;
+  constexpr double kLr = 0.0625, kDecay = 0.5;  // which f32 holds
+  for (const DType dtype : {DType::kF64, DType::kF32}) {
+    const Tensor initial = Noise({24, kColumns}, 1, 1, dtype);
+    Muon muon(Parameters{MakeParameter("w", initial.Clone(), true)},
+              {.scale = MuonScale::kSpectral,
+               .weight_decay = kDecay,
+               .decay = {.cautious = true, .steps = 4},
+               .segments = [&](const Parameter&) { return rows; }});
+    std::vector<double> w = initial.To(DType::kF64).ToVector<double>(), m(w.size());
+    for (int64_t step = 0; step < kSteps; ++step) {
+      StepState state(kCpu, 1);
+      const auto training = muon.BeginStep(state, step, kLr);
+      const Tensor grad = Noise({24, kColumns}, 10 + static_cast<uint64_t>(step), 1, dtype);
+      muon.parameters()[0]->leaf().SetGrad(grad.Clone());
+      muon.Step(state);
+      muon.ZeroGrad();
+      const std::vector<double> g = grad.To(DType::kF64).ToVector<double>();
+      const double decay = kLr * kDecay * std::max(0.0, 1 - static_cast<double>(step) / 4);
+      int64_t begin = 0;
+      for (const int64_t n : rows) {
+        std::vector<double> u;
+        for (int64_t i = begin * kColumns; i < (begin + n) * kColumns; ++i) {
+          m[i] += 0.05 * (g[i] - m[i]);
+          u.push_back(g[i] + 0.95 * (m[i] - g[i]));
+        }
+        u = Orthogonalized(u, n, kColumns);
+        const double gain = std::sqrt(std::max(1.0, static_cast<double>(n) / kColumns));
+        for (int64_t i = 0; i < n * kColumns; ++i) {
+          double& p = w[begin * kColumns + i];
+          p = p * (u[i] * p >= 0 ? 1 - decay : 1) - kLr * gain * u[i];
+        }
+        begin += n;
+      }
+      ExpectClose(muon.parameters()[0]->value(), w, dtype == DType::kF64 ? 1e-10 : 1e-5,
+                  StrCat(dtype, " step ", step));
+    }
+  }
+}
+
 // Rows of a matrix that are a segment are updated as a parameter that consists of them.
 TEST(MuonTest, SegmentsAreMatricesOfTheirOwn) {
   const std::vector<int64_t> rows = {8, 12, 4};
