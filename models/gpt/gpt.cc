@@ -127,9 +127,13 @@ double Gpt::FlopsPerToken(int64_t t) const {
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
+  return head_(Stream(ids), targets);
+}
+
+nn::ResidualStream Gpt::Stream(const Tensor& ids) {
   nn::ResidualStream stream = embedding_(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
-  return head_(std::move(stream), targets);
+  return stream;
 }
 
 }  // namespace lockstep::models
