@@ -87,7 +87,7 @@ class Scorer {
     size_t at = 0;
     for (const size_t r : batch.requests) {
       double sum = 0;
-      bool greedy = wants_greedy;
+      bool greedy = requests_[r].wants_greedy;
       for (int64_t t = 0; t < requests_[r].scored; ++t, ++at) {
         sum -= losses[at];
         greedy = greedy && likeliest[at] == targets[at];
@@ -110,10 +110,7 @@ class Scorer {
     nn::ResidualStream stream{Tensor()};
     Tensor all_logits;
     if (options_.has_all_parts) {
-      stream = model_.embedding()(input);
-      for (int64_t i = 0; i < model_.blocks().size(); ++i) {
-        stream = model_.blocks()[i](std::move(stream));
-      }
+      stream = model_.Stream(input);
       for (Tensor* t : {&stream.x, &stream.open.value}) {
         if (t->defined()) *t = RowsAt(*t, at);
       }

@@ -146,10 +146,18 @@ nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
+<<<<<<< HEAD
   const nn::TokenScope tokens(ids);
   nn::ResidualStream stream = Embedded(ids);
+=======
+  return head_(Stream(ids), targets);
+}
+
+nn::ResidualStream Gpt::Stream(const Tensor& ids) {
+  nn::ResidualStream stream = embedding_(ids);
+>>>>>>> w-eval
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
-  return head_(std::move(stream), targets);
+  return stream;
 }
 
 }  // namespace lockstep::models

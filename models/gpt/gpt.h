@@ -47,6 +47,8 @@ class Gpt : public LanguageModel {
   Child<Layer>& embedding() { return embedding_; }
   nn::ResidualStream Embedded(const Tensor& ids);
   ChildList<nn::Block>& blocks() { return h_; }
+  // What all parts but the head make of ids: for callers that want logits of some positions only.
+  nn::ResidualStream Stream(const Tensor& ids);
   Child<GptHeadLayer>& head() { return head_; }
 
   // Where ranks have different parts of the model (models/train/pipeline_parallel.h): from now on

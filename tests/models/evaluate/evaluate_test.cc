@@ -196,14 +196,6 @@ TEST(ScoreRequests, AnyRanksGiveTheSameBits) {
   }
 }
 
-TEST(ScoreRequests, TensorParallelRanksGiveTheBitsOfOneWithTheirParts) {
-  const auto one = TinyModel(nullptr, /*parts=*/2);
-  const std::string figures = AllFigures(*one, {});
-  dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
-    EXPECT_EQ(AllFigures(*TinyModel(&group, 2), {}), figures);
-  });
-}
-
 TEST(ScoreRequests, StopWhenAsked) {
   const auto model = TinyModel();
   EXPECT_THROW(ScoreRequests(*model, SomeRequests(), {.stop = [] { return true; }}),
@@ -322,7 +314,7 @@ TEST(EvalTask, SaysWhatIsWrong) {
   EXPECT_THAT(error("winogrande", "winogrande/validation.jsonl",
                     R"({"sentence": "no", "option1": "a", "option2": "b", "answer": "1"})"),
               HasSubstr("has no _"));
-  EXPECT_THAT(ErrorOf([&] { MakeTextTask({folder.Path("none.txt")}, encoder); }),
+  EXPECT_THAT(test::MessageOf<Error>([&] { MakeTextTask({folder.Path("none.txt")}, encoder); }),
               HasSubstr("none.txt"));
 }
 

@@ -4,13 +4,14 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "core/io/file.h"
 #include "data/tokenizer/tokenizer.h"
-#include "dist/tensor/tensor_ranks.h"
 #include "models/evaluate/request_encoder.h"
-#include "models/sample/sampled_model.h"
+#include "models/gpt/gpt.h"
+#include "models/gpt/hf/hf_format.h"
 
 namespace lockstep::test {
 
@@ -22,11 +23,12 @@ inline const nlohmann::json& Golden() {
   return golden;
 }
 
-// The model, or this rank's part of it.
-inline std::unique_ptr<models::Gpt> TinyModel(dist::ProcessGroup* group = nullptr,
-                                              int64_t parts = 1) {
-  return models::LoadSampledModel(kData + "/model", "model", nullptr,
-                                  std::make_shared<dist::TensorRanks>(group, parts), kCpu);
+inline std::unique_ptr<models::Gpt> TinyModel() {
+  const std::string folder = kData + "/model";
+  auto model = std::make_unique<models::Gpt>(models::ReadHfConfig(folder));
+  model->Materialize(kCpu, /*seed=*/std::nullopt);
+  models::LoadHfWeights(*model, folder);
+  return model;
 }
 
 // `kind`: "", or "bos" for the tokenizer that puts a token before each text.
