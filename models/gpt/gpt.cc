@@ -146,16 +146,12 @@ nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   if (forward_) return forward_(ids, targets);
-<<<<<<< HEAD
-  const nn::TokenScope tokens(ids);
-  nn::ResidualStream stream = Embedded(ids);
-=======
   return head_(Stream(ids), targets);
 }
 
 nn::ResidualStream Gpt::Stream(const Tensor& ids) {
-  nn::ResidualStream stream = embedding_(ids);
->>>>>>> w-eval
+  const nn::TokenScope tokens(ids);
+  nn::ResidualStream stream = Embedded(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));
   return stream;
 }
