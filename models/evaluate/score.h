@@ -15,7 +15,6 @@ namespace lockstep::models {
 struct Score {
   double log_probability = 0;  // of the scored tokens, in nats: the sum
   bool greedy = false;         // each of them is the likeliest one where it stands
-  bool operator==(const Score&) const = default;
 };
 
 // The ranks that divide batches among them, each with a model that computes by itself, or with
