@@ -15,7 +15,6 @@ namespace lockstep::models {
 struct Score {
   double log_probability = 0;  // of the scored tokens, in nats: the sum
   bool greedy = false;         // each of them is the likeliest one where it stands
-  bool operator==(const Score&) const = default;
 };
 
 // The ranks that divide batches among them, each with a model that computes by itself, or with
@@ -50,8 +49,9 @@ class EvaluationStopped : public Error {
 // The scores of the requests, in their order. Collective. They are sorted by length, longest first,
 // and each batch goes to one evaluator: so a score has the same bits however many there are. The
 // logits of at most 2^24 numbers are in memory at once, and only of positions that are scored;
-// requests that differ in their last token are computed once. Log-softmax in f32, sums in f64. No
-// gradient is recorded.
+// requests that differ in their last token are computed once. Another batch_size may change the
+// last bits, since products of at most kFewRows rows (kernels/linear) are summed in another order.
+// Log-softmax in f32, sums in f64. No gradient is recorded.
 std::vector<Score> ScoreRequests(Gpt& model, std::span<const ScoreRequest> requests,
                                  const ScoreOptions& options);
 

@@ -149,14 +149,23 @@ TEST(ScoreRequests, AreSumsOfLogProbabilities) {
   }
 }
 
+// Products of few rows are summed in another order.
+void ExpectNear(const std::vector<Score>& a, const std::vector<Score>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_NEAR(a[i].log_probability, b[i].log_probability, 1e-5 * std::abs(a[i].log_probability));
+    EXPECT_EQ(a[i].greedy, b[i].greedy);
+  }
+}
+
 TEST(ScoreRequests, DoNotDependOnBatchesAndParts) {
   const auto model = TinyModel();
   const std::vector<ScoreRequest> requests = SomeRequests();
   const std::vector<Score> one = ScoreRequests(*model, requests, {.batch_size = 1});
   for (const int64_t batch : {2, 7, 100}) {
-    EXPECT_TRUE(one == ScoreRequests(*model, requests, {.batch_size = batch})) << batch;
+    ExpectNear(one, ScoreRequests(*model, requests, {.batch_size = batch}));
   }
-  EXPECT_TRUE(one == ScoreRequests(*model, requests, {.has_all_parts = false}));
+  ExpectNear(one, ScoreRequests(*model, requests, {.has_all_parts = false}));
 }
 
 Evaluators Among(dist::ProcessGroup& group) {
