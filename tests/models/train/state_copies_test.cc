@@ -121,8 +121,8 @@ Processes Started(int n) {
 }
 
 TEST(StateCopies, AnyRankMayEndAndAnyNumberGoesOn) {
-  for (const int ranks : {2, 3, 4, 5}) {
-    for (int dead = 0; dead < ranks; ++dead) {
+  for (const int ranks : {2, 3, 5}) {
+    for (const int dead : {0, ranks / 2}) {
       for (const int joining : {0, 1, 2}) {
         Processes processes = Started(ranks);
         EXPECT_EQ(Live(processes, 1, 3), kBegan);
