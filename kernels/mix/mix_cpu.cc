@@ -56,7 +56,7 @@ void MixBackwardOf(const MixBackwardArgs& args) {
       partial[2 * block + 1] = product(z);
     }
   });
-  if (partial == nullptr) return;
+  if (!args.sums.defined()) return;
   double sums[2] = {};
   for (int64_t i = 0; i < 2 * blocks; ++i) sums[i % 2] += partial[i];
   for (int i = 0; i < 2; ++i) args.sums.data<A>()[i] = static_cast<A>(sums[i]);

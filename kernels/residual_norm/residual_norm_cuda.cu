@@ -29,7 +29,10 @@ struct AddWholeBranch {
 template <bool kDropout, class T, class B>
 struct AddOpenBranch {
   static constexpr bool kSum = true;
-  static constexpr int kBlocks = kDropout ? (sizeof(T) == 4 ? 6 : 5) : (sizeof(T) == 4 ? 8 : 0);
+  static constexpr int kBlocks = kDropout         ? (sizeof(T) == 4 ? 6 : 5)
+                                 : sizeof(T) == 4 ? 8
+                                 : sizeof(B) == 4 ? 7
+                                                  : 0;
 
   const T* branch;
   const B* bias;  // null: none

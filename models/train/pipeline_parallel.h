@@ -72,7 +72,7 @@ class PipelineParallel : public dist::DataRanks, public StepRanks {
 
   const dist::PipelineSchedule* schedule() const override { return &pipeline_->schedule(); }
   // The pipeline's rank that has the last stage, and with it the losses.
-  bool has_losses() const { return stages_.back()->model.last(); }
+  bool has_losses() const override { return stages_.back()->model.last(); }
 
  private:
   struct Stage {

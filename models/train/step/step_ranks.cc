@@ -1,5 +1,6 @@
 #include "models/train/step/step_ranks.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -46,6 +47,7 @@ int64_t StepRanks::evaluator() {
 }
 
 void StepRanks::SumOverEvaluators(std::vector<double>* values) {
+  if (!has_losses()) std::ranges::fill(*values, 0.0);
   data().SumInPlace(values);
   if (!context_) return;
   const Tensor of_ranks =

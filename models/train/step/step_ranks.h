@@ -36,7 +36,9 @@ class StepRanks {
   // Evaluations are partitioned among data() and `context`.
   int64_t evaluators();
   int64_t evaluator();  // this rank's number
-  // Collective. `values` becomes the element-wise sum over all evaluators.
+  // Whether this rank's losses and logits count: in a pipeline those of the last stage.
+  virtual bool has_losses() const { return true; }
+  // Collective. `values` becomes the element-wise sum over all evaluators that have losses.
   void SumOverEvaluators(std::vector<double>* values);
   dist::ProcessGroup* all() const { return all_.get(); }
 

@@ -180,10 +180,10 @@ TEST(ConfigChecks, LearningRates) {
 
 // Options of some sections are added in turn.
 TEST(ConfigChecks, AnUnknownSectionIsToldTheOthersOnce) {
-  EXPECT_EQ(
-      test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
-      "c.toml:1:2: unknown section [quantum]; there are model, data, train, optim, lora, dpo, "
-      "checkpoint, parallel, virtual, dist, log");
+  EXPECT_EQ(test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
+            "c.toml:1:2: unknown section [quantum]; there are model, data, train, optim, lora, "
+            "dpo, eval, "
+            "checkpoint, parallel, virtual, dist, log");
 }
 
 TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
