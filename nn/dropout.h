@@ -1,7 +1,7 @@
 // Dropout, Srivastava et al. (2014).
 #pragma once
 
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 namespace lockstep::nn {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/linear/linear.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 namespace lockstep::nn {
 

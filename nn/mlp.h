@@ -1,7 +1,7 @@
 // The perceptron of a transformer's blocks: GPT-2's, or Llama's gated one.
 #pragma once
 
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {

@@ -11,7 +11,7 @@
 #include "core/autograd/recompute.h"
 #include "core/module.h"
 #include "nn/documents.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 #include "nn/tokens.h"
 
 namespace lockstep::nn {

@@ -6,7 +6,7 @@
 #include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
 #include "nn/recompute.h"
-#include "nn/stream_mix.h"
+#include "nn/stream/stream_mix.h"
 
 namespace lockstep::nn {
 namespace {

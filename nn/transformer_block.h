@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "nn/residual_norm.h"
+#include "nn/stream/residual_norm.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {

@@ -10,7 +10,7 @@
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "nn/mixture/mixture_of_experts.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 namespace lockstep::dist {
 namespace {

@@ -8,8 +8,8 @@
 #include "dist/tensor/tensor_ranks.h"
 #include "nn/dropout.h"
 #include "nn/linear.h"
-#include "nn/residual_norm.h"
-#include "nn/stream_mix.h"
+#include "nn/stream/residual_norm.h"
+#include "nn/stream/stream_mix.h"
 
 namespace lockstep::dist {
 

@@ -9,7 +9,7 @@
 #include "models/gpt/gpt_embedding.h"
 #include "models/gpt/gpt_head.h"
 #include "models/gpt/language_model.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 namespace lockstep::models {
 

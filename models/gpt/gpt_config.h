@@ -47,11 +47,12 @@ struct GptConfig {
   Position position = Position::kLearned;
   RotaryOptions rope = {};  // for kRope
   double rope_local_theta =
-      0;                     // of layers with a window, which then do not scale; 0: as the others
-  int64_t rope_skip = 0;     // every rope_skip-th layer has no rotary embedding; 0: all have
-  double embed_scale = 1;    // factor of token embeddings, rounded to their dtype
-  bool embed_norm = false;   // the embedding ends in an RMS norm without a weight
-  bool embed_mix = false;    // blocks begin with a x + b x0, x0 the embedding (nn/stream_mix.h)
+      0;                    // of layers with a window, which then do not scale; 0: as the others
+  int64_t rope_skip = 0;    // every rope_skip-th layer has no rotary embedding; 0: all have
+  double embed_scale = 1;   // factor of token embeddings, rounded to their dtype
+  bool embed_norm = false;  // the embedding ends in an RMS norm without a weight
+  bool embed_mix =
+      false;  // blocks begin with a x + b x0, x0 the embedding (nn/stream/stream_mix.h)
   double logit_softcap = 0;  // logits x become cap tanh(x / cap); 0: no cap
   double init_std = 0.02;    // of initial weights; residual projections: init_std / sqrt(2 n_layer)
   bool init_zero = false;    // residual projections, and an untied head, start at zero instead

@@ -5,7 +5,7 @@
 
 #include "models/gpt/gpt_config.h"
 #include "nn/lm_head.h"
-#include "nn/residual_norm.h"
+#include "nn/stream/residual_norm.h"
 
 namespace lockstep::models {
 

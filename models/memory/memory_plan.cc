@@ -18,7 +18,7 @@
 #include "models/memory/allocation_log.h"
 #include "models/memory/machine_memory.h"
 #include "models/options/plan_rules.h"
-#include "models/train/elastic_run.h"
+#include "models/train/elastic/elastic_run.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
 #include "models/train/run_optimizer.h"

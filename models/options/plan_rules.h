@@ -19,7 +19,8 @@ namespace lockstep::models {
 bool SumsContextWithData(const RunConfig& config);
 
 // Whether a rank has only a part of the model or of the samples' computation, unless there is only
-// one: then an elastic run goes on from copies of the ranks' parts (models/train/state_copies.h).
+// one: then an elastic run goes on from copies of the ranks' parts
+// (models/train/elastic/state_copies.h).
 bool DividesCopies(const ParallelOptions& parallel);
 
 // Gradients in bf16 are rounded after each micro-batch, and whatever is below half a unit in the

@@ -35,7 +35,7 @@
 #include "models/memory/memory_plan.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
-#include "models/train/elastic_run.h"
+#include "models/train/elastic/elastic_run.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"

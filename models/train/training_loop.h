@@ -12,7 +12,7 @@
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
 #include "models/report/run_progress.h"
-#include "models/train/elastic_run.h"
+#include "models/train/elastic/elastic_run.h"
 #include "models/train/run_checkpoints.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/attention/attention.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {

@@ -6,7 +6,7 @@
 
 #include "nn/mixture/expert_router.h"
 #include "nn/mixture/experts.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {

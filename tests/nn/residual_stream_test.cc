@@ -1,6 +1,6 @@
 // Last steps that are left to the norm: what a chain of blocks computes is what the blocks compute
 // one by one.
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

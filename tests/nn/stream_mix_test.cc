@@ -1,5 +1,5 @@
 // Blocks that mix in what their stream began with.
-#include "nn/stream_mix.h"
+#include "nn/stream/stream_mix.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The state of a run whose ranks have different parts of it, from the memory of those that are
 // left. Ranks are threads here.
-#include "models/train/state_copies.h"
+#include "models/train/elastic/state_copies.h"
 
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>

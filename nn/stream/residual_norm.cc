@@ -1,4 +1,4 @@
-#include "nn/residual_norm.h"
+#include "nn/stream/residual_norm.h"
 
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"

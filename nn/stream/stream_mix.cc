@@ -1,4 +1,4 @@
-#include "nn/stream_mix.h"
+#include "nn/stream/stream_mix.h"
 
 #include "kernels/mix/mix.h"
 

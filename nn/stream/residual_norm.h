@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "nn/norm_parameters.h"
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 namespace lockstep::nn {
 

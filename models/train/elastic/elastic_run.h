@@ -8,10 +8,10 @@
 #include "dist/launch/membership.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
+#include "models/train/elastic/state_copies.h"
 #include "models/train/interrupt.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
-#include "models/train/state_copies.h"
 #include "models/train/utilization.h"
 #include "optim/optimizer.h"
 

@@ -1,4 +1,4 @@
-#include "nn/residual_stream.h"
+#include "nn/stream/residual_stream.h"
 
 #include "kernels/residual/residual.h"
 

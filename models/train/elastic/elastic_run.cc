@@ -1,4 +1,4 @@
-#include "models/train/elastic_run.h"
+#include "models/train/elastic/elastic_run.h"
 
 #include <map>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "nn/residual_norm.h"
+#include "nn/stream/residual_norm.h"
 
 namespace lockstep::nn {
 

@@ -1,4 +1,4 @@
-#include "models/train/state_copies.h"
+#include "models/train/elastic/state_copies.h"
 
 #include <algorithm>
 #include <chrono>
