@@ -1,4 +1,6 @@
 // Branches, predicates, calls, and how warps and blocks take turns.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "tests/cudasim/ptx/machine.h"

@@ -20,7 +20,7 @@ template <typename Float>
 std::vector<Float> Interesting() {
   std::vector<Float> values = {0,     -0.0,  0.5,   -0.5, 1.5,  2.5,   -2.5,       0.49999,
                                1e10,  -1e10, 3e38,  -3e38, 127,  128,   -128.5,     255.5,
-                               65535, 32768, 2147483647, -2147483648.0, 4294967295.0,
+                               65535, 32768, 2147483647.0, -2147483648.0, 4294967295.0,
                                9.2233720368547758e18, -9.2233720368547758e18, 1.8446744073709552e19,
                                std::numeric_limits<Float>::infinity(),
                                -std::numeric_limits<Float>::infinity(),

@@ -1,5 +1,7 @@
 #include "tests/cudasim/ptx/machine.h"
 
+#include <algorithm>
+
 #include "tools/cudasim/ptx/types.h"
 
 namespace cudasim::ptx {

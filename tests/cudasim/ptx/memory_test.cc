@@ -1,4 +1,5 @@
 // Loads and stores of each space, atomics, copies, and what is reported about wrong ones.
+#include <algorithm>
 #include <numeric>
 
 #include "tests/cudasim/ptx/machine.h"

@@ -1,5 +1,6 @@
 #include "tests/cudasim/ptx/our_kernels.h"
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <cstring>

@@ -111,5 +111,22 @@ void ResolveGeneric(Warp& warp, const Instruction* i, uint64_t* at, uint32_t byt
   }
 }
 
+void ResolveAny(Warp& warp, const Instruction* i, uint32_t bytes, Addresses* addresses) {
+  const bool wide = (i->option & 1) != 0;
+  switch (static_cast<Space>(i->option >> 1)) {
+    case Space::kShared:
+      return wide ? Resolve<Space::kShared, uint64_t>(warp, i, bytes, addresses)
+                  : Resolve<Space::kShared, uint32_t>(warp, i, bytes, addresses);
+    case Space::kLocal:
+      return Resolve<Space::kLocal, uint64_t>(warp, i, bytes, addresses);
+    case Space::kParam:
+      return Resolve<Space::kParam, uint64_t>(warp, i, bytes, addresses);
+    case Space::kGeneric:
+      return Resolve<Space::kGeneric, uint64_t>(warp, i, bytes, addresses);
+    default:
+      return Resolve<Space::kGlobal, uint64_t>(warp, i, bytes, addresses);
+  }
+}
+
 }  // namespace ptx
 }  // namespace cudasim

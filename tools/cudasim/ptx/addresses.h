@@ -97,6 +97,12 @@ inline void Resolve(Warp& warp, const Instruction* i, uint32_t bytes, Addresses*
   }
 }
 
+// The same for any space: that of the instruction's option, which is OptionFor the space.
+void ResolveAny(Warp& warp, const Instruction* i, uint32_t bytes, Addresses* addresses);
+inline uint8_t OptionFor(Space space, bool wide) {
+  return static_cast<uint8_t>(static_cast<int>(space) << 1 | static_cast<int>(wide));
+}
+
 }  // namespace ptx
 }  // namespace cudasim
 

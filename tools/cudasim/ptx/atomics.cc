@@ -12,20 +12,6 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
-// By the space and the addresses' width in `option`.
-void ResolveAny(Warp& warp, const Instruction* i, uint32_t bytes, Addresses* addresses) {
-  const bool wide = (i->option & 1) != 0;
-  switch (static_cast<Space>(i->option >> 1)) {
-    case Space::kShared:
-      return wide ? Resolve<Space::kShared, uint64_t>(warp, i, bytes, addresses)
-                  : Resolve<Space::kShared, uint32_t>(warp, i, bytes, addresses);
-    case Space::kGeneric:
-      return Resolve<Space::kGeneric, uint64_t>(warp, i, bytes, addresses);
-    default:
-      return Resolve<Space::kGlobal, uint64_t>(warp, i, bytes, addresses);
-  }
-}
-
 // T: unsigned; F gives the new value of the old one and the operands.
 template <typename T, typename F>
 const Instruction* Atomic(Warp& warp, const Instruction* i) {

@@ -1,4 +1,5 @@
 // Loads, stores, atomics, copies, addresses, and what reads matrices.
+#include "tools/cudasim/ptx/addresses.h"
 #include "tools/cudasim/ptx/collectives.h"
 #include "tools/cudasim/ptx/control.h"
 #include "tools/cudasim/ptx/decoder.h"
@@ -115,6 +116,7 @@ void Decoder::DecodeLoad() {
   load.imm = offset;
   load.extra = extra;
   load.count = static_cast<uint8_t>(count);
+  load.option = OptionFor(space, wide);
 }
 
 void Decoder::DecodeStore() {
@@ -136,6 +138,7 @@ void Decoder::DecodeStore() {
   store.imm = offset;
   store.extra = extra;
   store.count = static_cast<uint8_t>(count);
+  store.option = OptionFor(space, wide);
 }
 
 // atom.global.add.u64 d, [a], b; atom.cas.b32 d, [a], b, c; red without d.
@@ -157,7 +160,7 @@ void Decoder::DecodeAtomic() {
   Instruction& atomic = Emit(run, has_result ? Write(operand(0), width) : 0, a, b, c);
   atomic.imm = offset;
   atomic.count = has_result;
-  atomic.option = static_cast<uint8_t>(static_cast<int>(space) << 1 | static_cast<int>(wide));
+  atomic.option = OptionFor(space, wide);
 }
 
 // cp.async.cg.shared.global [a], [b], 16, c; cp.async.commit_group; cp.async.wait_group 1.

@@ -36,14 +36,21 @@ inline std::byte* ContiguousAt(const Warp& warp, const Instruction* i, const A* 
   }
 }
 
-constexpr bool HasFastPath(Space space) {
-  return space == Space::kGlobal || space == Space::kShared;
+// Global and shared memory have handlers of their own; the other spaces, and shared memory through
+// addresses of 64 bits, decide as they run.
+template <Space kSpace, typename A>
+inline void ResolveIn(Warp& warp, const Instruction* i, uint32_t bytes, Addresses* addresses) {
+  if constexpr (kSpace == Space::kGeneric) {
+    ResolveAny(warp, i, bytes, addresses);
+  } else {
+    Resolve<kSpace, A>(warp, i, bytes, addresses);
+  }
 }
 
 // M: the type in memory; R: in registers.
 template <Space kSpace, typename A, typename M, typename R>
 const Instruction* Load(Warp& warp, const Instruction* i) {
-  if constexpr (HasFastPath(kSpace) && sizeof(M) == sizeof(R)) {
+  if constexpr (kSpace != Space::kGeneric && sizeof(M) == sizeof(R)) {
     const A* const a = warp.Lanes<A>(i->a);
     if (IsContiguous<A, sizeof(M)>(warp, a)) {
       if (const std::byte* from = ContiguousAt<kSpace>(warp, i, a, sizeof(M)); from != nullptr) {
@@ -53,7 +60,7 @@ const Instruction* Load(Warp& warp, const Instruction* i) {
     }
   }
   Addresses addresses;
-  Resolve<kSpace, A>(warp, i, sizeof(M), &addresses);
+  ResolveIn<kSpace, A>(warp, i, sizeof(M), &addresses);
   R values[kLanes];
   for (int k = 0; k < kLanes; ++k) values[k] = static_cast<R>(addresses.Load<M>(k));
   SetLanes<R>(warp, i->d, [&](int k) { return values[k]; });
@@ -63,7 +70,7 @@ const Instruction* Load(Warp& warp, const Instruction* i) {
 template <Space kSpace, typename A, typename M, typename R>
 const Instruction* LoadVector(Warp& warp, const Instruction* i) {
   Addresses addresses;
-  Resolve<kSpace, A>(warp, i, sizeof(M) * i->count, &addresses);
+  ResolveIn<kSpace, A>(warp, i, sizeof(M) * i->count, &addresses);
   const Slot* const slots = warp.program->slots.data() + i->extra;
   if constexpr (sizeof(M) == 4 && sizeof(R) == 4) {
     if (i->count == 4 && warp.mask == kAllLanes) {
@@ -96,7 +103,7 @@ const Instruction* LoadVector(Warp& warp, const Instruction* i) {
 template <Space kSpace, typename A, typename M, typename R>
 const Instruction* Store(Warp& warp, const Instruction* i) {
   const R* const values = warp.Lanes<R>(i->d);
-  if constexpr (HasFastPath(kSpace) && sizeof(M) == sizeof(R)) {
+  if constexpr (kSpace != Space::kGeneric && sizeof(M) == sizeof(R)) {
     const A* const a = warp.Lanes<A>(i->a);
     if (IsContiguous<A, sizeof(M)>(warp, a)) {
       if (std::byte* to = ContiguousAt<kSpace>(warp, i, a, sizeof(M)); to != nullptr) {
@@ -106,7 +113,7 @@ const Instruction* Store(Warp& warp, const Instruction* i) {
     }
   }
   Addresses addresses;
-  Resolve<kSpace, A>(warp, i, sizeof(M), &addresses);
+  ResolveIn<kSpace, A>(warp, i, sizeof(M), &addresses);
   for (int k : LanesOf(warp.mask)) addresses.Store(k, static_cast<M>(values[k]));
   return warp.AfterAccess(i);
 }
@@ -114,7 +121,7 @@ const Instruction* Store(Warp& warp, const Instruction* i) {
 template <Space kSpace, typename A, typename M, typename R>
 const Instruction* StoreVector(Warp& warp, const Instruction* i) {
   Addresses addresses;
-  Resolve<kSpace, A>(warp, i, sizeof(M) * i->count, &addresses);
+  ResolveIn<kSpace, A>(warp, i, sizeof(M) * i->count, &addresses);
   const Slot* const slots = warp.program->slots.data() + i->extra;
   if constexpr (sizeof(M) == 4 && sizeof(R) == 4) {
     if (i->count == 4 && warp.mask == kAllLanes) {
@@ -180,21 +187,11 @@ Handler ForTypes(int bytes, bool is_signed, Width width, F f) {
 // Calls f.operator()<kSpace, A>().
 template <typename F>
 Handler ForSpace(Space space, bool wide, F f) {
-  switch (space) {
-    case Space::kGlobal:
-    case Space::kConst:
-      return wide ? f.template operator()<Space::kGlobal, uint64_t>() : nullptr;
-    case Space::kGeneric:
-      return wide ? f.template operator()<Space::kGeneric, uint64_t>() : nullptr;
-    case Space::kShared:
-      return wide ? f.template operator()<Space::kShared, uint64_t>()
-                  : f.template operator()<Space::kShared, uint32_t>();
-    case Space::kLocal:
-      return wide ? f.template operator()<Space::kLocal, uint64_t>() : nullptr;
-    case Space::kParam:
-      return wide ? f.template operator()<Space::kParam, uint64_t>() : nullptr;
+  if (space == Space::kGlobal || space == Space::kConst) {
+    return wide ? f.template operator()<Space::kGlobal, uint64_t>() : nullptr;
   }
-  return nullptr;
+  if (space == Space::kShared && !wide) return f.template operator()<Space::kShared, uint32_t>();
+  return wide ? f.template operator()<Space::kGeneric, uint64_t>() : nullptr;
 }
 
 }  // namespace
@@ -210,13 +207,9 @@ Handler LoadHandler(Space space, bool wide, bool vector, Type type, Width width)
 Handler StoreHandler(Space space, bool wide, bool vector, Type type, Width width) {
   if (space == Space::kParam || space == Space::kConst) return nullptr;
   return ForSpace(space, wide, [&]<Space kSpace, typename A>() {
-    if constexpr (kSpace == Space::kParam) {
-      return Handler{};
-    } else {
-      return ForTypes(BytesOf(type), false, width, [&]<typename M, typename R>() -> Handler {
-        return vector ? &StoreVector<kSpace, A, M, R> : &Store<kSpace, A, M, R>;
-      });
-    }
+    return ForTypes(BytesOf(type), false, width, [&]<typename M, typename R>() -> Handler {
+      return vector ? &StoreVector<kSpace, A, M, R> : &Store<kSpace, A, M, R>;
+    });
   });
 }
 

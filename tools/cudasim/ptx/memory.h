@@ -10,14 +10,14 @@ namespace cudasim {
 namespace ptx {
 
 // Slot a has the address, to which imm is added; `wide`: it has 64 bits. The value is in slot d, or in
-// `count` further slots. Null if there is no such instruction.
+// `count` further slots. Option: see OptionFor. Null if there is no such instruction.
 Handler LoadHandler(Space space, bool wide, bool vector, Type type, Width width);
 Handler StoreHandler(Space space, bool wide, bool vector, Type type, Width width);
 // The same value in all lanes: at imm in the kernel's parameters.
 Handler ParameterHandler(Type type, Width width);
 
-// d = the old value (if count is not 0), a = the address, b and c = operands; option: the space
-// times 2, plus 1 if addresses have 64 bits. The operation is "add", "cas" and so on.
+// d = the old value (if count is not 0), a = the address, b and c = operands; option: see
+// OptionFor. The operation is "add", "cas" and so on.
 Handler AtomicHandler(std::string_view operation, Type type);
 
 // cp.async: d = the destination in shared memory (a 32-bit address), a = the source, b = how many

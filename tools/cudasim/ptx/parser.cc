@@ -194,7 +194,12 @@ class BodyParser {
         body_.variables.push_back(variable);
       } while (lexer_.Eat(','));
       lexer_.Expect(';');
-    } else if (word == ".pragma") {
+    } else if (word == ".branchtargets") {  // "table: .branchtargets a, b;"
+      do {
+        body_.branch_targets[label_].push_back(lexer_.ExpectWord("a label"));
+      } while (lexer_.Eat(','));
+      lexer_.Expect(';');
+    } else if (word == ".pragma" || word == ".callprototype") {
       lexer_.Until(';');
     } else {
       lexer_.Fail("'" + std::string(word) + "' is not implemented");
@@ -259,11 +264,8 @@ class BodyParser {
     const std::string_view word = lexer_.ExpectWord("an instruction");
     statement.line = lexer_.line();
     if (lexer_.Eat(':')) {
-      if (lexer_.Peek() == '.') {
-        ParseLabelled(word);
-      } else {
-        body_.labels[word] = static_cast<int>(body_.statements.size());
-      }
+      label_ = word;
+      body_.labels[word] = static_cast<int>(body_.statements.size());
       return;
     }
     statement.opcode = word;
@@ -274,21 +276,6 @@ class BodyParser {
     }
     lexer_.Expect(';');
     body_.statements.push_back(std::move(statement));
-  }
-
-  // "name: .branchtargets a, b;" and "name: .callprototype (...) _ (...);"
-  void ParseLabelled(std::string_view label) {
-    const std::string_view directive = lexer_.Word();
-    if (directive == ".branchtargets") {
-      do {
-        body_.branch_targets[label].push_back(lexer_.ExpectWord("a label"));
-      } while (lexer_.Eat(','));
-      lexer_.Expect(';');
-    } else if (directive == ".callprototype") {
-      lexer_.Until(';');
-    } else {
-      lexer_.Fail("'" + std::string(directive) + "' is not implemented");
-    }
   }
 
   Operand ParseOperand() {
@@ -365,6 +352,7 @@ class BodyParser {
   Lexer lexer_;
   Body body_;
   std::vector<Scope> scopes_;
+  std::string_view label_;  // the last
   std::unordered_map<uint64_t, int> located_;  // by file, line and column
 };
 
