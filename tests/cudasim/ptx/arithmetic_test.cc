@@ -16,11 +16,21 @@ using Arguments = std::vector<std::array<uint64_t, 3>>;
 // Values near the limits, and random ones.
 template <typename T>
 Arguments Integers() {
-  std::vector<T> values = {0, 1, 2, 3, 7, 31, 32, 33, 100, std::numeric_limits<T>::max(),
+  std::vector<T> values = {0,
+                           1,
+                           2,
+                           3,
+                           7,
+                           31,
+                           32,
+                           33,
+                           100,
+                           std::numeric_limits<T>::max(),
                            static_cast<T>(std::numeric_limits<T>::max() - 1),
                            std::numeric_limits<T>::min(),
                            static_cast<T>(std::numeric_limits<T>::min() + 1),
-                           static_cast<T>(-1), static_cast<T>(-7)};
+                           static_cast<T>(-1),
+                           static_cast<T>(-7)};
   std::mt19937_64 random(1);
   for (int j = 0; j < 6; ++j) values.push_back(static_cast<T>(random()));
   for (int j = 0; j < 4; ++j) values.push_back(static_cast<T>(random() % 1000));
@@ -71,8 +81,10 @@ void CheckInteger() {
   const auto no_overflow = [](T a, T b) {
     return b != 0 && !(std::is_signed_v<T> && a == std::numeric_limits<T>::min() && b == T(-1));
   };
-  Check<T>("div", 2, [](Wide a, Wide b, Wide) { return a / b; }, no_overflow);
-  Check<T>("rem", 2, [](Wide a, Wide b, Wide) { return a % b; }, no_overflow);
+  Check<T>(
+      "div", 2, [](Wide a, Wide b, Wide) { return a / b; }, no_overflow);
+  Check<T>(
+      "rem", 2, [](Wide a, Wide b, Wide) { return a % b; }, no_overflow);
   Check<T>("min", 2, [](Wide a, Wide b, Wide) { return a < b ? a : b; });
   Check<T>("max", 2, [](Wide a, Wide b, Wide) { return a > b ? a : b; });
   if constexpr (std::is_signed_v<T>) {
@@ -150,7 +162,8 @@ TEST(ArithmeticTest, Bits) {
     }
     return d;
   });
-  check("shf.l.wrap.b32", 3, [](U a, U b, U c) { return (c & 31) == 0 ? b : b << (c & 31) | a >> (32 - (c & 31)); });
+  check("shf.l.wrap.b32", 3,
+        [](U a, U b, U c) { return (c & 31) == 0 ? b : b << (c & 31) | a >> (32 - (c & 31)); });
 }
 
 // f32 results of exact values, rounded as PTX says.
@@ -173,7 +186,8 @@ Arguments Floats(int exponents) {
   std::uniform_real_distribution<float> mantissa(1, 2);
   Arguments all;
   const auto one = [&] {
-    const float x = std::ldexp(mantissa(random), static_cast<int>(random() % (2 * exponents)) - exponents);
+    const float x =
+        std::ldexp(mantissa(random), static_cast<int>(random() % (2 * exponents)) - exponents);
     return std::bit_cast<uint32_t>(random() % 2 == 0 ? x : -x);
   };
   for (int j = 0; j < 1100; ++j) all.push_back({one(), one(), one()});
@@ -212,10 +226,9 @@ TEST(ArithmeticTest, FloatsRoundAsAsked) {
 
 uint32_t One(const std::string& opcode, float a, float b = 0, float c = 0) {
   const int count = opcode.rfind("fma", 0) == 0 ? 3 : 2;
-  return static_cast<uint32_t>(
-      RunOperation({opcode, "f32", std::vector<std::string>(count, "f32")},
-                   {{std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b),
-                     std::bit_cast<uint32_t>(c)}})[0]);
+  return static_cast<uint32_t>(RunOperation(
+      {opcode, "f32", std::vector<std::string>(count, "f32")},
+      {{std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b), std::bit_cast<uint32_t>(c)}})[0]);
 }
 
 TEST(ArithmeticTest, NanZerosAndSubnormals) {
@@ -300,7 +313,9 @@ TEST(ArithmeticTest, Comparisons) {
 }
 
 TEST(ArithmeticTest, WhatIsNotThereIsNamed) {
-  const std::string message = MessageOf([] { RunOperation({"frobnicate.s32", "b32", {"b32"}}, {{}}); });
+  const std::string message = MessageOf([] {
+    RunOperation({"frobnicate.s32", "b32", {"b32"}}, {{}});
+  });
   EXPECT_NE(message.find("frobnicate.s32 is not implemented"), std::string::npos) << message;
   EXPECT_NE(message.find("PTX line"), std::string::npos) << message;
 }

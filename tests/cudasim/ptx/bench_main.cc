@@ -1,9 +1,8 @@
 // Times the kernels of our_kernels.h on one thread: bench [REPETITIONS]. Prints the least time.
-#include <ctime>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "tests/cudasim/ptx/our_kernels.h"
 
@@ -37,5 +36,6 @@ int main(int argc, char** argv) {
   constexpr int kLaunches = 5000;
   const double begin = ProcessorSeconds();
   for (int j = 0; j < kLaunches; ++j) Run(launch, Settings{});
-  std::printf("%-34s %8.2f us\n", "an empty launch", (ProcessorSeconds() - begin) / kLaunches * 1e6);
+  std::printf("%-34s %8.2f us\n", "an empty launch",
+              (ProcessorSeconds() - begin) / kLaunches * 1e6);
 }

@@ -66,19 +66,22 @@ TEST(CollectivesTest, VotesMatchesAndReductions) {
   EXPECT_EQ(RunWarps("redux.sync.max.u32 %r9, %r3, -1;", in)[30], in.back());
   EXPECT_EQ(RunWarps("redux.sync.min.s32 %r9, %r3, -1;", in)[30], in[0]);
   EXPECT_EQ(RunWarps("activemask.b32 %r9;", in)[30], 0xffffffffu);
-  EXPECT_EQ(RunWarps("setp.lt.u32 %p1, %r0, 8; mov.u32 %r9, 0; @%p1 activemask.b32 %r9;", in)[2], 0xffu);
+  EXPECT_EQ(RunWarps("setp.lt.u32 %p1, %r0, 8; mov.u32 %r9, 0; @%p1 activemask.b32 %r9;", in)[2],
+            0xffu);
 }
 
 TEST(CollectivesTest, MissingLanesAreReported) {
   const std::string message = MessageOf([] {
-    RunWarps("setp.lt.u32 %p1, %r0, 8; @%p1 bra SKIP; shfl.sync.bfly.b32 %r9, %r3, 1, 31, -1;\n"
-             "SKIP: mov.u32 %r8, 1;",
-             Values(32));
+    RunWarps(
+        "setp.lt.u32 %p1, %r0, 8; @%p1 bra SKIP; shfl.sync.bfly.b32 %r9, %r3, 1, 31, -1;\n"
+        "SKIP: mov.u32 %r8, 1;",
+        Values(32));
   });
   EXPECT_NE(message.find("lane 0 is in the mask, but does not take part"), std::string::npos)
       << message;
   // Those that have returned are not missed.
-  RunWarps("setp.lt.u32 %p1, %r0, 8; @%p1 ret; shfl.sync.bfly.b32 %r9, %r3, 1, 31, -1;", Values(32));
+  RunWarps("setp.lt.u32 %p1, %r0, 8; @%p1 ret; shfl.sync.bfly.b32 %r9, %r3, 1, 31, -1;",
+           Values(32));
 }
 
 TEST(CollectivesTest, Barriers) {
@@ -99,18 +102,24 @@ TEST(CollectivesTest, Barriers) {
   }
   const std::string odd = "and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 1;\n";
   EXPECT_EQ(RunWarps(odd + "bar.red.popc.u32 %r9, 0, %p1;", Values(96))[70], 48u);
-  EXPECT_EQ(RunWarps(odd + "bar.red.and.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;", Values(96))[70], 0u);
-  EXPECT_EQ(RunWarps(odd + "bar.red.or.pred %p2, 0, !%p1; selp.u32 %r9, 1, 0, %p2;", Values(96))[70], 1u);
+  EXPECT_EQ(
+      RunWarps(odd + "bar.red.and.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;", Values(96))[70], 0u);
+  EXPECT_EQ(
+      RunWarps(odd + "bar.red.or.pred %p2, 0, !%p1; selp.u32 %r9, 1, 0, %p2;", Values(96))[70], 1u);
 }
 
 TEST(CollectivesTest, BarriersThatDoNotMeetAreReported) {
   std::string message = MessageOf([] {
-    RunWarps("setp.lt.u32 %p1, %r0, 8; @%p1 bra SKIP; bar.sync 0;\nSKIP: mov.u32 %r9, 1;", Values(32));
+    RunWarps("setp.lt.u32 %p1, %r0, 8; @%p1 bra SKIP; bar.sync 0;\nSKIP: mov.u32 %r9, 1;",
+             Values(32));
   });
-  EXPECT_NE(message.find("lane 0 of the warp is not at this barrier"), std::string::npos) << message;
+  EXPECT_NE(message.find("lane 0 of the warp is not at this barrier"), std::string::npos)
+      << message;
   message = MessageOf([] {
-    RunWarps("setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.sync 1; bra B;\nA: bar.sync 2;\nB: mov.u32 %r9, 1;",
-             Values(64));
+    RunWarps(
+        "setp.lt.u32 %p1, %r0, 32; @%p1 bra A; bar.sync 1; bra B;\nA: bar.sync 2;\nB: mov.u32 %r9, "
+        "1;",
+        Values(64));
   });
   EXPECT_NE(message.find("warp 0 at barrier 2"), std::string::npos) << message;
   EXPECT_NE(message.find("warp 1 at barrier 1"), std::string::npos) << message;
@@ -121,13 +130,16 @@ void CheckProduct(const std::string& types, int k, bool half_sums) {
   std::mt19937 random(6);
   const auto value = [&] { return static_cast<int>(random() % 33) - 16; };
   const bool bfloat = types.find("bf16") != std::string::npos;
-  const auto bits = [&](int x) -> uint32_t { return bfloat ? FloatToBf16(x / 8.0f) : FloatToHalf(x / 8.0f); };
+  const auto bits = [&](int x) -> uint32_t {
+    return bfloat ? FloatToBf16(x / 8.0f) : FloatToHalf(x / 8.0f);
+  };
   std::vector<int> a(16 * k), b(k * 8), c(16 * 8);
   for (int& x : a) x = value();
   for (int& x : b) x = value();
   for (int& x : c) x = value();
   const int registers_a = k / 4, registers_b = k / 8, registers_c = half_sums ? 2 : 4;
-  std::vector<uint32_t> fa(32 * registers_a), fb(32 * registers_b), fc(32 * registers_c), fd(fc.size());
+  std::vector<uint32_t> fa(32 * registers_a), fb(32 * registers_b), fc(32 * registers_c),
+      fd(fc.size());
   for (int lane = 0; lane < 32; ++lane) {
     const int g = lane / 4, t = lane % 4;
     for (int q = 0; q < registers_a; ++q) {
@@ -135,7 +147,8 @@ void CheckProduct(const std::string& types, int k, bool half_sums) {
       fa[lane * registers_a + q] = bits(a[row * k + column]) | bits(a[row * k + column + 1]) << 16;
     }
     for (int q = 0; q < registers_b; ++q) {
-      fb[lane * registers_b + q] = bits(b[(2 * t + 8 * q) * 8 + g]) | bits(b[(2 * t + 1 + 8 * q) * 8 + g]) << 16;
+      fb[lane * registers_b + q] =
+          bits(b[(2 * t + 8 * q) * 8 + g]) | bits(b[(2 * t + 1 + 8 * q) * 8 + g]) << 16;
     }
     for (int q = 0; q < registers_c; ++q) {
       if (half_sums) {
@@ -157,14 +170,16 @@ void CheckProduct(const std::string& types, int k, bool half_sums) {
   };
   const std::string body =
       ".reg .b32 %a<4>, %b<2>, %c<4>, %d<4>;\n"
-      "ld.global" + vector(registers_a) + ".b32 " + operand("%a", registers_a) + ", [%rd0];\n" +
-      "ld.global" + vector(registers_b) + ".b32 " + operand("%b", registers_b) + ", [%rd1];\n" +
-      "ld.global" + vector(registers_c) + ".b32 " + operand("%c", registers_c) + ", [%rd2];\n" +
+      "ld.global" +
+      vector(registers_a) + ".b32 " + operand("%a", registers_a) + ", [%rd0];\n" + "ld.global" +
+      vector(registers_b) + ".b32 " + operand("%b", registers_b) + ", [%rd1];\n" + "ld.global" +
+      vector(registers_c) + ".b32 " + operand("%c", registers_c) + ", [%rd2];\n" +
       "mma.sync.aligned.m16n8k" + std::to_string(k) + ".row.col." + types + " " +
-      list("%d", registers_c) + ", " + list("%a", registers_a) + ", " + list("%b", registers_b) + ", " +
-      list("%c", registers_c) + ";\nst.global" + vector(registers_c) + ".b32 [%rd3], " +
+      list("%d", registers_c) + ", " + list("%a", registers_a) + ", " + list("%b", registers_b) +
+      ", " + list("%c", registers_c) + ";\nst.global" + vector(registers_c) + ".b32 [%rd3], " +
       list("%d", registers_c) + ";";
-  Image image(KernelText(body, {4 * registers_a, 4 * registers_b, 4 * registers_c, 4 * registers_c}));
+  Image image(
+      KernelText(body, {4 * registers_a, 4 * registers_b, 4 * registers_c, 4 * registers_c}));
   Launch1(&image, "test", {1}, {32}, Settings{}, fa.data(), fb.data(), fc.data(), fd.data());
   for (int lane = 0; lane < 32; ++lane) {
     for (int q = 0; q < 4; ++q) {
@@ -193,13 +208,15 @@ TEST(CollectivesTest, MatricesFromSharedMemory) {
     std::vector<uint16_t> in(4 * 64), out(4 * 64);
     std::iota(in.begin(), in.end(), uint16_t{1});
     // Each lane stores 16 bytes: a row.
-    Image image(KernelText(
-        ".shared .align 16 .b8 s[512];\nld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd0];\n"
-        "mov.u32 %r7, s; shl.b32 %r8, %r0, 4; add.u32 %r7, %r7, %r8;\n"
-        "st.shared.v4.u32 [%r7], {%r3, %r4, %r5, %r6}; bar.warp.sync -1;\n"
-        "ldmatrix.sync.aligned.m8n8.x4" + trans + ".shared.b16 {%r3, %r4, %r5, %r6}, [%r7];\n"
-        "st.global.v4.u32 [%rd3], {%r3, %r4, %r5, %r6};",
-        {16, 0, 0, 16}));
+    Image image(
+        KernelText(".shared .align 16 .b8 s[512];\nld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd0];\n"
+                   "mov.u32 %r7, s; shl.b32 %r8, %r0, 4; add.u32 %r7, %r7, %r8;\n"
+                   "st.shared.v4.u32 [%r7], {%r3, %r4, %r5, %r6}; bar.warp.sync -1;\n"
+                   "ldmatrix.sync.aligned.m8n8.x4" +
+                       trans +
+                       ".shared.b16 {%r3, %r4, %r5, %r6}, [%r7];\n"
+                       "st.global.v4.u32 [%rd3], {%r3, %r4, %r5, %r6};",
+                   {16, 0, 0, 16}));
     Launch1(&image, "test", {1}, {32}, Settings{}, in.data(), in.data(), in.data(), out.data());
     return out;
   };

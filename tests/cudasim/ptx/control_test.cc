@@ -39,7 +39,8 @@ TEST(ControlTest, AnyInstructionCanBeGuarded) {
   const std::vector<uint32_t> out = RunThreads(
       "mov.u32 %r9, 5; setp.lt.u32 %p1, %r0, 10; @%p1 add.u32 %r9, %r9, %r0;\n"
       "@!%p1 st.global.u32 [%rd3], %r0; @!%p1 ld.global.u32 %r9, [%rd3];\n"
-      "setp.gt.and.u32 %p2|%p3, %r0, 3, %p1; @%p2 add.u32 %r9, %r9, 100; @%p3 add.u32 %r9, %r9, 1000;",
+      "setp.gt.and.u32 %p2|%p3, %r0, 3, %p1; @%p2 add.u32 %r9, %r9, 100; @%p3 add.u32 %r9, %r9, "
+      "1000;",
       40);
   for (uint32_t j = 0; j < 40; ++j) {
     const uint32_t expected = j >= 10 ? j : 5 + j + (j > 3 ? 100 : 1000);
@@ -94,12 +95,16 @@ TEST(ControlTest, CallsByPointer) {
 }
 
 TEST(ControlTest, PrintsAndFails) {
-  const std::string text = Header() +
+  const std::string text =
+      Header() +
       ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v);\n"
-      ".global .align 1 .b8 format[20] = {120, 61, 37, 100, 32, 37, 46, 50, 102, 32, 37, 115, 10};\n"
+      ".global .align 1 .b8 format[20] = {120, 61, 37, 100, 32, 37, 46, 50, 102, 32, 37, 115, "
+      "10};\n"
       ".global .align 1 .b8 word[4] = {97, 98, 99};\n"
-      ".visible .entry test(.param .u32 n) {\n.local .align 8 .b8 v[24]; .reg .b64 %rd<9>; .reg .b32 %r<4>;\n"
-      "ld.param.u32 %r1, [n]; mov.u64 %rd1, v; st.local.u32 [%rd1], %r1; st.local.u64 [%rd1+8], 0d3FF8000000000000;\n"
+      ".visible .entry test(.param .u32 n) {\n.local .align 8 .b8 v[24]; .reg .b64 %rd<9>; .reg "
+      ".b32 %r<4>;\n"
+      "ld.param.u32 %r1, [n]; mov.u64 %rd1, v; st.local.u32 [%rd1], %r1; st.local.u64 [%rd1+8], "
+      "0d3FF8000000000000;\n"
       "cvta.global.u64 %rd2, word; st.local.u64 [%rd1+16], %rd2; cvta.local.u64 %rd3, %rd1;\n"
       "cvta.global.u64 %rd4, format;\n{ .param .b64 a; .param .b64 b; .param .b32 c;\n"
       "st.param.b64 [a], %rd4; st.param.b64 [b], %rd3; call.uni (c), vprintf, (a, b); }\n"
@@ -120,7 +125,8 @@ constexpr char kLock[] =
     "setp.ne.u32 %p1, %r0, 0; @%p1 bra START; st.shared.u32 [lock], 0; st.shared.u32 [count], 0;\n"
     "START: bar.sync 0;\n"
     "TRY: atom.shared.cas.b32 %r3, [lock], 0, 1; setp.ne.u32 %p1, %r3, 0; @%p1 bra TRY;\n"
-    "ld.volatile.shared.u32 %r4, [count]; add.u32 %r4, %r4, 1; st.volatile.shared.u32 [count], %r4;\n"
+    "ld.volatile.shared.u32 %r4, [count]; add.u32 %r4, %r4, 1; st.volatile.shared.u32 [count], "
+    "%r4;\n"
     "membar.cta; atom.shared.exch.b32 %r3, [lock], 0;\nbar.sync 0;\nld.shared.u32 %r9, [count];";
 
 TEST(ControlTest, WarpsThatWaitForOthersGetTheirTurn) {
@@ -135,7 +141,8 @@ TEST(ControlTest, WarpsThatWaitForOthersGetTheirTurn) {
 constexpr char kRace[] =
     ".shared .b32 count;\nsetp.ne.u32 %p1, %r0, 0; @%p1 bra START; st.shared.u32 [count], 0;\n"
     "START: bar.sync 0; mov.u32 %r5, 0;\n"
-    "LOOP: ld.volatile.shared.u32 %r4, [count]; add.u32 %r4, %r4, 1; st.volatile.shared.u32 [count], %r4;\n"
+    "LOOP: ld.volatile.shared.u32 %r4, [count]; add.u32 %r4, %r4, 1; st.volatile.shared.u32 "
+    "[count], %r4;\n"
     "add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 20; @%p1 bra LOOP;\nbar.sync 0;\n"
     "ld.shared.u32 %r9, [count];";
 
@@ -145,7 +152,8 @@ TEST(ControlTest, SeedsDecideTurns) {
   std::vector<uint32_t> counts;
   for (settings.seed = 1; settings.seed < 6; ++settings.seed) {
     counts.push_back(RunThreads(kRace, 256, settings)[0]);
-    EXPECT_EQ(counts.back(), RunThreads(kRace, 256, settings)[0]) << "the same seed, the same turns";
+    EXPECT_EQ(counts.back(), RunThreads(kRace, 256, settings)[0])
+        << "the same seed, the same turns";
   }
   EXPECT_NE(*std::min_element(counts.begin(), counts.end()),
             *std::max_element(counts.begin(), counts.end()));

@@ -18,16 +18,37 @@ uint64_t Bits(Float x) {
 
 template <typename Float>
 std::vector<Float> Interesting() {
-  std::vector<Float> values = {0,     -0.0,  0.5,   -0.5, 1.5,  2.5,   -2.5,       0.49999,
-                               1e10,  -1e10, 3e38,  -3e38, 127,  128,   -128.5,     255.5,
-                               65535, 32768, 2147483647.0, -2147483648.0, 4294967295.0,
-                               9.2233720368547758e18, -9.2233720368547758e18, 1.8446744073709552e19,
+  std::vector<Float> values = {0,
+                               -0.0,
+                               0.5,
+                               -0.5,
+                               1.5,
+                               2.5,
+                               -2.5,
+                               0.49999,
+                               1e10,
+                               -1e10,
+                               3e38,
+                               -3e38,
+                               127,
+                               128,
+                               -128.5,
+                               255.5,
+                               65535,
+                               32768,
+                               2147483647.0,
+                               -2147483648.0,
+                               4294967295.0,
+                               9.2233720368547758e18,
+                               -9.2233720368547758e18,
+                               1.8446744073709552e19,
                                std::numeric_limits<Float>::infinity(),
                                -std::numeric_limits<Float>::infinity(),
                                std::numeric_limits<Float>::quiet_NaN()};
   std::mt19937 random(4);
   for (int j = 0; j < 300; ++j) {
-    values.push_back(static_cast<Float>(std::ldexp(static_cast<double>(random()) - 2e9, j % 40 - 30)));
+    values.push_back(
+        static_cast<Float>(std::ldexp(static_cast<double>(random()) - 2e9, j % 40 - 30)));
   }
   return values;
 }
@@ -35,7 +56,8 @@ std::vector<Float> Interesting() {
 template <typename Float, typename Integer>
 void CheckToInteger() {
   const std::string from = "f" + std::to_string(8 * sizeof(Float));
-  const std::string to = (std::is_signed_v<Integer> ? "s" : "u") + std::to_string(8 * sizeof(Integer));
+  const std::string to =
+      (std::is_signed_v<Integer> ? "s" : "u") + std::to_string(8 * sizeof(Integer));
   const std::vector<Float> values = Interesting<Float>();
   std::vector<std::array<uint64_t, 3>> arguments;
   for (const Float x : values) arguments.push_back({Bits(x), 0, 0});
@@ -80,7 +102,8 @@ TEST(ConversionsTest, FloatsToIntegers) {
 TEST(ConversionsTest, IntegersToFloatsRoundAsAsked) {
   const uint64_t x = (uint64_t{1} << 24) + 1;  // between two values of f32
   const auto convert = [](const std::string& opcode, uint64_t bits) {
-    return std::bit_cast<float>(static_cast<uint32_t>(RunOperation({opcode, "f32", {"s64"}}, {{bits}})[0]));
+    return std::bit_cast<float>(
+        static_cast<uint32_t>(RunOperation({opcode, "f32", {"s64"}}, {{bits}})[0]));
   };
   EXPECT_EQ(convert("cvt.rn.f32.s64", x), 0x1p24f);
   EXPECT_EQ(convert("cvt.rp.f32.s64", x), 0x1p24f + 2);
@@ -125,7 +148,8 @@ TEST(ConversionsTest, FloatsToSmallFloats) {
   std::vector<std::array<uint64_t, 3>> arguments;
   std::mt19937 random(5);
   for (int j = 0; j < 4000; ++j) {
-    const float x = std::ldexp(static_cast<float>(random()) - 2e9f, static_cast<int>(random() % 60) - 62);
+    const float x =
+        std::ldexp(static_cast<float>(random()) - 2e9f, static_cast<int>(random() % 60) - 62);
     arguments.push_back({std::bit_cast<uint32_t>(x), random(), 0});
   }
   arguments.push_back({0x7f800000, 0x7fc00000, 0});

@@ -88,9 +88,17 @@ KernelRun LayerNorm(const std::string& name, const std::string& file) {
   const auto y = Numbers<T>(kRows * kC, 0, 4);
   const auto mean = Numbers<float>(kRows, 0, 5), rstd = Numbers<float>(kRows, 0, 6);
   run.launch.parameters = Parameters()
-                              .Add(kRows).Add(kC).Add(x->data()).Add(w->data()).Add(b->data())
-                              .Add(1e-5f).Add(y->data()).Add(mean->data()).Add(rstd->data())
+                              .Add(kRows)
+                              .Add(kC)
+                              .Add(x->data())
+                              .Add(w->data())
+                              .Add(b->data())
+                              .Add(1e-5f)
+                              .Add(y->data())
+                              .Add(mean->data())
+                              .Add(rstd->data())
                               .Take(*run.launch.program);
+  run.others = {mean, rstd};
   run.error = [=] {
     using F = Format<T>;
     double worst = 0;
@@ -125,8 +133,8 @@ KernelRun Softmax(const std::string& name, const std::string& file, int64_t colu
       double sum = 0;
       for (int64_t j = 0; j < columns; ++j) sum += std::exp(row[j] - most);
       for (int64_t j = 0; j < columns; ++j) {
-        worst = std::max(worst, Error((*y)[r * columns + j], std::exp(row[j] - most) / sum,
-                                      kFloatTolerance));
+        worst = std::max(
+            worst, Error((*y)[r * columns + j], std::exp(row[j] - most) / sum, kFloatTolerance));
       }
     }
     return worst;
@@ -139,13 +147,18 @@ KernelRun Gelu() {
   KernelRun run = Start("gelu f32 [1M]", "gelu", "gelu", kCount / 4 / 256, 256);
   const auto x = Numbers<float>(kCount, 2, 1), y = Numbers<float>(kCount, 0, 2);
   run.launch.parameters = Parameters()
-                              .Add(kCount).Add(uint8_t{1}).Add(uint8_t{0}).Add(y->data())
-                              .Add(x->data()).Take(*run.launch.program);
+                              .Add(kCount)
+                              .Add(uint8_t{1})
+                              .Add(uint8_t{0})
+                              .Add(y->data())
+                              .Add(x->data())
+                              .Take(*run.launch.program);
   run.error = [=] {
     double worst = 0;
     for (int64_t j = 0; j < kCount; ++j) {
       const double v = (*x)[j];
-      worst = std::max(worst, Error((*y)[j], 0.5 * v * std::erfc(-v * std::sqrt(0.5)), kFloatTolerance));
+      worst = std::max(worst,
+                       Error((*y)[j], 0.5 * v * std::erfc(-v * std::sqrt(0.5)), kFloatTolerance));
     }
     return worst;
   };
@@ -165,12 +178,20 @@ KernelRun FlashForward() {
     parameters.Add(each->data()).Add(kS * kH * kD).Add(kH * kD).Add(kD);
   }
   parameters.Add(log_sum->data()).Add(int64_t{1}).Add(kH).Add(int64_t{1});
-  parameters.Add(static_cast<int>(kS)).Add(static_cast<int>(kS)).Add(static_cast<int>(kD)).Add(scale);
+  parameters.Add(static_cast<int>(kS))
+      .Add(static_cast<int>(kS))
+      .Add(static_cast<int>(kD))
+      .Add(scale);
   parameters.Add(0.0f).Add(0.0f).Add(0.0f).Add(scale).Add(INT_MAX);
   parameters.Add(static_cast<void*>(nullptr)).Add(kS);
-  parameters.Add(static_cast<void*>(nullptr)).Add(uint64_t{0}).Add(int64_t{0}).Add(uint32_t{0}).Add(1.0f);
+  parameters.Add(static_cast<void*>(nullptr))
+      .Add(uint64_t{0})
+      .Add(int64_t{0})
+      .Add(uint32_t{0})
+      .Add(1.0f);
   run.launch.parameters = parameters.Take(*run.launch.program);
   run.launch.dynamic_shared = 2 * (128 + 2 * 64) * 72;
+  run.others = {log_sum};
   run.error = [=] {
     const auto at = [&](const auto& x, int64_t row, int64_t head, int64_t d) {
       return static_cast<double>(Bf16ToFloat((*x)[(row * kH + head) * kD + d]));

@@ -18,6 +18,7 @@ struct KernelRun {
   Launch launch;
   // The largest error in the results, in units of the op cases' tolerance for their type.
   std::function<double()> error;
+  std::vector<std::shared_ptr<void>> others;  // what else the kernel writes
 };
 
 // Layer norm f32 and bf16 [1024, 768], softmax f32 [1024, 1024] and [1024, 1001], flash attention

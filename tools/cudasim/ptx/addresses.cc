@@ -55,7 +55,8 @@ void CheckGlobalLanes(Warp& warp, const Instruction* i, const uint64_t* at, uint
     if (at[lane] % bytes != 0) FailMisaligned(warp, i, lane, Space::kGlobal, at[lane], bytes);
     if (cached.Contains(at[lane], bytes)) continue;
     // Half of the addresses are the kernel's.
-    cached = settings.accessible ? settings.accessible(at[lane]) : Extent{1 << 16, uintptr_t{1} << 47};
+    cached =
+        settings.accessible ? settings.accessible(at[lane]) : Extent{1 << 16, uintptr_t{1} << 47};
     if (cached.Contains(at[lane], bytes)) continue;
     std::string text = "an access of " + std::to_string(bytes) + " bytes at address " +
                        Hexadecimal(at[lane]) + ", which is no global memory of this kernel";

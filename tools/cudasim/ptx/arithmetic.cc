@@ -175,9 +175,8 @@ void DefineWords(OperationTable* t) {
 }
 
 void DefineOtherWords(OperationTable* t) {
-  t->Define("prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) -> uint32_t {
-    return PermuteBytes(a, b, c);
-  });
+  t->Define("prmt.b32",
+            [](uint32_t a, uint32_t b, uint32_t c) -> uint32_t { return PermuteBytes(a, b, c); });
   using U = uint32_t;
   t->Define("shf.l.wrap.b32", [](U a, U b, U c) -> U {
     return static_cast<U>((uint64_t{b} << 32 | a) << (c & 31) >> 32);
@@ -246,12 +245,10 @@ void DefineFloat(OperationTable* t) {
   t->Define("abs" + type, [](T a) -> T { return std::bit_cast<T>(BitsOf(a) & ~kSign); });
   t->Define("min" + type, [](T a, T b) -> T { return Minimum(a, b); });
   t->Define("max" + type, [](T a, T b) -> T { return Maximum(a, b); });
-  t->Define("min.NaN" + type, [](T a, T b) -> T {
-    return a != a || b != b ? Canonical(a + b) : Minimum(a, b);
-  });
-  t->Define("max.NaN" + type, [](T a, T b) -> T {
-    return a != a || b != b ? Canonical(a + b) : Maximum(a, b);
-  });
+  t->Define("min.NaN" + type,
+            [](T a, T b) -> T { return a != a || b != b ? Canonical(a + b) : Minimum(a, b); });
+  t->Define("max.NaN" + type,
+            [](T a, T b) -> T { return a != a || b != b ? Canonical(a + b) : Maximum(a, b); });
   // The sign is a's, unlike in C.
   t->Define("copysign" + type, [](T a, T b) -> T {
     return std::bit_cast<T>((BitsOf(a) & kSign) | (BitsOf(b) & ~kSign));
@@ -333,9 +330,8 @@ void DefineApproximations(OperationTable* t) {
   t->Define("ex2.approx.ftz.f32",
             [](float a) -> float { return FlushSubnormal(Exp2(FlushSubnormal(a))); });
   t->Define("lg2.approx.ftz.f32", [](float a) -> float { return Log2(FlushSubnormal(a)); });
-  t->Define("rcp.approx.ftz.f32", [](float a) -> float {
-    return FlushSubnormal(Canonical(1.0f / FlushSubnormal(a)));
-  });
+  t->Define("rcp.approx.ftz.f32",
+            [](float a) -> float { return FlushSubnormal(Canonical(1.0f / FlushSubnormal(a))); });
   t->Define("rsqrt.approx.ftz.f32",
             [](float a) -> float { return Canonical(1.0f / Sqrt(FlushSubnormal(a))); });
   // The lower half of the result's bits is 0.

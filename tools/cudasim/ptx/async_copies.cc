@@ -36,9 +36,9 @@ const Instruction* BeginCopy(Warp& warp, const Instruction* i) {
       warp.Fail(Bug::kOther, i, lane, "cp.async copies more bytes than it has");
     }
     std::memset(warp.block->shared() + to[lane], 0xff, bytes);
-    warp.copies.push_back({static_cast<uint32_t>(to[lane]), reinterpret_cast<const void*>(from[lane]),
-                           static_cast<uint8_t>(bytes), static_cast<uint8_t>(present[lane]),
-                           warp.copy_group});
+    warp.copies.push_back({static_cast<uint32_t>(to[lane]),
+                           reinterpret_cast<const void*>(from[lane]), static_cast<uint8_t>(bytes),
+                           static_cast<uint8_t>(present[lane]), warp.copy_group});
   }
   return warp.AfterAccess(i);
 }

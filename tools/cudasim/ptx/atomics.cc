@@ -40,7 +40,8 @@ Handler Make(F) {
 template <typename T, typename Value, typename F>
 Handler MakeOf(F) {
   return Make<T>([](T old, T b, T) -> T {
-    return std::bit_cast<T>(static_cast<Value>(F{}(std::bit_cast<Value>(old), std::bit_cast<Value>(b))));
+    return std::bit_cast<T>(
+        static_cast<Value>(F{}(std::bit_cast<Value>(old), std::bit_cast<Value>(b))));
   });
 }
 

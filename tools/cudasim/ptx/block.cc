@@ -56,12 +56,11 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   while (warps_.size() < warp_count_) warps_.push_back(std::make_unique<Warp>());
 
   const auto dynamic = static_cast<uint32_t>(RoundUp(program.shared_bytes, 16));
-  shared_bytes_ = launch.dynamic_shared > 0
-                      ? dynamic + static_cast<uint32_t>(launch.dynamic_shared)
-                      : program.shared_bytes;
+  shared_bytes_ = launch.dynamic_shared > 0 ? dynamic + static_cast<uint32_t>(launch.dynamic_shared)
+                                            : program.shared_bytes;
   shared_.Reserve(shared_bytes_);
-  const size_t stride = RoundUp(
-      program.local_bytes + (program.calls_functions ? kStackBytes : 0), 16);
+  const size_t stride =
+      RoundUp(program.local_bytes + (program.calls_functions ? kStackBytes : 0), 16);
   local_.Reserve(warp_count_ * kLanes * stride);
   // Not a multiple of the cache's size, so that warps do not drive out each other's registers.
   const size_t registers = RoundUp(program.register_bytes, 64) + 64;
@@ -214,8 +213,8 @@ std::string Block::NameThread(const Warp& warp, int lane) const {
   const auto value = [&](WarpValue which) { return warp.Lanes<uint32_t>(SlotOf(which))[lane]; };
   return "kernel " + launch_->program->name + ", block " + Format(index_) + " of " +
          Format(launch_->grid) + ", thread " +
-         Format(value(WarpValue::kTidX), value(WarpValue::kTidY), value(WarpValue::kTidZ)) + " of " +
-         Format(launch_->block);
+         Format(value(WarpValue::kTidX), value(WarpValue::kTidY), value(WarpValue::kTidZ)) +
+         " of " + Format(launch_->block);
 }
 
 }  // namespace ptx

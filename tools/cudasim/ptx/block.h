@@ -15,12 +15,40 @@ namespace cudasim {
 namespace ptx {
 
 // Where %ctaid and the like lie in the files of their values.
-enum class BlockValue { kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY,
-                        kNctaidZ, kNwarpid, kDynamicShared, kDynamicSharedBytes, kCount };
-enum class WarpValue { kTidX, kTidY, kTidZ, kLaneid, kWarpid, kLanesEq, kLanesLt, kLanesLe, kLanesGt,
-                       kLanesGe, kCount };
-inline Slot SlotOf(BlockValue value) { return MakeSlot(kBlockValues, 128 * static_cast<size_t>(value)); }
-inline Slot SlotOf(WarpValue value) { return MakeSlot(kWarpValues, 128 * static_cast<size_t>(value)); }
+enum class BlockValue {
+  kNtidX,
+  kNtidY,
+  kNtidZ,
+  kCtaidX,
+  kCtaidY,
+  kCtaidZ,
+  kNctaidX,
+  kNctaidY,
+  kNctaidZ,
+  kNwarpid,
+  kDynamicShared,
+  kDynamicSharedBytes,
+  kCount
+};
+enum class WarpValue {
+  kTidX,
+  kTidY,
+  kTidZ,
+  kLaneid,
+  kWarpid,
+  kLanesEq,
+  kLanesLt,
+  kLanesLe,
+  kLanesGt,
+  kLanesGe,
+  kCount
+};
+inline Slot SlotOf(BlockValue value) {
+  return MakeSlot(kBlockValues, 128 * static_cast<size_t>(value));
+}
+inline Slot SlotOf(WarpValue value) {
+  return MakeSlot(kWarpValues, 128 * static_cast<size_t>(value));
+}
 
 // Random numbers for schedules (xorshift64*).
 class Random {

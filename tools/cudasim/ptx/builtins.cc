@@ -76,7 +76,8 @@ std::string Format(const Arguments& arguments, const std::string& format, uint64
       continue;
     }
     std::string conversion = "%";
-    for (++i; i < format.size() && std::strchr("-+ #0123456789.*hlLzjt", format[i]) != nullptr; ++i) {
+    for (++i; i < format.size() && std::strchr("-+ #0123456789.*hlLzjt", format[i]) != nullptr;
+         ++i) {
       if (format[i] == '*') {
         conversion += std::to_string(next(int32_t{}));
       } else {
@@ -105,8 +106,8 @@ std::string Format(const Arguments& arguments, const std::string& format, uint64
 void Printf(Warp& warp, const Instruction* i) {
   for (int lane : LanesOf(warp.mask)) {
     const Arguments arguments(warp, i, lane);
-    const std::string text = Format(arguments, arguments.String(arguments.Get<uint64_t>(0)),
-                                    arguments.Get<uint64_t>(1));
+    const std::string text =
+        Format(arguments, arguments.String(arguments.Get<uint64_t>(0)), arguments.Get<uint64_t>(1));
     std::fputs(text.c_str(), stdout);
     arguments.SetResult(static_cast<int32_t>(text.size()));
   }

@@ -34,7 +34,7 @@ inline int SourceLane(int k, uint32_t b, uint32_t c, bool* valid) {
     source = lane - (b & 31);
     *valid = static_cast<int32_t>(source) >= static_cast<int32_t>(highest);
   } else {
-    source = kMode == Shuffle::kDown       ? lane + (b & 31)
+    source = kMode == Shuffle::kDown        ? lane + (b & 31)
              : kMode == Shuffle::kButterfly ? lane ^ (b & 31)
                                             : (lane & segment) | (b & 31 & ~segment);
     *valid = source <= highest;
@@ -51,9 +51,8 @@ const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
   alignas(32) uint32_t values[kLanes];
   if (kMode == Shuffle::kButterfly && i->option == 1) {  // by the same constant, among all lanes
-    const __m256i within =
-        _mm256_xor_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                         _mm256_set1_epi32(static_cast<int>(b[0] & 7)));
+    const __m256i within = _mm256_xor_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                                            _mm256_set1_epi32(static_cast<int>(b[0] & 7)));
     for (uint32_t v = 0; v < 4; ++v) {
       const __m256i from =
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a) + (v ^ (b[0] >> 3 & 3)));

@@ -39,9 +39,9 @@ const MatrixShape* FindMatrixShape(std::string_view shape, Type d, Type a, Type 
 Handler MatrixHandler(const MatrixShape& shape);  // data: the shape
 
 // Sums products in the way of Ampere's tensor cores, as measured by MMA-Sim (arXiv 2511.10909):
-// eight (of tf32, four) at a time, aligned to the largest exponent, with 24 bits of fraction, truncated. Otherwise
-// each product is added by a fused multiply-add. Process-wide; off by default; read when a kernel is
-// decoded.
+// eight (of tf32, four) at a time, aligned to the largest exponent, with 24 bits of fraction,
+// truncated. Otherwise each product is added by a fused multiply-add. Process-wide; off by default;
+// read when a kernel is decoded.
 extern bool exact_matrix_products;
 
 }  // namespace ptx

@@ -71,7 +71,8 @@ const Instruction* Leave(Warp& warp, const Instruction* i, uint32_t lanes, bool 
 }  // namespace
 
 const Instruction* Meet(Warp& warp, const Instruction* i) {
-  if (warp.waiting.empty()) [[likely]] return i + 1;
+  if (warp.waiting.empty()) [[likely]]
+    return i + 1;
   const uint32_t at = warp.NumberOf(i);
   if (at < warp.first_waiting) return i + 1;
   warp.AddWaiting({at, warp.mask});
@@ -128,8 +129,9 @@ const Instruction* CallFunction(Warp& warp, const Instruction* i) {
     const int first = __builtin_ctz(warp.mask);
     for (int lane : LanesOf(warp.mask)) {
       if (addresses[lane] != addresses[first]) {
-        warp.Fail(Bug::kOther, i, lane, "calls of different functions by pointers at the same "
-                                        "time are not implemented");
+        warp.Fail(Bug::kOther, i, lane,
+                  "calls of different functions by pointers at the same "
+                  "time are not implemented");
       }
     }
     callee = reinterpret_cast<const Program*>(addresses[first]);
@@ -240,7 +242,8 @@ const Instruction* Fence(Warp& warp, const Instruction* i) {
 }
 
 const Instruction* Clock(Warp& warp, const Instruction* i) {
-  const auto time = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  const auto time =
+      static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   SetLanes<uint64_t>(warp, i->d, [=](int) { return time; });
   return i + 1;
 }

@@ -19,8 +19,8 @@ To Saturate(From x) {
       if (x < static_cast<From>(Limits::min())) return Limits::min();
     }
   }
-  if constexpr (sizeof(From) > sizeof(To) || (!std::is_signed_v<From> && std::is_signed_v<To> &&
-                                              sizeof(From) == sizeof(To))) {
+  if constexpr (sizeof(From) > sizeof(To) ||
+                (!std::is_signed_v<From> && std::is_signed_v<To> && sizeof(From) == sizeof(To))) {
     if (x > static_cast<From>(Limits::max())) return Limits::max();
   }
   return static_cast<To>(x);
@@ -150,9 +150,8 @@ void DefineSmallFloatsFromFloat(OperationTable* t) {
     return x == x ? static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_ZERO)) : uint16_t{0x7fff};
   });
   // The first argument becomes the upper half.
-  t->Define("cvt.rn.bf16x2.f32", [](float a, float b) -> uint32_t {
-    return uint32_t{Bf16Of(a)} << 16 | Bf16Of(b);
-  });
+  t->Define("cvt.rn.bf16x2.f32",
+            [](float a, float b) -> uint32_t { return uint32_t{Bf16Of(a)} << 16 | Bf16Of(b); });
   t->Define("cvt.rn.relu.bf16x2.f32", [](float a, float b) -> uint32_t {
     return uint32_t{Bf16Of(Relu(a))} << 16 | Bf16Of(Relu(b));
   });
@@ -180,12 +179,10 @@ void DefineHalfAndInteger(OperationTable* t) {
   define("rzi", [](float x) { return std::trunc(x); });
   define("rmi", [](float x) { return std::floor(x); });
   define("rpi", [](float x) { return std::ceil(x); });
-  t->Define("cvt.rn.f16" + integer, [](Integer x) -> uint16_t {
-    return cudasim::DoubleToHalf(static_cast<double>(x));
-  });
-  t->Define("cvt.rn.bf16" + integer, [](Integer x) -> uint16_t {
-    return cudasim::DoubleToBf16(static_cast<double>(x));
-  });
+  t->Define("cvt.rn.f16" + integer,
+            [](Integer x) -> uint16_t { return cudasim::DoubleToHalf(static_cast<double>(x)); });
+  t->Define("cvt.rn.bf16" + integer,
+            [](Integer x) -> uint16_t { return cudasim::DoubleToBf16(static_cast<double>(x)); });
 }
 
 void DefineOtherSmallFloats(OperationTable* t) {
@@ -203,12 +200,10 @@ void DefineOtherSmallFloats(OperationTable* t) {
 }
 
 void DefinePacking(OperationTable* t) {
-  t->Define("pack.b32", [](uint16_t low, uint16_t high) -> uint32_t {
-    return uint32_t{high} << 16 | low;
-  });
-  t->Define("pack.b64", [](uint32_t low, uint32_t high) -> uint64_t {
-    return uint64_t{high} << 32 | low;
-  });
+  t->Define("pack.b32",
+            [](uint16_t low, uint16_t high) -> uint32_t { return uint32_t{high} << 16 | low; });
+  t->Define("pack.b64",
+            [](uint32_t low, uint32_t high) -> uint64_t { return uint64_t{high} << 32 | low; });
   t->Define("low.b32", [](uint32_t x) -> uint16_t { return static_cast<uint16_t>(x); });
   t->Define("high.b32", [](uint32_t x) -> uint16_t { return static_cast<uint16_t>(x >> 16); });
   t->Define("low.b64", [](uint64_t x) -> uint32_t { return static_cast<uint32_t>(x); });

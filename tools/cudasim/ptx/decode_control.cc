@@ -113,7 +113,9 @@ void Decoder::DecodeBarrier() {
     Emit(&Barrier, 0, barrier, threads, ReadPredicate(vote)).option = vote.negated ? 2 : 1;
     const bool counts = parts_.Has("popc");
     Emit(&BarrierVotes, Write(operand(0), counts ? Width::k32 : Width::kPred), barrier).option =
-        counts ? 0 : parts_.Has("and") ? 1 : 2;
+        counts              ? 0
+        : parts_.Has("and") ? 1
+                            : 2;
     return;
   }
   const Slot barrier = count > 0 ? Read(operand(0), Width::k32) : all;
@@ -145,8 +147,7 @@ void Decoder::DecodeShuffle() {
   Instruction& shuffle = Emit(run, Write(d, Width::k32), source, distance, clamp);
   shuffle.extra = extra;
   shuffle.count = static_cast<uint8_t>(slots.size());
-  const bool constant =
-      b.kind == Operand::Kind::kImmediate && c.kind == Operand::Kind::kImmediate;
+  const bool constant = b.kind == Operand::Kind::kImmediate && c.kind == Operand::Kind::kImmediate;
   shuffle.option = constant && c.value == 31 && d.second < 0;
 }
 

@@ -27,12 +27,15 @@ int CountOf(std::string_view word) {
 }  // namespace
 
 Space Decoder::TakeSpace(Parts* parts, Space otherwise) {
-  constexpr std::pair<std::string_view, Space> kSpaces[] = {
-      {"global", Space::kGlobal},        {"const", Space::kConst},
-      {"shared", Space::kShared},        {"shared::cta", Space::kShared},
-      {"shared::cluster", Space::kShared}, {"local", Space::kLocal},
-      {"param", Space::kParam},          {"param::entry", Space::kParam},
-      {"param::func", Space::kParam}};
+  constexpr std::pair<std::string_view, Space> kSpaces[] = {{"global", Space::kGlobal},
+                                                            {"const", Space::kConst},
+                                                            {"shared", Space::kShared},
+                                                            {"shared::cta", Space::kShared},
+                                                            {"shared::cluster", Space::kShared},
+                                                            {"local", Space::kLocal},
+                                                            {"param", Space::kParam},
+                                                            {"param::entry", Space::kParam},
+                                                            {"param::func", Space::kParam}};
   for (const auto& [name, space] : kSpaces) {
     if (parts->Take(name)) return space;
   }
@@ -156,7 +159,8 @@ void Decoder::DecodeAtomic() {
   const size_t first = has_result ? 1 : 0;
   const Slot a = Address(operand(first), space, &wide, &offset);
   const Slot b = Read(operand(first + 1), width, type);
-  const Slot c = statement_->operands.size() > first + 2 ? Read(operand(first + 2), width, type) : b;
+  const Slot c =
+      statement_->operands.size() > first + 2 ? Read(operand(first + 2), width, type) : b;
   Instruction& atomic = Emit(run, has_result ? Write(operand(0), width) : 0, a, b, c);
   atomic.imm = offset;
   atomic.count = has_result;

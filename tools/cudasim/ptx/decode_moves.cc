@@ -37,7 +37,7 @@ const Instruction* Select(Warp& warp, const Instruction* i) {
 }
 
 Handler SelectHandler(Width width) {
-  return width == Width::k16 ? &Select<uint16_t>
+  return width == Width::k16   ? &Select<uint16_t>
          : width == Width::k32 ? &Select<uint32_t>
                                : &Select<uint64_t>;
 }
@@ -213,9 +213,7 @@ void Decoder::DecodeConversion() {
   Parts parts = parts_;
   const bool flush = parts.Take("ftz");
   const Type to = parts.type(1), from = parts.type();
-  const auto is_small = [](Type type) {
-    return type >= Type::kF16 && type <= Type::kTf32;
-  };
+  const auto is_small = [](Type type) { return type >= Type::kF16 && type <= Type::kTf32; };
   uint32_t mode = 0;
   if (!is_small(to)) {
     // The processor's mode decides how these are rounded.
@@ -234,8 +232,8 @@ void Decoder::DecodeConversion() {
   const Slot b = operation->count > 1 ? Read(operand(2), operation->arguments[1], from) : 0;
   // A register may be wider than the type: the sign fills it.
   const Operand& d = operand(0);
-  const Width width = d.kind == Operand::Kind::kRegister ? program_->body.registers[d.reg]
-                                                         : operation->result;
+  const Width width =
+      d.kind == Operand::Kind::kRegister ? program_->body.registers[d.reg] : operation->result;
   const bool extend = width != operation->result;
   const Slot result = extend ? Scratch(operation->result) : Write(d, width);
   if (mode != 0 || flush) Emit(&WithMode).imm = mode | (flush ? kFlushSubnormals : 0);

@@ -210,21 +210,22 @@ void Decoder::DecodeOperation() {
 void Decoder::LinkBranches() {
   Program& program = *program_;
   const auto at = [&](int statement) { return program.code.data() + starts_[statement]; };
-  for (const Branching& branch : branches_) program.code[branch.instruction].next = at(branch.target);
+  for (const Branching& branch : branches_)
+    program.code[branch.instruction].next = at(branch.target);
   for (const Table& table : tables_) {
     std::vector<const Instruction*> targets;
     for (const std::string_view label : table.labels) {
       targets.push_back(at(program.body.labels.at(label)));
     }
-    program.tables.push_back(
-        std::make_unique<std::vector<const Instruction*>>(std::move(targets)));
+    program.tables.push_back(std::make_unique<std::vector<const Instruction*>>(std::move(targets)));
     program.code[table.instruction].data = program.tables.back().get();
   }
 }
 
 void Decoder::Fail(const std::string& message) const {
   std::string text = "function " + program_->name + ", ";
-  const std::string position = DescribePosition(*program_->module, program_->body, statement_->position);
+  const std::string position =
+      DescribePosition(*program_->module, program_->body, statement_->position);
   if (!position.empty()) text += position + ", ";
   throw Unsupported(text + "PTX line " + std::to_string(statement_->line) + ": " +
                     std::string(statement_->opcode) + " " + message);

@@ -117,7 +117,8 @@ std::vector<Interval> FindIntervals(const Body& body) {
             defined.Add(b, reg);
           },
           [](int) {});
-      ForEachAccess(statement, [](int) {}, [&](int reg) { in.Add(b, reg); });
+      ForEachAccess(
+          statement, [](int) {}, [&](int reg) { in.Add(b, reg); });
     }
   }
   for (bool changed = true; changed;) {
@@ -156,9 +157,26 @@ bool HasResult(const Statement& statement) {
   if (opcode == "bar" || opcode == "barrier") {
     return statement.opcode.find(".red.") != std::string_view::npos;
   }
-  return !OneOf(opcode, {"st", "bra", "brx", "ret", "exit", "call", "cp", "red", "membar", "fence",
-                         "trap", "brkpt", "nanosleep", "prefetch", "prefetchu", "discard",
-                         "applypriority", "stmatrix", "griddepcontrol", "pmevent"});
+  return !OneOf(opcode, {"st",
+                         "bra",
+                         "brx",
+                         "ret",
+                         "exit",
+                         "call",
+                         "cp",
+                         "red",
+                         "membar",
+                         "fence",
+                         "trap",
+                         "brkpt",
+                         "nanosleep",
+                         "prefetch",
+                         "prefetchu",
+                         "discard",
+                         "applypriority",
+                         "stmatrix",
+                         "griddepcontrol",
+                         "pmevent"});
 }
 
 std::vector<bool> FindLeaders(const Body& body) {

@@ -58,8 +58,7 @@ Block& ThreadsBlock() {
 }
 
 void RunBlocks(Grid* grid) {
-  const std::shared_ptr<void> entered =
-      grid->settings.enter ? grid->settings.enter() : nullptr;
+  const std::shared_ptr<void> entered = grid->settings.enter ? grid->settings.enter() : nullptr;
   try {
     Block& block = ThreadsBlock();
     bool prepared = false;
@@ -80,8 +79,7 @@ void RunBlocks(Grid* grid) {
 
 // Blocks of a cooperative launch wait for each other: they take turns on one thread.
 void RunTogether(Grid* grid) {
-  const std::shared_ptr<void> entered =
-      grid->settings.enter ? grid->settings.enter() : nullptr;
+  const std::shared_ptr<void> entered = grid->settings.enter ? grid->settings.enter() : nullptr;
   std::vector<std::unique_ptr<Block>> blocks;
   for (uint64_t i = 0; i < grid->blocks; ++i) {
     blocks.push_back(std::make_unique<Block>());
@@ -162,7 +160,8 @@ void Run(const Launch& launch, const Settings& settings) {
 std::vector<std::byte> PackParameters(const Program& kernel, void* const* arguments) {
   std::vector<std::byte> bytes(kernel.parameter_bytes);
   for (size_t j = 0; j < kernel.parameters.size(); ++j) {
-    std::memcpy(bytes.data() + kernel.parameter_offsets[j], arguments[j], kernel.parameters[j].bytes);
+    std::memcpy(bytes.data() + kernel.parameter_offsets[j], arguments[j],
+                kernel.parameters[j].bytes);
   }
   return bytes;
 }

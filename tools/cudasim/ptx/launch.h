@@ -47,7 +47,7 @@ struct Settings {
   // instructions that synchronise. The same seed gives the same turns within each block.
   uint64_t seed = 1;
   // Global memory: what a kernel may access around an address, and what an address is, for reports.
-  std::function<Extent(uintptr_t)> accessible;   // unset: everything
+  std::function<Extent(uintptr_t)> accessible;  // unset: everything
   std::function<std::string(uintptr_t)> describe;
   // Called on each thread before it runs blocks; what it returns is destroyed after them.
   std::function<std::shared_ptr<void>()> enter;

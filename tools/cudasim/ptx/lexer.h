@@ -13,7 +13,8 @@ namespace ptx {
 
 class Lexer {
  public:
-  Lexer(std::string_view text, int line) : next_(text.data()), end_(next_ + text.size()), line_(line) {}
+  Lexer(std::string_view text, int line)
+      : next_(text.data()), end_(next_ + text.size()), line_(line) {}
 
   // The next character that is neither blank nor comment, not yet consumed; 0 at the end.
   char Peek();

@@ -140,7 +140,7 @@ float SumAsAmpere(float c, const float* a, const float* b, int count) {
   const double exact = std::ldexp(static_cast<double>(sum), largest - 24);
   const auto nearest = static_cast<float>(exact);
   return std::abs(static_cast<double>(nearest)) > std::abs(exact) ? std::nextafter(nearest, 0.0f)
-                                                                   : nearest;
+                                                                  : nearest;
 }
 
 float ElementOf(uint32_t bits, int element, Type type) {

@@ -9,8 +9,8 @@
 namespace cudasim {
 namespace ptx {
 
-// Slot a has the address, to which imm is added; `wide`: it has 64 bits. The value is in slot d, or in
-// `count` further slots. Option: see OptionFor. Null if there is no such instruction.
+// Slot a has the address, to which imm is added; `wide`: it has 64 bits. The value is in slot d, or
+// in `count` further slots. Option: see OptionFor. Null if there is no such instruction.
 Handler LoadHandler(Space space, bool wide, bool vector, Type type, Width width);
 Handler StoreHandler(Space space, bool wide, bool vector, Type type, Width width);
 // The same value in all lanes: at imm in the kernel's parameters.

@@ -90,7 +90,8 @@ struct Lanewise {
         SetLanes<StoredType<R>>(warp, i->d, [=](int k) { return StoredType<R>(value(k)); });
       }
       return i + 1;
-    }(std::index_sequence_for<A...>());
+    }
+    (std::index_sequence_for<A...>());
   }
 };
 
@@ -113,7 +114,8 @@ class OperationTable {
   // An operation on whole warps.
   void DefineHandler(const std::string& name, Handler run, Width result,
                      std::initializer_list<Width> arguments) {
-    Operation& operation = operations_[name] = {run, result, {}, static_cast<int>(arguments.size())};
+    Operation& operation =
+        operations_[name] = {run, result, {}, static_cast<int>(arguments.size())};
     std::copy(arguments.begin(), arguments.end(), operation.arguments);
   }
   void Alias(const std::string& name, const std::string& same) {
@@ -124,8 +126,10 @@ class OperationTable {
   template <typename F, typename R, typename... A>
   void DefineAs(const std::string& name, R (F::*)(A...) const) {
     using operations_internal::WidthFor;
-    operations_[name] = {&operations_internal::Lanewise<F, R, A...>::Run, WidthFor<R>(),
-                         {WidthFor<A>()...}, static_cast<int>(sizeof...(A))};
+    operations_[name] = {&operations_internal::Lanewise<F, R, A...>::Run,
+                         WidthFor<R>(),
+                         {WidthFor<A>()...},
+                         static_cast<int>(sizeof...(A))};
   }
 
   std::map<std::string, Operation, std::less<>> operations_;

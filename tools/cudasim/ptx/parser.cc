@@ -219,7 +219,8 @@ class BodyParser {
         registers.count = static_cast<int>(Unsigned(&lexer_, lexer_.Word()));
         lexer_.Expect('>');
       }
-      body_.registers.resize(body_.registers.size() + std::max(registers.count, 1), registers.width);
+      body_.registers.resize(body_.registers.size() + std::max(registers.count, 1),
+                             registers.width);
       scopes_.back().registers.push_back(registers);
     } while (lexer_.Eat(','));
     lexer_.Expect(';');
@@ -352,7 +353,7 @@ class BodyParser {
   Lexer lexer_;
   Body body_;
   std::vector<Scope> scopes_;
-  std::string_view label_;  // the last
+  std::string_view label_;                     // the last
   std::unordered_map<uint64_t, int> located_;  // by file, line and column
 };
 
@@ -416,7 +417,8 @@ std::string DescribePosition(const Module& module, const Body& body, int positio
     const Position& at = body.positions[position];
     const auto file = module.files.find(at.file);
     if (!text.empty()) text += ", inlined at ";
-    text += file != module.files.end() ? std::string(file->second) : "file " + std::to_string(at.file);
+    text +=
+        file != module.files.end() ? std::string(file->second) : "file " + std::to_string(at.file);
     text += ":" + std::to_string(at.line);
     position = at.inlined_at < position ? at.inlined_at : -1;
   }

@@ -67,7 +67,7 @@ class LaneMemory {
 
  private:
   struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, std::align_val_t{64}); }
+    void operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{64}); }
   };
   std::unique_ptr<std::byte, Free> data_;
   size_t bytes_ = 0;
@@ -84,8 +84,8 @@ struct Program {
   std::vector<std::unique_ptr<std::vector<const Instruction*>>> tables;  // targets of brx.idx
   LaneMemory constants;
   uint32_t register_bytes = 0;
-  uint32_t shared_bytes = 0;     // static shared memory, with what its module's functions share
-  uint32_t local_bytes = 0;      // a lane's frame
+  uint32_t shared_bytes = 0;  // static shared memory, with what its module's functions share
+  uint32_t local_bytes = 0;   // a lane's frame
   std::vector<Variable> parameters;
   // An entry's: in its parameters; a function's: in its frame.
   std::vector<uint32_t> parameter_offsets, result_offsets;

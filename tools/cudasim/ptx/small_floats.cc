@@ -60,12 +60,10 @@ void DefineFormat(OperationTable* t) {
   };
   using T = uint16_t;
   using F = Format;
-  define("add", [](T a, T b) -> T {
-    return F::Round(MultiplyAddToOdd(F::Value(a), 1, F::Value(b)));
-  });
-  define("sub", [](T a, T b) -> T {
-    return F::Round(MultiplyAddToOdd(F::Value(b), -1, F::Value(a)));
-  });
+  define("add",
+         [](T a, T b) -> T { return F::Round(MultiplyAddToOdd(F::Value(a), 1, F::Value(b))); });
+  define("sub",
+         [](T a, T b) -> T { return F::Round(MultiplyAddToOdd(F::Value(b), -1, F::Value(a))); });
   define("mul", [](T a, T b) -> T { return F::Round(F::Value(a) * F::Value(b)); });
   define("fma", [](T a, T b, T c) -> T {
     return F::Round(MultiplyAddToOdd(F::Value(a), F::Value(b), F::Value(c)));
@@ -88,7 +86,8 @@ void DefineFormat(OperationTable* t) {
   t->Define("setp.gt." + format, [](T a, T b) -> bool { return F::Value(a) > F::Value(b); });
   t->Define("setp.ge." + format, [](T a, T b) -> bool { return F::Value(a) >= F::Value(b); });
   t->Define("setp.neu." + format, [](T a, T b) -> bool { return F::Value(a) != F::Value(b); });
-  t->Define("setp.nan." + format, [](T a, T b) -> bool { return IsNan(F::Value(a) + F::Value(b)); });
+  t->Define("setp.nan." + format,
+            [](T a, T b) -> bool { return IsNan(F::Value(a) + F::Value(b)); });
 }
 
 }  // namespace

@@ -44,7 +44,9 @@ bool IsFloat(Type type);
 enum class Width : uint8_t { kPred, k16, k32, k64 };
 Width WidthOf(Type type);  // 8 bits are kept in registers of 16
 // Of one register in all lanes of a warp.
-inline int LaneBytes(Width width) { return width == Width::kPred ? 4 : 32 << static_cast<int>(width); }
+inline int LaneBytes(Width width) {
+  return width == Width::kPred ? 4 : 32 << static_cast<int>(width);
+}
 
 // Where an address points. Addresses of kGlobal and kConst are the host's.
 enum class Space : uint8_t { kGeneric, kGlobal, kConst, kShared, kLocal, kParam };

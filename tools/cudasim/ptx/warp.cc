@@ -14,7 +14,7 @@ namespace ptx {
 std::byte* LaneMemory::Reserve(size_t bytes) {
   if (bytes > bytes_ || data_ == nullptr) {
     bytes_ = bytes + 64;
-    data_.reset(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{64})));
+    data_.reset(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64})));
     std::memset(data_.get(), 0, bytes_);
   }
   return data_.get();

@@ -38,7 +38,7 @@ struct Frame {
 
 // A copy that cp.async has begun.
 struct AsyncCopy {
-  uint32_t to;      // in shared memory
+  uint32_t to;  // in shared memory
   const void* from;
   uint8_t bytes, present;  // what is not present becomes 0
   uint32_t group;
@@ -108,7 +108,8 @@ struct Warp {
 
   // After an access to memory: the next instruction, or null if another warp's turn has come.
   const Instruction* AfterAccess(const Instruction* instruction) {
-    if (--patience >= 0) [[likely]] return instruction + 1;
+    if (--patience >= 0) [[likely]]
+      return instruction + 1;
     return Yield(instruction + 1);
   }
   const Instruction* Yield(const Instruction* at);

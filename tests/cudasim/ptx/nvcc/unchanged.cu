@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <vector>
 
-#define CHECK(call)                                                      \
-  do {                                                                   \
-    const cudaError_t error = (call);                                    \
-    if (error != cudaSuccess) {                                          \
-      std::printf("%s: %s\n", #call, cudaGetErrorString(error));         \
-      return 1;                                                          \
-    }                                                                    \
+#define CHECK(call)                                              \
+  do {                                                           \
+    const cudaError_t error = (call);                            \
+    if (error != cudaSuccess) {                                  \
+      std::printf("%s: %s\n", #call, cudaGetErrorString(error)); \
+      return 1;                                                  \
+    }                                                            \
   } while (0)
 
 __constant__ float table[4];

@@ -208,15 +208,13 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, siz
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes,
                                     size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
-  return CopySymbol(symbol, bytes, offset, [&](std::byte* at) {
-    return cudaMemcpyAsync(at, from, bytes, kind, stream);
-  });
+  return CopySymbol(symbol, bytes, offset,
+                    [&](std::byte* at) { return cudaMemcpyAsync(at, from, bytes, kind, stream); });
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes, size_t offset,
                                       cudaMemcpyKind kind, cudaStream_t stream) {
-  return CopySymbol(symbol, bytes, offset, [&](std::byte* at) {
-    return cudaMemcpyAsync(to, at, bytes, kind, stream);
-  });
+  return CopySymbol(symbol, bytes, offset,
+                    [&](std::byte* at) { return cudaMemcpyAsync(to, at, bytes, kind, stream); });
 }
 
 }  // extern "C"

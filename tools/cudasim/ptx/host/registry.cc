@@ -58,9 +58,8 @@ Image& Registry::ImageOn(Binary* binary, int device) {
   std::unique_ptr<Image>& image = binary->images[device];
   if (image == nullptr) {
     const DeviceAccess access(device);
-    image = std::make_unique<Image>(
-        ReadFatbin(binary->fatbin, runtime::GetSettings().capability),
-        [device](size_t bytes) { return AllocateOn(device, bytes); });
+    image = std::make_unique<Image>(ReadFatbin(binary->fatbin, runtime::GetSettings().capability),
+                                    [device](size_t bytes) { return AllocateOn(device, bytes); });
   }
   return *image;
 }
