@@ -10,12 +10,14 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
+// What is below is inlined into loops over lanes, which then become vector code.
+
 // Integer arithmetic wraps.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
 template <typename T>
-T Divide(T a, T b) {
+[[gnu::always_inline]] inline T Divide(T a, T b) {
   if constexpr (sizeof(T) <= 4) {
     // The quotient in double, rounded towards zero, is exact; vectors have no integer division.
     const T q = static_cast<T>(static_cast<int64_t>(static_cast<double>(a) / (b == 0 ? 1 : b)));
@@ -28,13 +30,13 @@ T Divide(T a, T b) {
 }
 
 template <typename T>
-T Remainder(T a, T b) {
+[[gnu::always_inline]] inline T Remainder(T a, T b) {
   if (b == 0) return a;
   return static_cast<T>(static_cast<Wrapping<T>>(a) - static_cast<Wrapping<T>>(Divide(a, b)) * b);
 }
 
 template <typename T>
-T HighProduct(T a, T b) {
+[[gnu::always_inline]] inline T HighProduct(T a, T b) {
   if constexpr (sizeof(T) == 8) {
     using Wide = std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
     return static_cast<T>(static_cast<Wide>(a) * b >> 64);
@@ -45,12 +47,12 @@ T HighProduct(T a, T b) {
 }
 
 template <typename T>
-T ShiftLeft(T a, uint32_t by) {
+[[gnu::always_inline]] inline T ShiftLeft(T a, uint32_t by) {
   return by >= 8 * sizeof(T) ? 0 : static_cast<T>(static_cast<Wrapping<T>>(a) << by);
 }
 
 template <typename T>
-T ShiftRight(T a, uint32_t by) {
+[[gnu::always_inline]] inline T ShiftRight(T a, uint32_t by) {
   constexpr uint32_t kBits = 8 * sizeof(T);
   if constexpr (std::is_signed_v<T>) {
     return static_cast<T>(a >> (by < kBits ? by : kBits - 1));
@@ -209,7 +211,7 @@ void DefineOtherWords(OperationTable* t) {
 
 // Of two equal values, of which one may be -0, the one with (or without) the sign; NaN loses.
 template <typename T>
-T Minimum(T a, T b) {
+[[gnu::always_inline]] inline T Minimum(T a, T b) {
   T result = a < b ? a : b;
   result = a == b ? std::bit_cast<T>(BitsOf(a) | BitsOf(b)) : result;
   result = a != a ? b : result;
@@ -217,7 +219,7 @@ T Minimum(T a, T b) {
 }
 
 template <typename T>
-T Maximum(T a, T b) {
+[[gnu::always_inline]] inline T Maximum(T a, T b) {
   T result = a > b ? a : b;
   result = a == b ? std::bit_cast<T>(BitsOf(a) & BitsOf(b)) : result;
   result = a != a ? b : result;
@@ -266,7 +268,7 @@ void DefineFloat(OperationTable* t) {
 }
 
 // Within 2 units in the last place.
-float Exp2(float x) {
+[[gnu::always_inline]] inline float Exp2(float x) {
   float clamped = x > -150.0f ? x : -150.0f;
   clamped = clamped < 128.5f ? clamped : 128.5f;
   const float whole = __builtin_rintf(clamped), rest = clamped - whole;
@@ -285,7 +287,7 @@ float Exp2(float x) {
 }
 
 // Within 2^-22 of the logarithm where that is in [-1, 1], else within 2 units in the last place.
-float Log2(float x) {
+[[gnu::always_inline]] inline float Log2(float x) {
   const bool subnormal = x < 0x1p-126f;
   const float scaled = subnormal ? x * 0x1p24f : x;
   const uint32_t bits = BitsOf(scaled);
@@ -304,12 +306,12 @@ float Log2(float x) {
   return x > 0 && x < std::numeric_limits<float>::infinity() ? result : special;
 }
 
-float FlushSubnormal(float x) {
+[[gnu::always_inline]] inline float FlushSubnormal(float x) {
   return FloatOf(BitsOf(x) & 0x7f800000u ? BitsOf(x) : BitsOf(x) & 0x80000000u);
 }
 
 // a / b within 2 units in the last place where 2^-126 <= |b| <= 2^126, and beyond a zero.
-float DivideApproximately(float a, float b) {
+[[gnu::always_inline]] inline float DivideApproximately(float a, float b) {
   const float magnitude = FloatOf(BitsOf(b) & 0x7fffffffu);
   const bool huge = magnitude > 0x1p126f && magnitude < std::numeric_limits<float>::infinity();
   return Canonical(huge ? a * (b * 0.0f) : a / b);

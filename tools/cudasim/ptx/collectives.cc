@@ -21,6 +21,12 @@ uint32_t CheckMembers(Warp& warp, const Instruction* i, Slot slot) {
   return members;
 }
 
+bool IsUniform(const uint32_t* values, uint32_t value) {
+  uint32_t difference = 0;
+  for (int k = 0; k < kLanes; ++k) difference |= values[k] ^ value;
+  return difference == 0;
+}
+
 enum class Shuffle { kUp, kDown, kButterfly, kIndex };
 
 // The lane from which lane k reads, and whether that is one of its segment.
@@ -50,7 +56,7 @@ const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
   alignas(32) uint32_t values[kLanes];
-  if (kMode == Shuffle::kButterfly && i->option == 1) {  // by the same constant, among all lanes
+  if (kMode == Shuffle::kButterfly && i->count == 1 && IsUniform(b, b[0]) && IsUniform(c, 31)) {
     const __m256i within = _mm256_xor_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
                                             _mm256_set1_epi32(static_cast<int>(b[0] & 7)));
     for (uint32_t v = 0; v < 4; ++v) {

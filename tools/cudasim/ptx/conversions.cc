@@ -10,7 +10,7 @@ namespace ptx {
 namespace {
 
 template <typename To, typename From>
-To Saturate(From x) {
+[[gnu::always_inline]] inline To Saturate(From x) {
   using Limits = std::numeric_limits<To>;
   if constexpr (std::is_signed_v<From>) {
     if constexpr (!std::is_signed_v<To>) {
@@ -29,7 +29,7 @@ To Saturate(From x) {
 // Values out of range become the nearest in range. NaN becomes 0, but where 64 bits are involved
 // the number whose highest bit alone is set.
 template <typename To, typename From>
-To ToInteger(From rounded) {
+[[gnu::always_inline]] inline To ToInteger(From rounded) {
   using Limits = std::numeric_limits<To>;
   constexpr bool kWide = sizeof(From) == 8 || sizeof(To) == 8;
   constexpr To kNan = kWide ? static_cast<To>(To{1} << (8 * sizeof(To) - 1)) : To{0};
@@ -99,13 +99,15 @@ void DefineFloatAndIntegers(OperationTable* t) {
   });
 }
 
-uint16_t Bf16Of(float x) {
+[[gnu::always_inline]] inline uint16_t Bf16Of(float x) {
   const uint32_t bits = BitsOf(x);
   const auto rounded = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   return x == x ? rounded : 0x7fff;
 }
 
-float Relu(float x) { return x > 0 ? x : (x == x ? 0.0f : FloatOf(0x7fffffff)); }
+[[gnu::always_inline]] inline float Relu(float x) {
+  return x > 0 ? x : (x == x ? 0.0f : FloatOf(0x7fffffff));
+}
 
 // f32 to f16, 8 lanes at a time, by the processor's instruction and rounding mode.
 const Instruction* FloatToHalf(Warp& warp, const Instruction* i) {

@@ -147,8 +147,6 @@ void Decoder::DecodeShuffle() {
   Instruction& shuffle = Emit(run, Write(d, Width::k32), source, distance, clamp);
   shuffle.extra = extra;
   shuffle.count = static_cast<uint8_t>(slots.size());
-  const bool constant = b.kind == Operand::Kind::kImmediate && c.kind == Operand::Kind::kImmediate;
-  shuffle.option = constant && c.value == 31 && d.second < 0;
 }
 
 // vote.sync.ballot.b32 d, p, mask; vote.sync.all.pred d, p, mask
