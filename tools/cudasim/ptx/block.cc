@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tools/cudasim/ptx/control.h"
+
 namespace cudasim {
 namespace ptx {
 namespace {
@@ -139,6 +141,8 @@ void Block::Turn(Warp* warp) {
     warp->AddWaiting(current);
     warp->SetMask(group.mask);
     warp->resume = warp->code + group.at;
+    // There they would let those at smaller instructions go first.
+    if (warp->resume->run == &Meet) ++warp->resume;
   }
   warp->state = Warp::State::kRunning;
   warp->patience = random ? static_cast<int64_t>(random_.Below(32)) : kPatience;

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tools/cudasim/ptx/addresses.h"
 
@@ -10,15 +11,16 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
-// The members among the live lanes; they must all be here.
-uint32_t CheckMembers(Warp& warp, const Instruction* i, Slot slot) {
-  const uint32_t members = warp.Lanes<uint32_t>(slot)[__builtin_ctz(warp.mask)] & warp.live;
-  if (const uint32_t absent = members & ~warp.mask; absent != 0) [[unlikely]] {
-    const int lane = __builtin_ctz(absent);
-    warp.Fail(Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
-              "lane " + std::to_string(lane) + " is in the mask, but does not take part");
-  }
-  return members;
+// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what runs
+// before this instruction, if they are not.
+const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
+  *members = warp.Lanes<uint32_t>(slot)[__builtin_ctz(warp.mask)] & warp.live;
+  const uint32_t absent = *members & ~warp.mask;
+  if (absent == 0) [[likely]] return nullptr;
+  if (const Instruction* const others = LetOthersCatchUp(warp, i); others != nullptr) return others;
+  warp.Fail(Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
+            "lane " + std::to_string(__builtin_ctz(absent)) +
+                " is in the mask, but does not take part");
 }
 
 bool IsUniform(const uint32_t* values, uint32_t value) {
@@ -51,7 +53,8 @@ inline int SourceLane(int k, uint32_t b, uint32_t c, bool* valid) {
 template <Shuffle kMode>
 const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const Slot* const slots = warp.program->slots.data() + i->extra;
-  CheckMembers(warp, i, slots[0]);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, slots[0], &members)) return others;
   const uint32_t* const a = warp.Lanes<uint32_t>(i->a);
   const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
@@ -83,7 +86,8 @@ enum class Vote { kAll, kAny, kUniform, kBallot };
 
 template <Vote kMode>
 const Instruction* VoteLanes(Warp& warp, const Instruction* i) {
-  const uint32_t members = CheckMembers(warp, i, i->c);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
   const uint32_t votes = warp.Predicate(i->a) ^ (i->option == 1 ? kAllLanes : 0);
   const uint32_t for_it = votes & members;
   if constexpr (kMode == Vote::kBallot) {
@@ -99,7 +103,8 @@ const Instruction* VoteLanes(Warp& warp, const Instruction* i) {
 
 template <typename T, bool kWithAll>
 const Instruction* MatchLanes(Warp& warp, const Instruction* i) {
-  const uint32_t members = CheckMembers(warp, i, i->c);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
   const T* const a = warp.Lanes<T>(i->a);
   uint32_t same[kLanes] = {};
   for (int k : LanesOf(members)) {
@@ -115,7 +120,8 @@ const Instruction* MatchLanes(Warp& warp, const Instruction* i) {
 
 template <typename T, typename F>
 const Instruction* ReduceLanes(Warp& warp, const Instruction* i) {
-  const uint32_t members = CheckMembers(warp, i, i->c);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
   const T* const a = warp.Lanes<T>(i->a);
   T result = a[__builtin_ctz(members)];
   for (int k : LanesOf(members & (members - 1))) result = F{}(result, a[k]);
@@ -142,6 +148,14 @@ Handler ReduceOf(std::string_view operation) {
 }
 
 }  // namespace
+
+const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i) {
+  const uint32_t at = warp.NumberOf(i);
+  const bool guarded = warp.patience == std::numeric_limits<int64_t>::max();
+  if (guarded || warp.first_waiting > at) return nullptr;
+  warp.AddWaiting({at, warp.mask});
+  return warp.NextGroup();
+}
 
 Handler ShuffleHandler(std::string_view mode) {
   if (mode == "up") return &ShuffleLanes<Shuffle::kUp>;
@@ -175,7 +189,8 @@ const Instruction* ActiveMask(Warp& warp, const Instruction* i) {
 }
 
 const Instruction* Elect(Warp& warp, const Instruction* i) {
-  const uint32_t members = CheckMembers(warp, i, i->c);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
   const auto leader = static_cast<uint32_t>(__builtin_ctz(members));
   SetLanes<uint32_t>(warp, i->d, [=](int) { return leader; });
   SetPredicate(warp, warp.program->slots[i->extra], uint32_t{1} << leader);
@@ -183,7 +198,8 @@ const Instruction* Elect(Warp& warp, const Instruction* i) {
 }
 
 const Instruction* SynchronizeWarp(Warp& warp, const Instruction* i) {
-  CheckMembers(warp, i, i->c);
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
   return warp.AfterAccess(i);
 }
 

@@ -8,6 +8,7 @@
 
 #include "tools/cudasim/ptx/addresses.h"
 #include "tools/cudasim/ptx/block.h"
+#include "tools/cudasim/ptx/collectives.h"
 
 namespace cudasim {
 namespace ptx {
@@ -194,6 +195,7 @@ const Instruction* WithMode(Warp& warp, const Instruction* i) {
 
 const Instruction* Barrier(Warp& warp, const Instruction* i) {
   if (warp.mask != warp.live) {
+    if (const Instruction* const others = LetOthersCatchUp(warp, i)) return others;
     const int absent = __builtin_ctz(warp.live & ~warp.mask);
     warp.Fail(Bug::kBarrierDivergence, i, __builtin_ctz(warp.mask),
               "lane " + std::to_string(absent) + " of the warp is not at this barrier");

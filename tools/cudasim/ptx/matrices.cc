@@ -51,15 +51,17 @@ inline __attribute__((always_inline)) __m256 Widen(__m128i values) {
   }
 }
 
-void CheckWholeWarp(Warp& warp, const Instruction* i) {
-  if (warp.mask == kAllLanes) return;
+// What runs before this instruction, if only a part of the warp is here.
+const Instruction* GatherWarp(Warp& warp, const Instruction* i) {
+  if (warp.mask == kAllLanes) return nullptr;
+  if (const Instruction* const others = LetOthersCatchUp(warp, i); others != nullptr) return others;
   warp.Fail(Bug::kMissingLanes, i, __builtin_ctz(warp.mask), "only a part of the warp runs this");
 }
 
 // m16n8k16 of 16-bit values with sums in f32. A register of 32 lanes is 8 rows of 4 pairs.
 template <bool kBfloat>
 const Instruction* MultiplyFast(Warp& warp, const Instruction* i) {
-  CheckWholeWarp(warp, i);
+  if (const Instruction* const others = GatherWarp(warp, i)) return others;
   const Slot* const slots = warp.program->slots.data() + i->extra;
   const Slot *const d = slots, *const a = slots + 4, *const b = slots + 8, *const c = slots + 10;
   alignas(32) float left[16][16], right[16][8];
@@ -200,7 +202,7 @@ T Product(const MatrixShape& shape, T sum, const float* a, const float* b) {
 
 template <typename T>
 const Instruction* Multiply(Warp& warp, const Instruction* i) {
-  CheckWholeWarp(warp, i);
+  if (const Instruction* const others = GatherWarp(warp, i)) return others;
   const auto& shape = *static_cast<const MatrixShape*>(i->data);
   const Slot* const slots = warp.program->slots.data() + i->extra;
   const Slot* const c = slots + shape.registers_d + shape.registers_a + shape.registers_b;
@@ -237,7 +239,7 @@ const Instruction* Multiply(Warp& warp, const Instruction* i) {
 
 // m8n8k4 in f64.
 const Instruction* MultiplyDouble(Warp& warp, const Instruction* i) {
-  CheckWholeWarp(warp, i);
+  if (const Instruction* const others = GatherWarp(warp, i)) return others;
   const Slot* const slots = warp.program->slots.data() + i->extra;
   const double *const a = warp.Lanes<double>(slots[2]), *const b = warp.Lanes<double>(slots[3]);
   double sums[2][kLanes];
@@ -297,7 +299,7 @@ Handler MatrixHandler(const MatrixShape& shape) {
 }
 
 const Instruction* LoadMatrices(Warp& warp, const Instruction* i) {
-  CheckWholeWarp(warp, i);
+  if (const Instruction* const others = GatherWarp(warp, i)) return others;
   uint64_t at[kLanes];
   ReadAddresses<uint32_t>(warp, i, at);
   for (int k = 8 * i->count; k < kLanes; ++k) at[k] = at[0];  // these are not used
