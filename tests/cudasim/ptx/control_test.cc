@@ -176,7 +176,7 @@ TEST(ControlTest, BlocksRunOnThreadsAndTogether) {
   const void* pointers[] = {&arrived, nullptr, nullptr, out.data()};
   void* arguments[] = {&pointers[0], &pointers[1], &pointers[2], &pointers[3]};
   launch.parameters = PackParameters(*launch.program, arguments);
-  Run(launch, Settings{});
+  ptx::Run(launch, Settings{});
   for (uint32_t j = 0; j < out.size(); ++j) EXPECT_EQ(out[j], j / 64 + 320);
 
   Image sums(KernelText("atom.global.add.u32 %r3, [%rd0], %r1;", {0, 0, 0, 0}));

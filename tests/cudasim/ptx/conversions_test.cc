@@ -12,8 +12,11 @@ namespace {
 
 template <typename Float>
 uint64_t Bits(Float x) {
-  if constexpr (sizeof(Float) == 4) return std::bit_cast<uint32_t>(x);
-  return std::bit_cast<uint64_t>(x);
+  if constexpr (sizeof(Float) == 4) {
+    return std::bit_cast<uint32_t>(x);
+  } else {
+    return std::bit_cast<uint64_t>(x);
+  }
 }
 
 template <typename Float>

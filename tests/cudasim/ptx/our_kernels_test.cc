@@ -9,7 +9,7 @@ TEST(OurKernelsTest, ResultsAreWithinTheOpCasesTolerances) {
   for (KernelRun& run : OurKernels()) {
     Settings settings;
     settings.threads = 2;
-    Run(run.launch, settings);
+    ptx::Run(run.launch, settings);
     EXPECT_LE(run.error(), 1) << run.name;
   }
 }
@@ -19,7 +19,7 @@ TEST(OurKernelsTest, TurnsDoNotMatter) {
     if (run.launch.grid.x > 1000) run.launch.grid.x = 40;  // enough, and quick
     Settings settings;
     settings.order = Settings::Order::kRandom;
-    EXPECT_NO_THROW(Run(run.launch, settings)) << run.name;
+    EXPECT_NO_THROW(ptx::Run(run.launch, settings)) << run.name;
   }
 }
 

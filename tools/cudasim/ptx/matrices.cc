@@ -312,10 +312,12 @@ const Instruction* LoadMatrices(Warp& warp, const Instruction* i) {
       const std::byte* const from = warp.block->shared() + at[8 * m + g];
       rows[g] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     }
-    if (i->option == 1) Transpose8(rows, columns);
-    auto* const out = warp.Lanes<__m128i>(slots[m]);
-    CUDASIM_UNROLL
-    for (int g = 0; g < 8; ++g) _mm_storeu_si128(out + g, i->option == 1 ? columns[g] : rows[g]);
+    if (i->option == 1) {
+      Transpose8(rows, columns);
+    } else {
+      std::memcpy(columns, rows, sizeof(rows));
+    }
+    std::memcpy(warp.Lanes<__m128i>(slots[m]), columns, sizeof(columns));
   }
   return warp.AfterAccess(i);
 }
