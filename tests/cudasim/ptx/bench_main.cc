@@ -1,4 +1,5 @@
-// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS]. Prints the least time.
+// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS [PART_OF_A_NAME]]. Prints
+// the least time.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   using namespace cudasim::ptx;  // NOLINT
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 5;
   for (KernelRun& run : OurKernels()) {
+    if (argc > 2 && run.name.find(argv[2]) == std::string::npos) continue;
     double least = 1e30;
     for (int j = 0; j < repetitions; ++j) {
       const double begin = ProcessorSeconds();

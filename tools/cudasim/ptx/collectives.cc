@@ -11,16 +11,17 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
-// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what runs
-// before this instruction, if they are not.
+// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what
+// runs before this instruction, if they are not.
 const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
   *members = warp.Lanes<uint32_t>(slot)[__builtin_ctz(warp.mask)] & warp.live;
   const uint32_t absent = *members & ~warp.mask;
-  if (absent == 0) [[likely]] return nullptr;
+  if (absent == 0) [[likely]]
+    return nullptr;
   if (const Instruction* const others = LetOthersCatchUp(warp, i); others != nullptr) return others;
-  warp.Fail(Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
-            "lane " + std::to_string(__builtin_ctz(absent)) +
-                " is in the mask, but does not take part");
+  warp.Fail(
+      Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
+      "lane " + std::to_string(__builtin_ctz(absent)) + " is in the mask, but does not take part");
 }
 
 bool IsUniform(const uint32_t* values, uint32_t value) {
@@ -59,7 +60,8 @@ const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
   alignas(32) uint32_t values[kLanes];
-  if (kMode == Shuffle::kButterfly && i->count == 1 && IsUniform(b, b[0]) && IsUniform(c, 31)) {
+  // The same distance for all, among all lanes.
+  if (kMode == Shuffle::kButterfly && IsUniform(b, b[0]) && IsUniform(c, 31)) {
     const __m256i within = _mm256_xor_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
                                             _mm256_set1_epi32(static_cast<int>(b[0] & 7)));
     for (uint32_t v = 0; v < 4; ++v) {
@@ -69,6 +71,7 @@ const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
                          _mm256_permutevar8x32_epi32(from, within));
     }
     SetLanes<uint32_t>(warp, i->d, [&](int k) { return values[k]; });
+    if (i->count == 2) SetPredicate(warp, slots[1], kAllLanes);
     return i + 1;
   }
   uint32_t valid_lanes = 0;
