@@ -67,13 +67,14 @@ void Decoder::Run() {
   program.register_bytes = layout_.bytes + kScratchSlots * 256;
   PlaceParameters();
   PlaceVariables();
+  FoldConstants();
   const std::vector<bool> leaders = FindLeaders(program.body);
   for (size_t j = 0; j < program.body.statements.size(); ++j) {
     number_ = static_cast<int>(j);
     starts_.push_back(static_cast<uint32_t>(program.code.size()));
     statement_ = &program.body.statements[j];
     if (leaders[j]) Emit(&Meet);
-    DecodeStatement();
+    if (!folded_[j]) DecodeStatement();
   }
   starts_.push_back(static_cast<uint32_t>(program.code.size()));
   statement_ = nullptr;
@@ -126,6 +127,29 @@ void Decoder::PlaceVariables() {
   if (!program.function->entry && shared > image_->shared_bytes()) {
     throw Unsupported("function " + program.name +
                       ": shared variables within functions are not implemented");
+  }
+}
+
+// A register that only ever holds a constant, or a value such as %tid.x, lies where that does.
+void Decoder::FoldConstants() {
+  const Body& body = program_->body;
+  const std::vector<int> definitions = SoleDefinitions(body);
+  folded_.assign(body.statements.size(), false);
+  for (size_t reg = 0; reg < definitions.size(); ++reg) {
+    if (definitions[reg] < 0) continue;
+    const Statement& statement = body.statements[definitions[reg]];
+    if (BaseOpcode(statement) != "mov" || statement.operands[0].kind != Operand::Kind::kRegister) {
+      continue;
+    }
+    const Operand& source = statement.operands[1];
+    const bool is_index = source.kind == Operand::Kind::kSpecial &&
+                          body.registers[reg] == Width::k32 &&
+                          source.symbol.find("id.") != std::string_view::npos;
+    if (source.kind != Operand::Kind::kImmediate && !is_index) continue;
+    statement_ = &statement;
+    const std::string_view type = statement.opcode.substr(statement.opcode.rfind('.') + 1);
+    layout_.slots[reg] = Read(source, body.registers[reg], TypeNamed(type));
+    folded_[definitions[reg]] = true;
   }
 }
 

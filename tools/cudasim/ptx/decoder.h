@@ -38,6 +38,7 @@ class Decoder {
   // decoder.cc: layout, statements, operands.
   void PlaceParameters();
   void PlaceVariables();
+  void FoldConstants();
   void DecodeStatement();
   void DecodeGuarded();
   void DecodeOperation();
@@ -115,6 +116,7 @@ class Decoder {
   Image* image_;
   Program* program_;
   Layout layout_;
+  std::vector<bool> folded_;  // statements that need no instruction
   const Statement* statement_ = nullptr;
   int number_ = 0;  // of the statement
   Parts parts_;

@@ -193,6 +193,23 @@ std::vector<bool> FindLeaders(const Body& body) {
   return leaders;
 }
 
+std::vector<int> SoleDefinitions(const Body& body) {
+  constexpr int kNone = -1, kSeveral = -2;
+  std::vector<int> definitions(body.registers.size(), kNone);
+  for (size_t i = 0; i < body.statements.size(); ++i) {
+    const Statement& statement = body.statements[i];
+    ForEachAccess(
+        statement,
+        [&](int reg) {
+          const bool first = definitions[reg] == kNone && statement.guard < 0;
+          definitions[reg] = first ? static_cast<int>(i) : kSeveral;
+        },
+        [](int) {});
+  }
+  std::replace(definitions.begin(), definitions.end(), kSeveral, kNone);
+  return definitions;
+}
+
 Layout PlaceRegisters(const Body& body) {
   constexpr int kWidths = 4;
   const std::vector<Interval> intervals = FindIntervals(body);

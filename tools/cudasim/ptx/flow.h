@@ -19,6 +19,9 @@ bool HasResult(const Statement& statement);
 // For each statement, whether a block begins there: lanes that have diverged can meet again.
 std::vector<bool> FindLeaders(const Body& body);
 
+// By register: the statement that alone defines it, whenever it runs; -1 if there is none.
+std::vector<int> SoleDefinitions(const Body& body);
+
 struct Layout {
   std::vector<Slot> slots;  // by register
   uint32_t bytes = 0;
