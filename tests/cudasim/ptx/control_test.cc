@@ -159,6 +159,33 @@ TEST(ControlTest, SeedsDecideTurns) {
             *std::max_element(counts.begin(), counts.end()));
 }
 
+// Each thread writes a word and reads its neighbour's.
+std::string Neighbour(const std::string& between, int distance) {
+  return ".shared .b32 s[64];\nmov.u32 %r3, s; shl.b32 %r4, %r0, 2; add.u32 %r5, %r3, %r4;\n"
+         ".loc 1 5 1\nst.shared.u32 [%r5], %r0;\n" +
+         between + "xor.b32 %r4, %r4, " + std::to_string(4 * distance) +
+         "; add.u32 %r5, %r3, %r4;\n.loc 1 7 1\nld.shared.u32 %r9, [%r5];";
+}
+
+TEST(ControlTest, RacesInSharedMemoryAreFound) {
+  Settings settings;
+  settings.find_races = true;
+  EXPECT_EQ(RunThreads(Neighbour("bar.sync 0;\n", 32), 64, settings)[3], 35u);
+  EXPECT_EQ(RunThreads(Neighbour("bar.warp.sync -1;\n", 1), 64, settings)[3], 2u);
+  // In the order in which warps run here, the first reads what the second is yet to write.
+  const std::string message = MessageOf([&] { RunThreads(Neighbour("", 32), 64, settings); });
+  EXPECT_NE(message.find("with no barrier between, at file 1:7"), std::string::npos) << message;
+  EXPECT_NE(message.find("st.shared.u32"), std::string::npos) << message;
+  settings.find_races = false;
+  EXPECT_EQ(MessageOf([&] { RunThreads(Neighbour("", 32), 64, settings); }), "");
+  // Atomics do not race with each other.
+  settings.find_races = true;
+  EXPECT_EQ(MessageOf([&] {
+              RunThreads(".shared .b32 s;\natom.shared.add.u32 %r9, [s], 1;", 64, settings);
+            }),
+            "");
+}
+
 TEST(ControlTest, BlocksRunOnThreadsAndTogether) {
   const std::string body =
       "mov.u32 %r5, %ctaid.x; atom.global.add.u32 %r3, [%rd0], 1;\n"

@@ -14,11 +14,12 @@ TEST(OurKernelsTest, ResultsAreWithinTheOpCasesTolerances) {
   }
 }
 
-TEST(OurKernelsTest, TurnsDoNotMatter) {
+TEST(OurKernelsTest, TurnsDoNotMatterAndNothingRaces) {
   for (KernelRun& run : OurKernels()) {
     if (run.launch.grid.x > 1000) run.launch.grid.x = 40;  // enough, and quick
     Settings settings;
     settings.order = Settings::Order::kRandom;
+    settings.find_races = true;
     EXPECT_NO_THROW(ptx::Run(run.launch, settings)) << run.name;
   }
 }

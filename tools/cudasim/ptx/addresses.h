@@ -71,6 +71,9 @@ inline void CheckOffsets(const Warp& warp, const Instruction* i, Space space, co
   if ((alignment & (bytes - 1)) != 0 || static_cast<int64_t>(outside) < 0) [[unlikely]] {
     FailAccess(warp, i, space, at, bytes, limit);
   }
+  if (space == Space::kShared && warp.block->races() != nullptr) [[unlikely]] {
+    warp.block->races()->Check(warp, i, at, bytes);
+  }
 }
 
 // Where each lane's `bytes` bytes lie.

@@ -94,6 +94,7 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   std::iota(order_.begin(), order_.end(), 0);
   if (settings.order == Settings::Order::kReverse) std::reverse(order_.begin(), order_.end());
   extents_.fill({});
+  races_ = settings.find_races ? std::make_unique<SharedRaces>() : nullptr;
 }
 
 void Block::Begin(uint64_t number) {
@@ -109,6 +110,7 @@ void Block::Begin(uint64_t number) {
   running_ = static_cast<uint32_t>(warp_count_);
   // NaN in every type.
   if (shared_bytes_ > 0) std::memset(shared_.data(), 0xff, shared_bytes_);
+  if (races_ != nullptr) races_->Begin(shared_bytes_);
   const auto threads = static_cast<uint32_t>(launch_->block.count());
   for (size_t j = 0; j < warp_count_; ++j) {
     Warp& warp = *warps_[j];
@@ -187,6 +189,7 @@ bool Block::OpenBarriers() {
     Barrier& barrier = barriers_[number];
     if (!Opens(barrier)) continue;
     opened = true;
+    if (races_ != nullptr) races_->NextPhase();
     barrier.last = barrier.votes;
     barrier.votes = {};
     barrier.arrived = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/cudasim/ptx/launch.h"
+#include "tools/cudasim/ptx/races.h"
 #include "tools/cudasim/ptx/warp.h"
 
 namespace cudasim {
@@ -81,7 +82,8 @@ class Block {
   const std::byte* parameters() const { return launch_->parameters.data(); }
   uint32_t parameter_bytes() const { return static_cast<uint32_t>(launch_->parameters.size()); }
   const Settings& settings() const { return *settings_; }
-  Random& random() { return random_; }
+  // Null unless races are sought.
+  SharedRaces* races() const { return races_.get(); }
   // Recently accessed global memory, by the instruction's `access`.
   Extent& CachedExtent(const Instruction* i) { return extents_[i->access % extents_.size()]; }
 
@@ -119,6 +121,7 @@ class Block {
   LaneMemory shared_, registers_, local_, block_values_, warp_values_;
   uint32_t shared_bytes_ = 0;
   std::array<Barrier, 16> barriers_;
+  std::unique_ptr<SharedRaces> races_;
   std::array<Extent, 256> extents_ = {};
   uint32_t running_ = 0;  // warps that are not done
 };

@@ -9,9 +9,9 @@
 namespace cudasim {
 namespace ptx {
 
-// Lets lanes that wait here or at smaller instructions come to this one, too: those that run may have
-// been chosen before them, so that none waits forever. Returns what runs then; null if there are no
-// such lanes.
+// Lets lanes that wait here or at smaller instructions come to this one, too: those that run may
+// have been chosen before them, so that none waits forever. Returns what runs then; null if there
+// are no such lanes.
 const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i);
 
 // d = the value, a = the source, b = lane or distance, c = clamp and segments; extra: the slots of

@@ -46,6 +46,7 @@ struct Settings {
   // With kRandom, warps also take turns after a random number of accesses to memory and of
   // instructions that synchronise. The same seed gives the same turns within each block.
   uint64_t seed = 1;
+  bool find_races = false;  // in shared memory: see races.h
   // Global memory: what a kernel may access around an address, and what an address is, for reports.
   std::function<Extent(uintptr_t)> accessible;  // unset: everything
   std::function<std::string(uintptr_t)> describe;

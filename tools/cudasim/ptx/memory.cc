@@ -27,6 +27,7 @@ inline std::byte* ContiguousAt(const Warp& warp, const Instruction* i, const A* 
   const auto at = static_cast<A>(a[0] + static_cast<A>(i->imm));
   if (at % bytes != 0) return nullptr;
   if constexpr (kSpace == Space::kShared) {
+    if (warp.block->races() != nullptr) return nullptr;
     const uint64_t end = uint64_t{at} + kLanes * bytes;
     if (at > end || end > warp.block->shared_bytes()) return nullptr;
     return warp.block->shared() + at;
