@@ -49,7 +49,7 @@ __attribute__((destructor(101))) void ReportLeaks() {
     const Lock lock(GetState().mutex);
     for (const auto& [begin, block] : GetTable().live) {
       if (block->kind != BlockKind::kDevice && block->kind != BlockKind::kManaged) continue;
-      if (block->freed) continue;
+      if (block->freed || block->permanent) continue;
       bytes += block->size;
       if (count++ < kShown) largest += "\n  " + DescribeWithSites(*block);
     }

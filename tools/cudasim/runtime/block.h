@@ -38,6 +38,7 @@ struct Block {
   // Set when the memory is freed (for stream-ordered memory: when that is enqueued).
   bool freed = false;
   Site freed_at;
+  bool permanent = false;              // It lives as long as the process: no leak.
   CUmemPoolHandle_st* pool = nullptr;  // For stream-ordered memory.
   std::vector<Use> uses;
   // Set by address_space.cc.

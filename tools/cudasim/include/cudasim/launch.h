@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cudasim/bug.h"
 #include "cudasim/types.h"
 
 namespace cudasim {
@@ -29,6 +30,8 @@ struct Launch {
   bool cooperative = false;
   std::vector<PointerArgument> pointers;
   std::function<void()> body;  // runs the thread given by threadIdx and blockIdx
+  // Or, for a kernel that nvcc compiled: runs the grid on a device.
+  std::function<cudaError_t(int device)> run_grid;
 };
 
 // The name of a launch's kernel: its symbol, without "void" and the list of parameters.
@@ -42,23 +45,6 @@ cudaError_t Enqueue(cudaStream_t stream, Launch launch);
 // possibly at the same time. Returns cudaErrorLaunchFailure after a reported bug under
 // CUDASIM_ON_BUG=error.
 cudaError_t RunGrid(int device, const Launch& launch);
-
-// A bug in the code that runs on the simulator.
-enum class Bug {
-  kBarrierDivergence,
-  kMissingLanes,
-  kOutOfBounds,
-  kRace,
-  kMissingWait,
-  kMisaligned,
-  kUninitialised,
-  kHostAccess,
-  kAssert,
-  kTrap,
-  kLeak,
-  kOther,
-};
-const char* BugName(Bug bug);  // "barrier divergence"
 
 // Prints the bug; on a thread that runs a kernel also kernel, block, thread and, if known, the
 // source line. CUDASIM_ON_BUG=abort (the default): aborts the process. =error: keeps the text for

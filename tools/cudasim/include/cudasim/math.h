@@ -87,10 +87,14 @@ inline double __dsqrt_rn(double x) { return std::sqrt(x); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 
 namespace cudasim {
-// The GPU's conversions: NaN becomes 0, and values out of range become the nearest in range.
+// The GPU's conversions: values out of range become the nearest in range. NaN becomes 0, but where
+// 64 bits are involved the number whose highest bit alone is set.
 template <typename To, typename From>
 To ToInteger(From rounded) {
-  if (std::isnan(rounded)) return 0;
+  constexpr bool kWide = sizeof(To) == 8 || sizeof(From) == 8;
+  if (std::isnan(rounded)) {
+    return kWide ? static_cast<To>(uint64_t{1} << (8 * sizeof(To) - 1)) : To{0};
+  }
   if (rounded <= static_cast<From>(std::numeric_limits<To>::min())) {
     return std::numeric_limits<To>::min();
   }

@@ -1,0 +1,210 @@
+#include "tools/cudasim/ptx/collectives.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "tools/cudasim/ptx/addresses.h"
+
+namespace cudasim {
+namespace ptx {
+namespace {
+
+// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what
+// runs before this instruction, if they are not.
+const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
+  *members = warp.Lanes<uint32_t>(slot)[__builtin_ctz(warp.mask)] & warp.live;
+  const uint32_t absent = *members & ~warp.mask;
+  if (absent == 0) [[likely]]
+    return nullptr;
+  if (const Instruction* const others = LetOthersCatchUp(warp, i); others != nullptr) return others;
+  warp.Fail(
+      Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
+      "lane " + std::to_string(__builtin_ctz(absent)) + " is in the mask, but does not take part");
+}
+
+bool IsUniform(const uint32_t* values, uint32_t value) {
+  uint32_t difference = 0;
+  for (int k = 0; k < kLanes; ++k) difference |= values[k] ^ value;
+  return difference == 0;
+}
+
+enum class Shuffle { kUp, kDown, kButterfly, kIndex };
+
+// The lane from which lane k reads, and whether that is one of its segment.
+template <Shuffle kMode>
+inline int SourceLane(int k, uint32_t b, uint32_t c, bool* valid) {
+  const auto lane = static_cast<uint32_t>(k);
+  const uint32_t clamp = c & 31, segment = c >> 8 & 31;
+  const uint32_t highest = (lane & segment) | (clamp & ~segment);
+  uint32_t source;
+  if constexpr (kMode == Shuffle::kUp) {
+    source = lane - (b & 31);
+    *valid = static_cast<int32_t>(source) >= static_cast<int32_t>(highest);
+  } else {
+    source = kMode == Shuffle::kDown        ? lane + (b & 31)
+             : kMode == Shuffle::kButterfly ? lane ^ (b & 31)
+                                            : (lane & segment) | (b & 31 & ~segment);
+    *valid = source <= highest;
+  }
+  return *valid ? static_cast<int>(source) : k;
+}
+
+template <Shuffle kMode>
+const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
+  const Slot* const slots = warp.program->slots.data() + i->extra;
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, slots[0], &members)) return others;
+  const uint32_t* const a = warp.Lanes<uint32_t>(i->a);
+  const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
+  const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
+  alignas(32) uint32_t values[kLanes];
+  // The same distance for all, among all lanes.
+  if (kMode == Shuffle::kButterfly && IsUniform(b, b[0]) && IsUniform(c, 31)) {
+    const __m256i within = _mm256_xor_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                                            _mm256_set1_epi32(static_cast<int>(b[0] & 7)));
+    for (uint32_t v = 0; v < 4; ++v) {
+      const __m256i from =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a) + (v ^ (b[0] >> 3 & 3)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(values) + v,
+                         _mm256_permutevar8x32_epi32(from, within));
+    }
+    SetLanes<uint32_t>(warp, i->d, [&](int k) { return values[k]; });
+    if (i->count == 2) SetPredicate(warp, slots[1], kAllLanes);
+    return i + 1;
+  }
+  uint32_t valid_lanes = 0;
+  for (int k = 0; k < kLanes; ++k) {
+    bool valid;
+    values[k] = a[SourceLane<kMode>(k, b[k], c[k], &valid)];
+    valid_lanes |= static_cast<uint32_t>(valid) << k;
+  }
+  SetLanes<uint32_t>(warp, i->d, [&](int k) { return values[k]; });
+  if (i->count == 2) SetPredicate(warp, slots[1], valid_lanes);
+  return i + 1;
+}
+
+enum class Vote { kAll, kAny, kUniform, kBallot };
+
+template <Vote kMode>
+const Instruction* VoteLanes(Warp& warp, const Instruction* i) {
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  const uint32_t votes = warp.Predicate(i->a) ^ (i->option == 1 ? kAllLanes : 0);
+  const uint32_t for_it = votes & members;
+  if constexpr (kMode == Vote::kBallot) {
+    SetLanes<uint32_t>(warp, i->d, [=](int) { return for_it; });
+  } else {
+    const bool result = kMode == Vote::kAll   ? for_it == members
+                        : kMode == Vote::kAny ? for_it != 0
+                                              : for_it == 0 || for_it == members;
+    SetPredicate(warp, i->d, result ? kAllLanes : 0);
+  }
+  return i + 1;
+}
+
+template <typename T, bool kWithAll>
+const Instruction* MatchLanes(Warp& warp, const Instruction* i) {
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  const T* const a = warp.Lanes<T>(i->a);
+  uint32_t same[kLanes] = {};
+  for (int k : LanesOf(members)) {
+    for (int other : LanesOf(members)) same[k] |= static_cast<uint32_t>(a[other] == a[k]) << other;
+  }
+  const bool all = members != 0 && same[__builtin_ctz(members)] == members;
+  SetLanes<uint32_t>(warp, i->d, [&](int k) { return kWithAll && !all ? 0 : same[k]; });
+  if (kWithAll && i->count == 1) {
+    SetPredicate(warp, warp.program->slots[i->extra], all ? kAllLanes : 0);
+  }
+  return i + 1;
+}
+
+template <typename T, typename F>
+const Instruction* ReduceLanes(Warp& warp, const Instruction* i) {
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  const T* const a = warp.Lanes<T>(i->a);
+  T result = a[__builtin_ctz(members)];
+  for (int k : LanesOf(members & (members - 1))) result = F{}(result, a[k]);
+  SetLanes<T>(warp, i->d, [=](int) { return result; });
+  return i + 1;
+}
+
+template <typename T, typename F>
+Handler MakeReduce(F) {
+  return &ReduceLanes<T, F>;
+}
+
+template <typename T>
+Handler ReduceOf(std::string_view operation) {
+  if (operation == "add") {
+    return MakeReduce<T>([](T x, T y) { return static_cast<T>(uint32_t(x) + uint32_t(y)); });
+  }
+  if (operation == "min") return MakeReduce<T>([](T x, T y) { return std::min(x, y); });
+  if (operation == "max") return MakeReduce<T>([](T x, T y) { return std::max(x, y); });
+  if (operation == "and") return MakeReduce<T>([](T x, T y) { return x & y; });
+  if (operation == "or") return MakeReduce<T>([](T x, T y) { return x | y; });
+  if (operation == "xor") return MakeReduce<T>([](T x, T y) { return x ^ y; });
+  return nullptr;
+}
+
+}  // namespace
+
+const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i) {
+  const uint32_t at = warp.NumberOf(i);
+  const bool guarded = warp.patience == std::numeric_limits<int64_t>::max();
+  if (guarded || warp.first_waiting > at) return nullptr;
+  warp.AddWaiting({at, warp.mask});
+  return warp.NextGroup();
+}
+
+Handler ShuffleHandler(std::string_view mode) {
+  if (mode == "up") return &ShuffleLanes<Shuffle::kUp>;
+  if (mode == "down") return &ShuffleLanes<Shuffle::kDown>;
+  if (mode == "bfly") return &ShuffleLanes<Shuffle::kButterfly>;
+  if (mode == "idx") return &ShuffleLanes<Shuffle::kIndex>;
+  return nullptr;
+}
+
+Handler VoteHandler(std::string_view mode) {
+  if (mode == "all") return &VoteLanes<Vote::kAll>;
+  if (mode == "any") return &VoteLanes<Vote::kAny>;
+  if (mode == "uni") return &VoteLanes<Vote::kUniform>;
+  if (mode == "ballot") return &VoteLanes<Vote::kBallot>;
+  return nullptr;
+}
+
+Handler MatchHandler(std::string_view mode, Type type) {
+  const bool all = mode == "all";
+  if (BytesOf(type) == 4) return all ? &MatchLanes<uint32_t, true> : &MatchLanes<uint32_t, false>;
+  return all ? &MatchLanes<uint64_t, true> : &MatchLanes<uint64_t, false>;
+}
+
+Handler ReduceHandler(std::string_view operation, Type type) {
+  return type == Type::kS32 ? ReduceOf<int32_t>(operation) : ReduceOf<uint32_t>(operation);
+}
+
+const Instruction* ActiveMask(Warp& warp, const Instruction* i) {
+  SetLanes<uint32_t>(warp, i->d, [&](int) { return warp.mask; });
+  return i + 1;
+}
+
+const Instruction* Elect(Warp& warp, const Instruction* i) {
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  const auto leader = static_cast<uint32_t>(__builtin_ctz(members));
+  SetLanes<uint32_t>(warp, i->d, [=](int) { return leader; });
+  SetPredicate(warp, warp.program->slots[i->extra], uint32_t{1} << leader);
+  return i + 1;
+}
+
+const Instruction* SynchronizeWarp(Warp& warp, const Instruction* i) {
+  uint32_t members;
+  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  return warp.AfterAccess(i);
+}
+
+}  // namespace ptx
+}  // namespace cudasim

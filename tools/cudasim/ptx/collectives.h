@@ -1,0 +1,55 @@
+// Instructions by which the lanes of a warp exchange values, and matrix products.
+#ifndef CUDASIM_PTX_COLLECTIVES_H_
+#define CUDASIM_PTX_COLLECTIVES_H_
+
+#include <string_view>
+
+#include "tools/cudasim/ptx/program.h"
+
+namespace cudasim {
+namespace ptx {
+
+// Lets lanes that wait here or at smaller instructions come to this one, too: those that run may
+// have been chosen before them, so that none waits forever. Returns what runs then; null if there
+// are no such lanes.
+const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i);
+
+// d = the value, a = the source, b = lane or distance, c = clamp and segments; extra: the slots of
+// the members' mask and of the predicate (if count is 2).
+Handler ShuffleHandler(std::string_view mode);
+// d = the result, a = the predicate (option 1: negated), c = the members' mask.
+Handler VoteHandler(std::string_view mode);
+// d = lanes, a = the value, c = the members' mask; extra: the predicate's slot (if count is 1).
+Handler MatchHandler(std::string_view mode, Type type);
+// d = the result, a = the value, c = the members' mask.
+Handler ReduceHandler(std::string_view operation, Type type);
+const Instruction* ActiveMask(Warp& warp, const Instruction* i);  // d
+// d and, as a further slot, a predicate: the lowest lane of the members' mask c.
+const Instruction* Elect(Warp& warp, const Instruction* i);
+// Members' mask in c.
+const Instruction* SynchronizeWarp(Warp& warp, const Instruction* i);
+
+// `count` further slots for 8 x 8 matrices of 16 bits, a = the rows' addresses in shared memory (32
+// bits), to which imm is added; option 1: transposed.
+const Instruction* LoadMatrices(Warp& warp, const Instruction* i);
+
+// D = A B + C. Further slots: of D, A, B, C. The fragments' layouts are PTX's.
+struct MatrixShape {
+  int m, n, k;
+  Type a, b, c, d;
+  int registers_d, registers_a, registers_b, registers_c;
+};
+// Of "m16n8k16" with these types; null if there is none.
+const MatrixShape* FindMatrixShape(std::string_view shape, Type d, Type a, Type b, Type c);
+Handler MatrixHandler(const MatrixShape& shape);  // data: the shape
+
+// Sums products in the way of Ampere's tensor cores, as measured by MMA-Sim (arXiv 2511.10909):
+// eight (of tf32, four) at a time, aligned to the largest exponent, with 24 bits of fraction,
+// truncated. Otherwise each product is added by a fused multiply-add. Process-wide; off by default;
+// read when a kernel is decoded.
+extern bool exact_matrix_products;
+
+}  // namespace ptx
+}  // namespace cudasim
+
+#endif  // CUDASIM_PTX_COLLECTIVES_H_
