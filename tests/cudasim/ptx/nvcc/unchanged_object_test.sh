@@ -10,6 +10,10 @@ if [[ -z $nvcc ]]; then
   echo "skipped: there is no nvcc"
   exit 0
 fi
+if ldd "$library" | grep -qE 'lib(a|t|ub)san'; then
+  echo "skipped: a sanitizer's library needs a program that has the sanitizer, too"
+  exit 0
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work CUDASIM_LEAKS=error
