@@ -466,17 +466,17 @@ constexpr PlanRule kRules[] = {
                      "launch --max_restarts, which goes on from the newest checkpoint");
      }},
     {"elastic adapters are whole",
-     {"dist.elastic", "lora.rank", "lora.init_from", "parallel.shard", "parallel.tp",
-      "parallel.pp"},
+     {"dist.elastic", "lora.rank", "lora.init_from", "parallel.shard", "parallel.pp", "parallel.tp",
+      "parallel.cp"},
      kOfOptions,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const LoraOptions& lora = f.config.lora;
        const bool adapters = lora.rank > 0 || !lora.init_from.empty();
        if (!f.config.dist.elastic || !adapters || !DividesCopies(p)) return "";
-       return "dist.elastic copies the parts of a divided model after each step, with adapters "
-              "also "
-              "all weights that never change: train adapters on ranks that have the whole model, "
-              "without parallel.shard, pp, tp and cp, or leave dist.elastic out";
+       return "dist.elastic copies the parts of a divided model after each step, and with adapters "
+              "would also copy all the weights that never change: train adapters on ranks that "
+              "have the whole model, without parallel.shard, pp, tp and cp, or leave dist.elastic "
+              "out";
      }},
     {"elastic runs have two copies",
      {"dist.elastic", "parallel.pp", "parallel.tp", "parallel.cp"},
