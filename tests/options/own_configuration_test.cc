@@ -185,7 +185,11 @@ class OwnConfiguration : public testing::Test {
     Arguments run = DrawKind();
     const Arguments length = {"--train.steps=250"};
     if (testing::PrintToString(run).find("epochs") == std::string::npos) run = run + length;
-    run = run + Of<Arguments>({{}, {"--train.precision=bf16"}, {"--optim.schedule=linear"}});
+    const Arguments more =
+        Of<Arguments>({{}, {"--train.precision=bf16"}, {"--optim.schedule=linear"}});
+    // A checkpoint's optimizer state belongs to its precision.
+    const bool resumes = run[0].starts_with("--checkpoint.resume");
+    if (!resumes || more.empty() || more[0] != "--train.precision=bf16") run = run + more;
     run = run + Of<Arguments>({{"--train.batch_size=2"},
                                {"--train.batch_size=2", "--train.global_batch_size=4"},
                                {"--train.batch_size=2", "--train.grad_accum=2"}});
