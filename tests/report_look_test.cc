@@ -1,4 +1,4 @@
-// Looks at a report in headless Chromium: light and dark, wide and narrow. Skipped without
+// Looks at the pages of runs in headless Chromium: light and dark, wide and narrow. Skipped without
 // Chromium.
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 
 #include "core/io/file.h"
 #include "models/report/report.h"
+#include "models/sweep/compared_runs.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -22,14 +23,14 @@ std::string Chromium() {
   return "";
 }
 
-// A longer run whose validation loss starts to rise.
-std::string Page() {
+// A longer run whose validation loss starts to rise; `lower`: than others.
+models::RunHistory History(double lower) {
   models::RunHistory h(/*clip=*/1);
   for (int64_t step = 0; step <= 2000; ++step) {
     const auto s = static_cast<double>(step);
     models::StepMetrics m;
     m.step = step;
-    m.loss = 1.2 + 3 * std::exp(-s / 300) + 0.1 * std::sin(12.9 * s);
+    m.loss = 1.2 - lower + 3 * std::exp(-s / 300) + 0.1 * std::sin(12.9 * s);
     m.grad_norm = 0.6 + 2 * std::exp(-s / 50) + 0.2 * std::cos(7.7 * s);
     m.lr = 1e-3 * std::min(1.0, s / 100) * (1.05 + std::cos(s / 2000 * 3.14159)) / 2;
     m.times = {.data_ms = 0.2, .forward_ms = 3.1, .backward_ms = 6.3, .update_ms = 0.9};
@@ -37,11 +38,15 @@ std::string Page() {
     m.tokens_per_second = 768e3 / m.ms;
     m.memory_bytes = 9 << 20;
     if (step % 100 == 0) {
-      m.val_loss = 1.3 + 3 * std::exp(-s / 300) + 1e-7 * s * s;
+      m.val_loss = 1.3 - lower + 3 * std::exp(-s / 300) + 1e-7 * s * s;
       m.pauses = {.eval_ms = 300, .sample_ms = 100, .checkpoint_ms = 20, .report_ms = 10};
     }
     h.Add(m);
   }
+  return h;
+}
+
+std::string ReportPage() {
   models::ReportInput in;
   in.name = "shakespeare";
   in.unix_time = 1.8e9;
@@ -53,7 +58,22 @@ std::string Page() {
   in.facts = {{"model", "GPT, 4 layers, 4 heads, width 128: 803k parameters"}};
   in.samples = {{1000, "ROMEO:", "\nWhat is it that I should not say,\nAnd that it is not so?"},
                 {2000, "ROMEO:", "\n" + std::string(300, 'x') + " & <b>"}};
-  return models::RenderReport(h, in);
+  return models::RenderReport(History(0), in);
+}
+
+std::string RunsPage() {
+  std::vector<models::ComparedRun> runs;
+  for (int i = 0; i < 12; ++i) {
+    models::RunConfig config;
+    config.seed = i % 2;
+    config.optim.lr = 1e-3 * (1 + i / 2);
+    runs.push_back(
+        {.name = "lr=" + std::to_string(config.optim.lr) + ",seed=" + std::to_string(i % 2),
+         .config = config,
+         .history = History(0.02 * i),
+         .finished = i != 3});
+  }
+  return models::RenderRuns("sweep", runs, /*reloads=*/false);
 }
 
 // Makes the page list what a person would complain about; "none" if there is nothing.
@@ -63,7 +83,7 @@ addEventListener('load', () => {
   const name = e => `${e.tagName} "${e.textContent.trim().slice(0, 30)}"`;
   const charts = [...document.querySelectorAll('svg.plot')];
   if (document.documentElement.dataset.charts !== String(charts.length)) bad.push('the script did not run');
-  if (charts.length !== 6) bad.push(`${charts.length} charts`);
+  if (charts.length !== Number(document.body.dataset.expected)) bad.push(`${charts.length} charts`);
   if (document.scrollingElement.scrollWidth > innerWidth) bad.push(`${document.scrollingElement.scrollWidth} pixels wide`);
   for (const svg of charts) {
     const box = svg.getBoundingClientRect();
@@ -104,7 +124,7 @@ addEventListener('load', () => {
   const box = charts[0].getBoundingClientRect();
   charts[0].dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + box.width / 2, clientY: box.top + 50, bubbles: true }));
   const tip = document.querySelector('.tip');
-  if (!tip || tip.hidden || !/step \d+/.test(tip.textContent) || !/validation\d\.\d/.test(tip.textContent)) bad.push('no values under the pointer');
+  if (!tip || tip.hidden || !/step \d+/.test(tip.textContent) || !/\d\.\d/.test(tip.textContent)) bad.push('no values under the pointer');
   if (charts.some(svg => !svg.querySelector('.hover line'))) bad.push('no line under the pointer');
   document.body.dataset.dark = matchMedia('(prefers-color-scheme: dark)').matches;
   document.body.dataset.ground = luminance(behind(document.body)).toFixed(3);
@@ -116,6 +136,8 @@ struct Look {
   const char* name;
   bool dark;
   int width, height;
+  std::string (*page)() = ReportPage;
+  int charts = 6;
 };
 
 class ReportLook : public testing::TestWithParam<Look> {
@@ -149,6 +171,8 @@ class ReportLook : public testing::TestWithParam<Look> {
   // The page after its self-inspection.
   Result Inspect(std::string html) const {
     html.replace(html.find("</body>"), 7, kInspector);
+    html.replace(html.find("<body>"), 6,
+                 "<body data-expected=\"" + std::to_string(GetParam().charts) + "\">");
     const std::string page = JoinPath(folder_, "inspected.html");
     WriteFileAtomically(page, html);
     return Browse(page, {"--dump-dom"});
@@ -165,7 +189,7 @@ class ReportLook : public testing::TestWithParam<Look> {
 };
 
 TEST_P(ReportLook, HasNothingToComplainAbout) {
-  const Result seen = Inspect(Page());
+  const Result seen = Inspect(GetParam().page());
   ASSERT_EQ(seen.exit_code, 0) << seen.err;
   EXPECT_EQ(Attribute(seen.out, "bad"), "none") << seen.err;
   EXPECT_EQ(Attribute(seen.out, "dark"), GetParam().dark ? "true" : "false");
@@ -182,7 +206,7 @@ TEST_P(ReportLook, SpoiltPagesAreComplainedAbout) {
       {"main { max-width", "main { min-width: 1700px; max-width", "pixels wide"},
       {".plot text { font-size: 12px", ".plot text { font-size: 40px", "covers"}};
   for (const auto& [from, to, complaint] : spoilt) {
-    std::string page = Page();
+    std::string page = GetParam().page();
     page.replace(page.find(from), from.size(), to);
     EXPECT_NE(Attribute(Inspect(page).out, "bad").find(complaint), std::string::npos) << complaint;
   }
@@ -191,7 +215,7 @@ TEST_P(ReportLook, SpoiltPagesAreComplainedAbout) {
 // Keeps the picture among Bazel's test outputs.
 TEST_P(ReportLook, CanBeSeen) {
   const std::string page = JoinPath(folder_, "report.html");
-  WriteFileAtomically(page, Page());
+  WriteFileAtomically(page, GetParam().page());
   const char* outputs = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   const std::string picture =
       JoinPath(outputs != nullptr ? outputs : folder_, std::string(GetParam().name) + ".png");
@@ -212,7 +236,10 @@ TEST_P(ReportLook, CanBeSeen) {
 INSTANTIATE_TEST_SUITE_P(Looks, ReportLook,
                          testing::Values(Look{"light", false, 1280, 2200},
                                          Look{"dark", true, 1280, 2200},
-                                         Look{"narrow", true, 500, 3000}),
+                                         Look{"narrow", true, 500, 3000},
+                                         Look{"runs_light", false, 1280, 1400, RunsPage, 2},
+                                         Look{"runs_dark", true, 1280, 1400, RunsPage, 2},
+                                         Look{"runs_narrow", false, 500, 1800, RunsPage, 2}),
                          [](const testing::TestParamInfo<Look>& info) { return info.param.name; });
 
 }  // namespace

@@ -331,4 +331,14 @@ void MarkEnd(const std::string& out_dir, int64_t step) {
   WriteFileAtomically(EndMark(out_dir), StrCat("step ", step, "\n"));
 }
 
+bool IsFinished(const std::string& out_dir) { return PathExists(EndMark(out_dir)); }
+
+bool HoldsFinishedRun(const RunConfig& config) {
+  if (!IsFinished(config.out_dir)) return false;
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  RunConfig there = RunConfigFromToml(ReadFile(file), file);
+  LeaveTokenizerOpen(there, config);
+  return RealDifferences(there, config).empty();
+}
+
 }  // namespace lockstep::models

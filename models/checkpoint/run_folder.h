@@ -64,5 +64,9 @@ void BeginRun(const RunConfig& config, const RunConfig& settled);
 // Marks the run as finished, with the file DONE: its last checkpoint and all that follows from it
 // are there. Without the mark, the same command continues from the last checkpoint. Throws IoError.
 void MarkEnd(const std::string& out_dir, int64_t step);
+bool IsFinished(const std::string& out_dir);
+// Whether config.out_dir holds a run of this configuration that is finished. Throws InputError if
+// its config.toml cannot be read.
+bool HoldsFinishedRun(const RunConfig& config);
 
 }  // namespace lockstep::models

@@ -156,4 +156,9 @@ nn::ResidualStream Gpt::Stream(const Tensor& ids) {
   return stream;
 }
 
+bool IsLinearMap(std::string_view name, const Parameter& p) {
+  return p.logical_shape().ndim() == 2 && name.starts_with("h.") && !IsValueEmbed(name) &&
+         !name.ends_with(".router.weight") && !name.ends_with(".shared_gate.weight");
+}
+
 }  // namespace lockstep::models

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "models/gpt/gpt_config.h"
@@ -71,5 +72,10 @@ class Gpt : public LanguageModel {
   Child<GptHeadLayer> head_;
   ForwardOfRanks forward_;
 };
+
+// Whether a parameter of a Gpt is the matrix of a linear map within a block: no table, and not of
+// what chooses experts, whose rows are scores apart. Experts' matrices, which are stacked, are not
+// among them either.
+bool IsLinearMap(std::string_view name, const Parameter& p);
 
 }  // namespace lockstep::models

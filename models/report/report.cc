@@ -186,20 +186,13 @@ std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
 
 std::string RenderReport(const RunHistory& history, const ReportInput& input) {
   const RunHealth verdict = Judge(history, input.plan);
-  std::string s =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  // While the run lasts, the page reloads itself.
-  if (!input.plan.ended()) s += "<meta http-equiv=\"refresh\" content=\"60\">\n";
-  s += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
-                   EscapeHtml(input.name), EscapeHtml(verdict.headline), ReportStyle());
-  s += Head(history, input, verdict) + ReportCharts(history, input) + Samples(input.samples) +
-       PipelinePicture(input) + Facts(input) + Configuration(input);
-  s +=
-      "<footer>Made by Lockstep from metrics.jsonl, which has every step. Point at a chart for its "
-      "values.</footer>\n</main>\n";
-  s += fmt::format("<script>{}</script>\n</body>\n</html>\n", ReportScript());
-  return s;
+  // While the run lasts, the page reads itself again.
+  return PageHead(input.name + ": " + verdict.headline, input.plan.ended() ? 0 : 60) +
+         Head(history, input, verdict) + ReportCharts(history, input) + Samples(input.samples) +
+         PipelinePicture(input) + Facts(input) + Configuration(input) +
+         PageEnd(
+             "Made by Lockstep from metrics.jsonl, which has every step. Point at a chart for its "
+             "values.");
 }
 
 }  // namespace lockstep::models

@@ -7,12 +7,8 @@
 #include <numbers>
 
 #include "models/report/format.h"
-#include "models/report/svg_plot.h"
 
 namespace lockstep::models {
-namespace {
-
-constexpr size_t kAreas = 120;  // points of a stacked area
 
 std::vector<PlotPoint> PointsOf(const Curve& curve) {
   std::vector<PlotPoint> points;
@@ -33,7 +29,6 @@ std::vector<PlotPoint> PointsOf(const std::vector<RunHistory::Point>& values) {
   return points;
 }
 
-// Averages over a thirtieth of the run around each point, or at the end over what is there.
 std::vector<PlotPoint> Smoothed(const std::vector<PlotPoint>& points) {
   const auto n = static_cast<int64_t>(points.size()), reach = n / 60;
   std::vector<PlotPoint> smooth = points;
@@ -46,6 +41,28 @@ std::vector<PlotPoint> Smoothed(const std::vector<PlotPoint>& points) {
   }
   return smooth;
 }
+
+std::string Figure(const std::string& title, const std::string& note,
+                   const std::vector<PlotLine>& lines, PlotOptions options, bool wide) {
+  options.title = title + ", " + note;
+  std::string legend;
+  if (lines.size() > 2) {
+    for (const PlotLine& line : lines) {
+      if (line.faint || line.points.empty()) continue;
+      legend += fmt::format("<span><b style=\"background:var({})\"></b>{}</span>", line.color,
+                            EscapeHtml(line.name));
+    }
+    legend = "<div class=\"legend\">" + legend + "</div>";
+  }
+  return fmt::format(
+      "<figure class=\"card{}\"><figcaption><h3>{}</h3><span class=\"note\">{}</span>{}"
+      "</figcaption><div class=\"scroll\">{}</div></figure>\n",
+      wide ? " wide" : "", EscapeHtml(title), EscapeHtml(note), legend, SvgPlot(lines, options));
+}
+
+namespace {
+
+constexpr size_t kAreas = 120;  // points of a stacked area
 
 // A thin line of each step, and a smoothed one.
 std::vector<PlotLine> RawAndSmooth(const std::string& name, const std::string& color,
@@ -74,24 +91,6 @@ std::vector<PlotPoint> Thinned(const std::vector<PlotPoint>& points, size_t most
     thin.push_back(mean);
   }
   return thin;
-}
-
-std::string Figure(const std::string& title, const std::string& note,
-                   const std::vector<PlotLine>& lines, PlotOptions options, bool wide = false) {
-  options.title = title + ", " + note;
-  std::string legend;
-  if (lines.size() > 2) {
-    for (const PlotLine& line : lines) {
-      if (line.faint || line.points.empty()) continue;
-      legend += fmt::format("<span><b style=\"background:var({})\"></b>{}</span>", line.color,
-                            EscapeHtml(line.name));
-    }
-    legend = "<div class=\"legend\">" + legend + "</div>";
-  }
-  return fmt::format(
-      "<figure class=\"card{}\"><figcaption><h3>{}</h3><span class=\"note\">{}</span>{}"
-      "</figcaption><div class=\"scroll\">{}</div></figure>\n",
-      wide ? " wide" : "", EscapeHtml(title), EscapeHtml(note), legend, SvgPlot(lines, options));
 }
 
 // Whether a linear axis would show little but the first steps.

@@ -1,9 +1,14 @@
 #include "models/report/report_page.h"
 
-namespace lockstep::models {
+#include <fmt/format.h>
 
-std::string_view ReportStyle() {
-  return R"css(
+#include "models/report/svg_plot.h"
+
+namespace lockstep::models {
+namespace {
+
+// Light and dark by prefers-color-scheme.
+constexpr std::string_view kStyle = R"css(
 :root {
   color-scheme: light dark;
   --bg: #f5f6f8; --card: #ffffff; --ink: #17202b; --soft: #56616f; --edge: #e1e5ea; --grid: #eceff2;
@@ -14,6 +19,8 @@ std::string_view ReportStyle() {
   --eval: #e0661a; --sample: #c55aa0; --checkpoint: #7d8894; --report: #b9c1ca;
   --lr: #8a6fd1; --lr-ink: #6a4db8; --norm: #1f9e95; --norm-ink: #12756e;
   --speed: #3f7fd6; --speed-ink: #2a65b5; --memory: #c55aa0; --memory-ink: #a03d7e;
+  --run0: #3f7fd6; --run1: #e0661a; --run2: #1d8a4e; --run3: #c2528b; --run4: #8a6fd1;
+  --run5: #a8650a; --run6: #1f9e95; --run7: #c62f2f; --run8: #7d8894; --run9: #e0a125;
 }
 @media (prefers-color-scheme: dark) {
   :root {
@@ -25,6 +32,8 @@ std::string_view ReportStyle() {
     --eval: #f58b45; --sample: #dd82bd; --checkpoint: #8b97a4; --report: #5b6673;
     --lr: #a48fe6; --lr-ink: #b9a8ee; --norm: #45bfb5; --norm-ink: #67d3ca;
     --speed: #6ba4f0; --speed-ink: #8bb8f5; --memory: #dd82bd; --memory-ink: #e8a0ce;
+    --run0: #6ba4f0; --run1: #f58b45; --run2: #4cc283; --run3: #e07fb0; --run4: #a48fe6;
+    --run5: #e0a84a; --run6: #45bfb5; --run7: #f0726d; --run8: #8b97a4; --run9: #e8d04f;
   }
 }
 * { box-sizing: border-box; }
@@ -99,6 +108,9 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 td, th { padding: 3.5px 0; text-align: right; font-weight: 400; border-top: 1px solid var(--grid); white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
 th { color: var(--soft); font-size: 12.5px; border-top: 0; }
+.runs td, .runs th { padding-left: 18px; }
+.runs td:first-child, .runs th:first-child { padding-left: 0; }
+.runs a { color: inherit; }
 td.key { color: var(--soft); padding-right: 14px; vertical-align: top; }
 td.set { text-align: right; font-family: ui-monospace, "DejaVu Sans Mono", Menlo, monospace; font-size: 12.5px; white-space: normal; overflow-wrap: anywhere; }
 td.changed { font-weight: 650; color: var(--train-ink); }
@@ -128,10 +140,8 @@ footer { margin-top: 20px; color: var(--soft); font-size: 13px; }
   .legend { margin-left: 0; }
 }
 )css";
-}
 
-std::string_view ReportScript() {
-  return R"js(
+constexpr std::string_view kScript = R"js(
 (() => {
   const ns = document.querySelector('svg').namespaceURI;
   const digits = (v, n) => Number(v.toPrecision(n)).toString();
@@ -220,6 +230,21 @@ std::string_view ReportScript() {
   document.documentElement.dataset.charts = charts.length;
 })();
 )js";
+
+}  // namespace
+
+std::string PageHead(std::string_view title, int seconds) {
+  std::string s =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+  if (seconds > 0) s += fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", seconds);
+  return s + fmt::format("<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+                         EscapeHtml(title), kStyle);
+}
+
+std::string PageEnd(std::string_view footer) {
+  return fmt::format("<footer>{}</footer>\n</main>\n<script>{}</script>\n</body>\n</html>\n",
+                     EscapeHtml(footer), kScript);
 }
 
 }  // namespace lockstep::models

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/gpt/gpt.h"
 #include "models/preference/preference_objective.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_data.h"
@@ -23,15 +24,12 @@ enum class Kind { kMatrix, kEmbedding, kHead, kScalar, kOther };
 
 Kind KindOf(const Parameter& p) {
   const std::string& name = p.name();
-  const int dims = p.logical_shape().ndim();
   if (name.starts_with("wte.") || name.starts_with("wpe.") || IsValueEmbed(name)) {
     return Kind::kEmbedding;
   }
   if (name.starts_with("lm_head.")) return Kind::kHead;
-  if (dims < 2) return Kind::kScalar;
-  // Rows of a router's matrix are scores of its own for each expert: no map of a hidden space.
-  const bool scores = name.ends_with(".router.weight") || name.ends_with(".shared_gate.weight");
-  return dims == 2 && name.starts_with("h.") && !scores ? Kind::kMatrix : Kind::kOther;
+  if (p.logical_shape().ndim() < 2) return Kind::kScalar;
+  return IsLinearMap(name, p) ? Kind::kMatrix : Kind::kOther;
 }
 
 // 0: that of the run.

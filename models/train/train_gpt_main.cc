@@ -1,44 +1,79 @@
 // bazel run -c opt //models:train_gpt -- [config.toml] --section.key=value ...
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
+#include "models/sweep/train_sweep.h"
 #include "models/train/interrupt.h"
+#include "models/train/run_data.h"
 #include "models/train/train_gpt.h"
 
-int main(int argc, char** argv) {
-  using namespace lockstep;
-  try {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
-    const auto nproc = dist::TakeNproc("train_gpt", &arguments);
-    models::EnterInvocationFolder();
-    models::RunConfig config;
-    models::Options options(
-        {.name = "train_gpt",
-         .summary =
-             "Trains a GPT from scratch, on your text or on the embedded one; with --nproc=N in N "
-             "processes on this machine.",
-         .example = "train_gpt --data.path=input.txt --model.preset=shakespeare-char-cpu"});
+namespace {
+
+using namespace lockstep;
+
+struct CommandLine {
+  models::RunConfig config;
+  models::RunMode mode;
+  models::Options options{
+      {.name = "train_gpt",
+       .summary =
+           "Trains a GPT from scratch, on your text or on the embedded one; with --nproc=N in N "
+           "processes on this machine, and with --sweep KEY=VALUE,VALUE once for each value.",
+       .example = "train_gpt --data.path=input.txt --model.preset=shakespeare-char-cpu"}};
+
+  CommandLine() {
     models::AddRunOptions(options, config);
-    models::RunMode mode;
     options.AddFlag("dry_run", &mode.dry_run, "only print what would be trained, or evaluated");
     options.AddFlag("eval_only", &mode.evaluates,
                     "only print the validation loss of init_from, on data.path (for a run's own: "
                     "RUN/config.toml) as it would be split and partitioned for training; write no "
                     "files");
-    if (const auto exit_code = options.Start(arguments)) return *exit_code;
-    if (nproc) {
-      arguments.insert(arguments.begin(), argv[0]);  // the same name: one binary may be several
-      const bool elastic = config.dist.elastic && !mode.evaluates && !mode.dry_run;
-      return dist::Launch({.command = arguments,
-                           .nproc = *nproc,
-                           .max_restarts = elastic ? dist::kElasticRestarts : 0,
-                           .elastic = elastic});
+  }
+};
+
+// Of a run of a sweep.
+models::RunConfig ReadRun(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  line.options.Parse(arguments, ProcessEnvironment());
+  if (line.mode.evaluates || line.mode.dry_run) {
+    throw InputError("--sweep trains its runs: leave --dry_run and --eval_only out, or --sweep");
+  }
+  return models::SettleTokenizer(line.options, line.config);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto nproc = dist::TakeNproc("train_gpt", &arguments);
+    const models::Sweep sweep = models::TakeSweep(&arguments);
+    models::EnterInvocationFolder();
+    CommandLine line;
+    std::vector<std::string> first = arguments;
+    if (!sweep.empty())
+      std::ranges::copy(ArgumentsOf(PointsOf(sweep)[0]), std::back_inserter(first));
+    if (const auto exit_code = line.options.Start(first)) return *exit_code;
+    if (nproc || !sweep.empty()) {
+      std::vector<std::string> command = arguments;
+      command.insert(command.begin(), argv[0]);  // the same name: one binary may be several
+      const bool elastic = line.config.dist.elastic && !line.mode.evaluates && !line.mode.dry_run;
+      const dist::LaunchOptions launch{.command = command,
+                                       .nproc = nproc.value_or(1),
+                                       .max_restarts = elastic ? dist::kElasticRestarts : 0,
+                                       .elastic = elastic,
+                                       .only_rank_0_prints = !nproc};
+      if (sweep.empty()) return dist::Launch(launch);
+      return models::TrainSweep(sweep, line.config.out_dir, launch, ReadRun);
     }
     const models::SignalThread signals;
-    return models::TrainGpt(options, config, mode);
+    return models::TrainGpt(line.options, line.config, line.mode);
   } catch (const std::exception& e) {
     return dist::EndWith("train_gpt", e);
   }

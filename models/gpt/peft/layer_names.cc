@@ -35,12 +35,7 @@ std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
     out.push_back(std::move(layer));
   };
   for (const auto& [name, p] : model.NamedParameters()) {
-    // The others are vectors, tables, experts', which are stacked, and those that choose experts.
-    const bool linear = name.starts_with("h.") && name.ends_with(".weight") &&
-                        p->logical_shape().ndim() == 2 && !name.ends_with(".router.weight") &&
-                        !name.ends_with(".shared_gate.weight") && !IsValueEmbed(name) &&
-                        !IsOfAdapter(name);
-    if (linear) add(name.substr(0, name.rfind('.')), *p);
+    if (IsLinearMap(name, *p) && !IsOfAdapter(name)) add(name.substr(0, name.rfind('.')), *p);
   }
   for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;
