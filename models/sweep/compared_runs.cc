@@ -27,7 +27,13 @@ bool IsRun(const std::string& folder) {
          PathExists(JoinPath(folder, "metrics.jsonl"));
 }
 
-ComparedRun ReadRun(const std::string& path, std::string name) {
+std::string VersionOf(const std::string& path) {
+  std::error_code error;  // it may just be replaced
+  const auto time = std::filesystem::last_write_time(path, error).time_since_epoch().count();
+  return StrCat(std::filesystem::file_size(path, error), " ", time);
+}
+
+ComparedRun ReadRun(const std::string& path, std::string name, std::vector<ComparedRun>& before) {
   ComparedRun run{.name = std::move(name), .finished = IsFinished(path)};
   const std::string file = JoinPath(path, "config.toml");
   try {
@@ -35,7 +41,14 @@ ComparedRun ReadRun(const std::string& path, std::string name) {
   } catch (const InputError&) {
     // Of another version: its curves can be compared all the same.
   }
-  run.history.AddFile(JoinPath(path, "metrics.jsonl"));
+  const std::string metrics = JoinPath(path, "metrics.jsonl");
+  run.version = VersionOf(metrics);
+  const auto known = std::ranges::find(before, run.name, &ComparedRun::name);
+  if (known != before.end() && known->version == run.version) {
+    run.history = std::move(known->history);
+  } else {
+    run.history.AddFile(metrics);
+  }
   return run;
 }
 
@@ -108,10 +121,10 @@ std::string RowOf(const ComparedRun& run, const std::vector<std::string>& values
 
 }  // namespace
 
-std::vector<ComparedRun> FindRuns(const std::string& folder) {
+std::vector<ComparedRun> FindRuns(const std::string& folder, std::vector<ComparedRun> before) {
   namespace fs = std::filesystem;
   std::vector<ComparedRun> runs;
-  if (IsRun(folder)) runs.push_back(ReadRun(folder, ""));
+  if (IsRun(folder)) runs.push_back(ReadRun(folder, "", before));
   std::vector<std::string> names;
   std::error_code error;
   const auto skip = fs::directory_options::skip_permission_denied;
@@ -126,7 +139,7 @@ std::vector<ComparedRun> FindRuns(const std::string& folder) {
   }
   if (error) throw IoError(StrCat("cannot list the runs in ", folder, ": ", error.message()));
   std::ranges::sort(names);
-  for (std::string& name : names) runs.push_back(ReadRun(JoinPath(folder, name), name));
+  for (std::string& name : names) runs.push_back(ReadRun(JoinPath(folder, name), name, before));
   return runs;
 }
 

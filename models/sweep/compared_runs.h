@@ -16,11 +16,14 @@ struct ComparedRun {
   std::optional<RunConfig> config;  // nothing if config.toml is not one of this version
   RunHistory history = RunHistory();
   bool finished = false;
+  std::string
+      version{};  // of metrics.jsonl, from which the history is: other contents, another one
 };
 
 // The folder, if it is that of a run, and all below it that are, by name. Checkpoints are not
-// searched. Throws IoError.
-std::vector<ComparedRun> FindRuns(const std::string& folder);
+// searched. `before`: what an earlier call found, from which histories are taken over that have not
+// changed since. Throws IoError.
+std::vector<ComparedRun> FindRuns(const std::string& folder, std::vector<ComparedRun> before = {});
 
 // What tells runs apart: the options whose values differ, and each run's values, as TOML writes
 // them. Options that only say where and how fast a run is are not among them.

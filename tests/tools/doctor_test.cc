@@ -46,7 +46,7 @@ TEST_F(Doctor, FindsNothingWrongWithAGoodMachine) {
     for (const Finding& f : findings) EXPECT_EQ(f.verdict, kGood) << f.subject << f.advice;
   }
   EXPECT_THAT(Of(CheckProcessors(Folders()), "CPU").fact, HasSubstr("A Fast CPU"));
-  EXPECT_THAT(Of(CheckMemory(Folders()), "memory").fact, HasSubstr("16.00 GiB"));
+  EXPECT_THAT(Of(CheckMemory(Folders()), "memory").fact, HasSubstr("16.0 GiB"));
 }
 
 TEST_F(Doctor, SaysWhatIsSlow) {

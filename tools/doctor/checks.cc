@@ -151,8 +151,8 @@ std::vector<Finding> CheckProcessors(const MachineFolders& folders) {
   if (load > 0.25 * online && processors.verdict == kGood) {
     processors.verdict = kSlow;
     processors.advice = fmt::format(
-        "other processes used about {:.1f} of them in the last minute: steps take longer, and "
-        "unevenly",
+        "{:.1f} processes were running or waiting for one in the last minute: beside others, steps "
+        "take longer, and unevenly",
         load);
   }
   findings.push_back(processors);

@@ -30,8 +30,8 @@ class TrainSweep : public testing::Test {
                                     "--model.n_layer=1",       "--model.n_head=2",
                                     "--model.n_embd=16",       "--model.block_size=16",
                                     "--train.batch_size=4",    "--train.eval_batches=1",
-                                    "--train.sample_tokens=0", "--train.eval_every=2",
-                                    "--checkpoint.every=2"};
+                                    "--train.sample_tokens=0", "--train.eval_every=10",
+                                    "--checkpoint.every=10"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -82,26 +82,26 @@ TEST_F(TrainSweep, TrainsEachCombinationAsItsOwnCommandWould) {
 
 TEST_F(TrainSweep, GoesOnByTheSameCommandAfterAnInterruptionAndAKill) {
   {
-    Subprocess sweep(Sweep("300"));
-    sweep.WaitForOutput("step 2 |");
+    Subprocess sweep(Sweep("60"));
+    sweep.WaitForOutput("step 10 |");
     sweep.Signal(SIGINT);
     const Result result = sweep.Wait();
     EXPECT_EQ(result.exit_code, 128 + SIGINT) << result;
     EXPECT_THAT(result.out, HasSubstr("the same command"));
   }
   {
-    Subprocess sweep(Sweep("300"));
+    Subprocess sweep(Sweep("60"));
     sweep.WaitForOutput("run 2 of 4");
     sweep.Signal(SIGKILL);
     sweep.Wait();
   }
-  const Result rest = RunProgram(Sweep("300"));
+  const Result rest = RunProgram(Sweep("60"));
   ASSERT_EQ(rest.exit_code, 0) << rest;
   EXPECT_THAT(rest.out, HasSubstr("lr=1e-3,seed=1: finished"));
   const std::string alone = out_ + "-alone";
   for (const char* seed : {"1", "2"}) {
     RemoveTree(alone);
-    const Result run = RunProgram(Command({"--train.steps=300", "--optim.lr=1e-3",
+    const Result run = RunProgram(Command({"--train.steps=60", "--optim.lr=1e-3",
                                            std::string("--seed=") + seed, "--out_dir=" + alone}));
     ASSERT_EQ(run.exit_code, 0) << run;
     EXPECT_EQ(Numbers(alone), Numbers(out_ + "/lr=1e-3,seed=" + seed));
