@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "models/options/config_checks.h"
+#include "models/options/depth_laws.h"
 #include "models/options/option_offload.h"
 #include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
@@ -123,6 +124,13 @@ void AddModelOptions(Options& options, ModelOptions& model) {
 }
 
 void AddRunOptions(Options& options, RunConfig& config) {
+  options.AddDial("depth", &config.depth, FollowDepth,
+                  {.min = 0,
+                   .max = kMaxDepth,
+                   .operational = true,
+                   .doc = "one dial for a good model soon: layers, from which width, context, "
+                          "batch, length, rates and the rest of the recipe follow, unless they "
+                          "are given; 0: nothing follows"});
   AddSection(options, "", config);
   AddModelOptions(options, config.model);
   AddSection(options, "data.", config.data);

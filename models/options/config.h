@@ -70,6 +70,7 @@ struct LogOptions {
 };
 
 struct RunConfig {
+  int64_t depth = 0;
 #include "models/options/run_options.def"
   ModelOptions model;
   DataOptions data;

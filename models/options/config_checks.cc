@@ -46,14 +46,28 @@ void CheckTrace(Options& options, const RunConfig& config) {
 }
 
 void CheckLength(Options& options, const TrainOptions& train) {
-  if (!StrongerWins(options, "train.steps", train.steps, "train.epochs", train.epochs))
-    options.Fail({"train.steps", "train.epochs"},
-                 StrCat(options.Describe("train.steps"), " and ", options.Describe("train.epochs"),
-                        " contradict each other: keep one of them and set the other to 0"));
-  if (train.steps == 0 && train.epochs == 0)
-    options.Fail({"train.steps", "train.epochs"},
-                 "train.steps and train.epochs are both 0: set one of them, such as "
-                 "train.steps = 1000");
+  constexpr std::string_view kSteps = "train.steps", kEpochs = "train.epochs",
+                             kRatio = "train.tokens_per_parameter";
+  const auto one_of = [&](std::string_view a, const auto& a_value, std::string_view b,
+                          const auto& b_value) {
+    if (StrongerWins(options, a, a_value, b, b_value)) return;
+    options.Fail({a, b}, StrCat(options.Describe(a), " and ", options.Describe(b),
+                                " contradict each other: keep one of them and set the other to 0"));
+  };
+  one_of(kSteps, train.steps, kEpochs, train.epochs);
+  one_of(kSteps, train.steps, kRatio, train.tokens_per_parameter);
+  one_of(kEpochs, train.epochs, kRatio, train.tokens_per_parameter);
+  if (train.steps == 0 && train.epochs == 0 && train.tokens_per_parameter == 0)
+    options.Fail({kSteps, kEpochs, kRatio},
+                 "train.steps, train.epochs and train.tokens_per_parameter are all 0: set one of "
+                 "them, such as train.steps = 1000");
+}
+
+void CheckDepth(Options& options, const RunConfig& config) {
+  if (config.depth == 0 || config.model.preset.empty()) return;
+  options.Fail({"depth", "model.preset"},
+               StrCat(options.Describe("depth"), " and ", options.Describe("model.preset"),
+                      " both decide the model and how it is trained: leave one of them out"));
 }
 
 void CheckBatch(Options& options, const TrainOptions& train) {
@@ -319,6 +333,7 @@ void CheckRounds(const Options& options, const DistOptions& dist) {
 }  // namespace
 
 void CheckRun(Options& options, const RunConfig& config) {
+  CheckDepth(options, config);
   CheckPlan(options, {.config = config});
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);

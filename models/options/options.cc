@@ -30,6 +30,8 @@ std::string_view Name(OptionSource source) {
       return "default";
     case OptionSource::kPreset:
       return "preset";
+    case OptionSource::kDial:
+      return "dial";
     case OptionSource::kFile:
       return "file";
     case OptionSource::kEnvironment:
@@ -102,6 +104,13 @@ void Options::AddPresets(std::string key, std::string* value, std::vector<Preset
   for (const Preset& preset : presets) spec.choices.push_back(preset.name);
   presets_ = std::move(presets);
   preset_key_ = key;
+  Add(std::move(key), value, std::move(spec));
+}
+
+void Options::AddDial(std::string key, int64_t* value, DialLaws laws, OptionSpec spec) {
+  LS_CHECK(dial_key_.empty(), "dials are added twice: ", dial_key_, " and ", key);
+  laws_ = std::move(laws);
+  dial_key_ = key;
   Add(std::move(key), value, std::move(spec));
 }
 
@@ -209,38 +218,59 @@ void Options::ParseToml(std::string_view text, const std::string& name) {
   Resolve(ReadToml(text, name, OptionSource::kFile), {}, {});
 }
 
-std::string Options::PresetIn(std::initializer_list<const Assignments*> sources) const {
-  std::string selected = std::get<std::string>(Get(preset_key_).initial);
+template <class T>
+T Options::ValueIn(std::string_view key, std::initializer_list<const Assignments*> sources) const {
+  if (key.empty()) return {};
+  T selected = std::get<T>(Get(key).initial);
   for (const Assignments* assignments : sources)
     for (const Assignment& assignment : *assignments)
-      if (assignment.option->key == preset_key_) selected = std::get<std::string>(assignment.value);
+      if (assignment.option->key == key) selected = std::get<T>(assignment.value);
   return selected;
 }
 
 void Options::Resolve(const Assignments& file, const Assignments& environment,
                       const Assignments& command_line) {
-  const std::string in_file = preset_key_.empty() ? "" : PresetIn({&file});
-  const std::string selected =
-      preset_key_.empty() ? "" : PresetIn({&file, &environment, &command_line});
-  // What a file has by default includes its preset, and gives way to another one.
-  if (selected != in_file) ApplyDefaults(file);
+  const auto selected = ValueIn<std::string>(preset_key_, {&file, &environment, &command_line});
+  const auto position = ValueIn<int64_t>(dial_key_, {&file, &environment, &command_line});
   for (const Preset& preset : presets_)
     if (preset.name == selected && !selected.empty())
       Apply(ReadToml(preset.toml, StrCat("preset ", preset.name), OptionSource::kPreset));
-  if (selected == in_file) ApplyDefaults(file);
   Assignments written = file;  // but what is open
   std::erase_if(written, [](const Assignment& a) { return a.source == OptionSource::kDefault; });
   Apply(written);
   Apply(environment);
   Apply(command_line);
+  if (position != 0) ApplyDial(position);
+  // What a file has by default includes its preset and what follows from its dial, and gives way to
+  // others.
+  const bool same = selected == ValueIn<std::string>(preset_key_, {&file}) &&
+                    position == ValueIn<int64_t>(dial_key_, {&file});
+  ApplyDefaults(file, /*over_preset=*/same);
   for (const auto& hook : hooks_) hook(*this);
 }
 
-void Options::ApplyDefaults(const Assignments& file) {
+void Options::ApplyDial(int64_t position) {
+  const Given given = [this](std::string_view key) {
+    return IsWritten(key) ? std::optional(value(key)) : std::nullopt;
+  };
+  Assignments following;
+  for (auto& [key, value, reason] : laws_(position, given)) {
+    LS_CHECK(Get(key).initial.index() == value.index(), "a law of ", dial_key_, ": ", key, " is ",
+             TypeWithArticle(Get(key).initial));
+    if (IsWritten(key)) continue;
+    following.push_back({Find(key), std::move(value), OptionSource::kDial,
+                         StrCat("follows from ", dial_key_, " = ", position, ": ", reason)});
+  }
+  Apply(following);
+}
+
+void Options::ApplyDefaults(const Assignments& file, bool over_preset) {
   for (Assignment assignment : file) {
-    if (assignment.source != OptionSource::kDefault) continue;
+    const Option& option = *assignment.option;
+    if (assignment.source != OptionSource::kDefault || IsWritten(option.key)) continue;
+    if (!over_preset && option.source != OptionSource::kDefault) continue;
     assignment.source = OptionSource::kFile;
-    if (value(assignment.option->key) != assignment.value) Apply({std::move(assignment)});
+    if (value(option.key) != assignment.value) Apply({std::move(assignment)});
   }
 }
 

@@ -25,7 +25,7 @@
 namespace lockstep::models {
 
 // Where a value came from. A later one overrides an earlier one.
-enum class OptionSource { kDefault, kPreset, kFile, kEnvironment, kCommandLine };
+enum class OptionSource { kDefault, kPreset, kDial, kFile, kEnvironment, kCommandLine };
 std::string_view Name(OptionSource source);  // "default", ..., "command line"
 
 // The value of an option that may be given several times: --stop=a --stop=b, stop = ["a", "b"].
@@ -62,6 +62,18 @@ struct Preset {
   std::string name, doc, toml;
 };
 
+// A value that follows from a dial, and why, in a few words.
+struct Following {
+  std::string key;
+  OptionValue value;
+  std::string reason;
+};
+// What the user wrote of an option, if anything.
+using Given = std::function<std::optional<OptionValue>(std::string_view key)>;
+// All that follows from the position of a dial. What was given can have other values follow; it
+// is not overridden.
+using DialLaws = std::function<std::vector<Following>(int64_t position, const Given& given)>;
+
 struct ProgramInfo {
   std::string name;        // "train_gpt"
   std::string summary;     // a sentence: "Trains a GPT ..."
@@ -96,6 +108,9 @@ class Options {
   // A string option that names one of the presets, or none when empty. At most one per registry.
   void AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
                   OptionSpec spec);
+  // An integer that values of other options follow from, as they do from a preset; 0: none. At most
+  // one per registry.
+  void AddDial(std::string key, int64_t* value, DialLaws laws, OptionSpec spec);
   // Runs after all values are in: checks that span options, and derived values.
   void OnResolve(std::function<void(Options&)> hook);
 
@@ -139,6 +154,8 @@ class Options {
   void MarkWritten(const std::set<std::string>& keys);
   OptionValue value(std::string_view key) const;
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
+  // The values that follow from the dial, a line for each reason; "" if none do.
+  std::string DescribeDial() const;
 
   // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`.
   [[noreturn]] void Fail(const std::vector<std::string_view>& keys,
@@ -159,7 +176,8 @@ class Options {
     std::string instead{};   // if removed: what to write
     std::string variable{};  // in the environment
     OptionSource source = OptionSource::kDefault;
-    std::string origin{};  // "config.toml:3:9", "preset gpt2", ... "" for a default
+    // "config.toml:3:9", "preset gpt2", "follows from depth = 6: ...", ... "" for a default
+    std::string origin{};
     // Whether it is part of the configuration.
     bool listed() const { return !flag && instead.empty(); }
   };
@@ -191,10 +209,13 @@ class Options {
   std::string SuggestSection(std::string_view section) const;
   void Resolve(const Assignments& file, const Assignments& environment,
                const Assignments& command_line);
-  std::string PresetIn(std::initializer_list<const Assignments*> sources) const;
+  // The value of `key` by its initial value and these sources.
+  template <class T>
+  T ValueIn(std::string_view key, std::initializer_list<const Assignments*> sources) const;
   std::string DumpPart(bool written, bool sources) const;
   void Apply(const Assignments& assignments);
-  void ApplyDefaults(const Assignments& file);
+  void ApplyDefaults(const Assignments& file, bool over_preset);
+  void ApplyDial(int64_t position);
   void Reset();
 
   ProgramInfo program_;
@@ -203,6 +224,8 @@ class Options {
   std::deque<OptionValue> removed_;  // the variables of removed options
   std::string preset_key_;
   std::vector<Preset> presets_;
+  std::string dial_key_;
+  DialLaws laws_;
   std::vector<std::function<void(Options&)>> hooks_;
   std::vector<std::string> warnings_;
   std::string file_;

@@ -175,7 +175,8 @@ std::string Options::DumpPart(bool written, bool sources) const {
           AsToml(std::string_view(option.key).substr(option.key.rfind('.') + 1), value(option.key));
       if (sources) {
         line.resize(std::max<size_t>(line.size(), 32), ' ');
-        line += StrCat("  # ", Name(option.source));
+        line += StrCat("  # ",
+                       option.source == OptionSource::kDial ? option.origin : Name(option.source));
       }
       lines += line + "\n";
     }
@@ -196,6 +197,25 @@ std::string Options::Dump(bool sources) const {
       "\n# Nobody asked for the following: these are defaults and values of presets. A "
       "line that you\n# change counts as asked for.\n",
       DumpPart(false, sources));
+}
+
+std::string Options::DescribeDial() const {
+  std::vector<std::pair<std::string, std::string>> lines;  // values by their origin
+  for (const Option& option : options_) {
+    if (option.source != OptionSource::kDial) continue;
+    const std::string text = AsToml(option.key, value(option.key));
+    const auto same = std::ranges::find(lines, option.origin, &decltype(lines)::value_type::first);
+    if (same == lines.end()) {
+      lines.emplace_back(option.origin, text);
+    } else {
+      same->second += StrCat(", ", text);
+    }
+  }
+  std::string out;
+  for (const auto& [origin, values] : lines) {
+    out += StrCat(out.empty() ? "" : "\n", values, "  # ", origin);
+  }
+  return out;
 }
 
 std::vector<OptionDifference> Compare(const Options& a, const Options& b) {

@@ -225,15 +225,18 @@ constexpr PlanRule kRules[] = {
      }},
     // Elsewhere workers have different weights.
     {"runs have whole rounds",
-     {"dist.outer_every", "train.steps", "train.epochs", "train.eval_every", "train.sample_every",
-      "checkpoint.every", "eval.every"},
+     {"dist.outer_every", "train.steps", "train.epochs", "train.tokens_per_parameter",
+      "train.eval_every", "train.sample_every", "checkpoint.every", "eval.every"},
      kOfRun,
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!HasRounds(f)) return "";
        const RunConfig& c = f.config;
        const int64_t round = c.dist.outer_every;
-       if (c.train.epochs > 0) {
-         return StrCat(f.describe("train.epochs"), ": with ", f.describe("dist.outer_every"),
+       for (const auto& [key, length] :
+            {std::pair("train.epochs", c.train.epochs),
+             {"train.tokens_per_parameter", c.train.tokens_per_parameter}}) {
+         if (length == 0) continue;
+         return StrCat(f.describe(key), ": with ", f.describe("dist.outer_every"),
                        ", a run has whole rounds: use train.steps, a multiple of ", round,
                        ", instead");
        }

@@ -46,7 +46,7 @@ struct PlanRule {
   std::string_view name;
   // The options that it is about, and then "". An error begins with where the strongest of them
   // comes from.
-  std::array<std::string_view, 7> keys;
+  std::array<std::string_view, 8> keys;
   bool of_run;  // whether it is about a run that is prepared
   // What is wrong and what to use instead; "" if the plan keeps the rule. Given
   // facts.config.parallel, too.

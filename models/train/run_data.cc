@@ -11,6 +11,7 @@
 #include "data/sampler.h"
 #include "data/text/text_files.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/gpt/gpt.h"
 
 namespace lockstep::models {
 namespace {
@@ -58,6 +59,18 @@ std::vector<std::string> TemplateFolders(const RunConfig& config, const std::str
 bool HoldsConversations(const DataOptions& data, const std::string& path) {
   if (data.format == "auto") return data::HoldsConversations(path, data.field);
   return data.format == "chat" && (data.mix.empty() || data::IsJsonLinesName(path));
+}
+
+// Of the blocks and the head, that a token uses: without those that are only looked up.
+double MultipliedParameters(const GptConfig& model) {
+  const Gpt gpt(model);
+  int64_t count = gpt.NumActiveParameters();
+  for (const auto& [name, p] : gpt.NamedParameters()) {
+    const bool is_head = name.starts_with("wte.") && model.tie_embeddings;
+    const bool is_table = name.starts_with("wte.") || name.starts_with("wpe.");
+    if ((is_table && !is_head) || IsValueEmbed(name)) count -= p->logical_shape().numel();
+  }
+  return static_cast<double>(count);
 }
 
 // Whether the tokenizer of a preset gives way to that of the data.
@@ -141,11 +154,17 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
 int64_t StepsOf(const RunSetup& setup) {
   const TrainOptions& train = setup.config.train;
   if (train.steps > 0) return train.steps;
-  const int64_t windows =
-      data::MakeSampler(setup.dataset, data::Order::kSequential, 0, setup.sample_tokens())
-          .windows_per_epoch();
-  const double samples =
-      train.epochs * static_cast<double>(windows) - static_cast<double>(setup.samples_at_start);
+  double samples = 0;
+  if (train.tokens_per_parameter > 0) {
+    samples = train.tokens_per_parameter * MultipliedParameters(setup.model) /
+              static_cast<double>(setup.sample_tokens());
+  } else {
+    const int64_t windows =
+        data::MakeSampler(setup.dataset, data::Order::kSequential, 0, setup.sample_tokens())
+            .windows_per_epoch();
+    samples = train.epochs * static_cast<double>(windows);
+  }
+  samples -= static_cast<double>(setup.samples_at_start);
   const int64_t steps = std::llround(samples / static_cast<double>(setup.samples_per_step()));
   return std::max<int64_t>(1, setup.start.step + steps);
 }

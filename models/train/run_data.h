@@ -30,7 +30,8 @@ RunConfig SettleTokenizer(const Options& options, const RunConfig& config);
 void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
               bool conversations, RunSetup* setup);
 
-// Steps of the whole run: train.steps, or as many as train.epochs take.
+// Steps of the whole run: train.steps, or as many as train.epochs or train.tokens_per_parameter
+// take.
 int64_t StepsOf(const RunSetup& setup);
 
 }  // namespace lockstep::models

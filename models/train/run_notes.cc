@@ -76,6 +76,22 @@ std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
   return "";
 }
 
+// Muennighoff et al., "Scaling data-constrained language models" (2023): four passes are nearly as
+// good as new data, and beyond them each is worth less.
+std::string NoteOnRepeats(const RunSetup& setup) {
+  constexpr double kWorthwhile = 4;
+  const double ratio = setup.config.train.tokens_per_parameter;
+  const auto tokens =
+      static_cast<double>(setup.SamplesBefore(setup.steps()) * setup.sample_tokens());
+  const double epochs = tokens / static_cast<double>(setup.dataset.train->size());
+  if (ratio == 0 || epochs <= kWorthwhile) return "";
+  return fmt::format(
+      "train.tokens_per_parameter = {:.3g} makes {:.1f} passes over the data, of which those after "
+      "the fourth teach less and less: a smaller model, such as of a lower --depth, or more text "
+      "makes better use of the time, and --train.epochs={:.0f} ends before",
+      ratio, epochs, kWorthwhile);
+}
+
 std::string NoteOnRate(const Options& options, const RunSetup& setup) {
   const bool tunes = setup.conversations || setup.prefers();
   if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
@@ -94,9 +110,9 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
 }
 
 std::vector<std::string> NotesOn(const Options& options, const RunSetup& setup) {
-  std::vector<std::string> notes = {NoteOnSplits(setup.config.data), NoteOnPlan(setup),
-                                    NoteOnWarmup(options, setup), NoteOnRate(options, setup),
-                                    NoteOnDecay(options, setup)};
+  std::vector<std::string> notes = {
+      NoteOnSplits(setup.config.data), NoteOnPlan(setup),    NoteOnWarmup(options, setup),
+      NoteOnRate(options, setup),      NoteOnRepeats(setup), NoteOnDecay(options, setup)};
   std::erase(notes, "");
   return notes;
 }

@@ -125,6 +125,12 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
         StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
                " both have adapters: name the weights that they belong to with init_from"));
   }
+  if (config.depth > 0 && !weights.empty() && !start.checkpoint && !start.evaluates) {
+    options.Fail({"depth", "init_from"},
+                 StrCat(options.Describe("depth"), " decides a model that starts from random ",
+                        "weights, and ", options.Describe("init_from"),
+                        " has a model already: leave one of them out"));
+  }
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &config);
   OpenData(config, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,
            conversations, &setup);

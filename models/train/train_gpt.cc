@@ -298,6 +298,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const Gpt shape(setup.model);
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window())};
     ranks.OnMain("printing", [&] {
+      if (config.depth > 0) Print(options.DescribeDial());
       PrintSetup(setup, shape, memory);
       if (!only_evaluate) {
         for (const std::string& note : NotesOn(options, setup)) Warn(note);
@@ -383,6 +384,7 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
     RunSetup setup =
         PrepareRun(options, config, {.evaluates = mode.evaluates}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
+    if (config.depth > 0) Print(options.DescribeDial());
     PrintSetup(setup, Gpt(setup.model), memory);
     if (!mode.evaluates) {
       for (const std::string& note : NotesOn(options, setup)) Warn(note);

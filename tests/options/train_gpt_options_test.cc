@@ -42,6 +42,7 @@ const Arguments kSigmoid = {"--model.n_expert=4", "--model.router=sigmoid"};
 const std::vector<Numeric>& NumericOptions() {
   static const std::vector<Numeric> options = {
       {"seed", "7"},
+      {"depth", "4"},
       {"model.preset", "llama-tiny"},
       {"model.vocab_size", "200"},
       {"model.block_size", "12"},
@@ -210,11 +211,12 @@ TEST_F(TrainGptOptions, DataFieldIsRefusedWithoutRows) {
 
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "data.mix", "data.field",
-    "train.steps", "train.epochs", "train.cuda_graphs", "train.loss_chunk", "train.recompute",
-    "train.offload", "train.loss_scale", "train.loss_scale_every", "train.max_skips", "train.spike",
-    "train.log_every", "train.eval_every", "train.sample_every", "train.sample_tokens",
-    "train.sample_prompt", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
-    "checkpoint.resume", "checkpoint.save_initial", "log.trace",
+    "train.steps", "train.epochs", "train.tokens_per_parameter", "train.cuda_graphs",
+    "train.loss_chunk", "train.recompute", "train.offload", "train.loss_scale",
+    "train.loss_scale_every", "train.max_skips", "train.spike", "train.log_every",
+    "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
+    "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
+    "checkpoint.save_initial", "log.trace",
     // Tested on several ranks in train_gpt_ranks_test and train_gpt_ranks_operation_test; what
     // dist.check and check_every find, in tests/dist and trainer_ranks_test.
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",

@@ -154,6 +154,11 @@ TEST_F(TrainGptRunOptions, StepsAndEpochsAreTheLength) {
   const TrainingRun& run =
       Train({"--data.path=" + Path("other.txt"), "--train.epochs=2", "--train.steps=0"});
   EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
+  // The block has 3072 + 32 parameters, the last norm 16 and the head, of 8 characters, 128: 0.2
+  // tokens for each are 40.6 windows. The table of positions does not count.
+  const TrainingRun& by_size = Train(
+      {"--data.path=" + Path("other.txt"), "--train.tokens_per_parameter=0.2", "--train.steps=0"});
+  EXPECT_EQ(by_size.Lines("metrics.jsonl").back()["step"], 10);
 }
 
 // The numbers do not differ; the report says that graphs were submitted.

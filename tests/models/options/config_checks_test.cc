@@ -153,8 +153,12 @@ TEST(ConfigChecks, StepsOrEpochs) {
             "command line: train.steps = 10 (command line) and train.epochs = 2.0 (command line) "
             "contradict each other: keep one of them and set the other to 0");
   EXPECT_EQ(ErrorOf({"--train.steps=0"}),
-            "command line: train.steps and train.epochs are both 0: set one of them, such as "
-            "train.steps = 1000");
+            "command line: train.steps, train.epochs and train.tokens_per_parameter are all 0: set "
+            "one of them, such as train.steps = 1000");
+  const ParsedRun ratio({"--train.tokens_per_parameter=8"});
+  EXPECT_EQ(ratio.config.train.steps, 0);
+  EXPECT_THAT(ErrorOf({"--train.tokens_per_parameter=8", "--train.epochs=2"}),
+              HasSubstr("contradict each other"));
 }
 
 TEST(ConfigChecks, StepsToTrace) {

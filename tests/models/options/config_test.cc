@@ -99,6 +99,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "dpo.label_smoothing",
                                 "train.steps",
                                 "train.epochs",
+                                "train.tokens_per_parameter",
                                 "train.batch_size",
                                 "train.grad_accum",
                                 "train.global_batch_size",
