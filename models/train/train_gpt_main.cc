@@ -10,6 +10,7 @@
 #include "models/options/invocation.h"
 #include "models/sweep/train_sweep.h"
 #include "models/train/interrupt.h"
+#include "models/train/run_budget.h"
 #include "models/train/run_data.h"
 #include "models/train/train_gpt.h"
 
@@ -24,8 +25,10 @@ struct CommandLine {
       {.name = "train_gpt",
        .summary =
            "Trains a GPT from scratch, on your text or on the embedded one; with --nproc=N in N "
-           "processes on this machine, and with --sweep KEY=VALUE,VALUE once for each value.",
-       .example = "train_gpt --data.path=input.txt --model.preset=shakespeare-char-cpu"}};
+           "processes on this machine; with --sweep KEY=VALUE,VALUE once for each value; with "
+           "--budget=10m (or 2h, 1e18flops, 3e9tokens) the best one that it can make of the text "
+           "in that time.",
+       .example = "train_gpt --data.path=input.txt --depth=4"}};
 
   CommandLine() {
     models::AddRunOptions(options, config);
@@ -54,12 +57,21 @@ int main(int argc, char** argv) {
     std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto nproc = dist::TakeNproc("train_gpt", &arguments);
     const models::Sweep sweep = models::TakeSweep(&arguments);
+    const auto budget = models::TakeBudget(&arguments);
     models::EnterInvocationFolder();
     CommandLine line;
     std::vector<std::string> first = arguments;
-    if (!sweep.empty())
+    if (!sweep.empty()) {
       std::ranges::copy(ArgumentsOf(PointsOf(sweep)[0]), std::back_inserter(first));
+    }
     if (const auto exit_code = line.options.Start(first)) return *exit_code;
+    if (budget) {
+      if (nproc) throw InputError("--budget measures a single process: use --depth=N with --nproc");
+      if (!sweep.empty()) throw InputError("--budget chooses a run itself: leave --sweep out");
+      std::ranges::copy(models::ChooseRun(*budget, line.options, line.config),
+                        std::back_inserter(arguments));
+      line.options.Parse(arguments, ProcessEnvironment());
+    }
     if (nproc || !sweep.empty()) {
       std::vector<std::string> command = arguments;
       command.insert(command.begin(), argv[0]);  // the same name: one binary may be several

@@ -1,0 +1,153 @@
+#include "models/train/run_budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/autograd/engine.h"
+#include "core/stream.h"
+#include "core/thread_pool.h"
+#include "data/tokenizer/text_bytes.h"
+#include "dist/launch/rank_device.h"
+#include "kernels/creation/creation.h"
+#include "models/options/depth_laws.h"
+#include "models/report/format.h"
+#include "models/report/run_progress.h"
+#include "models/train/run_model.h"
+#include "models/train/run_optimizer.h"
+#include "models/train/run_ranks.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+namespace {
+
+// Depths that are timed, and the tokens of a step of theirs: some seconds on two cores, or on a
+// GPU.
+constexpr int64_t kCpuDepths[] = {2, 4, 6}, kCpuTokens = 4096;
+constexpr int64_t kGpuDepths[] = {4, 8, 12}, kGpuTokens = 16384;
+constexpr int64_t kSteps = 4;  // at most, of each depth
+constexpr std::chrono::seconds kEnough(3);
+// Of a time, what measuring and training get. Starting, evaluating and saving take the rest.
+constexpr double kShareOfTraining = 0.9;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The fastest of some steps of a model of this depth, on random tokens.
+Speed MeasureSpeed(int64_t depth, int64_t vocab_size, const RunConfig& given, Device device) {
+  const int64_t tokens = device.is_cuda() ? kGpuTokens : kCpuTokens;
+  const int64_t rows = std::max<int64_t>(1, tokens / ContextOfDepth(depth));
+  RunConfig config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, config);
+  const std::string precision = given.train.precision == "fp16" ? "bf16" : given.train.precision;
+  options.Parse({StrCat("--depth=", depth), StrCat("--model.vocab_size=", vocab_size),
+                 StrCat("--train.batch_size=", rows), StrCat("--train.global_batch_size=", rows),
+                 StrCat("--train.precision=", precision)});
+  const RunSetup setup = PrepareShape(options, config, device, /*processes=*/1);
+  Gpt model(setup.model);
+  FillModel(setup, model);
+  const auto optimizer = MakeFreshOptimizer(setup, model);
+  StepState state(device, /*seed=*/1);
+  const Tensor ids =
+      ops::RandInt(0, vocab_size, {rows, setup.window()}, /*seed=*/1, DType::kI32, device);
+  const auto all = static_cast<double>(rows * setup.window());
+  double seconds = INFINITY;
+  const auto begin = Clock::now();
+  for (int64_t step = 0; step < 2 || (step < kSteps && Clock::now() - begin < kEnough); ++step) {
+    const auto start = Clock::now();
+    {
+      const auto training = optimizer->BeginStep(state, step, config.optim.lr, {.first_sample = 0});
+      Backward(model.Loss(ids, ids), training.Root(1 / all));
+      optimizer->Step(state);
+    }
+    optimizer->ZeroGrad();
+    Synchronize(CurrentStream(device));
+    if (step > 0) seconds = std::min(seconds, SecondsSince(start));  // the first chooses kernels
+  }
+  const double flops = FlopsPerTokenOf(depth, vocab_size);
+  return {.flops_per_token = flops, .flops_per_second = flops * all / seconds};
+}
+
+// Of text, by part of the data that is held out, else of what is trained on.
+double BytesPerToken(const RunSetup& setup) {
+  constexpr int64_t kRows = 16;
+  const auto& source = setup.dataset.val ? setup.dataset.val : setup.dataset.train;
+  if (!setup.dataset.tokenizer || source->size() < 2) return 1;
+  const data::EvalBatches batches(source, setup.window(), kRows, /*max_batches=*/4);
+  return static_cast<double>(data::CountBytes(batches, *setup.dataset.tokenizer)) /
+         static_cast<double>(batches.num_targets());
+}
+
+void PrintChoice(const Choice& c, bool chosen) {
+  Print(fmt::format("  depth {}: {} steps of {} tokens, {:.2f} epochs{}, expected loss {:.2f}{}",
+                    c.depth, c.steps, FormatCount(static_cast<double>(c.batch)), c.epochs,
+                    c.seconds > 0 ? StrCat(", ", FormatDuration(c.seconds)) : "", c.expected_loss,
+                    chosen ? " (chosen)" : ""));
+}
+
+}  // namespace
+
+std::optional<Budget> TakeBudget(std::vector<std::string>* arguments) {
+  constexpr std::string_view kOption = "--budget", kWithValue = "--budget=";
+  std::optional<Budget> budget;
+  for (auto it = arguments->begin(); it != arguments->end();) {
+    if (it->starts_with(kWithValue)) {
+      budget = ParseBudget(it->substr(kWithValue.size()));
+    } else if (*it == kOption) {
+      budget = ParseBudget(std::next(it) == arguments->end() ? "" : *std::next(it));
+      it = arguments->erase(it);
+    } else {
+      ++it;
+      continue;
+    }
+    it = arguments->erase(it);
+  }
+  return budget;
+}
+
+std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
+                                   const RunConfig& config) {
+  const auto start = Clock::now();
+  for (const char* key : {"depth", "model.preset", "init_from", "train.steps", "train.epochs",
+                          "train.tokens_per_parameter", "train.global_batch_size"}) {
+    if (!options.IsWritten(key)) continue;
+    options.Fail({key}, StrCat(options.Describe(key), " and --budget both decide what is trained, ",
+                               "or for how long: leave one of them out"));
+  }
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  if (rendezvous.world_size > 1) {
+    throw InputError("--budget measures a single process: use --depth=N with several ranks");
+  }
+  const Device device = dist::DeviceOfRank(config.device, rendezvous);
+  SetNumThreads(ThreadsOf(config, rendezvous));
+  const RunSetup setup = PrepareRun(options, config, {}, device, /*processes=*/1);
+  Means means{.tokens = static_cast<double>(setup.dataset.train->size()),
+              .vocab_size = setup.model.vocab_size,
+              .bytes_per_token = BytesPerToken(setup)};
+  Print("measuring this machine for some seconds");
+  for (const int64_t depth : device.is_cuda() ? kGpuDepths : kCpuDepths) {
+    means.speeds.push_back(MeasureSpeed(depth, means.vocab_size, config, device));
+    Print(fmt::format(
+        "  depth {}: {:.1f} GFLOP/s, {} tokens a second", depth,
+        1e-9 * means.speeds.back().flops_per_second,
+        FormatCount(means.speeds.back().flops_per_second / means.speeds.back().flops_per_token)));
+  }
+  Budget training = budget;
+  if (budget.unit == Budget::Unit::kSeconds) {
+    training.amount = kShareOfTraining * budget.amount - SecondsSince(start);
+  }
+  const std::vector<Choice> choices = ChooseFor(training, means);
+  for (const Choice& choice : choices) PrintChoice(choice, &choice == &choices.front());
+  const Choice& best = choices.front();
+  return {StrCat("--depth=", best.depth),
+          StrCat("--train.global_batch_size=", best.batch / ContextOfDepth(best.depth)),
+          StrCat("--train.steps=", best.steps)};
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,24 @@
+// train_gpt --budget=10m: measures this machine, and chooses the run that makes the best of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/options/budget.h"
+#include "models/options/config.h"
+
+namespace lockstep::models {
+
+// Takes --budget=AMOUNT (as ParseBudget; also --budget AMOUNT) out of the arguments, which are
+// without argv[0]. Throws InputError.
+std::optional<Budget> TakeBudget(std::vector<std::string>* arguments);
+
+// Opens the data of `options`, which filled `config`, trains models of three depths for some
+// seconds, and prints the choice, the two beside it, and what each is expected to come to. Returns
+// the arguments that stand for the choice: with them in place of --budget the run is the same one
+// again. Throws InputError for options that decide the same, and where there are several ranks.
+std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
+                                   const RunConfig& config);
+
+}  // namespace lockstep::models
