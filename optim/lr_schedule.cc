@@ -45,6 +45,8 @@ LrSchedule::LrSchedule(const LrScheduleOptions& o) : options_(o) {
            "learning rate schedule: min_lr must be in [0, lr = ", o.lr, "], got ", o.min_lr);
   LS_CHECK(o.decay_steps >= 1, "learning rate schedule: ", Name(o.decay),
            " needs decay_steps of at least 1, got ", o.decay_steps);
+  LS_CHECK(o.decay_start >= 0, "learning rate schedule: decay_start must be at least 0 steps, got ",
+           o.decay_start);
   LS_CHECK(o.decay != LrDecay::kWsd || (o.wsd_fraction > 0 && o.wsd_fraction <= 1),
            "learning rate schedule: wsd_fraction must be in (0, 1], got ", o.wsd_fraction);
 }
@@ -53,7 +55,8 @@ double LrSchedule::Progress(int64_t step) const {
   const double end = static_cast<double>(options_.decay_steps);
   double begin = static_cast<double>(options_.warmup);
   if (options_.decay == LrDecay::kWsd) {
-    begin = std::max(begin, end * (1 - options_.wsd_fraction));
+    const auto start = static_cast<double>(options_.decay_start);
+    begin = std::max(begin, start > 0 ? start : end * (1 - options_.wsd_fraction));
   }
   // A warm-up that ends after decay_steps leaves nothing to decay over.
   return std::clamp((static_cast<double>(step) - begin) / std::max(1.0, end - begin), 0.0, 1.0);

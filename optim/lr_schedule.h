@@ -24,16 +24,17 @@ struct LrScheduleOptions {
   int64_t warmup = 0;
   int64_t decay_steps = 0;    // counted from step 0; unused by kConstant
   double wsd_fraction = 0.1;  // of decay_steps: how long kWsd decays
+  int64_t decay_start = 0;    // kWsd: where it begins to, instead; 0: by wsd_fraction
 };
 
 // Step s < warmup: lr (s + 1) / (warmup + 1), whatever the decay. After it, with r growing from 0
-// to 1 over [warmup, decay_steps] (kWsd: over the last wsd_fraction of [0, decay_steps], but not
-// before the warm-up's end):
+// to 1 over [warmup, decay_steps] (kWsd: over the last wsd_fraction of [0, decay_steps], or from
+// decay_start on, but not before the warm-up's end):
 //   cosine: min_lr + (1 + cos(pi r)) / 2 (lr - min_lr);  linear, wsd: lr + r (min_lr - lr).
 class LrSchedule {
  public:
-  // Throws ArgumentError unless 0 <= min_lr <= lr, 0 < lr, finite; warmup >= 0; decay_steps >= 1
-  // and 0 < wsd_fraction <= 1 where used.
+  // Throws ArgumentError unless 0 <= min_lr <= lr, 0 < lr, finite; warmup >= 0; decay_steps >= 1,
+  // decay_start >= 0 and 0 < wsd_fraction <= 1 where used.
   explicit LrSchedule(const LrScheduleOptions& options);
 
   double operator()(int64_t step) const;

@@ -356,6 +356,7 @@ std::string ToJson(const TrainerState& s) {
   j["last_loss"] = s.last_loss;
   if (s.lr) j["lr"] = *s.lr;
   j["finished"] = s.finished;
+  if (s.seconds > 0) j["seconds"] = s.seconds;
   if (s.workers > 0) j["workers"] = s.workers;
   if (s.loss_scale) {
     j["loss_scale"] = {{"scale", s.loss_scale->scale},
@@ -399,6 +400,7 @@ TrainerState ParseTrainerState(const std::string& text, const std::string& file)
   s.last_loss = Field<double>(j, "last_loss", file);
   if (j.contains("lr")) s.lr = Field<double>(j, "lr", file);
   s.finished = Field<bool>(j, "finished", file);
+  if (j.contains("seconds")) s.seconds = Field<double>(j, "seconds", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
   if (j.contains("data_files")) {
     for (const auto& line : Field<std::vector<std::string>>(j, "data_files", file)) {

@@ -38,6 +38,7 @@ struct TrainerState {
   // The token files among them; none in older checkpoints.
   std::vector<data::FileContent> data_files{};
   bool finished = false;  // nothing is left to do
+  double seconds = 0;     // that the run has taken so far; only with train.time_budget
   // Where each rank makes steps of its own (dist::DiLoCo): how many have an optimizer state, a loss
   // scale and a spike history each. 0: the ranks make every step together.
   int64_t workers = 0;
@@ -58,6 +59,7 @@ struct CheckpointFiles {
   int64_t step = 0;
   std::optional<double> val_loss;  // of these weights, if it was measured
   std::string measured_on;         // as in TrainerState
+  bool pinned = false;             // as in CheckpointManifest
   std::vector<std::pair<std::string, std::vector<SafetensorsItem>>> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
   std::map<std::string, std::string> metadata{};  // of the files of tensors

@@ -21,22 +21,24 @@ namespace {
 
 using Json = nlohmann::json;
 
-// 2 has a val_loss, 3 also what it was measured on.
-constexpr int kVersion = 3;
+// 2 has a val_loss, 3 also what it was measured on, 4 may be pinned.
+constexpr int kVersion = 4;
 
 Json Body(const CheckpointManifest& manifest) {
   Json files = Json::array();
   for (const CheckpointManifest::File& file : manifest.files) {
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   }
-  Json body = {{"version", !manifest.measured_on.empty() ? 3
-                           : manifest.val_loss           ? 2
-                                                         : 1},
+  Json body = {{"version", manifest.pinned                 ? 4
+                           : !manifest.measured_on.empty() ? 3
+                           : manifest.val_loss             ? 2
+                                                           : 1},
                {"step", manifest.step},
                {"serial", manifest.serial},
                {"files", std::move(files)}};
   if (manifest.val_loss) body["val_loss"] = *manifest.val_loss;
   if (!manifest.measured_on.empty()) body["measured_on"] = manifest.measured_on;
+  if (manifest.pinned) body["pinned"] = true;
   return body;
 }
 
@@ -71,6 +73,8 @@ std::vector<bool> Retained(std::span<const CheckpointManifest> newest_first, int
   for (size_t i = 0; i < retained.size(); ++i) {
     retained[i] = keep == 0 || static_cast<int64_t>(i) < keep;
   }
+  const auto pinned = std::ranges::find_if(newest_first, &CheckpointManifest::pinned);
+  if (pinned != newest_first.end()) retained[pinned - newest_first.begin()] = true;
   if (const auto best = keep_best ? BestOf(newest_first) : std::nullopt) retained[*best] = true;
   return retained;
 }
@@ -92,6 +96,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
     manifest.serial = IntegerOf(body.at("serial"));
     if (body.contains("val_loss")) manifest.val_loss = body.at("val_loss").get<double>();
     if (body.contains("measured_on")) manifest.measured_on = body.at("measured_on");
+    manifest.pinned = body.value("pinned", false);
     for (const Json& file : body.at("files")) {
       manifest.files.push_back({file.at("name"), IntegerOf(file.at("bytes")), file.at("sha256")});
     }

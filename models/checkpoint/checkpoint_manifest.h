@@ -25,6 +25,7 @@ struct CheckpointManifest {
   int64_t serial = 0;
   std::optional<double> val_loss;  // of its weights, if it was measured; finite
   std::string measured_on;         // tells what val_loss can be compared with; "" in older ones
+  bool pinned = false;             // kept until a newer one is, whatever the limits
   std::vector<File> files;
 };
 
@@ -33,7 +34,8 @@ bool SavedLater(const CheckpointManifest& a, const CheckpointManifest& b);
 // Which of them has the lowest validation loss, of those that can be compared with the newest that
 // has one; none if none has. `newest_first`: in the order of SavedLater.
 std::optional<size_t> BestOf(std::span<const CheckpointManifest> newest_first);
-// Whether each of them is one of the newest `keep` (0: all), or with `keep_best` the best.
+// Whether each of them is one of the newest `keep` (0: all), the newest pinned one, or with
+// `keep_best` the best.
 std::vector<bool> Retained(std::span<const CheckpointManifest> newest_first, int64_t keep,
                            bool keep_best);
 

@@ -127,7 +127,7 @@ class SharedSave {
               out.Adopt(ParseManifest(reports[r], StrCat("the report of rank ", r)));
             }
           },
-          files.val_loss, files.measured_on);
+          files.val_loss, files.measured_on, files.pinned);
     } catch (const dist::CollectiveError&) {
       throw;
     } catch (...) {

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "core/error.h"
 
@@ -127,7 +128,8 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
 }
 
 Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
-                                 std::optional<double> val_loss, const std::string& measured_on) {
+                                 std::optional<double> val_loss, const std::string& measured_on,
+                                 bool pinned) {
   LS_CHECK(step >= 0, "checkpoint: the step must not be negative, got ", step);
   if (existed_ && !IsDirectory(out_dir_)) {
     throw IoError(StrCat("cannot save in ", out_dir_, ", which was moved or removed"));
@@ -137,6 +139,7 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
   OrWarn(options_.warn, "leftovers of an earlier save are not removed", [&] { CleanUp(); });
   CheckpointManifest manifest;
   manifest.step = step;
+  manifest.pinned = pinned;
   if (val_loss && std::isfinite(*val_loss)) {
     manifest.val_loss = val_loss;
     manifest.measured_on = measured_on;
@@ -361,11 +364,13 @@ std::vector<Checkpoint> CheckpointStore::List() const {
 }
 
 // In the order of Candidates, keeps everything up to the last complete checkpoint of
-// Options::keep, the one that was just saved, and the best.
+// Options::keep, the one that was just saved, the newest pinned one, and the best.
 void CheckpointStore::RemoveOld(const Checkpoint& saved) {
   const auto best = options_.keep_best ? Best() : std::nullopt;
   int64_t kept = 0;
+  bool has_pinned = false;
   for (const Candidate& candidate : Candidates()) {
+    const bool pinned = candidate.manifest.pinned && !std::exchange(has_pinned, true);
     if (candidate.path == saved.path) {
       ++kept;
       continue;
@@ -379,7 +384,7 @@ void CheckpointStore::RemoveOld(const Checkpoint& saved) {
       }
       continue;
     }
-    if (best && candidate.path == best->path) continue;
+    if (pinned || (best && candidate.path == best->path)) continue;
     if (candidate.unreadable || IsHeld(candidate.path)) continue;  // the next save will see
     // Under the new name it is no longer a checkpoint, however much of it a crash leaves.
     const std::string doomed = PathOf(kPrunePrefix, candidate.step);

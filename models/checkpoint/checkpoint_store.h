@@ -46,13 +46,15 @@ class CheckpointStore {
   CheckpointStore(std::string out_dir, Options options);
 
   // Saves what `write` adds as the checkpoint of this step, replacing an earlier one of that step;
-  // points `latest` to it; removes all but the newest `keep`, and the best. Removes leftovers of
-  // crashes first. `val_loss`: of what is saved, if it was measured.
+  // points `latest` to it; removes all but the newest `keep`, the best, and the newest that was
+  // saved with `pinned`. Removes leftovers of crashes first. `val_loss`: of what is saved, if it
+  // was measured.
   // When it throws (an IoError if the disk is full, or what `write` throws), earlier checkpoints
   // are unchanged and nothing half-written is left. Failures once the checkpoint is safe (to update
   // `latest`, to remove old ones) are warnings.
   Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
-                  std::optional<double> val_loss = {}, const std::string& measured_on = "");
+                  std::optional<double> val_loss = {}, const std::string& measured_on = "",
+                  bool pinned = false);
 
   // Save's last part, which a kill after the commit leaves out: `latest`, `best`, and the removal
   // of older checkpoints. `saved`: the newest one. Failures are warnings.

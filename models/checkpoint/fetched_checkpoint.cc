@@ -170,9 +170,9 @@ std::optional<int64_t> CopyFromMirror(const MirrorStart& start) {
       continue;
     }
     if (!start.check(state, !here || SavedLater(newest.manifest, *here))) return std::nullopt;
-    if (start.keeps.keep_best) {
-      const auto best = BestOf(ManifestsOf(all));
-      if (best && all[*best].name != newest.name) is_whole([&] { copy(all[*best]); });
+    const std::vector<bool> kept = Retained(ManifestsOf(all), /*keep=*/1, start.keeps.keep_best);
+    for (size_t i = 1; i < all.size(); ++i) {
+      if (kept[i] && all[i].name != newest.name) is_whole([&] { copy(all[i]); });
     }
     for (const char* name : kRunRecords) CopyRecord(*place, name, start.out_dir);
     if (is_whole([&] { store.Conclude(copy(newest)); })) return newest.manifest.step;

@@ -32,9 +32,9 @@ struct MirrorStart {
   StoreOptions store{.attempts = 5};
 };
 
-// Checks that the place can be used. Copies its newest checkpoint, with keeps.keep_best the best
-// one, and the records of steps into out_dir, if `check` says so; returns the step, or none if
-// nothing was copied. Damaged checkpoints are passed over with a warning.
+// Checks that the place can be used. Copies its newest checkpoint, the newest pinned one, with
+// keeps.keep_best the best one, and the records of steps into out_dir, if `check` says so; returns
+// the step, or none if nothing was copied. Damaged checkpoints are passed over with a warning.
 std::optional<int64_t> CopyFromMirror(const MirrorStart& start);
 
 }  // namespace lockstep::models

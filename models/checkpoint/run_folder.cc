@@ -13,17 +13,28 @@
 #include "core/system/shell_word.h"
 #include "dist/control/socket.h"
 #include "models/checkpoint/fetched_checkpoint.h"
+#include "models/options/option_duration.h"
 
 namespace lockstep::models {
 namespace {
 
 std::string EndMark(const std::string& out_dir) { return JoinPath(out_dir, "DONE"); }
 
+// Whether the clock has settled the steps of a run that has more time now.
+bool HasMoreTime(const RunConfig& before, const RunConfig& now) {
+  return now.train.is_open() && before.train.steps > 0 && !before.train.time_budget.empty() &&
+         ParseDuration(now.train.time_budget) > ParseDuration(before.train.time_budget);
+}
+
 // Of a run as it is stored and one that would go on from it, which takes over what it leaves open.
 std::vector<OptionDifference> RealDifferences(const RunConfig& a, RunConfig b) {
-  if (b.train.loss_chunk < 0) b.train.loss_chunk = a.train.loss_chunk;
+  const bool settles_again = HasMoreTime(a, b);
+  TakeOverSettled(a, &b);
   std::vector<OptionDifference> all = Difference(a, b);
-  std::erase_if(all, [](const OptionDifference& d) { return d.operational; });
+  std::erase_if(all, [&](const OptionDifference& d) {
+    const bool settled = d.key == "train.steps" || d.key == "optim.decay_start";
+    return d.operational || (settles_again && settled);
+  });
   return all;
 }
 
@@ -124,9 +135,38 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                  .note = StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")"),
                  .accepts_differences = true,
                  .is_own = LiesIn(config.out_dir, checkpoint.path),
-                 .held = held};
+                 .held = held,
+                 .seconds = state.seconds};
   if (!differences.empty())
     start.note += ", with a different configuration:\n" + ToString(differences);
+  return start;
+}
+
+// From where the decay began that `newest` has made some or all of.
+RunStart FromBeforeDecay(const RunConfig& config, const RunConfig& saved,
+                         const TrainerState& newest, const CheckpointStore& store) {
+  const int64_t begin = saved.optim.decay_start;
+  const auto all = store.List();
+  const auto before = std::ranges::find_if(all, [&](const auto& c) { return c.step <= begin; });
+  if (before == all.end()) {
+    throw InputError(StrCat(
+        config.out_dir, " has no checkpoint of step ", begin, ", where its decay began, and with ",
+        "more train.time_budget the run would go on from that: restore it, or choose another ",
+        "folder with --out_dir="));
+  }
+  const TrainerState state = ReadTrainerState(CheckpointStore::Verify(before->path).path);
+  RunStart start{.checkpoint = before->path,
+                 .step = state.step,
+                 .note = StrCat("resuming from ", before->path, " (step ", state.step,
+                                "), from before the decay, with train.time_budget = ",
+                                config.train.time_budget, " instead of ", saved.train.time_budget),
+                 .seconds = newest.seconds};
+  if (const int64_t lost = newest.step - state.step; lost > 0) {
+    start.note += fmt::format(
+        ": {} steps of decay in {:.0f} s are thrown away, which a run that had known its time from "
+        "the start would not have made",
+        lost, newest.seconds - state.seconds);
+  }
   return start;
 }
 
@@ -159,20 +199,25 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
         config.seed,
         ": move it away, or continue from it with --checkpoint.resume=", ShellWord(newest->path)));
   }
+  if (HasMoreTime(saved, config)) return FromBeforeDecay(config, saved, state, store);
   // A launcher that restarts this run is told that it is finished: its end is only written again.
   const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
   if (state.finished && !restarted && PathExists(EndMark(config.out_dir))) {
     throw InputError(
         StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
                " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
-               ". To train it further: --checkpoint.resume=", ShellWord(config.out_dir),
-               " --train.steps=N"));
+               ". To train it further: ",
+               saved.train.time_budget.empty()
+                   ? StrCat("--checkpoint.resume=", ShellWord(config.out_dir), " --train.steps=N")
+                   : StrCat("the same command with more --train.time_budget than ",
+                            saved.train.time_budget)));
   }
   const char* const last = ", the last one): what should have followed it is done now";
   RunStart start{.checkpoint = newest->path,
                  .step = state.step,
                  .note = StrCat("resuming from ", newest->path, " (step ", state.step,
-                                state.finished ? last : ")")};
+                                state.finished ? last : ")"),
+                 .seconds = state.seconds};
   // The folder's file may have been edited, or other settings accepted, since it was saved.
   if (const auto since = RealDifferences(saved, config); !since.empty()) {
     start.note += ", with a different configuration:\n" + ToString(since);
@@ -276,6 +321,14 @@ std::string ThisProcess() {
 }
 
 }  // namespace
+
+void TakeOverSettled(const RunConfig& before, RunConfig* config) {
+  if (config->train.loss_chunk < 0) config->train.loss_chunk = before.train.loss_chunk;
+  if (!config->train.is_open() || before.train.time_budget.empty()) return;
+  if (config->optim.warmup < 0) config->optim.warmup = before.optim.warmup;
+  if (before.train.is_open() || HasMoreTime(before, *config)) return;
+  SettleSteps(before.optim.decay_start, before.train.steps, config);
+}
 
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn) {

@@ -35,7 +35,15 @@ struct RunStart {
   // Of an elastic run that goes on from the memory of its processes: what a checkpoint of the last
   // step would hold. `step` is that step then.
   std::optional<TrainerState> going_on{};
+  // With train.time_budget, on the main rank: the seconds that the run has taken before this
+  // process, also for steps that are thrown away.
+  double seconds = 0;
 };
+
+// Gives a run what it leaves open and `before`, from which it goes on, has settled:
+// train.loss_chunk, and with train.time_budget the warm-up, and unless it has more time now, its
+// steps and where the decay begins.
+void TakeOverSettled(const RunConfig& before, RunConfig* config);
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
 // result is destroyed or the process ends. Call it before writing anything there; readers need no
@@ -47,7 +55,8 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 
 // Decides how a run with `config` starts in config.out_dir, by config.checkpoint.resume:
 //   auto  continues an unfinished run of the same configuration, or starts from scratch in a folder
-//         without a run;
+//         without a run; a run that has more train.time_budget now than when its decay began
+//         continues from the checkpoint before that;
 //   none  starts from scratch in a folder without a run;
 //   path  continues from that checkpoint (or run folder); the note lists differing options. A run
 //         that began so, and has made a checkpoint of its own, goes on from that as with auto.

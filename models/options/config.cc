@@ -6,6 +6,7 @@
 #include "core/io/file.h"
 #include "models/options/config_checks.h"
 #include "models/options/depth_laws.h"
+#include "models/options/option_duration.h"
 #include "models/options/option_offload.h"
 #include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
@@ -150,6 +151,12 @@ void AddRunOptions(Options& options, RunConfig& config) {
     CheckRun(resolved, config);
     config.written = resolved.Written();
   });
+}
+
+void SettleSteps(int64_t decay_start, int64_t steps, RunConfig* config) {
+  config->optim.decay_start = decay_start;
+  config->train.steps = steps;
+  config->written.insert({"optim.decay_start", "train.steps"});
 }
 
 DType WeightDType(std::string_view precision) {

@@ -31,6 +31,9 @@ struct DataOptions {
 
 struct TrainOptions {
 #include "models/options/train_options.def"
+
+  // Whether the clock still has to settle how many steps the run has.
+  bool is_open() const { return !time_budget.empty() && steps == 0; }
 };
 
 struct OptimOptions {
@@ -101,6 +104,10 @@ void AddRunOptions(Options& options, RunConfig& config);
 // For configurations that a program fills in itself: the same checks as for a user's options.
 // Throws InputError.
 void Validate(const RunConfig& config);
+
+// What the clock settles in a run with train.time_budget, as if the user had written it: where the
+// decay begins, and the last step.
+void SettleSteps(int64_t decay_start, int64_t steps, RunConfig* config);
 
 // The dtype of weights and activations in train.precision, which is one of its choices.
 DType WeightDType(std::string_view precision);

@@ -45,6 +45,13 @@ void CheckTrace(Options& options, const RunConfig& config) {
              ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
 }
 
+void CheckDepth(Options& options, const RunConfig& config) {
+  if (config.depth == 0 || config.model.preset.empty()) return;
+  options.Fail({"depth", "model.preset"},
+               StrCat(options.Describe("depth"), " and ", options.Describe("model.preset"),
+                      " both decide the model and how it is trained: leave one of them out"));
+}
+
 void CheckLength(Options& options, const TrainOptions& train) {
   constexpr std::string_view kSteps = "train.steps", kEpochs = "train.epochs",
                              kRatio = "train.tokens_per_parameter";
@@ -57,17 +64,64 @@ void CheckLength(Options& options, const TrainOptions& train) {
   one_of(kSteps, train.steps, kEpochs, train.epochs);
   one_of(kSteps, train.steps, kRatio, train.tokens_per_parameter);
   one_of(kEpochs, train.epochs, kRatio, train.tokens_per_parameter);
-  if (train.steps == 0 && train.epochs == 0 && train.tokens_per_parameter == 0)
+  if (train.steps == 0 && train.epochs == 0 && train.tokens_per_parameter == 0 &&
+      !train.is_open()) {
     options.Fail({kSteps, kEpochs, kRatio},
                  "train.steps, train.epochs and train.tokens_per_parameter are all 0: set one of "
                  "them, such as train.steps = 1000");
+  }
 }
 
-void CheckDepth(Options& options, const RunConfig& config) {
-  if (config.depth == 0 || config.model.preset.empty()) return;
-  options.Fail({"depth", "model.preset"},
-               StrCat(options.Describe("depth"), " and ", options.Describe("model.preset"),
-                      " both decide the model and how it is trained: leave one of them out"));
+// The clock decides the steps; once it has, as optim.decay_start shows, train.steps counts.
+void CheckTimeBudget(Options& options, const RunConfig& config) {
+  constexpr std::string_view kTime = "train.time_budget", kStart = "optim.decay_start";
+  const TrainOptions& train = config.train;
+  const OptimOptions& optim = config.optim;
+  if (train.time_budget.empty()) return;
+  const OptionSource time = options.source(kTime);
+  for (const auto& [key, is_set] :
+       {std::pair<std::string_view, bool>("train.steps", train.steps > 0),
+        {"train.epochs", train.epochs > 0},
+        {"train.tokens_per_parameter", train.tokens_per_parameter > 0}}) {
+    if (!is_set || options.source(key) <= time) continue;
+    if (options.source(kStart) < options.source(key)) options.Derive(kStart, int64_t{0}, key);
+    return options.Derive(kTime, std::string(), key);
+  }
+  const bool settled = train.steps > 0 && options.source("train.steps") == time &&
+                       optim.decay_start > 0 && options.source(kStart) == time;
+  const auto leave_out = [&](std::string_view key, bool is_set, const OptionValue& none) {
+    if (!is_set) return;
+    if (options.source(key) == time) {
+      options.Fail({kTime, key}, StrCat(options.Describe(kTime), " and ", options.Describe(key),
+                                        " contradict each other, since the clock decides that: ",
+                                        "leave one of them out"));
+    }
+    options.Derive(key, none, kTime);
+  };
+  if (!settled) {
+    leave_out("train.steps", train.steps > 0, int64_t{0});
+    leave_out("train.epochs", train.epochs > 0, 0.0);
+    leave_out("train.tokens_per_parameter", train.tokens_per_parameter > 0, 0.0);
+    leave_out(kStart, optim.decay_start > 0, int64_t{0});
+  }
+  leave_out("optim.decay_steps", optim.decay_steps > 0, int64_t{0});
+  if (!options.IsWritten("optim.schedule")) {
+    options.Derive("optim.schedule", std::string("wsd"), kTime);
+  }
+  if (!options.IsWritten("optim.weight_decay_schedule")) {
+    options.Derive("optim.weight_decay_schedule", std::string("constant"), kTime);
+  }
+  const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
+    if (!bad) return;
+    options.Fail({kTime, key},
+                 StrCat(options.Describe(kTime), " with ", options.Describe(key), ": ", why));
+  };
+  refuse(optim.schedule != "wsd", "optim.schedule",
+         "the clock says when the decay begins, so the schedule must be able to wait: use "
+         "optim.schedule = \"wsd\"");
+  refuse(optim.weight_decay_schedule != "constant", "optim.weight_decay_schedule",
+         "it falls from the first step to the last, which is not known then: use "
+         "optim.weight_decay_schedule = \"constant\"");
 }
 
 void CheckBatch(Options& options, const TrainOptions& train) {
@@ -211,6 +265,19 @@ void CheckSchedule(Options& options, const RunConfig& config) {
                         optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
 }
 
+void CheckDecayStart(const Options& options, const RunConfig& config) {
+  const OptimOptions& optim = config.optim;
+  CheckEffect(options, "optim.decay_start", optim.decay_start, OptimOptions().decay_start,
+              optim.schedule == "wsd", "optim.schedule = \"wsd\"");
+  const char* const key = optim.decay_steps > 0 ? "optim.decay_steps" : "train.steps";
+  const int64_t end = optim.decay_steps > 0 ? optim.decay_steps : config.train.steps;
+  if (optim.decay_start == 0 || end == 0 || optim.decay_start < end) return;
+  options.Fail({"optim.decay_start", key},
+               StrCat(options.Describe("optim.decay_start"), " is not before the decay's end, ",
+                      options.Describe(key), ": use optim.decay_start = ", end * 4 / 5,
+                      ", or leave it out"));
+}
+
 void CheckLora(const Options& options, const LoraOptions& lora) {
   const LoraOptions d;
   if (!lora.init_from.empty() && lora.rank > 0) {
@@ -334,6 +401,7 @@ void CheckRounds(const Options& options, const DistOptions& dist) {
 
 void CheckRun(Options& options, const RunConfig& config) {
   CheckDepth(options, config);
+  CheckTimeBudget(options, config);
   CheckPlan(options, {.config = config});
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);
@@ -351,6 +419,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckLength(options, config.train);
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
+  CheckDecayStart(options, config);
   CheckPrecision(options, config);
   CheckOptimizer(options, config.optim);
   CheckRounds(options, config.dist);

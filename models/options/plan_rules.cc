@@ -459,6 +459,19 @@ constexpr PlanRule kRules[] = {
               "between "
               "two meetings (dist.outer_every) none has: leave one of them out";
      }},
+    {"the clock of one world",
+     {"train.time_budget", "dist.outer_every", "dist.elastic"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       const bool elastic = f.config.dist.elastic;
+       if (f.config.train.time_budget.empty() || (!elastic && !HasRounds(f))) return "";
+       const char* const other = elastic ? "dist.elastic" : "dist.outer_every";
+       return StrCat(f.describe("train.time_budget"),
+                     " lets rank 0 settle after any step how many ", "the run has, and with ",
+                     f.describe(other),
+                     elastic ? " another rank may take its place" : " ranks meet only after rounds",
+                     ": leave ", other, " out, or use train.steps");
+     }},
     {"elastic experts are not built",
      {"dist.elastic", "parallel.ep"},
      kOfOptions,

@@ -72,6 +72,11 @@ void RunLog::Sample(TextSample sample) {
   if (input_.samples.size() > kSamples) input_.samples.erase(input_.samples.begin());
 }
 
+void RunLog::Replan(ReportInput input) {
+  input.samples = std::move(input_.samples);
+  input_ = std::move(input);
+}
+
 bool RunLog::WriteReport() {
   tensorboard_.Flush();
   const Stopwatch watch(*this, &PauseTimes::report_ms);

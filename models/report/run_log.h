@@ -28,6 +28,8 @@ class RunLog {
   // Adds a line of metrics, with the time that Timed has recorded since the last line.
   void Step(StepMetrics metrics);
   void Sample(TextSample sample);
+  // For the report, in place of what the constructor got.
+  void Replan(ReportInput input);
   // RunPlan::best_checkpoint, for the report.
   void SetBestCheckpoint(int64_t step) { input_.plan.best_checkpoint = step; }
   // Runs f(), records its time as `what`, and returns its result.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -60,7 +61,7 @@ void RunProgress::Add(const StepMetrics& m) {
   seconds_ += m.ms / 1e3;
 }
 
-void RunProgress::PrintStep(const StepMetrics& m) {
+void RunProgress::PrintStep(const StepMetrics& m, const std::optional<Outlook>& outlook) {
   const double seconds_per_step = seconds_ / static_cast<double>(steps_);
   const double per_second = static_cast<double>(tokens_) / seconds_;
   const std::string share = utilization_.Describe(per_second);
@@ -68,12 +69,18 @@ void RunProgress::PrintStep(const StepMetrics& m) {
   const std::string skipped = skipped_ + spikes_ > 0 ? fmt::format(" | {} of {} updates skipped",
                                                                    skipped_ + spikes_, steps_)
                                                      : "";
+  const int64_t steps = outlook ? outlook->steps : setup_.steps();
+  const std::string of = steps == 0 ? "" : StrCat(setup_.config.train.is_open() ? "~" : "", steps);
+  const std::string eta =
+      !outlook     ? FormatDuration(seconds_per_step * static_cast<double>(steps - m.step))
+      : steps == 0 ? "unknown"
+                   : FormatDuration(outlook->seconds);
   Print(fmt::format(
-      "step {:>{}}/{} | loss {:.4f}{} | norm {}{} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
-      m.step, std::to_string(setup_.steps()).size(), setup_.steps(), m.loss, Describe(m.preference),
-      norm, skipped, m.lr, seconds_per_step * 1e3, FormatCount(per_second),
-      share.empty() ? "" : " | ", share,
-      FormatDuration(seconds_per_step * static_cast<double>(setup_.steps() - m.step))));
+      "step {:>{}}{}{} | loss {:.4f}{} | norm {}{} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta "
+      "{}{}",
+      m.step, of.size(), of.empty() ? "" : "/", of, m.loss, Describe(m.preference), norm, skipped,
+      m.lr, seconds_per_step * 1e3, FormatCount(per_second), share.empty() ? "" : " | ", share, eta,
+      outlook ? fmt::format(" of {}", FormatDuration(std::max(0.0, outlook->left))) : ""));
   total_tokens_ += tokens_;
   total_seconds_ += seconds_;
   total_steps_ += steps_;

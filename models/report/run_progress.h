@@ -34,9 +34,15 @@ class RunProgress {
 
   // Counts a step; call it before PrintStep.
   void Add(const StepMetrics& m);
+  // With train.time_budget: the run's steps, as expected (0: not known yet), and the seconds to its
+  // end and to that of the time.
+  struct Outlook {
+    int64_t steps = 0;
+    double seconds = 0, left = 0;
+  };
   // The line of a step. Its times cover all steps since the last line, so that the estimate does
   // not rest on one slow step.
-  void PrintStep(const StepMetrics& m);
+  void PrintStep(const StepMetrics& m, const std::optional<Outlook>& outlook = {});
 
   // An evaluation, with a val_loss, over `tokens`, of pairs if there are metrics of them; `best`:
   // it is the best so far.

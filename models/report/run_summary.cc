@@ -52,22 +52,33 @@ std::string DecayTitle(const OptimOptions& o) {
                      o.decay_embeddings ? "" : ", not of embeddings and head");
 }
 
+std::string LengthTitle(const RunSetup& s) {
+  const RunConfig& c = s.config;
+  if (c.train.is_open()) {
+    return fmt::format("{} by the clock, of which the decay takes the last {:.0f}%",
+                       c.train.time_budget, 100 * c.optim.decay_fraction);
+  }
+  const auto tokens = static_cast<double>(s.SamplesBefore(s.steps()) * s.sample_tokens());
+  return fmt::format("{} steps, {} tokens, {:.2f} epochs{}", s.steps(), FormatCount(tokens),
+                     tokens / static_cast<double>(TokensOf(s.dataset.train)),
+                     c.train.time_budget.empty()
+                         ? ""
+                         : fmt::format(", settled by {} of the clock", c.train.time_budget));
+}
+
 // What is said only of a run that trains.
 std::vector<std::pair<std::string, std::string>> DescribeTraining(const RunSetup& s) {
   const RunConfig& c = s.config;
-  const auto tokens = static_cast<double>(s.SamplesBefore(s.steps()) * s.sample_tokens());
-  return {
-      {"batch",
-       fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step", c.train.batch_size,
-                   s.prefers() ? " pairs of 2" : "", s.window(), s.micro_batches,
-                   s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
-                   FormatCount(static_cast<double>(s.tokens_per_step)))},
-      {"length", fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps(), FormatCount(tokens),
-                             tokens / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer", fmt::format("{}, {}, {}, clip {}{}{}", OptimizerTitle(c.optim.name),
-                                ScheduleTitle(c.optim), DecayTitle(c.optim), c.optim.clip,
-                                c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
-                                c.optim.master_weights ? "" : ", no fp32 weights")}};
+  return {{"batch", fmt::format("{}{} x {} tokens x {} micro-batches{} = {} tokens a step",
+                                c.train.batch_size, s.prefers() ? " pairs of 2" : "", s.window(),
+                                s.micro_batches,
+                                s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
+                                FormatCount(static_cast<double>(s.tokens_per_step)))},
+          {"length", LengthTitle(s)},
+          {"optimizer", fmt::format("{}, {}, {}, clip {}{}{}", OptimizerTitle(c.optim.name),
+                                    ScheduleTitle(c.optim), DecayTitle(c.optim), c.optim.clip,
+                                    c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
+                                    c.optim.master_weights ? "" : ", no fp32 weights")}};
 }
 
 // How much an evaluation takes, and how to bound one of many steps' tokens.

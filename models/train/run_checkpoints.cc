@@ -100,6 +100,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
       files.texts.emplace_back(kGenerationConfig, generation_config_);
     files.val_loss = options.val_loss;
     files.measured_on = setup_.measured_on;
+    files.pinned = options.pinned;
     return files;
   });
   saving_ = state.step;

@@ -19,9 +19,10 @@
 namespace lockstep::models {
 
 struct SaveOptions {
-  // Whether the run needs this checkpoint: its first one, its last, the one after a signal. Save
-  // then returns once it is written, and throws if it cannot be.
+  // Whether the run needs this checkpoint: its first one, its last, the one after a signal, or the
+  // one where its decay begins. Save then returns once it is written, and throws if it cannot be.
   bool required = false;
+  bool pinned = false;               // CheckpointManifest::pinned
   std::optional<double> val_loss{};  // of these weights, if it was measured
 };
 

@@ -153,7 +153,7 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
 
 int64_t StepsOf(const RunSetup& setup) {
   const TrainOptions& train = setup.config.train;
-  if (train.steps > 0) return train.steps;
+  if (train.steps > 0 || train.is_open()) return train.steps;
   double samples = 0;
   if (train.tokens_per_parameter > 0) {
     samples = train.tokens_per_parameter * MultipliedParameters(setup.model) /

@@ -31,7 +31,7 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
               bool conversations, RunSetup* setup);
 
 // Steps of the whole run: train.steps, or as many as train.epochs or train.tokens_per_parameter
-// take.
+// take; 0 if the clock will say.
 int64_t StepsOf(const RunSetup& setup);
 
 }  // namespace lockstep::models

@@ -12,6 +12,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/train/run_data.h"
 #include "models/train/run_optimizer.h"
+#include "models/train/time_budget.h"
 
 namespace lockstep::models {
 
@@ -92,6 +93,16 @@ std::string NoteOnRepeats(const RunSetup& setup) {
       ratio, epochs, kWorthwhile);
 }
 
+std::string NoteOnTime(const Options& options, const RunSetup& setup) {
+  constexpr double kSmall = 0.3;  // of the time of a step, which a busy machine soon adds
+  const double slack = DecaySlack(setup.config.optim.decay_fraction);
+  if (!setup.config.train.is_open() || slack >= kSmall) return "";
+  return fmt::format(
+      "{}: its steps are fixed once it begins, and on a machine that is then slower by more than "
+      "{:.0f}%, the run ends more than a tenth after its time: a decay of 0.2 allows for {:.0f}%",
+      options.Describe("optim.decay_fraction"), 100 * slack, 100 * DecaySlack(0.2));
+}
+
 std::string NoteOnRate(const Options& options, const RunSetup& setup) {
   const bool tunes = setup.conversations || setup.prefers();
   if (!tunes || setup.config.init_from.empty() || options.IsWritten("optim.lr")) return "";
@@ -111,8 +122,9 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
 
 std::vector<std::string> NotesOn(const Options& options, const RunSetup& setup) {
   std::vector<std::string> notes = {
-      NoteOnSplits(setup.config.data), NoteOnPlan(setup),    NoteOnWarmup(options, setup),
-      NoteOnRate(options, setup),      NoteOnRepeats(setup), NoteOnDecay(options, setup)};
+      NoteOnSplits(setup.config.data), NoteOnPlan(setup),           NoteOnWarmup(options, setup),
+      NoteOnRate(options, setup),      NoteOnRepeats(setup),        NoteOnDecay(options, setup),
+      NoteOnTime(options, setup)};
   std::erase(notes, "");
   return notes;
 }

@@ -177,12 +177,15 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {
   const OptimOptions& o = setup.config.optim;
-  return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
-                            .lr = o.lr,
-                            .min_lr = o.min_lr,
-                            .warmup = o.warmup,
-                            .decay_steps = o.decay_steps,
-                            .wsd_fraction = o.decay_fraction});
+  const bool open = setup.config.train.is_open();  // the decay has not begun
+  return optim::LrSchedule(
+      {.decay = open ? optim::LrDecay::kConstant : optim::ParseLrDecay(o.schedule),
+       .lr = o.lr,
+       .min_lr = o.min_lr,
+       .warmup = o.warmup,
+       .decay_steps = o.decay_steps,
+       .wsd_fraction = o.decay_fraction,
+       .decay_start = o.decay_start});
 }
 
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {

@@ -22,6 +22,8 @@ namespace {
 constexpr int64_t kConversationWindow = 1024;
 // Steps of warm-up, unless the user asks for others or the run is short.
 constexpr int64_t kWarmup = 100;
+// The same of a run whose length the clock will settle, and which may have few.
+constexpr int64_t kWarmupByClock = 20;
 
 // What neither the data nor the shape of the weights settle.
 RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conversations,
@@ -40,12 +42,13 @@ RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conver
     const bool same = config.init_from == start.init_from && !IsRemote(config.init_from);
     setup.weights = same ? start.weights : CheckpointOf(config.init_from);
   }
-  int64_t& loss_chunk = setup.asked.train.loss_chunk;
-  if (start.checkpoint && loss_chunk < 0) {
+  if (start.checkpoint) {
     const std::string toml = ReadTrainerState(setup.weights).config_toml;
-    loss_chunk = RunConfigFromToml(toml, setup.weights).train.loss_chunk;
+    TakeOverSettled(RunConfigFromToml(toml, setup.weights), &setup.asked);
   }
-  setup.leaves_loss_chunk_open = loss_chunk < 0;
+  setup.leaves_loss_chunk_open = setup.asked.train.loss_chunk < 0;
+  int64_t& warmup = setup.asked.optim.warmup;
+  if (setup.asked.train.is_open() && warmup < 0) warmup = kWarmupByClock;
   setup.device = device;
   setup.data_ranks = ranks;
   setup.config = setup.asked;
@@ -95,6 +98,11 @@ void SettleMeasure(RunSetup& setup) {
 }
 
 }  // namespace
+
+void SettleEnd(RunSetup& setup, int64_t decay_start, int64_t steps) {
+  for (RunConfig* config : {&setup.asked, &setup.config}) SettleSteps(decay_start, steps, config);
+  setup.config.optim.decay_steps = steps;
+}
 
 void SettleLossChunk(RunSetup& setup) {
   if (!setup.leaves_loss_chunk_open) return;

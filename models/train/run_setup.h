@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -14,9 +15,10 @@
 namespace lockstep::models {
 
 struct RunSetup {
-  // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer), and
+  // As given, except a preset's tokenizer that gives way to the data's (SettleTokenizer),
   // train.loss_chunk, which bits depend on, and which another version might choose otherwise
-  // (SettleLossChunk). It makes this run again, and is what a run keeps of its options.
+  // (SettleLossChunk), and what the clock settles (SettleEnd). It makes this run again, and is what
+  // a run keeps of its options.
   RunConfig asked;
   // The same, with what it leaves open settled by the weights and the data: the shape of the
   // model, steps, decay_steps and warm-up.
@@ -43,7 +45,10 @@ struct RunSetup {
   // Whether samples are pairs of answers, for preference tuning.
   bool prefers() const { return config.train.objective == "dpo"; }
   int64_t window() const { return config.model.block_size; }  // tokens of a row
-  int64_t steps() const { return config.train.steps; }        // of the whole run
+  // Of the whole run; more than any run makes, as long as the clock has not settled them.
+  int64_t steps() const {
+    return config.train.is_open() ? std::numeric_limits<int64_t>::max() : config.train.steps;
+  }
   int64_t sample_tokens() const { return (prefers() ? 2 : 1) * window(); }
   int64_t samples_per_step() const { return micro_batches * config.train.batch_size; }
   // The samples of the steps before `step`, at or after the start. Steps before that may have had
@@ -65,6 +70,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 // vocabulary is theirs. There need be no such device.
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes);
+// Settles, with train.time_budget, after how many steps the decay begins, and the last step.
+void SettleEnd(RunSetup& setup, int64_t decay_start, int64_t steps);
 // Chooses train.loss_chunk for the model and the batch, where it was left open: again, where a plan
 // has changed them.
 void SettleLossChunk(RunSetup& setup);

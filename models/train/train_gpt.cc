@@ -51,16 +51,18 @@ namespace {
 void PrintMixture(const RunSetup& setup) {
   const data::Dataset& dataset = setup.dataset;
   if (dataset.mixture.empty()) return;
-  const int64_t samples = setup.steps() * setup.micro_batches * setup.config.train.batch_size;
+  const bool open = setup.config.train.is_open();
+  const int64_t samples = open ? 0 : setup.steps() * setup.samples_per_step();
   const std::vector<double> epochs =
       data::MakeSampler(dataset, data::Order::kSequential, 0, setup.window()).EpochsOf(samples);
   double all = 0;
   for (const data::MixtureStream& stream : dataset.mixture)
     all += static_cast<double>(stream.weight);
   for (size_t i = 0; i < epochs.size(); ++i) {
-    Print(fmt::format("{}: weight {}, {} tokens, {:.3g} epochs in this run, {:.3g}% of its samples",
+    const std::string passes = open ? "" : fmt::format("{:.3g} epochs in this run, ", epochs[i]);
+    Print(fmt::format("{}: weight {}, {} tokens, {}{:.3g}% of its samples",
                       dataset.mixture_paths[i], dataset.mixture[i].weight,
-                      dataset.mixture[i].num_tokens, epochs[i],
+                      dataset.mixture[i].num_tokens, passes,
                       100.0 * static_cast<double>(dataset.mixture[i].weight) / all));
   }
 }

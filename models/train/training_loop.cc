@@ -15,6 +15,7 @@
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/run_folder.h"
+#include "models/options/option_duration.h"
 #include "models/train/interrupt.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
@@ -30,7 +31,8 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
     Warn(StrCat("log.trace = ", setup.config.log.trace,
                 ": no trace will be written, since this run "
                 "makes steps ",
-                setup.start.step + 1, " to ", setup.steps()));
+                setup.start.step + 1, " to ",
+                setup.config.train.is_open() ? "one that is not settled" : StrCat(setup.steps())));
   }
   auto trace = std::make_unique<TraceRecorder>(
       JoinPath(setup.config.out_dir, StrCat("trace-", range->first, "-", range->last, ".json")),
@@ -66,9 +68,28 @@ std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
   return MakeOptimizer(setup, model, ranks.rank());
 }
 
+TimeBudgetOptions BudgetOf(const RunSetup& setup, const Gpt& model,
+                           const std::optional<data::EvalBatches>& validation) {
+  // Forward is a third of a step; text is generated at a tenth of its speed; disks write this many
+  // bytes a second, of a weight itself and two moments.
+  constexpr double kForward = 0.33, kGenerate = 10, kWrites = 4e8, kBytes = 12;
+  const RunConfig& c = setup.config;
+  const auto tokens = static_cast<double>(setup.tokens_per_step);
+  TimeBudgetOptions options{
+      .seconds = ParseDuration(c.train.time_budget),
+      .decay_fraction = c.optim.decay_fraction,
+      .every = {c.train.eval_every, c.eval.every, c.train.sample_every, c.checkpoint.every},
+      .save_seconds = kBytes / kWrites * static_cast<double>(model.NumWeights())};
+  if (validation) {
+    options.steps[0] = kForward * static_cast<double>(validation->num_targets()) / tokens;
+  }
+  options.steps[2] = kForward * kGenerate * static_cast<double>(c.train.sample_tokens) / tokens;
+  return options;
+}
+
 }  // namespace
 
-TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
+TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                            const Utilization& utilization, const RunRanks& ranks,
                            ElasticRun* elastic)
     : setup_(setup),
@@ -138,6 +159,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     if (setup.dataset.tokenizer && !setup.prefers()) {
       val_bytes_ = data::CountBytes(*validation_, *setup.dataset.tokenizer);
     }
+  }
+  if (ranks.is_main() && !config_.train.time_budget.empty() && !setup.start.evaluates) {
+    budget_.emplace(BudgetOf(setup, model_, validation_));
   }
   if (StateCopies* const copies = Chosen(elastic, setup)) {
     copies->Load(ranks.control().get(), *optimizer_);
@@ -231,7 +255,7 @@ int TrainingLoop::TrainSteps() {
       Add(*before);
       ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
     }
-    if (checkpoints_.FinishEnded()) NoteBestCheckpoint();
+    if (checkpoints_.FinishEnded()) NoteSave();
     // On a GPU, its metrics are read once the next step is under way; of an elastic run at once, so
     // that every rank knows what may have to be logged again.
     const bool stop = Interrupt() != 0;
@@ -245,7 +269,7 @@ int TrainingLoop::TrainSteps() {
     CopyState();
     if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
       ranks_.OnMain("printing", [&] {
-        progress_.PrintStep(m);
+        progress_.PrintStep(m, OutlookByClock());
         log_->Flush();
       });
     }
@@ -295,10 +319,10 @@ int TrainingLoop::EvaluateOnly() {
 }
 
 // What ranks learn of each other: the signal that any received, the memory of the one that took
-// most (stages and shards differ), and who keeps the others waiting. Asking makes the host of a GPU
-// wait for the other ranks, so there it is asked only after steps where something is due, or if
-// `ask` says so, or about two seconds after the last time, since the grace period of a signal is
-// short.
+// most (stages and shards differ), who keeps the others waiting, and what the main rank's clock
+// settles. Asking makes the host of a GPU wait for the other ranks, so there it is asked only after
+// steps where something is due, or if `ask` says so, or about two seconds after the last time, since
+// the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
   // Workers differ until the end of their round, and none asks the others.
@@ -316,15 +340,18 @@ int TrainingLoop::Interrupt(bool ask) {
     if (interrupt_ == 0) Warn("nobody reads the output any more: the run ends as after Ctrl-C");
   }
   const bool summoned = elastic_ != nullptr && elastic_->is_summoned();
+  int64_t last = 0;  // where the decay begins now: the last step
   if (!ranks_.control()) {
     interrupt_ = number;
     summoned_ = summoned;
+    if (!ask) last = LastStepByClock();
   } else if (const int64_t step = trainer_.step();
              ask || setup_.device.is_cpu() || Due(step) || step >= ask_step_) {
     constexpr int64_t kPeriodUs = 2'000'000;
     const auto us = static_cast<int64_t>(SecondsSince(asked_) * 1e6);
     std::vector<int64_t> mine = {number, memory_bytes_,
-                                 us / std::max<int64_t>(1, step - asked_step_), summoned};
+                                 us / std::max<int64_t>(1, step - asked_step_), summoned,
+                                 ask ? 0 : LastStepByClock()};
     for (const int64_t value : slow_ranks_.Take()) mine.push_back(value);
     int64_t step_us = 1;  // all ranks must ask after the same steps
     const auto of_ranks = dist::GatherValues(*ranks_.control(), mine);
@@ -335,19 +362,21 @@ int TrainingLoop::Interrupt(bool ask) {
       step_us = std::max(step_us, of_rank[2]);
       summoned_ |= of_rank[3] != 0;
     }
+    last = of_ranks[0][4];
     asked_ = Clock::now();
     asked_step_ = step;
     ask_step_ = step + std::max<int64_t>(1, kPeriodUs / step_us);
   }
+  if (last > 0) SettleEnd(last);
   return interrupt_;
 }
 
 // Whether something happens after this step that needs its numbers or its weights.
 bool TrainingLoop::Due(int64_t step) const {
-  return step == 1 || step == setup_.steps() || (traced_ && step <= traced_->last) ||
-         Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
-         TasksAreDue(step) || Every(config_.train.sample_every, step) ||
-         Every(config_.checkpoint.every, step);
+  return step == 1 || step == setup_.steps() || step == config_.optim.decay_start ||
+         (traced_ && step <= traced_->last) || Every(config_.train.log_every, step) ||
+         Every(config_.train.eval_every, step) || TasksAreDue(step) ||
+         Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
 }
 
 // Submits a step, and notes the memory that it takes. Returns the metrics of the step before if

@@ -19,6 +19,7 @@
 #include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
 #include "models/train/step/trainer.h"
+#include "models/train/time_budget.h"
 
 namespace lockstep::models {
 
@@ -26,8 +27,9 @@ namespace lockstep::models {
 // communicate. Only the main rank prints and writes to the run's folder.
 class TrainingLoop {
  public:
-  // Collective. `setup` and `ranks` outlive it, and so does `elastic`, of an elastic run.
-  TrainingLoop(const RunSetup& setup, const MemoryPlan& memory, const Utilization& utilization,
+  // Collective. `setup` and `ranks` outlive it, and so does `elastic`, of an elastic run. With
+  // train.time_budget, it settles the steps in `setup`.
+  TrainingLoop(RunSetup& setup, const MemoryPlan& memory, const Utilization& utilization,
                const RunRanks& ranks, ElasticRun* elastic = nullptr);
 
   // Collective. Trains to the last step, or until a signal reaches any rank: all ranks stop after
@@ -55,11 +57,15 @@ class TrainingLoop {
   bool TasksAreDue(int64_t step) const;
   void Sample();
   void Save(const SaveOptions& options, const std::string& unfinished_metrics = "");
-  void NoteBestCheckpoint();
+  void NoteSave();
   void End(double seconds, bool complete);
   void Mark() const;
   void WriteKernelChoices() const;
   void FinishTrace();
+  int64_t LastStepByClock();
+  void SettleEnd(int64_t last);
+  double Seconds() const { return setup_.start.seconds + SecondsOfProcess(); }
+  std::optional<RunProgress::Outlook> OutlookByClock() const;
   int Interrupt(bool ask = false);
   bool Due(int64_t step) const;
   static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
@@ -67,13 +73,25 @@ class TrainingLoop {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  // Runs f() on all ranks, and records its time as `what`.
+  // Runs f() on all ranks, and records its time.
   template <class F>
-  auto Timed(double PauseTimes::*what, const F& f) {
-    return log_ ? log_->Timed(what, f) : f();
+  auto Timed(Pause pause, const F& f) {
+    constexpr double PauseTimes::*kTimes[] = {&PauseTimes::eval_ms, &PauseTimes::eval_ms,
+                                              &PauseTimes::sample_ms, &PauseTimes::checkpoint_ms};
+    if (!log_) return f();
+    struct Watch {
+      TimeBudget* budget;
+      Pause pause;
+      Clock::time_point start = Clock::now();
+      ~Watch() {
+        if (budget != nullptr) budget->AddPause(pause, SecondsSince(start));
+      }
+    };
+    const Watch watch{budget_ ? &*budget_ : nullptr, pause};
+    return log_->Timed(kTimes[static_cast<size_t>(pause)], f);
   }
 
-  const RunSetup& setup_;
+  RunSetup& setup_;
   const MemoryPlan memory_;
   Utilization utilization_;
   const RunRanks& ranks_;
@@ -96,11 +114,12 @@ class TrainingLoop {
   std::optional<data::EvalBatches> validation_;
   int64_t val_bytes_ = 0;                        // of text in its targets; 0: not known
   const std::unique_ptr<const RunTasks> tasks_;  // null without any
+  std::optional<TimeBudget> budget_;             // on the main rank, with train.time_budget
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;    // of tensors: in the whole run, in the last step
   int interrupt_ = 0;                            // the signal received; 0: none
   // After which step, and when, ranks last asked each other for signals, and after which they will.
   int64_t asked_step_ = 0, ask_step_ = 0;
-  Clock::time_point asked_ = Clock::now();
+  Clock::time_point asked_ = Clock::now(), save_began_{};
   double best_val_loss_ = 0, last_loss_ = 0;
   // TrainerState::unfinished_metrics of the checkpoint that it goes on from.
   std::optional<StepMetrics> unfinished_;

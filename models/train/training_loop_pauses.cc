@@ -8,8 +8,10 @@
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
 #include "data/tokenizer/id_tokenizer.h"
+#include "models/checkpoint/run_folder.h"
 #include "models/gpt/generate.h"
 #include "models/memory/machine_memory.h"
+#include "models/report/format.h"
 #include "models/report/run_summary.h"
 #include "models/train/run_generation.h"
 #include "models/train/run_optimizer.h"
@@ -41,20 +43,26 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   if (evaluate) Evaluate(&m);
   if (tasks && interrupt_ == 0) EvaluateTasks(&m);
   const bool stop = interrupt_ != 0;
-  if (sample && !stop) Timed(&PauseTimes::sample_ms, [&] { Sample(); });
+  if (sample && !stop) Timed(Pause::kSample, [&] { Sample(); });
   // It was saved as unfinished before.
   const bool again = m.step == setup_.start.step && !setup_.start.going_on;
-  const bool save = last || stop || again || Every(config_.checkpoint.every, m.step);
+  const bool begins_decay = m.step == config_.optim.decay_start;
+  const bool save =
+      last || stop || again || begins_decay || Every(config_.checkpoint.every, m.step);
   ranks_.OnMain("writing its log", [&] {
     log_->Step(m);
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
   const bool unfinished = stop && (sample || tasks || (evaluate && validation_));
   if (save) {
-    Save({.required = last || stop, .val_loss = m.val_loss}, unfinished ? ToJson(m) : "");
+    Save({.required = last || stop || begins_decay, .pinned = begins_decay, .val_loss = m.val_loss},
+         unfinished ? ToJson(m) : "");
   }
   if ((evaluate || tasks) && !last && !stop) {
-    ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+    ranks_.OnMain("writing the report", [&] {
+      if (budget_) log_->Replan(MakeReportInput());
+      log_->WriteReport();
+    });
   }
   return unfinished;
 }
@@ -83,7 +91,7 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
   if (!validation_) return;
   const Clock::time_point start = Clock::now();
   PreferenceMetrics preference;
-  m->val_loss = Timed(&PauseTimes::eval_ms, [&] {
+  m->val_loss = Timed(Pause::kEvaluation, [&] {
     return trainer_.EvaluateUnless([&] { return Interrupt(/*ask=*/true) != 0; }, *validation_,
                                    &preference);
   });
@@ -122,7 +130,7 @@ bool TrainingLoop::TasksAreDue(int64_t step) const {
 void TrainingLoop::EvaluateTasks(StepMetrics* m) {
   if (!tasks_) return;
   const Clock::time_point start = Clock::now();
-  const auto results = Timed(&PauseTimes::eval_ms, [&] {
+  const auto results = Timed(Pause::kTasks, [&] {
     return tasks_->Run(model_, *step_ranks_, [&] { return Interrupt(/*ask=*/true) != 0; });
   });
   if (results) m->tasks = NamedFigures(*results);
@@ -168,6 +176,7 @@ TrainerState TrainingLoop::State() const {
   return {.step = trainer_.step(),
           .best_val_loss = best_val_loss_,
           .last_loss = last_loss_,
+          .seconds = budget_ ? Seconds() : 0,
           .loss_scale = trainer_.loss_scale(),
           .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory(),
           .skips = trainer_.skips()};
@@ -180,13 +189,47 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
     TrainerState state = State();
     state.unfinished_metrics = unfinished_metrics;
     checkpoints_.Save(std::move(state), model_, *optimizer_, step_ranks_->data().outer(), options);
-    if (!checkpoints_.is_saving()) NoteBestCheckpoint();
+    if (!checkpoints_.is_saving()) NoteSave();
   };
-  Timed(&PauseTimes::checkpoint_ms, [&] { slow_ranks_.TimeCheckpoint(save); });
+  save_began_ = Clock::now();
+  Timed(Pause::kCheckpoint, [&] { slow_ranks_.TimeCheckpoint(save); });
 }
 
-void TrainingLoop::NoteBestCheckpoint() {
+// A checkpoint is written.
+void TrainingLoop::NoteSave() {
   if (log_) log_->SetBestCheckpoint(checkpoints_.BestStep());
+  if (budget_) budget_->AddSave(SecondsSince(save_began_));
+}
+
+// After a step, on the main rank: the last one, if by the clock the decay begins now; else 0.
+int64_t TrainingLoop::LastStepByClock() {
+  if (!budget_) return 0;
+  budget_->Add(Seconds(), trainer_.step());
+  return config_.train.is_open() ? budget_->BeginDecay().value_or(0) : 0;
+}
+
+// On all ranks: the decay begins after this step. What is settled is in the run's config.toml, and
+// then in a checkpoint, before it has an effect.
+void TrainingLoop::SettleEnd(int64_t last) {
+  const int64_t step = trainer_.step();
+  models::SettleEnd(setup_, step, last);
+  trainer_.SetSchedule(MakeSchedule(setup_));
+  ranks_.OnMain("writing config.toml", [&] {
+    BeginRun(setup_.asked, setup_.config);
+    log_->Replan(MakeReportInput());
+    Print(StrCat("the decay begins after step ", step, " and takes ", last - step, " steps, to ",
+                 last, ", in the ", FormatDuration(budget_->SecondsLeft()), " that are left of ",
+                 config_.train.time_budget));
+  });
+}
+
+// Null without train.time_budget.
+std::optional<RunProgress::Outlook> TrainingLoop::OutlookByClock() const {
+  if (!budget_) return {};
+  const bool open = config_.train.is_open();
+  const int64_t last = open ? budget_->LastStep().value_or(0) : config_.train.steps;
+  return RunProgress::Outlook{last, last > 0 ? budget_->SecondsTo(last, open) : 0,
+                              budget_->SecondsLeft()};
 }
 
 void TrainingLoop::Mark() const {
@@ -221,7 +264,8 @@ void TrainingLoop::FinishTrace() {
 ReportInput TrainingLoop::MakeReportInput() const {
   ReportInput input;
   input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
-  input.plan = {.steps = setup_.steps(),
+  const auto outlook = OutlookByClock();
+  input.plan = {.steps = outlook ? outlook->steps : setup_.steps(),
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
                 .planned_memory = memory_.peak.total(),

@@ -78,6 +78,17 @@ TEST(LrScheduleTest, WsdIsStableAndThenDecays) {
   EXPECT_EQ(schedule(101), 6e-5);
 }
 
+TEST(LrScheduleTest, WsdBeginsToDecayWhereItIsTold) {
+  LrScheduleOptions o = Options(LrDecay::kWsd);
+  o.decay_steps = 97;
+  o.decay_start = 57;
+  const LrSchedule schedule(o);
+  for (int64_t step = 5; step <= 57; ++step) EXPECT_EQ(schedule(step), 6e-4) << "step " << step;
+  EXPECT_DOUBLE_EQ(schedule(58), 6e-4 - 5.4e-4 / 40);
+  EXPECT_DOUBLE_EQ(schedule(77), 3.3e-4);
+  EXPECT_EQ(schedule(97), 6e-5);
+}
+
 TEST(LrScheduleTest, WsdDecaysOverWhatTheWarmupLeaves) {
   LrScheduleOptions o = Options(LrDecay::kWsd);
   o.warmup = 10;
@@ -135,6 +146,7 @@ TEST(LrScheduleTest, Errors) {
   expect([](auto& o) { o.min_lr = std::nan(""); }, "min_lr must be in");
   expect([](auto& o) { o.warmup = -1; }, "warmup must be at least 0 steps, got -1");
   expect([](auto& o) { o.decay_steps = 0; }, "wsd needs decay_steps of at least 1, got 0");
+  expect([](auto& o) { o.decay_start = -1; }, "decay_start must be at least 0 steps, got -1");
   expect([](auto& o) { o.wsd_fraction = 0; }, "wsd_fraction must be in (0, 1], got 0");
   expect([](auto& o) { o.wsd_fraction = 1.5; }, "wsd_fraction must be in (0, 1], got 1.5");
 }

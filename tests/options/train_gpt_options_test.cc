@@ -118,6 +118,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.warmup", "3"},
       {"optim.decay_steps", "4"},
       {"optim.decay_fraction", "0.5", {"--optim.schedule=wsd"}},
+      {"optim.decay_start", "3", {"--optim.schedule=wsd"}},
       {"optim.beta1", "0.5"},
       {"optim.beta2", "0.5"},
       {"optim.eps", "0.01"},
@@ -238,6 +239,8 @@ const std::set<std::string> kOthers = {
     "train.numerics",
     // In train_gpt_diloco_test.
     "dist.outer_every", "dist.outer_lr", "dist.outer_momentum", "dist.outer_dtype",
+    // In timed_run_test.
+    "train.time_budget",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule",
     // In train_gpt_ranks_operation_test, and below.

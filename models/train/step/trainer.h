@@ -104,6 +104,9 @@ class Trainer {
                                        const data::EvalBatches& batches,
                                        PreferenceMetrics* metrics = nullptr);
 
+  // The learning rates of steps that are submitted from now on.
+  void SetSchedule(optim::LrSchedule schedule) { schedule_ = std::move(schedule); }
+
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // After the last step that was returned; none without loss scaling.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }

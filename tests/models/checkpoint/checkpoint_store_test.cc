@@ -161,6 +161,32 @@ TEST_F(CheckpointStoreTest, KeepsTheBestBesidesTheNewest) {
   EXPECT_FALSE(PathExists(JoinPath(out(), "best")));
 }
 
+// Such as the one where a decay begins.
+TEST_F(CheckpointStoreTest, KeepsTheNewestPinnedOne) {
+  const auto save = [&](int64_t step, bool pinned) {
+    CheckpointStore store(out(), {.keep = 1, .warn = {}});
+    store.Save(
+        step, [&](CheckpointWriter& w) { WriteContent(step, w); }, {}, "", pinned);
+  };
+  save(1, false);
+  save(2, true);
+  save(3, false);
+  save(4, false);
+  EXPECT_THAT(Names(), ElementsAre("step-00000002", "step-00000004"));
+  save(5, true);
+  EXPECT_THAT(Names(), ElementsAre("step-00000005"));
+  save(6, false);
+  EXPECT_THAT(Names(), ElementsAre("step-00000005", "step-00000006"));
+  EXPECT_EQ(Newest(), 6);
+  const auto manifest = [](int64_t step, bool pinned) {
+    return CheckpointManifest{.step = step, .serial = step, .pinned = pinned};
+  };
+  const CheckpointManifest all[] = {manifest(9, false), manifest(8, false), manifest(7, true),
+                                    manifest(6, true)};
+  EXPECT_THAT(Retained(all, 1, true), ElementsAre(true, false, true, false));
+  EXPECT_TRUE(ParseManifest(ManifestText(all[2]), "DONE").pinned);
+}
+
 // A run that goes back to step 10 and saves step 15, which is then the newest, although 20 is
 // larger.
 // One measured on other data is no better for a lower loss.

@@ -6,7 +6,9 @@
 
 #include <limits>
 
+#include "core/io/file.h"
 #include "tests/models/parsed_run.h"
+#include "tests/models/temp_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -61,6 +63,55 @@ TEST(ConfigChecks, Experts) {
               HasSubstr("leaves no layer of model.n_layer = 4 (default) to experts"));
   EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=4", "--model.z_loss=0.01"}),
             "no error");
+}
+
+TEST(ConfigChecks, TheClockDecidesTheSteps) {
+  const ParsedRun run({"--train.time_budget=1h30m"});
+  EXPECT_TRUE(run.config.train.is_open());
+  EXPECT_EQ(run.config.optim.schedule, "wsd");
+  const std::string time = "--train.time_budget=10m";
+  EXPECT_EQ(ErrorOf({time, "--train.steps=100"}),
+            "command line: train.time_budget = \"10m\" (command line) and train.steps = 100 "
+            "(command line) contradict each other, since the clock decides that: leave one of them "
+            "out");
+  for (const std::string other :
+       {"--train.epochs=2", "--optim.decay_steps=50", "--optim.decay_start=50"}) {
+    EXPECT_THAT(ErrorOf({time, other}), HasSubstr("contradict each other")) << other;
+  }
+  for (const std::string other : {"--optim.schedule=cosine", "--optim.schedule=constant",
+                                  "--optim.weight_decay_schedule=linear"}) {
+    EXPECT_THAT(ErrorOf({time, other}), HasSubstr("use " + other.substr(2, other.find('=') - 2)));
+  }
+  EXPECT_THAT(ErrorOf({"--optim.decay_start=50"}),
+              HasSubstr("does nothing without optim.schedule = \"wsd\""));
+  EXPECT_THAT(ErrorOf({"--optim.schedule=wsd", "--optim.decay_start=50", "--train.steps=50"}),
+              HasSubstr("use optim.decay_start = 40, or leave it out"));
+}
+
+// What has settled the steps stays in the file; stronger sources ask anew.
+TEST(ConfigChecks, WhatTheClockHasSettled) {
+  RunConfig settled = ParsedRun({"--train.time_budget=10m", "--optim.warmup=20"}).config;
+  EXPECT_TRUE(RunConfigFromToml(ToToml(settled), "c.toml").train.is_open());
+  for (const int64_t steps : {1000, 1234}) {  // one of them is the default
+    SettleSteps(800, steps, &settled);
+    const std::string toml = ToToml(settled);
+    const RunConfig read = RunConfigFromToml(toml, "c.toml");
+    EXPECT_FALSE(read.train.is_open());
+    EXPECT_EQ(read.train.steps, steps);
+    EXPECT_EQ(read.optim.decay_start, 800);
+    EXPECT_EQ(read.train.time_budget, "10m");
+    EXPECT_EQ(ToToml(read), toml);
+  }
+  const test::TempFolder folder("settled");
+  const std::string file = folder.Path("c.toml");
+  WriteFileAtomically(file, ToToml(settled));
+  const ParsedRun longer({file, "--train.time_budget=20m"});
+  EXPECT_TRUE(longer.config.train.is_open());
+  EXPECT_EQ(longer.config.optim.decay_start, 0);
+  const ParsedRun fixed({file, "--train.steps=2000"});
+  EXPECT_EQ(fixed.config.train.time_budget, "");
+  EXPECT_EQ(fixed.config.train.steps, 2000);
+  EXPECT_EQ(fixed.config.optim.decay_start, 0);
 }
 
 // Setting an option that has no effect is a mistake.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/io/file.h"
+#include "models/options/option_duration.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
@@ -74,6 +75,21 @@ TEST(RunConfig, ValuesOutOfRange) {
     for (const std::string value : {"nan", "inf", "-inf"})
       EXPECT_EQ(ErrorOf({"--" + key + "=" + value}),
                 "command line: --" + key + "=" + value + ": must be a finite number");
+}
+
+TEST(RunConfig, Times) {
+  EXPECT_EQ(ParseDuration("90s"), 90);
+  EXPECT_EQ(ParseDuration("1.5h"), 5400);
+  EXPECT_EQ(ParseDuration("1d2h3m4s"), 93784);
+  EXPECT_EQ(ParseDuration(""), 0);
+  EXPECT_EQ(ErrorOf({"--train.time_budget=600"}),
+            "command line: --train.time_budget=600: needs a unit: write 600s, 600m or 600h");
+  for (const std::string time : {"m", "10 m", "10min", "-5m", "1h30", "ten", "1e3s", "nans"}) {
+    EXPECT_THAT(ErrorOf({"--train.time_budget=" + time}),
+                testing::AnyOf(HasSubstr("such as 90s"), HasSubstr("needs a unit")))
+        << time;
+  }
+  EXPECT_THAT(ErrorOf({"--train.time_budget=0s"}), HasSubstr("must be longer than 0s"));
 }
 
 TEST(RunConfig, UnknownWords) {

@@ -42,7 +42,8 @@ const std::string kExperts = "--model.n_expert=4", kCp = "--parallel.cp=2", kEp 
                   kCompress = "--dist.compress=bf16", kOrdered = "--dist.reduction=ordered",
                   kBf16 = "--train.precision=bf16", kBf16Grads = "--train.grad_dtype=bf16",
                   kWhole = "--parallel.reshard_after_forward=false", kDpo = "--train.objective=dpo",
-                  kRank = "--lora.rank=2", kOuter = "--dist.outer_every=50";
+                  kRank = "--lora.rank=2", kOuter = "--dist.outer_every=50",
+                  kTime = "--train.time_budget=10m";
 
 // Each rule at least once. (Rules on adapters need weights: RulesOfAdapters.)
 const std::vector<Broken> kBroken = {
@@ -81,6 +82,11 @@ const std::vector<Broken> kBroken = {
      2,
      {kOuter, "--train.epochs=2"},
      "use train.steps, a multiple of 50, instead"},
+    {"the clock of one world",
+     0,
+     {kTime, kOuter},
+     "leave dist.outer_every out, or use train.steps"},
+    {"the clock of one world", 0, {kTime, "--dist.elastic=true"}, "leave dist.elastic out"},
     {"elastic runs keep their samples", 2, {"--dist.elastic=true"}, "train.global_batch_size = "},
     {"elastic runs are not traced", 0, {"--dist.elastic=true", "--log.trace=3:5"}},
     {"elastic workers are not built", 0, {kOuter, "--dist.elastic=true"}},
