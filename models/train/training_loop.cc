@@ -321,8 +321,8 @@ int TrainingLoop::EvaluateOnly() {
 // What ranks learn of each other: the signal that any received, the memory of the one that took
 // most (stages and shards differ), who keeps the others waiting, and what the main rank's clock
 // settles. Asking makes the host of a GPU wait for the other ranks, so there it is asked only after
-// steps where something is due, or if `ask` says so, or about two seconds after the last time, since
-// the grace period of a signal is short.
+// steps where something is due, or if `ask` says so, or about two seconds after the last time,
+// since the grace period of a signal is short.
 int TrainingLoop::Interrupt(bool ask) {
   int number = InterruptGuard::signal();
   // Workers differ until the end of their round, and none asks the others.

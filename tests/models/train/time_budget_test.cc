@@ -111,7 +111,9 @@ TEST(TimeBudget, ForeseesPauses) {
     const Life life = Play(options, machine);
     ExpectWithinATenth(life, 300, "every " + std::to_string(every));
     // One of them.
-    if (every < 4000) EXPECT_NEAR(life.seconds, 294, 6) << "every " << every;
+    if (every < 4000) {
+      EXPECT_NEAR(life.seconds, 294, 6) << "every " << every;
+    }
   }
 }
 
