@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
+#include "core/io/file.h"
 #include "core/stream.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/text_bytes.h"
@@ -29,7 +30,7 @@ constexpr int64_t kCpuDepths[] = {2, 4, 6}, kCpuTokens = 4096;
 constexpr int64_t kGpuDepths[] = {4, 8, 12}, kGpuTokens = 16384;
 constexpr int64_t kSteps = 4;  // at most, of each depth
 constexpr std::chrono::seconds kEnough(3);
-// Of a time, what measuring and training get. Starting, evaluating and saving take the rest.
+// Of a time, what is expected to be left for steps. Starting, evaluating and saving take the rest.
 constexpr double kShareOfTraining = 0.9;
 
 using Clock = std::chrono::steady_clock;
@@ -84,6 +85,15 @@ double BytesPerToken(const RunSetup& setup) {
          static_cast<double>(batches.num_targets());
 }
 
+// What decides the size and the length of a run: by the clock, if the budget is a time.
+std::vector<std::string> ArgumentsOf(const Budget& budget, int64_t depth, int64_t rows,
+                                     int64_t steps) {
+  const bool by_clock = budget.unit == Budget::Unit::kSeconds;
+  return {StrCat("--depth=", depth), StrCat("--train.global_batch_size=", rows),
+          by_clock ? StrCat("--train.time_budget=", budget.amount, "s")
+                   : StrCat("--train.steps=", steps)};
+}
+
 void PrintChoice(const Choice& c, bool chosen) {
   Print(fmt::format("  depth {}: {} steps of {} tokens, {:.2f} epochs{}, expected loss {:.2f}{}",
                     c.depth, c.steps, FormatCount(static_cast<double>(c.batch)), c.epochs,
@@ -114,11 +124,21 @@ std::optional<Budget> TakeBudget(std::vector<std::string>* arguments) {
 std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
                                    const RunConfig& config) {
   const auto start = Clock::now();
-  for (const char* key : {"depth", "model.preset", "init_from", "train.steps", "train.epochs",
-                          "train.tokens_per_parameter", "train.global_batch_size"}) {
+  for (const char* key :
+       {"depth", "model.preset", "init_from", "train.steps", "train.epochs",
+        "train.tokens_per_parameter", "train.time_budget", "train.global_batch_size"}) {
     if (!options.IsWritten(key)) continue;
     options.Fail({key}, StrCat(options.Describe(key), " and --budget both decide what is trained, ",
                                "or for how long: leave one of them out"));
+  }
+  if (const std::string file = JoinPath(config.out_dir, "config.toml"); PathExists(file)) {
+    const RunConfig there = RunConfigFromToml(ReadFile(file), file);
+    if (there.depth == 0) {
+      throw InputError(StrCat(config.out_dir, " holds a run that --budget has not chosen: use ",
+                              "another --out_dir="));
+    }
+    Print(StrCat("going on with the run in ", config.out_dir, ", of depth ", there.depth));
+    return ArgumentsOf(budget, there.depth, there.train.global_batch_size, there.train.steps);
   }
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   if (rendezvous.world_size > 1) {
@@ -145,9 +165,7 @@ std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
   const std::vector<Choice> choices = ChooseFor(training, means);
   for (const Choice& choice : choices) PrintChoice(choice, &choice == &choices.front());
   const Choice& best = choices.front();
-  return {StrCat("--depth=", best.depth),
-          StrCat("--train.global_batch_size=", best.batch / ContextOfDepth(best.depth)),
-          StrCat("--train.steps=", best.steps)};
+  return ArgumentsOf(budget, best.depth, best.batch / ContextOfDepth(best.depth), best.steps);
 }
 
 }  // namespace lockstep::models

@@ -16,8 +16,8 @@ std::optional<Budget> TakeBudget(std::vector<std::string>* arguments);
 
 // Opens the data of `options`, which filled `config`, trains models of three depths for some
 // seconds, and prints the choice, the two beside it, and what each is expected to come to. Returns
-// the arguments that stand for the choice: with them in place of --budget the run is the same one
-// again. Throws InputError for options that decide the same, and where there are several ranks.
+// the arguments that stand for the choice; of a time, the clock settles the steps. Where out_dir
+// holds a run that was chosen before, that goes on, with its depth and batch. Throws InputError for options that decide the same, and where there are several ranks.
 std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
                                    const RunConfig& config);
 

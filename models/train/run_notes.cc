@@ -97,6 +97,7 @@ std::string NoteOnTime(const Options& options, const RunSetup& setup) {
   constexpr double kSmall = 0.3;  // of the time of a step, which a busy machine soon adds
   const double slack = DecaySlack(setup.config.optim.decay_fraction);
   if (!setup.config.train.is_open() || slack >= kSmall) return "";
+  if (!options.IsWritten("optim.decay_fraction")) return "";
   return fmt::format(
       "{}: its steps are fixed once it begins, and on a machine that is then slower by more than "
       "{:.0f}%, the run ends more than a tenth after its time: a decay of 0.2 allows for {:.0f}%",
