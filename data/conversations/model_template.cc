@@ -86,6 +86,11 @@ bool HasChatTemplate(const std::string& folder) {
 
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
                                 std::shared_ptr<const Tokenizer> tokenizer) {
+  const bool in_folders = !path.empty() || std::ranges::any_of(folders, HasChatTemplate);
+  if (!in_folders && ConfigOf(*tokenizer).contains(kKey)) {
+    std::shared_ptr<const ChatTemplate> own = TemplateOf(*tokenizer);
+    return {std::move(own), std::move(tokenizer)};
+  }
   const std::string found = FindTemplate(path, folders);
   auto chat_template = std::make_shared<ChatTemplate>(ChatTemplate::Load(found));
   Settle(*tokenizer, ConfigOf(*tokenizer), chat_template.get());

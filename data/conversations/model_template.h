@@ -20,9 +20,10 @@ struct ModelTemplate {
 };
 
 // Loads the template from `path`, a file or a folder, or if that is empty from the first of
-// `folders` that has one. Special tokens that are not found next to it are the tokenizer's. A
-// template that asks for the date always gets the same one (July 26, 2024, which Llama 3's
-// templates use), so that data can be prepared again. Throws InputError if there is no template.
+// `folders` that has one, or if none has, the tokenizer's own (that of a GGUF file). Special tokens
+// that are not found next to it are the tokenizer's. A template that asks for the date always gets
+// the same one (July 26, 2024, which Llama 3's templates use), so that data can be prepared again.
+// Throws InputError if there is no template.
 ModelTemplate LoadModelTemplate(const std::string& path, const std::vector<std::string>& folders,
                                 std::shared_ptr<const Tokenizer> tokenizer);
 

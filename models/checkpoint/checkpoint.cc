@@ -12,6 +12,7 @@
 #include "dist/mesh_parts.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/fetched_checkpoint.h"
+#include "models/gpt/gguf/gguf_reader.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
@@ -430,6 +431,7 @@ TrainerState ParseTrainerState(const std::string& text, const std::string& file)
 
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {
   const std::string folder = data::HasTokenizer(path) ? path : WeightsOf(path);
+  if (GgufFile::Is(folder)) return TokenizerOf(GgufFile::Open(folder));
   return data::HasTokenizer(folder) ? data::LoadTokenizer(folder) : nullptr;
 }
 

@@ -204,16 +204,24 @@ uint64_t HashOfWeights(const std::string& folder) {
   if (const auto hash = HashOfManifest(folder)) return *hash;
   static std::mutex mutex;
   static std::map<std::string, uint64_t> known;  // by StampOf
-  const std::vector<std::string> names = FilesOf(folder, /*weights=*/true);
+  const bool is_folder = IsDirectory(folder);
+  const std::vector<std::string> names =
+      is_folder ? FilesOf(folder, /*weights=*/true) : std::vector{BaseName(folder)};
   const std::lock_guard lock(mutex);
-  const std::string stamp = StampOf(names, folder);
+  const std::string stamp = StampOf(names, is_folder ? folder : ParentPath(folder));
   auto it = known.find(stamp);
-  if (it == known.end()) it = known.emplace(stamp, HashOfFiles(names, folder, 0)).first;
-  return HashOfShape(folder, it->second);
+  if (it == known.end()) {
+    // A file (GGUF) has the shape as well, and any name.
+    const uint64_t hash =
+        is_folder ? HashOfFiles(names, folder, 0) : dist::HashBytes(MappedFile(folder).bytes());
+    it = known.emplace(stamp, hash).first;
+  }
+  return is_folder ? HashOfShape(folder, it->second) : it->second;
 }
 
 uint64_t HashOfContent(const std::string& folder) {
   if (const auto hash = HashOfManifest(folder)) return *hash;
+  if (!IsDirectory(folder)) return HashOfWeights(folder);
   return HashOfFiles(FilesOf(folder, /*weights=*/false), folder, HashOfWeights(folder));
 }
 

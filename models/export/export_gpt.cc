@@ -18,6 +18,7 @@
 #include "data/tokenizer/split_pattern.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/export/gguf_adapter.h"
 #include "models/export/gguf_model.h"
 #include "models/export/gguf_tokenizer.h"
 #include "models/export/model_source.h"
@@ -56,7 +57,8 @@ struct ExportTokenizer {
   std::optional<int32_t> end_of_answer;  // by this template
 };
 
-// The token that ends an answer in the folder's chat template; nullopt, with a note on stderr, if
+// The token that ends an answer in the folder's chat template, or if that is "" in the tokenizer's
+// own; nullopt, with a note on stderr, if
 // the template does not show one.
 std::optional<int32_t> EndOfAnswer(const std::string& folder,
                                    const std::shared_ptr<const data::Tokenizer>& tokenizer) {
@@ -87,6 +89,11 @@ ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) 
       found.tokenizer = ReadTokenizer(folder);
     }
     if (with_template.empty() && data::HasChatTemplate(folder)) with_template = folder;
+  }
+  if (with_template.empty() && found.tokenizer != nullptr) {  // GGUF's has them itself
+    const std::string config = found.tokenizer->ConfigJson();
+    if (!config.empty()) found.chat_templates = data::TemplatesIn(config, found.origin);
+    if (!found.chat_templates.empty()) found.end_of_answer = EndOfAnswer("", found.tokenizer);
   }
   if (with_template.empty()) return found;
   found.chat_templates = data::FindTemplates(with_template);
@@ -220,6 +227,12 @@ void AddChatTemplates(const data::NamedTemplates& templates, GgufModel* model) {
   if (!names.empty()) model->metadata.emplace_back(key + "s", std::move(names));
 }
 
+// general.name.
+std::string NameOf(const std::string& file) {
+  const std::string name = BaseName(file);
+  return name.ends_with(".gguf") ? name.substr(0, name.size() - 5) : name;
+}
+
 int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
                    const ExportTokenizer& tokenizer) {
   if (tokenizer.tokenizer == nullptr) {
@@ -227,10 +240,9 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
                             ": has no tokenizer, and GGUF files have one: name its file or folder "
                             "with --tokenizer=PATH, or use --format=hf"));
   }
-  std::string name = BaseName(c.out);
-  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   const GptConfig& config = source.model->config();
-  GgufModel model = ToGguf(config, ToHfTensors(*source.model, source.weight), type.gguf, name);
+  GgufModel model =
+      ToGguf(config, ToHfTensors(*source.model, source.weight), type.gguf, NameOf(c.out));
   GgufTokenizer t = ToGgufTokenizer(*tokenizer.tokenizer, config.vocab_size, tokenizer.origin);
   for (auto& entry : t.metadata) model.metadata.push_back(std::move(entry));
   AddChatTemplates(tokenizer.chat_templates, &model);
@@ -243,6 +255,19 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
     std::fprintf(stderr, "export_gpt: note: with this tokenizer, llama.cpp %s\n",
                  difference.c_str());
   }
+  return FileSize(c.out);
+}
+
+int64_t ExportGgufAdapter(const ExportConfig& c, const ModelSource& source, GgufType type) {
+  if (source.adapter_folder.empty()) {
+    throw InputError(StrCat(source.folder,
+                            " has no adapters: name them with --adapter, or write the model with "
+                            "--format=gguf"));
+  }
+  const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
+  CheckBase(adapter, source.weights_folder);
+  const GgufModel gguf = ToGgufAdapter(source.model->config(), adapter, type, NameOf(c.out));
+  WriteGguf(c.out, gguf.metadata, gguf.tensors);
   return FileSize(c.out);
 }
 
@@ -299,17 +324,20 @@ void PrintLosses(const Losses& losses, const ExportType& as) {
 void AddExportOptions(Options& options, ExportConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
               {.aliases = {"model", "ckpt", "out_dir", "init_from"},
-               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), or a "
-                      "Hugging Face folder"});
+               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest), a "
+                      "Hugging Face folder, or a GGUF file"});
   options.Add("adapter", &c.adapter,
               {.aliases = {"lora", "adapters", "lora_path"},
                .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's) to "
-                      "merge into them; the checkpoint's own adapters are always merged"});
-  options.Add("format", &c.format,
-              {.choices = {"hf", "gguf"},
-               .aliases = {"outtype"},
-               .doc = "hf: a folder for transformers and programs that read its files; gguf: a "
-                      "file for llama.cpp"});
+                      "merge into them; the checkpoint's own adapters are always merged, but "
+                      "for --format=gguf_lora"});
+  options.Add(
+      "format", &c.format,
+      {.choices = {"hf", "gguf", "gguf_lora"},
+       .aliases = {"outtype"},
+       .doc = "hf: a folder for transformers and programs that read its files; gguf: a "
+              "file for llama.cpp; gguf_lora: a file with only the adapters, for llama.cpp's "
+              "--lora"});
   options.Add("dtype", &c.dtype,
               {.choices = {"auto", "f32", "f16", "bf16", "q8_0"},
                .aliases = {"precision", "torch_dtype"},
@@ -330,24 +358,27 @@ void AddExportOptions(Options& options, ExportConfig& c) {
 
 int ExportGpt(const ExportConfig& c) {
   if (c.out.empty()) {
-    throw InputError(c.format == "gguf" ? "say which file to make: --out=NAME.gguf"
-                                        : "say which folder to make: --out=FOLDER");
+    throw InputError(c.format != "hf" ? "say which file to make: --out=NAME.gguf"
+                                      : "say which folder to make: --out=FOLDER");
   }
   if (PathExists(c.out)) {
     throw InputError(StrCat(c.out, " exists already: name another with --out, or remove it"));
   }
-  if (c.format == "hf" && c.dtype == "q8_0") {
-    throw InputError("--dtype=q8_0 is a type of GGUF: use --format=gguf, or another --dtype");
+  if (c.format != "gguf" && c.dtype == "q8_0") {
+    throw InputError(
+        "--dtype=q8_0 is a type of models in GGUF: use --format=gguf, or another --dtype");
   }
   ModelSource source = OpenModel(c.checkpoint, c.adapter);
-  const ExportType& type = TypeOf(c.dtype, source.dtype);
+  const bool merges = c.format != "gguf_lora";
+  const ExportType& type = TypeOf(c.dtype, merges ? source.dtype : DType::kF32);
   Losses losses;
-  if (!source.adapter_folder.empty()) {
+  if (merges && !source.adapter_folder.empty()) {
     AddAdapter(source, type.dtype.value_or(DType::kF32), &losses, &source.weight);
   }
-  const ExportTokenizer tokenizer = FindTokenizer(c, source);
-  const int64_t bytes = c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
-                                           : ExportHf(c, source, type, tokenizer);
+  const ExportTokenizer tokenizer = merges ? FindTokenizer(c, source) : ExportTokenizer();
+  const int64_t bytes = !merges              ? ExportGgufAdapter(c, source, type.gguf)
+                        : c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
+                                             : ExportHf(c, source, type, tokenizer);
   PrintLosses(losses, type);
   fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(source.model->config()), source.folder,
              type.name, FormatDecimalBytes(static_cast<double>(bytes)));

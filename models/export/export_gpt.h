@@ -19,10 +19,10 @@ struct ExportConfig {
 
 void AddExportOptions(Options& options, ExportConfig& config);
 
-// Writes the folder (hf) or the file (gguf), with adapters merged, and says on stdout what it was,
-// and how much of each adapter rounding took away. One parameter of the model is in memory at a
-// time. What exists already is never overwritten, and nothing is left of what could not be
-// finished. Returns the exit code. Throws InputError, IoError.
+// Writes the folder (hf) or the file (gguf), with adapters merged, or a file of the adapters alone
+// (gguf_lora), and says on stdout what it was, and how much of each adapter rounding took away. One
+// parameter of the model is in memory at a time. What exists already is never overwritten, and
+// nothing is left of what could not be finished. Returns the exit code. Throws InputError, IoError.
 int ExportGpt(const ExportConfig& config);
 
 }  // namespace lockstep::models

@@ -8,9 +8,15 @@
 
 #include "core/io/safetensors_writer.h"
 #include "models/export/gguf_writer.h"
+#include "models/gpt/gguf/gguf_names.h"
 #include "models/gpt/gpt_config.h"
 
 namespace lockstep::models {
+
+// The model's in llama.cpp; InputError that says what there is if it has none.
+const GgufArchitecture& GgufArchitectureOf(const GptConfig& config);
+// general.file_type of a file whose matrices have this type: llama.cpp's enumeration.
+uint32_t GgufFileType(GgufType type);
 
 struct GgufModel {
   GgufMetadata metadata;  // the model's: general.* and those that begin with the architecture

@@ -7,51 +7,13 @@
 
 #include "core/io/json.h"
 #include "data/tokenizer/json_object.h"
+#include "models/gpt/gguf/gguf_words.h"
 
 namespace lockstep::models {
 namespace {
 
 using Json = nlohmann::json;
 using data::JsonObject;
-
-// llama.cpp's kinds of tokens.
-enum TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
-
-constexpr std::string_view kSpace = "\u2581";  // SentencePiece's
-
-// How llama.cpp calls a cut into words, which also decides whether a word that is a token is taken
-// before any merge.
-struct Pre {
-  std::string_view name, pattern;
-  bool digits = false;  // single digits are cut off before
-  bool ignore_merges = false;
-};
-
-#define LS_CONTRACTIONS R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
-#define LS_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
-#define LS_CASED(end)                                                                   \
-  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" end \
-  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" end
-#define LS_CASED_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
-
-constexpr std::string_view kLlama3 =
-    LS_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" LS_REST;
-constexpr Pre kPres[] = {
-    {"gpt-2", ""},
-    {"smollm", "", /*digits=*/true},
-    {"llama-bpe", kLlama3, false, /*ignore_merges=*/true},
-    {"smaug-bpe", kLlama3},
-    {"qwen2", LS_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" LS_REST},
-    {"gpt-4o", LS_CASED(LS_CONTRACTIONS "?") R"(|\p{N}{1,3})" LS_CASED_REST},
-    {"tekken", LS_CASED("") R"(|\p{N})" LS_CASED_REST, false, /*ignore_merges=*/true},
-};
 
 // The steps of a pre_tokenizer, normalizer or post_processor: itself, or those of a Sequence.
 std::vector<JsonObject> Steps(const JsonObject& root, const char* key, const char* items) {
@@ -116,7 +78,7 @@ class Converter {
     byte_level_ = IsByteLevel();
     AddString("model", byte_level_ ? "gpt2" : "llama");
     if (byte_level_) {
-      AddString("pre", std::string(PreOf().name));
+      AddString("pre", std::string(WordsOf().name));
     } else {
       SetBytes();
     }
@@ -191,7 +153,7 @@ class Converter {
         [](const JsonObject& step) { return step.String("type") == "ByteLevel"; });
   }
 
-  const Pre& PreOf() {
+  const GgufWords& WordsOf() {
     std::string pattern;
     bool digits = false, supported = true;
     for (const JsonObject& step : Steps(root_, "pre_tokenizer", "pretokenizers")) {
@@ -219,14 +181,15 @@ class Converter {
     }
     const bool ignore = model_.Bool("ignore_merges", false);
     std::string hint;
-    for (const Pre& pre : kPres) {
+    for (const GgufWords& pre : KnownGgufWords()) {
       if (!supported || pre.pattern != pattern || pre.digits != digits) continue;
       if (pre.ignore_merges == ignore) return pre;
       hint = StrCat("llama.cpp's \"", pre.name, "\" has ", pre.ignore_merges);
     }
     if (!hint.empty()) model_.Refuse("ignore_merges", hint);
     std::string names;
-    for (const Pre& pre : kPres) names += StrCat(names.empty() ? "" : ", ", pre.name);
+    for (const GgufWords& pre : KnownGgufWords())
+      names += StrCat(names.empty() ? "" : ", ", pre.name);
     root_.Refuse("pre_tokenizer",
                  StrCat("llama.cpp cuts words only by patterns that it knows: ", names));
   }
@@ -308,10 +271,10 @@ class Converter {
     bool adds = false, replaces = false;
     for (const JsonObject& step : Steps(root_, "normalizer", "normalizers")) {
       const std::string& type = step.String("type");
-      if (type == "Prepend" && step.String("prepend") == kSpace) {
+      if (type == "Prepend" && step.String("prepend") == kGgufSpace) {
         adds = true;
       } else if (type == "Replace" && step.Object("pattern").String("String") == " " &&
-                 step.String("content") == kSpace) {
+                 step.String("content") == kGgufSpace) {
         replaces = true;
       } else {
         step.Refuse("type", "llama.cpp knows only spaces that become U+2581 here");

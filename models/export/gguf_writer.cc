@@ -122,6 +122,9 @@ void WritePiece(const Tensor& piece, const GgufTensor& tensor, FileWriter* out) 
       QuantizeQ8_0(numbers, blocks);
       return out->Write(blocks);
     }
+    case GgufType::kQ4_0:
+    case GgufType::kQ6_K:
+      throw ArgumentError("GGUF: Q4_0 and Q6_K are read, not written");
   }
 }
 
@@ -157,19 +160,6 @@ void CheckRange(const Tensor& x, float limit, const std::string& name) {
                               ", which this type cannot hold: use --dtype=bf16 or --dtype=f32"));
     }
   }
-}
-
-int64_t GgufBytes(GgufType type, int64_t elements) {
-  switch (type) {
-    case GgufType::kF32:
-      return 4 * elements;
-    case GgufType::kF16:
-    case GgufType::kBF16:
-      return 2 * elements;
-    case GgufType::kQ8_0:
-      return elements / kQ8_0Block * kQ8_0BlockBytes;
-  }
-  throw ArgumentError("GGUF: no such type");
 }
 
 void QuantizeQ8_0(std::span<const float> x, std::span<std::byte> out) {

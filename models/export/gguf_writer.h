@@ -13,15 +13,9 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "models/gpt/gguf/gguf_format.h"
 
 namespace lockstep::models {
-
-// Element types of tensors, with the format's numbers. Q8_0: blocks of 32 consecutive numbers, each
-// an f16 scale (the largest magnitude / 127) and 32 signed bytes.
-enum class GgufType : uint32_t { kF32 = 0, kF16 = 1, kQ8_0 = 8, kBF16 = 30 };
-
-inline constexpr int64_t kQ8_0Block = 32;       // numbers in a block of Q8_0
-inline constexpr int64_t kQ8_0BlockBytes = 34;  // and its bytes
 
 // A value of the metadata. Enumerations and flags that are not bool are uint32_t there.
 using GgufValue = std::variant<uint32_t, float, bool, std::string, std::vector<std::string>,
@@ -37,9 +31,6 @@ struct GgufTensor {
   // or several tensors of a floating dtype.
   std::vector<std::function<Tensor()>> parts;
 };
-
-// The bytes of `elements` numbers in whole rows.
-int64_t GgufBytes(GgufType type, int64_t elements);
 
 // Writes a complete file: under another name, which is renamed at the end, so that no reader finds
 // half of it; nothing is left of a file that could not be finished. One part of a tensor is in

@@ -1,9 +1,10 @@
 #include "models/export/model_source.h"
 
 #include "core/io/file.h"
-#include "core/io/safetensors.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/tensor_parts.h"
+#include "models/gpt/gguf/gguf_file.h"
+#include "models/gpt/hf/stored_tensors.h"
 #include "models/gpt/peft/adapter.h"
 
 namespace lockstep::models {
@@ -12,6 +13,7 @@ namespace {
 HeldCheckpoint Hold(const std::string& given) {
   HeldCheckpoint held = HoldCheckpoint(given);
   const std::string& path = held.path();
+  if (GgufFile::Is(path)) return held;
   if (!IsDirectory(path)) throw InputError(StrCat(path, ": there is no such folder"));
   if (!PathExists(JoinPath(path, "config.json")) && !PeftAdapter::Exists(path)) {
     throw InputError(StrCat(path,
@@ -51,8 +53,7 @@ ModelSource OpenModel(const std::string& path, const std::string& adapter) {
     };
   } else {
     source.weight = HfWeightSource(*source.model, weights);
-    const SafetensorsSet set = SafetensorsSet::Open(weights);
-    source.dtype = set.Get(set.names().front()).dtype();
+    source.dtype = StoredDType(weights);
   }
   return source;
 }

@@ -22,7 +22,8 @@ struct ModelSource {
   WeightSource weight;
 };
 
-// Opens a Hugging Face folder, a checkpoint (verified), or a run's folder (CheckpointOf).
+// Opens a Hugging Face folder, a GGUF file, a checkpoint (verified), or a run's folder
+// (CheckpointOf).
 // `adapter` is a folder of adapters of these weights, from PEFT or a run; "": those of the
 // checkpoint itself, if any. InputError, IoError.
 ModelSource OpenModel(const std::string& path, const std::string& adapter = "");

@@ -11,10 +11,12 @@
 namespace lockstep::models {
 
 void AddSourceOptions(Options& options, ModelSource& source) {
-  options.Add("checkpoint", &source.checkpoint,
-              {.aliases = {"model", "ckpt", "out_dir", "init_from"},
-               .doc = "a checkpoint, a run folder (its best checkpoint, else the latest; also the "
-                      "s3://bucket/prefix of a checkpoint.mirror), or a Hugging Face folder"});
+  options.Add(
+      "checkpoint", &source.checkpoint,
+      {.aliases = {"model", "ckpt", "out_dir", "init_from"},
+       .doc = "a checkpoint, a run folder (its best checkpoint, else the latest; also the "
+              "s3://bucket/prefix of a checkpoint.mirror), a Hugging Face folder, or a GGUF "
+              "file"});
   options.Add("adapter", &source.adapters,
               {.aliases = {"lora", "adapters", "lora_path"},
                .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); "

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/models/export/testdata/q8_0_golden.json: blocks of Q8_0 as gguf-py quantises them.
+"""Makes what tests/models/export/testdata has of gguf-py: blocks of Q8_0 as it quantises them
+(q8_0_golden.json), and a file with a tensor of each type that Lockstep reads (types.gguf), with the
+numbers that it dequantises (types_golden.json).
 
     pip install --no-deps gguf && python3 tests/peers/make_gguf_goldens.py
 """
@@ -7,8 +9,8 @@ import json
 import pathlib
 
 import numpy as np
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import dequantize, quantize
 
 rng = np.random.default_rng(7)
 rows = [rng.standard_normal(32) * 10.0 ** e for e in (-6, -3, -1, 0, 2, 5)]
@@ -22,3 +24,29 @@ out = pathlib.Path(__file__).resolve().parents[2] / "tests/models/export/testdat
 out.parent.mkdir(exist_ok=True)
 out.write_text(json.dumps({"f32_bits": x.view(np.uint32).ravel().tolist(),
                            "blocks": blocks.ravel().tolist()}) + "\n")
+
+kinds = {name: 64 for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0")} | {"Q6_K": 512}
+folder = out.parent
+writer = GGUFWriter(folder / "types.gguf", "llama")
+for name, columns in kinds.items():
+    kind = GGMLQuantizationType[name]
+    x = (rng.standard_normal((2, columns)) * 0.3).astype(np.float32)
+    if name == "Q6_K":  # which gguf-py cannot make: any bits, and scales that are numbers
+        data = rng.integers(0, 256, (2, columns // 256, 210), dtype=np.uint8)
+        scales = np.array([[0.5, -3e-5], [7e-8, 60000]], dtype=np.float16)
+        data[:, :, 208:] = scales[..., None].view(np.uint8)
+        writer.add_tensor(name, data.reshape(2, -1), raw_dtype=kind)
+    elif name in ("F32", "F16"):
+        writer.add_tensor(name, x.astype(np.float32 if name == "F32" else np.float16))
+    else:
+        writer.add_tensor(name, quantize(x, kind), raw_dtype=kind)
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()
+golden = {}
+for tensor in GGUFReader(folder / "types.gguf").tensors:
+    numbers = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+    golden[tensor.name] = {"type": tensor.tensor_type.name, "columns": kinds[tensor.name],
+                           "f32_bits": numbers.view(np.uint32).ravel().tolist()}
+(folder / "types_golden.json").write_text(json.dumps(golden) + "\n")

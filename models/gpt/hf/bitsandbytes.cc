@@ -6,6 +6,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "models/gpt/gguf/gguf_file.h"
 
 namespace lockstep::models {
 namespace {
@@ -114,6 +115,7 @@ std::optional<Nf4Matrix> ReadBitsAndBytes(const FindEntry& find, const std::stri
 }
 
 std::string BaseIn(const std::string& folder) {
+  if (GgufFile::Is(folder)) return "model";
   const std::string file = JoinPath(folder, "config.json");
   const nlohmann::json j = ParseJson(ReadFile(file), file);
   const Fields f{j, file};

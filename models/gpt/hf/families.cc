@@ -4,6 +4,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "models/gpt/gguf/gguf_reader.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
 #include "models/gpt/hf/hf_format.h"
@@ -111,10 +112,11 @@ GptConfig ReadHfConfig(const std::string& path) {
                             "\": name one on this machine. A model of the Hugging Face Hub is "
                             "downloaded by: hf download NAME --local-dir FOLDER"));
   }
-  if (path.ends_with(".gguf")) {
+  if (GgufFile::Is(path)) return FromHfConfig(HfConfigOf(GgufFile::Open(path)), path);
+  if (!IsDirectory(path)) {
     throw InputError(StrCat(path,
-                            ": GGUF is written, not read; name the Hugging Face folder or "
-                            "the checkpoint that it was made from"));
+                            ": is a file; of models in one file only GGUF can be read: name the "
+                            "folder of others"));
   }
   if (!PathExists(file) && PathExists(JoinPath(path, "latest"))) {
     throw InputError(

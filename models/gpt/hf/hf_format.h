@@ -57,18 +57,19 @@ bool IsOfAdapter(std::string_view parameter);
 void WriteHfFolder(const std::string& folder, const std::string& config,
                    std::span<const SafetensorsItem> tensors, int64_t max_bytes);
 
-// Copies the weights of a file or folder (model.safetensors, or shards with an index), of any
-// floating dtype, into the model, but not adapters. Accepts names with and without the prefix of
-// the bare model ("transformer.", "model."), and a tied lm_head.weight. InputError lists what is
-// missing or has another shape, and refuses non-zero biases for a model without biases.
+// Copies the weights of a file or folder (model.safetensors, or shards with an index; or a GGUF
+// file), of any floating dtype, into the model, but not adapters. Accepts names with and without
+// the prefix of the bare model ("transformer.", "model."), and a tied lm_head.weight. InputError
+// lists what is missing or has another shape, and refuses non-zero biases for a model without
+// biases.
 void LoadHfWeights(Gpt& model, const std::string& path);
 // The same weights one at a time, for a model that need not be in memory: each is read when it is
 // needed, and has the dtype of the model's parameter.
 WeightSource HfWeightSource(const Gpt& model, const std::string& path);
 
-// "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.
-// Throws InputError that says what to name instead if it is the folder of a run, a GGUF file, or
-// does not exist.
+// "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours,
+// or a GGUF file, whose keys say the same (gguf/gguf_reader.h). Throws InputError that says what to
+// name instead if it is the folder of a run, or does not exist.
 GptConfig ReadHfConfig(const std::string& path);
 
 }  // namespace lockstep::models

@@ -3,10 +3,10 @@
 #include <optional>
 #include <set>
 
-#include "core/io/safetensors.h"
 #include "models/gpt/hf/bitsandbytes.h"
 #include "models/gpt/hf/family.h"
 #include "models/gpt/hf/hf_format.h"
+#include "models/gpt/hf/stored_tensors.h"
 #include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
@@ -180,8 +180,9 @@ void CheckTiedHead(const HfFamily& family, const SafetensorsEntry& head,
   }
 }
 
-void CheckZero(const SafetensorsEntry& entry) {
-  const Tensor t = entry.ToTensor().To(DType::kF64);
+void CheckZero(const StoredTensor& stored) {
+  const SafetensorsEntry& entry = stored.entry;
+  const Tensor t = stored.read().To(DType::kF64);
   for (double v : t.ToVector<double>()) {
     if (v != 0) {
       throw InputError(StrCat(*entry.source, ": '", entry.name,
@@ -202,7 +203,7 @@ class HfWeights {
   HfWeights(const Gpt& model, const std::string& path)
       : family_(HfFamilyOf(model.config())),
         config_(model.config()),
-        set_(SafetensorsSet::Open(path)) {
+        set_(StoredTensors::Open(path)) {
     Check(model);
   }
 
@@ -214,7 +215,7 @@ class HfWeights {
         const Tensor matrix = piece.transposed ? rows.Transpose(0, 1) : rows;
         matrix.CopyFrom(ops::Nf4Dequantize(*stored, rows.dtype()));
       } else {
-        rows.CopyFrom(Find(piece.name)->ToTensor());
+        rows.CopyFrom(Find(piece.name)->read());
       }
     }
   }
@@ -229,8 +230,8 @@ class HfWeights {
 
  private:
   // With or without the prefix of the bare model.
-  const SafetensorsEntry* Find(const std::string& name) const {
-    const SafetensorsEntry* entry = set_.Find(name);
+  const StoredTensor* Find(const std::string& name) const {
+    const StoredTensor* entry = set_.Find(name);
     if (!entry) entry = set_.Find("transformer." + name);
     if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
     const bool embedding = name.ends_with("embed_tokens.weight") || name == "wte.weight";
@@ -246,12 +247,16 @@ class HfWeights {
     return ReadBitsAndBytes(find, piece.name, shape);
   }
   std::optional<Nf4Matrix> FindNf4(const Piece& piece, const Shape& stored) const {
-    return FindNf4(piece, stored, [this](const std::string& name) { return Find(name); });
+    return FindNf4(piece, stored, [this](const std::string& name) {
+      const StoredTensor* found = Find(name);
+      return found ? &found->entry : nullptr;
+    });
   }
 
   // `shape`: [out, in].
   Nf4Matrix ReadQuantized(const Piece& piece, const Shape& shape, bool double_quantized) const {
-    const SafetensorsEntry& entry = *Find(piece.name);
+    const StoredTensor& found = *Find(piece.name);
+    const SafetensorsEntry& entry = found.entry;
     const Shape in_file = piece.transposed ? Shape({shape[1], shape[0]}) : shape;
     if (std::optional<Nf4Matrix> matrix = FindNf4(piece, in_file)) {
       if (matrix->double_quantized == double_quantized) return *std::move(matrix);
@@ -262,7 +267,7 @@ class HfWeights {
                                     "--base=nf4_single)"));
     }
     CheckFits(entry, in_file);
-    const Tensor stored = entry.ToTensor();
+    const Tensor stored = found.read();
     try {
       return ops::Nf4Quantize(piece.transposed ? stored.Transpose(0, 1) : stored, double_quantized);
     } catch (const ArgumentError& error) {
@@ -273,9 +278,9 @@ class HfWeights {
   void Check(const Gpt& model) const {
     std::set<std::string> used;
     const auto find = [&](const std::string& name) {
-      const SafetensorsEntry* entry = Find(name);
-      if (entry) used.insert(entry->name);
-      return entry;
+      const StoredTensor* found = Find(name);
+      if (found) used.insert(found->entry.name);
+      return found ? &found->entry : nullptr;
     };
     std::string missing;
     const SafetensorsEntry* embedding = nullptr;
@@ -300,28 +305,28 @@ class HfWeights {
       }
     }
     if (!missing.empty()) {
-      throw InputError(StrCat(set_.source(), ": weights of this model are missing:", missing));
+      throw InputError(StrCat(set_.source, ": weights of this model are missing:", missing));
     }
     for (const auto& [name, size] : MissingBiases(family_, model)) {
-      if (const SafetensorsEntry* entry = find(name)) CheckZero(*entry);
+      if (find(name)) CheckZero(*Find(name));
     }
     if (config_.tie_embeddings) {
       if (const SafetensorsEntry* head = find("lm_head.weight"))
         CheckTiedHead(family_, *head, *embedding);
     }
     std::string unknown;
-    for (const std::string& name : set_.names()) {
+    for (const auto& [name, stored] : set_.by_name) {
       if (!used.contains(name) && !IsBuffer(name)) unknown += " " + name;
     }
     if (!unknown.empty()) {
       throw InputError(
-          StrCat(set_.source(), ": this model has no parameters for these weights:", unknown));
+          StrCat(set_.source, ": this model has no parameters for these weights:", unknown));
     }
   }
 
   const HfFamily& family_;
   const GptConfig config_;
-  const SafetensorsSet set_;
+  const StoredTensors set_;
 };
 
 }  // namespace
