@@ -30,10 +30,9 @@ class ConfigReader {
                               embedding.shape, ", which is no matrix"));
     }
     j_["vocab_size"] = embedding.shape[0];
-    // The tied head that some architectures must have has the embedding's bytes.
+    // A tied head that is in the file nevertheless has the embedding's bytes.
     const GgufEntry* head = file_.Find("output.weight");
-    j_["tie_word_embeddings"] =
-        head == nullptr || (own_head_ && std::ranges::equal(head->bytes, embedding.bytes));
+    j_["tie_word_embeddings"] = head == nullptr || std::ranges::equal(head->bytes, embedding.bytes);
     if (arch_ == "gpt2") {
       ReadGpt2();
     } else {
@@ -68,7 +67,6 @@ class ConfigReader {
     arch_ = f_.Text("general.architecture", "");
     std::string all;
     for (const GgufArchitecture& a : GgufArchitectures()) {
-      if (a.name == arch_) own_head_ = a.own_head;
       if (a.name == arch_ && !j_.contains("model_type")) j_["model_type"] = a.model_type;
       if (all.ends_with(a.name)) continue;
       all += StrCat(all.empty() ? "" : ", ", a.name);
@@ -257,7 +255,6 @@ class ConfigReader {
   const GgufFile& file_;
   const Fields f_;
   std::string arch_;
-  bool own_head_ = false;
   int64_t head_dim_ = 0;
   Json j_ = Json::object();
   std::set<std::string> known_;  // keys, without the architecture

@@ -10,7 +10,7 @@ namespace lockstep::models {
 namespace {
 
 // https://github.com/ggml-org/ggml/blob/master/include/ggml.h, enum ggml_type
-constexpr std::array<std::string_view, 31> kNames = {
+constexpr std::array<std::string_view, 31> kTypeNames = {
     "F32",     "F16",    "Q4_0",    "Q4_1",  "",       "",      "Q5_0",  "Q5_1",
     "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
     "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
@@ -82,8 +82,8 @@ std::optional<GgufType> FindGgufType(uint32_t number) {
 }
 
 std::string GgufTypeName(uint32_t number) {
-  const bool known = number < kNames.size() && !kNames[number].empty();
-  return known ? std::string(kNames[number]) : StrCat("number ", number);
+  const bool known = number < kTypeNames.size() && !kTypeNames[number].empty();
+  return known ? std::string(kTypeNames[number]) : StrCat("number ", number);
 }
 
 int64_t GgufBlock(GgufType type) { return LayoutOf(type).block; }
