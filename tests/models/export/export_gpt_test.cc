@@ -241,6 +241,48 @@ TEST_F(ExportGptTest, SaysWhichTokenEndsAnAnswer) {
             static_cast<uint32_t>(end));
 }
 
+// Weights, tokenizer, chat template and where answers end.
+TEST_F(ExportGptTest, GgufIsExportedToTheFolderThatItCameFrom) {
+  WriteFileAtomically(folder_.Path("model/chat_template.jinja"), kChatMl);
+  WriteFileAtomically(folder_.Path("model/tokenizer_config.json"), "{}");
+  config_.out = folder_.Path("direct");
+  ExportGpt(config_);
+  config_.format = "gguf";
+  config_.out = folder_.Path("between.gguf");
+  ExportGpt(config_);
+  config_.format = "hf";
+  config_.checkpoint = config_.out;
+  config_.out = folder_.Path("back");
+  ExportGpt(config_);
+  const auto same = [&](const std::string& name) {
+    return ReadFile(folder_.Path("direct/" + name)) == ReadFile(folder_.Path("back/" + name));
+  };
+  EXPECT_TRUE(same("model.safetensors"));
+  EXPECT_TRUE(same("chat_template.jinja"));
+  const auto ends = [&](const std::string& folder) {
+    return json::parse(ReadFile(folder_.Path(folder + "/generation_config.json")))["eos_token_id"];
+  };
+  EXPECT_EQ(ends("back"), ends("direct"));
+  const auto want = ReadTokenizer(folder_.Path("direct")), got = ReadTokenizer(config_.out);
+  const std::string text = "<|im_start|>user\nSome text, and 1234 more.<|im_end|>\n";
+  EXPECT_EQ(got->EncodeWithSpecials(text), want->EncodeWithSpecials(text));
+}
+
+TEST_F(ExportGptTest, WritesAdaptersAlone) {
+  config_.format = "gguf_lora";
+  config_.out = folder_.Path("adapter.gguf");
+  EXPECT_THAT(Refusal(), HasSubstr("has no adapters: name them with --adapter"));
+  config_.checkpoint = "tests/testdata/qwen2_parity";
+  config_.adapter = "tests/testdata/qwen2_peft";
+  config_.dtype = "q8_0";
+  EXPECT_THAT(Refusal(), HasSubstr("--dtype=q8_0 is a type of models in GGUF"));
+  config_.dtype = "auto";
+  EXPECT_EQ(ExportGpt(config_), 0);
+  const test::GgufFile file(config_.out);
+  EXPECT_EQ(file.Get<std::string>("general.name"), "adapter");
+  EXPECT_EQ(file.tensors.at("blk.0.attn_q.weight.lora_a").type, 0u);
+}
+
 // What 8 bits take of an adapter is not measured, so no figure may be printed.
 TEST_F(ExportGptTest, SaysNoShareOfAnAdapterInBlocks) {
   GptConfig config = ReadHfConfig(folder_.Path("model"));

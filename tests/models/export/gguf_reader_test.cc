@@ -11,6 +11,7 @@
 #include <set>
 
 #include "core/io/file.h"
+#include "data/conversations/model_template.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/export/gguf_tokenizer.h"
@@ -384,6 +385,13 @@ TEST(GgufReaderTest, KeepsChatTemplates) {
               {"tokenizer.chat_templates", std::vector<std::string>{"tools"}}})["chat_template"],
       json::array(
           {{{"name", "default"}, {"template", "D"}}, {{"name", "tools"}, {"template", "T"}}}));
+  // No folder has one, but the tokenizer does.
+  const data::ModelTemplate found = data::LoadModelTemplate(
+      "", {"m.gguf"}, Reread(qwen, {{"tokenizer.chat_template", std::string("{{ bos_token }}")}}));
+  EXPECT_NE(found.chat_template, nullptr);
+  EXPECT_THAT(
+      test::MessageOf<InputError>([&] { data::LoadModelTemplate("", {"m.gguf"}, Reread(qwen)); }),
+      HasSubstr("there is none in m.gguf"));
 }
 
 TEST(GgufReaderTest, RefusesTokenizersByTheirKey) {
