@@ -9,8 +9,8 @@
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
 #include "models/sweep/train_sweep.h"
+#include "models/train/budget/run_budget.h"
 #include "models/train/interrupt.h"
-#include "models/train/run_budget.h"
 #include "models/train/run_data.h"
 #include "models/train/train_gpt.h"
 

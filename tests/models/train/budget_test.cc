@@ -1,5 +1,5 @@
 // What --budget chooses: the law of the loss, and the size, batch and steps that follow from it.
-#include "models/options/budget.h"
+#include "models/train/budget/budget.h"
 
 #include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>

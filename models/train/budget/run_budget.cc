@@ -1,4 +1,4 @@
-#include "models/train/run_budget.h"
+#include "models/train/budget/run_budget.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/options/budget.h"
+#include "models/train/budget/budget.h"
 #include "models/options/config.h"
 
 namespace lockstep::models {

@@ -1,4 +1,4 @@
-#include "models/options/budget.h"
+#include "models/train/budget/budget.h"
 
 #include <algorithm>
 #include <cmath>
