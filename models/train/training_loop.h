@@ -19,7 +19,7 @@
 #include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
 #include "models/train/step/trainer.h"
-#include "models/train/time_budget.h"
+#include "models/train/budget/time_budget.h"
 
 namespace lockstep::models {
 

@@ -1,5 +1,5 @@
 // Runs with a time, played by a clock of the test's own: they end within a tenth of it.
-#include "models/train/time_budget.h"
+#include "models/train/budget/time_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/train/time_budget.h"
+#include "models/train/budget/time_budget.h"
 
 #include <algorithm>
 #include <chrono>
