@@ -50,6 +50,12 @@ struct DatasetOptions {
   std::shared_ptr<SharedDatasets> shared = {};
 };
 
+// Validation tokens that have a name of their own.
+struct ValidationPart {
+  std::string name;  // the path
+  std::shared_ptr<const TokenSource> tokens;
+};
+
 struct Dataset {
   // Null for token files without data.tokenizer that `prepare` has not made, or if the vocabulary
   // of the one it names is missing: training needs only the ids.
@@ -60,6 +66,9 @@ struct Dataset {
   std::vector<MixtureStream> mixture = {};
   std::vector<std::string> mixture_paths = {};
   std::shared_ptr<const TokenSource> val;  // null if nothing is held out
+  // What `val` consists of: those of a mixture's sources, or the files that OpenValidation was
+  // given. Empty otherwise.
+  std::vector<ValidationPart> val_parts = {};
   // Whether there are files for validation, so that val_fraction has no effect; for a mixture,
   // whether all of its sources have some.
   bool val_has_files = false;
@@ -75,7 +84,9 @@ struct Dataset {
   // What earlier versions used instead for token files: the SHA-256 of each one's token count and
   // its first and last 64 KiB.
   std::string older_fingerprint = {};
-  // Token files and their indexes, in the order of the fingerprint.
+  // The same of the files that OpenValidation was given; empty without any.
+  std::string val_fingerprint = {};
+  // Token files and their indexes, in the order of the fingerprint; those of OpenValidation last.
   std::vector<FileContent> files = {};
 };
 

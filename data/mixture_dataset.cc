@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/io/sha256.h"
 #include "data/dataset_parts.h"
 #include "data/mixture.h"
+#include "data/token_shards.h"
 #include "data/tokenizer/tokenizer_difference.h"
 
 namespace lockstep::data {
@@ -72,13 +74,71 @@ class WindowAligned : public TokenSource {
   int64_t size_ = 0;
 };
 
-Dataset OpenSource(const DatasetOptions& source,
-                   const std::function<Dataset(const DatasetOptions& source)>& open) {
+// Returns f(), whose errors name the option.
+template <class F>
+auto Named(const char* option, const F& f) {
   try {
-    return open(source);
+    return f();
   } catch (const InputError& error) {
-    throw InputError(StrCat("data.mix: ", error.what()));
+    throw InputError(StrCat(option, ": ", error.what()));
   }
+}
+
+// Makes all->val of all->val_parts.
+void JoinValidation(bool masked, int64_t block_size, Dataset* all) {
+  Sources parts;
+  for (const ValidationPart& part : all->val_parts) parts.push_back(part.tokens);
+  if (parts.empty()) return;
+  if (masked) {
+    all->val = std::make_shared<WindowAligned>(std::move(parts), block_size);
+  } else {
+    all->val = std::make_shared<TokenConcatenation>(std::move(parts));
+  }
+}
+
+// The files that OpenValidation is given.
+std::vector<std::string> FilesOf(const std::string& paths) {
+  std::vector<std::string> files;
+  for (size_t begin = 0; begin <= paths.size();) {
+    const size_t end = std::min(paths.find(',', begin), paths.size());
+    for (std::string& path : ExpandPattern(paths.substr(begin, end - begin))) {
+      if (IsDirectory(path)) {
+        throw InputError(StrCat(path, " is a folder: name the files in it, as in ",
+                                "--data.val_path='", JoinPath(path, "*.bin"), "'"));
+      }
+      if (std::ranges::find(files, path) != files.end()) {
+        throw InputError(StrCat(path, " is there twice"));
+      }
+      files.push_back(std::move(path));
+    }
+    begin = end + 1;
+  }
+  return files;
+}
+
+// For a data set whose files tell by their names that some are for validation: says how to name
+// only the others, where one pattern does.
+[[noreturn]] void RefuseOthers(const DatasetOptions& options, const Dataset& dataset) {
+  std::vector<std::string> paths, train;
+  for (const FileContent& file : dataset.files) {
+    if (file.path.ends_with(".bin")) paths.push_back(file.path);
+  }
+  const std::vector<Split> splits = SplitsOf(paths);
+  std::string held_out = dataset.name;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    splits[i] == Split::kVal ? void(held_out = paths[i]) : train.push_back(paths[i]);
+  }
+  std::ranges::sort(train);
+  std::string pattern = train.empty() ? "" : train[0];
+  if (train.size() > 1) {
+    const auto [end, other] = std::ranges::mismatch(train.front(), train.back());
+    pattern = std::string(train.front().begin(), end) + "*.bin";
+  }
+  const bool one_does = options.mix.empty() && !train.empty() && ExpandPattern(pattern) == train;
+  throw InputError(
+      StrCat("data.val_path: ", dataset.name, " has files for validation, by their names (",
+             held_out, "): leave data.val_path out, or name only files to train on",
+             one_does ? StrCat(", --data.path='", pattern, "'") : " in data.path or data.mix"));
 }
 
 // Token files first: unless the options name a tokenizer, that of theirs is that of texts, too.
@@ -92,7 +152,7 @@ std::vector<Dataset> OpenSources(const DatasetOptions& options,
     for (size_t i = 0; i < items.size(); ++i) {
       if (HoldsTokenFiles(items[i].path) != tokens) continue;
       source.path = items[i].path;
-      parts[i] = OpenSource(source, open);
+      parts[i] = Named("data.mix", [&] { return open(source); });
       const Tokenizer* tokenizer = parts[i].tokenizer.get();
       if (!tokens && !source.loaded_tokenizer && tokenizer && tokenizer->name() == "char") {
         throw InputError(StrCat("data.mix: ", items[i].path, " would have a vocabulary of its own ",
@@ -116,7 +176,7 @@ Dataset OpenMixture(const DatasetOptions& options,
   Dataset all;
   all.name = StrCat("the mixture ", options.mix);
   all.val_has_files = true;
-  Sources train, val;
+  Sources train;
   Sha256 hash, older_hash;
   const std::vector<MixtureItem> items = ParseMixture(options.mix);
   const std::vector<Dataset> parts = OpenSources(options, items, open);
@@ -137,7 +197,7 @@ Dataset OpenMixture(const DatasetOptions& options,
     all.mixture.push_back({part.train->size(), item.weight});
     all.mixture_paths.push_back(item.path);
     train.push_back(part.train);
-    if (part.val) val.push_back(part.val);
+    if (part.val) all.val_parts.push_back({item.path, part.val});
     all.val_has_files = all.val_has_files && part.val_has_files;
     const std::string& older = part.files.empty() ? part.fingerprint : part.older_fingerprint;
     for (auto& [sum, of] : {std::pair(&hash, &part.fingerprint), {&older_hash, &older}}) {
@@ -149,13 +209,35 @@ Dataset OpenMixture(const DatasetOptions& options,
   all.fingerprint = hash.HexDigest();
   all.older_fingerprint = older_hash.HexDigest();
   all.train = std::make_shared<TokenConcatenation>(std::move(train));
-  if (val.empty()) return all;
-  if (all.train->has_loss_mask()) {
-    all.val = std::make_shared<WindowAligned>(std::move(val), options.block_size);
-  } else {
-    all.val = std::make_shared<TokenConcatenation>(std::move(val));
-  }
+  JoinValidation(all.train->has_loss_mask(), options.block_size, &all);
   return all;
+}
+
+void OpenValidation(const std::string& paths, const DatasetOptions& options,
+                    const std::function<Dataset(const DatasetOptions& file)>& open,
+                    Dataset* dataset) {
+  if (dataset->val != nullptr) RefuseOthers(options, *dataset);
+  DatasetOptions file = options;
+  file.mix.clear();
+  file.val_fraction = 0;
+  if (dataset->tokenizer != nullptr) file.loaded_tokenizer = dataset->tokenizer;
+  if (dataset->tokenizer == nullptr && file.no_tokenizer.empty()) {
+    file.no_tokenizer = StrCat(dataset->name, ": its tokenizer is not known");
+  }
+  Sha256 hash;
+  bool masked = dataset->train->has_loss_mask();
+  for (const std::string& path : Named("data.val_path", [&] { return FilesOf(paths); })) {
+    file.path = path;
+    Dataset part = Named("data.val_path", [&] { return open(file); });
+    hash.Update(std::as_bytes(std::span(part.fingerprint)));
+    masked |= part.train->has_loss_mask();
+    dataset->vocab_size = std::max(dataset->vocab_size, part.vocab_size);
+    dataset->files.insert(dataset->files.end(), part.files.begin(), part.files.end());
+    dataset->val_parts.push_back({path, std::move(part.train)});
+  }
+  dataset->val_fingerprint = hash.HexDigest();
+  dataset->val_has_files = true;
+  JoinValidation(masked, options.block_size, dataset);
 }
 
 }  // namespace lockstep::data

@@ -16,7 +16,7 @@ void CheckLikeValue(const char* op, size_t i, const char* name, const Tensor& t,
 void PrepareUpdate(const char* op, std::span<const UpdateTensors> tensors,
                    std::span<const char* const> state_names, const StepState& state) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto& [value, grad, states, master, weight_decay, lr_factor, parameter, place] =
+    const auto& [value, grad, states, master, average, weight_decay, lr_factor, parameter, place] =
         tensors[i];
     LS_CHECK(value.defined() && IsFloating(value.dtype()) && value.is_contiguous() &&
                  value.device() == state.device(),

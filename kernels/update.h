@@ -26,6 +26,7 @@ struct UpdateTensors {
   Tensor grad;                 // floating
   std::vector<Tensor> states;  // what the optimizer keeps, of StateDType or all bf16; written
   Tensor master;               // undefined, or the f32 original of a 16-bit value; written
+  Tensor average{};            // undefined, or of the original; for ops::EmaUpdate, as StateDType
   double weight_decay = 0;
   double lr_factor = 1;    // multiplies the StepState's learning rate
   uint64_t parameter = 0;  // the hash of its name, for stochastic rounding
@@ -39,6 +40,7 @@ UpdateTensors WithTensors(UpdateTensors t, const F& f) {
   t.grad = f(t.grad);
   for (Tensor& state : t.states) state = f(state);
   if (t.master.defined()) t.master = f(t.master);
+  if (t.average.defined()) t.average = f(t.average);
   return t;
 }
 

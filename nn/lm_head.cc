@@ -18,9 +18,9 @@ int64_t CheckChunk(int64_t loss_chunk) {
   return loss_chunk;
 }
 
-double CheckSoftcap(double softcap) {
-  LS_CHECK(softcap >= 0, "LmHead needs a softcap of at least 0 (0: none), got ", softcap);
-  return softcap;
+double CheckNotNegative(const char* name, double value) {
+  LS_CHECK(value >= 0, "LmHead needs a ", name, " of at least 0 (0: none), got ", value);
+  return value;
 }
 
 }  // namespace
@@ -30,16 +30,19 @@ RowLossScope::RowLossScope() : previous_(std::exchange(in_row_loss_scope, true))
 RowLossScope::~RowLossScope() { in_row_loss_scope = previous_; }
 
 LmHead::LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk,
-               double softcap)
-    : loss_chunk_(CheckChunk(loss_chunk)), softcap_(CheckSoftcap(softcap)) {
+               double softcap, double z_loss)
+    : loss_chunk_(CheckChunk(loss_chunk)),
+      softcap_(CheckNotNegative("softcap", softcap)),
+      z_loss_(CheckNotNegative("z_loss", z_loss)) {
   LS_CHECK(n_embd > 0 && vocab_size > 0, "LmHead needs positive sizes, got n_embd = ", n_embd,
            " and vocab_size = ", vocab_size);
   weight_ = AddParameter("weight", {vocab_size, n_embd}, std::move(init), /*decay=*/true);
 }
 
-LmHead::LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk, double softcap)
+LmHead::LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk, double softcap, double z_loss)
     : loss_chunk_(CheckChunk(loss_chunk)),
-      softcap_(CheckSoftcap(softcap)),
+      softcap_(CheckNotNegative("softcap", softcap)),
+      z_loss_(CheckNotNegative("z_loss", z_loss)),
       weight_(std::move(weight)),
       tied_(std::make_shared<TiedWeight>(weight_)) {
   ShareParameter("weight", weight_);
@@ -49,7 +52,8 @@ Tensor LmHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor weight = tied_ ? tied_->value() : weight_->value();
   if (!targets.defined()) return ops::CappedLogits(x, weight, softcap_);
   if (in_row_loss_scope) return RowLosses(x, weight, targets);
-  return ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_, -1, softcap_);
+  return ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_, -1, softcap_,
+                                 GradEnabled() ? z_loss_ : 0);
 }
 
 // A sum for each row, so that gradients are computed while logits exist, and only then weighted by

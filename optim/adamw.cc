@@ -11,7 +11,8 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
                                     .master_weights = options.master_weights,
                                     .state_dtype = options.state_dtype,
                                     .betas = Betas{options.beta1, options.beta2},
-                                    .offload = options.offload}) {}
+                                    .offload = options.offload,
+                                    .ema = options.ema}) {}
 
 UpdateRule AdamW::Rule(double eps, const DecoupledDecay& decay) {
   CheckNotNegative("AdamW", "eps", eps);

@@ -14,6 +14,7 @@ struct AdamWOptions {
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host
+  double ema = 0;                   // decay of averages of the weights; 0: none are kept
 };
 
 // torch.optim.AdamW's arithmetic (kernels/adamw/adamw.h). State: ".exp_avg" and ".exp_avg_sq".

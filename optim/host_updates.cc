@@ -23,6 +23,7 @@ std::vector<Tensor*> OnHost(const UpdateCall& call, UpdateTensors& t) {
   if (!call.states_on_host) return all;
   for (Tensor& state : t.states) all.push_back(&state);
   if (t.master.defined()) all.push_back(&t.master);
+  if (t.average.defined()) all.push_back(&t.average);
   return all;
 }
 
@@ -46,7 +47,7 @@ UpdateTensors Part(const UpdateTensors& t, int64_t begin, int64_t end) {
 
 bool UpdateCall::needs_host() const {
   return values_on_host || (states_on_host && std::ranges::any_of(tensors, [](const auto& t) {
-                              return !t.states.empty() || t.master.defined();
+                              return !t.states.empty() || t.master.defined() || t.average.defined();
                             }));
 }
 

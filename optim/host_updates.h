@@ -18,8 +18,8 @@ struct UpdateCall {
   // Whether an element's update depends on nothing but that element: then parts of a tensor may be
   // updated by themselves.
   bool elementwise = true;
-  // Which of the tensors are in page-locked memory of the host (HostTensor): the values; the states
-  // and masters.
+  // Which of the tensors are in page-locked memory of the host (HostTensor): the values; the
+  // states, masters and averages.
   bool values_on_host = false, states_on_host = false;
   std::vector<UpdateTensors> tensors{};
 

@@ -17,6 +17,7 @@ Lion::Lion(std::vector<ParameterGroup> groups, const LionOptions& options)
                  .master_weights = options.master_weights,
                  .state_dtype = options.state_dtype,
                  .betas = Betas{options.beta1, options.beta2},
-                 .offload = options.offload}) {}
+                 .offload = options.offload,
+                 .ema = options.ema}) {}
 
 }  // namespace lockstep::optim

@@ -13,6 +13,7 @@ struct LionOptions {
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host
+  double ema = 0;                   // decay of averages of the weights; 0: none are kept
 };
 
 // Steps of the learning rate's length in the direction of the sign of an average of gradients

@@ -40,6 +40,7 @@ Muon::Muon(std::vector<ParameterGroup> groups, const MuonOptions& options)
                  .master_weights = options.master_weights,
                  .state_dtype = options.state_dtype,
                  .betas = Betas{options.beta1, options.beta2},
-                 .offload = options.offload}) {}
+                 .offload = options.offload,
+                 .ema = options.ema}) {}
 
 }  // namespace lockstep::optim

@@ -21,6 +21,7 @@ struct MuonOptions {
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   StateOffload offload{};           // whether state is kept on the host
+  double ema = 0;                   // decay of averages of the weights; 0: none are kept
   // Which parameters Muon updates: matrices of hidden layers. Where empty, all with two dimensions;
   // leave embeddings and output layers to AdamW.
   std::function<bool(const Parameter&)> matrix;

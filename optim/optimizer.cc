@@ -26,9 +26,6 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
 
 namespace {
 
-// A parameter's value as the optimizer finds it, without waiting for updates.
-const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
-
 // The whole tensor; each rank that updates the parameter has a part of it.
 Tensor WholeOf(const Parameter& p, const Tensor& part) {
   return p.exchange() ? p.exchange()->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
@@ -57,6 +54,7 @@ void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRul
   UpdateTensors whole = parts;
   whole.grad = WholeOf(p, parts.grad);
   whole.place = {};
+  whole.average = {};  // that of the parts will follow
   std::vector<std::pair<Tensor, Tensor*>> written = {{parts.value, &whole.value}};
   for (size_t k = 0; k < parts.states.size(); ++k) {
     written.emplace_back(parts.states[k], &whole.states[k]);
@@ -76,6 +74,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
   LS_CHECK(settings_.offload.buffer_bytes > 0, name(),
            ": the buffers of StateOffload must have at least a byte, got ",
            settings_.offload.buffer_bytes);
+  CheckRange(name(), "ema", settings_.ema, 0, 1);
   // Two groups may not share a parameter, nor two parameters a name.
   std::map<std::string, std::pair<const Parameter*, size_t>> places;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -141,6 +140,10 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
       t.tensors.master = NewState(*p, DType::kF32);
       t.tensors.master.CopyFrom(value);
     }
+    if (keeps_averages()) {
+      t.tensors.average = NewState(*p, wide);
+      t.tensors.average.CopyFrom(value);
+    }
     LS_CHECK(settings_.master_weights || value.dtype() != DType::kF16, name(),
              ": the f16 parameter '", p->name(),
              "' needs an f32 original: leave out master_weights = false, or use bf16");
@@ -180,7 +183,9 @@ Optimizer::~Optimizer() {
 }
 
 void Optimizer::CheckNumber(int64_t step) const {
-  const auto keeps_state = [&](const Trained& t) { return !t.tensors.states.empty(); };
+  const auto keeps_state = [&](const Trained& t) {
+    return !t.tensors.states.empty() || t.tensors.average.defined();
+  };
   if (next_ == 0 && !any_next_) {
     LS_CHECK(
         step == 0 || std::none_of(trained_.begin(), trained_.end(), keeps_state), name(),
@@ -327,12 +332,14 @@ std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
     const bool is_elsewhere = p->exchange() && !p->exchange()->Holds(*p);
     if (rule.whole && is_elsewhere) continue;
     if (rule.whole && !p->layout().is_whole()) {
-      call.update = [&state, &rule, &betas, p](std::span<const UpdateTensors> one) {
+      call.update = [this, &state, &rule, &betas, p](std::span<const UpdateTensors> one) {
         UpdateWhole(*p, one[0], rule, betas, state);
+        UpdateAverages(one, state);
       };
     } else {
-      call.update = [&state, &rule, &betas](std::span<const UpdateTensors> all) {
+      call.update = [this, &state, &rule, &betas](std::span<const UpdateTensors> all) {
         rule.update(all, betas, state);
+        UpdateAverages(all, state);
       };
       at = alike.try_emplace({t.rule, t.betas, p->on_host()}, at).first->second;
     }

@@ -77,7 +77,9 @@ struct StepOptions {
 // for 16-bit parameters with master_weights "<parameter>.master", the f32 original, at first the
 // value. bf16 parameters without an original, and bf16 state, are rounded stochastically
 // (kernels/stochastic_rounding.h), by numbers that depend on the StepState's seed and step and the
-// parameter's name: the bits do not depend on how parameters are sharded.
+// parameter's name: the bits do not depend on how parameters are sharded. With ema > 0 also
+// "<parameter>.ema", an average of the original, f32 or f64, at first the original: each update of
+// the parameter is followed by one of it (kernels/ema/ema.h).
 //
 // f16 parameters need loss scaling, which bf16 and f32 ones may have. max_norm = 0 clips nothing:
 //   state.EnableLossScaling();                           // once
@@ -128,6 +130,11 @@ class Optimizer {
   // nearest. What is kept for each parameter, such as moments, stays. Throws ArgumentError for
   // other shapes.
   void SetOriginals(std::span<const Tensor> values);
+  // Runs f, between steps, while the parameters have the values of their averages, rounded to the
+  // nearest; then they have their own bits again. Takes memory for a copy of the values. Ranks that
+  // have parts of parameters call it together. Throws ArgumentError without averages.
+  void WithAverages(const std::function<void()>& f);
+  bool keeps_averages() const { return settings_.ema > 0; }
 
   // ---- Saving and loading, in optimizer_state.cc ----
   // What a checkpoint must hold in addition to the weights and the step's number: tensors that
@@ -142,7 +149,8 @@ class Optimizer {
   // Overwrites the state by tensors of the same names, shapes and dtypes, in any order and on any
   // device; for a parameter of which this rank has a part, tensors of the whole will do. Throws
   // InputError naming the tensor if one is missing, unknown, given twice or different, or if an f32
-  // original is not that of the weights; then nothing was changed.
+  // original is not that of the weights; then nothing was changed. Averages may all be missing, and
+  // then begin with the originals, and are left out where the optimizer keeps none.
   void LoadState(const NamedTensors& state);
   // Throws what LoadState would once the parameters have the values of `value_of`.
   void CheckState(const NamedTensors& state,
@@ -158,6 +166,7 @@ class Optimizer {
     DType state_dtype;           // f32 or bf16
     std::optional<Betas> betas;  // where it has some; AdamW's bias corrections follow from them
     StateOffload offload;
+    double ema = 0;  // the decay of averages of the weights; 0: none are kept
   };
   // Keeps the trainable ones among the parameters. They have names and memory: make the optimizer
   // after Module::Materialize, and after weights were loaded. Throws ArgumentError for a null
@@ -186,6 +195,9 @@ class Optimizer {
   void AddGroup(const ParameterGroup& group, const std::string& of_group);
   Tensor NewState(const Parameter& p, DType dtype) const;
   std::vector<UpdateCall> Calls(const StepState& state) const;
+  void UpdateAverages(std::span<const UpdateTensors> tensors, const StepState& state) const;
+  // A parameter's value as the optimizer finds it, without waiting for updates.
+  static const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
   void SeeVersions();
   void CheckUnchanged(const StepState& state) const;
   void CheckNumber(int64_t step) const;

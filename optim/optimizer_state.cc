@@ -1,10 +1,20 @@
 // What an optimizer saves in checkpoints, and what it loads.
+#include <algorithm>
 #include <cstring>
+#include <exception>
 #include <map>
 
+#include "kernels/ema/ema.h"
 #include "optim/optimizer.h"
 
 namespace lockstep::optim {
+namespace {
+
+constexpr char kAverage[] = ".ema";
+
+bool IsAverage(const std::string& name) { return name.ends_with(kAverage); }
+
+}  // namespace
 
 void Optimizer::ForEachState(
     const std::function<void(const std::string&, const Parameter&, const Tensor&)>& f) const {
@@ -17,6 +27,7 @@ void Optimizer::ForEachState(
       const Parameter& p = *parameters_[i];
       for (size_t k = 0; k < names.size(); ++k) f(p.name() + "." + names[k], p, t.states[k]);
       if (t.master.defined()) f(p.name() + ".master", p, t.master);
+      if (t.average.defined()) f(p.name() + kAverage, p, t.average);
     }
   }
 }
@@ -39,6 +50,7 @@ std::map<std::string, Tensor> Optimizer::Checked(
   std::map<std::string, Tensor> given;
   for (const auto& [name, loaded] : state) {
     const auto it = expected.find(name);
+    if (it == expected.end() && settings_.ema == 0 && IsAverage(name)) continue;
     if (it == expected.end()) {
       throw InputError(StrCat("optimizer state: unknown tensor '", name, "': it ",
                               name.ends_with(".master")
@@ -63,8 +75,10 @@ std::map<std::string, Tensor> Optimizer::Checked(
                      : "belongs to another model"));
     }
   }
+  const bool begins_averages =
+      std::ranges::none_of(state, [](const auto& named) { return IsAverage(named.first); });
   for (const auto& [name, tensor] : own) {
-    if (!given.contains(name)) {
+    if (!given.contains(name) && !(begins_averages && IsAverage(name))) {
       throw InputError(StrCat("optimizer state: the tensor '", name, "' is missing (", given.size(),
                               " of ", own.size(), " are there)",
                               name.ends_with(".master")
@@ -103,9 +117,47 @@ void Optimizer::CheckState(const NamedTensors& state,
 
 void Optimizer::LoadState(const NamedTensors& state) {
   const auto given = Checked(state, [](const Parameter& p) { return p.value(); });
-  for (const auto& [name, tensor] : NamedState()) tensor.CopyFrom(given.at(name));
+  for (const auto& [name, tensor] : NamedState()) {
+    if (const auto of = given.find(name); of != given.end()) tensor.CopyFrom(of->second);
+  }
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const UpdateTensors& t = trained_[i].tensors;
+    if (!t.average.defined() || given.contains(parameters_[i]->name() + kAverage)) continue;
+    t.average.CopyFrom(t.master.defined() ? t.master : ValueOf(*parameters_[i]).Detach());
+  }
   SeeVersions();
   any_next_ = true;
+}
+
+void Optimizer::UpdateAverages(std::span<const UpdateTensors> tensors,
+                               const StepState& state) const {
+  if (keeps_averages()) ops::EmaUpdate(tensors, {.decay = settings_.ema}, state);
+}
+
+void Optimizer::WithAverages(const std::function<void()>& f) {
+  LS_CHECK(keeps_averages(), name(), " keeps no averages of the weights: make it with ema, such ",
+           "as 0.999");
+  if (host_updates_) Synchronize(CurrentStream(trained_[0].device));
+  std::vector<Tensor> values, averages;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    values.push_back(ValueOf(*parameters_[i]).Detach().Clone());
+    averages.push_back(trained_[i].tensors.average);
+  }
+  const auto set = [&](const std::vector<Tensor>& to) {
+    for (size_t i = 0; i < to.size(); ++i) {
+      ValueOf(*parameters_[i]).Detach().CopyFrom(to[i]);
+    }
+    SeeVersions();
+  };
+  set(averages);
+  std::exception_ptr failure;
+  try {
+    f();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  set(values);
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace lockstep::optim

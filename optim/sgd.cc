@@ -26,6 +26,7 @@ Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
                                     .master_weights = options.master_weights,
                                     .state_dtype = options.state_dtype,
                                     .betas = {},
-                                    .offload = options.offload}) {}
+                                    .offload = options.offload,
+                                    .ema = options.ema}) {}
 
 }  // namespace lockstep::optim

@@ -16,6 +16,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/train/run_model.h"
+#include "models/train/run_notes.h"
 #include "models/train/run_optimizer.h"
 #include "models/train/run_setup.h"
 #include "tests/subprocess.h"
@@ -93,7 +94,8 @@ TEST_P(GoldenRun, ItsConfigurationWeightsAndStateLoadAsTheyAre) {
   EXPECT_EQ(config.train.steps, kSteps);
   EXPECT_EQ(config.optim.name, GetParam().name);
   config.out_dir = run_;
-  const RunStart start = PrepareRunFolder(config, [](const std::string& text) { FAIL() << text; });
+  const RunStart start = PrepareRunFolder(
+      config, [](const std::string& text) { FAIL() << text; }, ChangesOfPast);
   EXPECT_EQ(start.step, kCheckpoint);
   const RunSetup setup = PrepareRun(options, config, start, kCpu, 1);
   const TrainerState state = ReadTrainerState(*start.checkpoint);

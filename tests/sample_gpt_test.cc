@@ -148,7 +148,8 @@ TEST_F(SampleGpt, HelpListsTheOptionsThatAreTestedHere) {
                                         "top_k",     "top_p",   "repetition_penalty", "seed",
                                         "kv_cache",  "slide",   "batch_size",         "stream",
                                         "threads",   "device",  "special_tokens"};
-  std::set<std::string> elsewhere = {"adapter", "base", "chat", "chat_template", "system"};
+  std::set<std::string> elsewhere = {"adapter",       "base",   "chat",
+                                     "chat_template", "system", "weights"};
   elsewhere.merge(std::set(tested));
   EXPECT_EQ(listed, elsewhere);
 }

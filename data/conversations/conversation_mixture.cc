@@ -38,6 +38,15 @@ void Add(const ConversationCounts& part, ConversationCounts* all) {
 
 }  // namespace
 
+Dataset OpenDocuments(const DatasetOptions& options) {
+  Dataset dataset = OpenDataset(options);
+  for (auto* stream : {&dataset.train, &dataset.val}) {
+    if (*stream == nullptr || (*stream)->has_documents()) continue;
+    *stream = std::make_shared<OneDocument>(*stream);
+  }
+  return dataset;
+}
+
 ConversationDataset OpenConversationMixture(
     const DatasetOptions& options, const ConversationOptions& conversation_options,
     const std::function<bool(const std::string& path)>& is_conversations) {
@@ -52,12 +61,7 @@ ConversationDataset OpenConversationMixture(
       notes += (notes.empty() ? "" : "\n") + part.dataset.note;
       return std::move(part.dataset);
     }
-    Dataset part = OpenDataset(source);
-    for (auto* stream : {&part.train, &part.val}) {
-      if (*stream == nullptr || (*stream)->has_documents()) continue;
-      *stream = std::make_shared<OneDocument>(*stream);
-    }
-    return part;
+    return OpenDocuments(source);
   });
   if (with_template != nullptr) {
     all.tokenizer = std::move(with_template);

@@ -10,11 +10,14 @@
 
 namespace lockstep::data {
 
+// OpenDataset, for windows beside those of conversations: where documents cannot be told apart,
+// each stream is one document.
+Dataset OpenDocuments(const DatasetOptions& options);
+
 // Opens options.mix as OpenDataset does, but the sources for which `is_conversations` is true as
 // OpenConversations does. Their windows are rows of conversations, of which only answers are
-// learnt; windows of other sources are learnt whole. A source whose documents cannot be told apart
-// is one document, unless options.document_mask is set. The counts are those of all conversations.
-// For every order but kRandom. Throws InputError as both of them do.
+// learnt; windows of other sources, opened by OpenDocuments, are learnt whole. The counts are those
+// of all conversations. For every order but kRandom. Throws InputError as both of them do.
 ConversationDataset OpenConversationMixture(
     const DatasetOptions& options, const ConversationOptions& conversation_options,
     const std::function<bool(const std::string& path)>& is_conversations);

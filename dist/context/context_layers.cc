@@ -111,21 +111,23 @@ Tensor ContextEmbedding::Forward(const Tensor& ids) {
 }
 
 ContextHead::ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
-                         int64_t loss_chunk, double softcap, ContextRanksPtr ranks)
+                         int64_t loss_chunk, double softcap, double z_loss, ContextRanksPtr ranks)
     : ranks_(std::move(ranks)),
       weight_(std::move(weight)),
       tied_(std::move(tied)),
       loss_chunk_(loss_chunk),
-      softcap_(softcap) {
+      softcap_(softcap),
+      z_loss_(z_loss) {
   ShareParameter("weight", weight_);
 }
 
 Tensor ContextHead::Loss(const Tensor& x, const Tensor& weight, const Tensor& targets) const {
   const TensorRanksPtr within = ranks_->within();
+  const double z_loss = GradEnabled() ? z_loss_ : 0;
   return within ? VocabularyCrossEntropy(within, x, weight, weight_->logical_shape()[0], targets,
-                                         loss_chunk_, -1, softcap_)
+                                         loss_chunk_, -1, softcap_, z_loss)
                 : ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_, -1,
-                                          softcap_);
+                                          softcap_, z_loss);
 }
 
 Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {

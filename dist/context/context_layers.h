@@ -80,7 +80,7 @@ class ContextHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  public:
   // `tied`: null if the weight is the head's own.
   ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
-              int64_t loss_chunk, double softcap, ContextRanksPtr ranks);
+              int64_t loss_chunk, double softcap, double z_loss, ContextRanksPtr ranks);
 
   std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
@@ -94,7 +94,7 @@ class ContextHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   const std::shared_ptr<Parameter> weight_;
   const std::shared_ptr<nn::TiedWeight> tied_;
   const int64_t loss_chunk_;
-  const double softcap_;
+  const double softcap_, z_loss_;
 };
 
 }  // namespace lockstep::dist

@@ -27,7 +27,7 @@ std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   }
   if (auto* m = dynamic_cast<nn::LmHead*>(module)) {
     return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), m->softcap(),
-                                         ranks);
+                                         m->z_loss(), ranks);
   }
   return nullptr;
 }
@@ -43,7 +43,7 @@ std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
   }
   if (auto* m = dynamic_cast<VocabularyHead*>(module)) {
     return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), m->softcap(),
-                                         ranks);
+                                         m->z_loss(), ranks);
   }
   if (auto* m = dynamic_cast<SequenceDropout*>(module)) {
     return std::make_shared<SequenceDropout>(m->p(), ranks);

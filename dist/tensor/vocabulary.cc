@@ -144,6 +144,7 @@ VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)),
       loss_chunk_(replaced.loss_chunk()),
       softcap_(replaced.softcap()),
+      z_loss_(replaced.z_loss()),
       weight_(replaced.weight()),
       tied_(replaced.tied()) {
   ShareParameter("weight", weight_);
@@ -153,7 +154,8 @@ Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor weight = tied_ ? tied_->value() : weight_->value();
   const int64_t size = weight_->logical_shape()[0];
   if (targets.defined()) {
-    return VocabularyCrossEntropy(ranks_, x, weight, size, targets, loss_chunk_, -1, softcap_);
+    return VocabularyCrossEntropy(ranks_, x, weight, size, targets, loss_chunk_, -1, softcap_,
+                                  GradEnabled() ? z_loss_ : 0);
   }
   return VocabularyLogits(*ranks_, x, weight, size, softcap_);
 }

@@ -37,6 +37,7 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   int64_t loss_chunk() const { return loss_chunk_; }
   double softcap() const { return softcap_; }
+  double z_loss() const { return z_loss_; }
   std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
  protected:
@@ -45,7 +46,7 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  private:
   const TensorRanksPtr ranks_;
   const int64_t loss_chunk_;
-  const double softcap_;
+  const double softcap_, z_loss_;
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
@@ -67,6 +68,6 @@ Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor&
 // as many partial products.
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
                               int64_t size, const Tensor& targets, int64_t chunk_rows,
-                              int64_t ignore_index = -1, double softcap = 0);
+                              int64_t ignore_index = -1, double softcap = 0, double z_loss = 0);
 
 }  // namespace lockstep::dist

@@ -14,7 +14,7 @@ namespace {
 class ChunkedLoss {
  public:
   ChunkedLoss(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, int64_t size,
-              const Tensor& targets, int64_t ignore_index, double softcap)
+              const Tensor& targets, int64_t ignore_index, double softcap, double z_loss)
       : ranks_(ranks),
         size_(size),
         most_(ranks.VocabularyPart(size)),
@@ -22,6 +22,7 @@ class ChunkedLoss {
         targets_(targets),
         ignore_index_(ignore_index),
         softcap_(softcap),
+        z_loss_(z_loss),
         wide_(AccumulationDType(x.dtype())),
         stream_(CurrentStream(x.device())),
         losses_(Empty({x.dim(0)})) {
@@ -119,9 +120,10 @@ class ChunkedLoss {
   void RunChunk(int64_t begin, int64_t end) {
     const Tensor x = x_.Slice(0, begin, end), targets = targets_.Slice(0, begin, end);
     const Joint all = Forward(x, targets);
-    losses_.Slice(0, begin, end).CopyFrom(all.losses);
+    const Tensor losses = losses_.Slice(0, begin, end), log_sum_exp = all.log_sum_exp.To(wide_);
+    losses.CopyFrom(all.losses);
+    AddZLoss(stream_, {losses, log_sum_exp, targets, ignore_index_, z_loss_});
     if (!dx_.defined() && !dweight_.defined()) return;
-    const Tensor log_sum_exp = all.log_sum_exp.To(wide_);
     const Tensor one = Tensor::Full({1}, 1, wide_, x.device());
     const Tensor sum = ranks_.SumOwn([&](int64_t j) {
       const Tensor& dlogits = logits_[static_cast<size_t>(j)];
@@ -132,7 +134,8 @@ class ChunkedLoss {
                                        .part = PartOf(j),
                                        .upstream = one,
                                        .scale = one,
-                                       .dlogits = dlogits});
+                                       .dlogits = dlogits,
+                                       .z_loss = z_loss_});
       SoftcapBackward(stream_, raw_logits_[static_cast<size_t>(j)], softcap_, dlogits);
       const Tensor& weight = weights_[static_cast<size_t>(j)];
       if (dweight_.defined()) {
@@ -155,7 +158,7 @@ class ChunkedLoss {
   // For each of the own parts; the raw logits are those before the soft cap.
   std::vector<Tensor> weights_, raw_logits_, logits_;
   const int64_t ignore_index_;
-  const double softcap_;
+  const double softcap_, z_loss_;
   const DType wide_;
   const Stream stream_;
   const Tensor losses_;
@@ -190,7 +193,7 @@ void Check(const TensorRanks& ranks, const Tensor& x, const Tensor& weight, int6
 
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
                               int64_t size, const Tensor& targets, int64_t chunk_rows,
-                              int64_t ignore_index, double softcap) {
+                              int64_t ignore_index, double softcap, double z_loss) {
   Check(*ranks, x, weight, size, targets, chunk_rows);
   const Device device = x.device();
   const DType wide = AccumulationDType(x.dtype());
@@ -198,7 +201,7 @@ Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, cons
   const Tensor whole = GradEnabled() ? ranks->GatherSequence(part) : part;
   const Tensor flat = targets.Detach().Contiguous().View({targets.numel()});
   ChunkedLoss loss(*ranks, AsMatrix(whole), weight.Detach().Contiguous(), size, flat, ignore_index,
-                   softcap);
+                   softcap, z_loss);
   const bool record = NeedsGrad({&x, &weight});
   Tensor dx, dweight;
   if (record && x.requires_grad()) dx = Tensor::Empty(AsMatrix(whole).shape(), wide, device);

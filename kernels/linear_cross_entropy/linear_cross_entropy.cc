@@ -49,7 +49,7 @@ struct Rows {
 
 // Fills losses, dx and, if it is defined, dweight.
 void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int64_t chunk_rows,
-               int64_t ignore_index, double softcap) {
+               int64_t ignore_index, double softcap, double z_loss) {
   const Device device = all.x.device();
   const Stream stream = CurrentStream(device);
   const int64_t rows = all.x.dim(0), chunks = DivideUp(rows, chunk_rows);
@@ -69,7 +69,9 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                                    .losses = chunk.losses,
                                    .log_sum_exp = lse,
                                    .first_row = begin,
-                                   .dlogits = record ? y : Tensor()});
+                                   .dlogits = record ? y : Tensor(),
+                                   .z_loss = z_loss});
+    AddZLoss(stream, {chunk.losses, lse, chunk.targets, ignore_index, z_loss});
     if (!record) continue;
     SoftcapBackward(stream, raw, softcap, y);
     linear_backward(stream, {.x = chunk.x,
@@ -81,7 +83,7 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
 }
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reduction reduction,
-           int64_t chunk_rows, double softcap) {
+           int64_t chunk_rows, double softcap, double z_loss) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1,
            "linear_cross_entropy: x must be a floating tensor [..., C], got ", x.Describe());
   LS_CHECK(weight.defined() && weight.ndim() == 2 && weight.dim(1) == x.dim(-1) &&
@@ -96,6 +98,7 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reducti
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got ", chunk_rows);
   LS_CHECK(softcap >= 0, "linear_cross_entropy: softcap must be at least 0 (0: none), got ",
            softcap);
+  LS_CHECK(z_loss >= 0, "linear_cross_entropy: z_loss must be at least 0 (0: none), got ", z_loss);
 }
 
 }  // namespace
@@ -117,11 +120,12 @@ Tensor CappedLogits(const Tensor& x, const Tensor& weight, double softcap) {
 
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                           Reduction reduction, int64_t chunk_rows, int64_t ignore_index,
-                          double softcap) {
-  Check(x, weight, targets, reduction, chunk_rows, softcap);
+                          double softcap, double z_loss) {
+  Check(x, weight, targets, reduction, chunk_rows, softcap, z_loss);
   const int64_t rows = targets.numel();
   if (chunk_rows == 0 || rows <= chunk_rows) {
-    return SoftmaxCrossEntropy(CappedLogits(x, weight, softcap), targets, reduction, ignore_index);
+    return SoftmaxCrossEntropy(CappedLogits(x, weight, softcap), targets, reduction, ignore_index,
+                               z_loss);
   }
   const Device device = x.device();
   const DType wide = AccumulationDType(x.dtype());
@@ -135,7 +139,7 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
                            : Tensor()};
   Tensor dweight;
   if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
-  RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index, softcap);
+  RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index, softcap, z_loss);
   auto [total, scale] = ReduceLosses(all.losses, all.targets, reduction, ignore_index);
   RecordGradients(x, weight, all.dx, dweight, scale, &total);
   return total;

@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace ops {
 
-// SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index), chunk by chunk:
+// SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index, z_loss), chunk by chunk:
 // the logits [N, V] are in memory for at most `chunk_rows` of the N rows at once. There are as few
 // chunks as that allows, of equal size except for the last. x [..., C], weight [V, C], both of the
 // same floating dtype; targets [...], i32 or i64; the result is a scalar, f64 for f64 inputs, else
@@ -33,7 +33,7 @@ namespace ops {
 // Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                           Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1,
-                          double softcap = 0);
+                          double softcap = 0, double z_loss = 0);
 
 // The chunk_rows to train with where micro-batches have `rows` rows of `width` numbers. A chunk
 // reads and writes the weight's gradient, which takes a GPU as long as the products of some 360

@@ -9,23 +9,25 @@ namespace {
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
-RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap) {
+RefTensor Reference(RefSpan in, Reduction reduction, int64_t ignore, double softcap,
+                    double z_loss) {
   RefTensor logits = LinearReference(in[0], in[1], nullptr);
   for (double& z : logits.data) z = softcap > 0 ? softcap * std::tanh(z / softcap) : z;
-  return CrossEntropyReference(logits, in[2], reduction, ignore);
+  return CrossEntropyReference(logits, in[2], reduction, ignore, z_loss);
 }
 
 OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction reduction,
-                int64_t chunk_rows, int64_t ignore = -1, double softcap = 0) {
+                int64_t chunk_rows, int64_t ignore = -1, double softcap = 0, double z_loss = 0) {
   OpSample s;
   s.name = name;
   InputSpec targets{.shape = {}, .low = 0, .high = static_cast<double>(v), .index = true};
   for (int i = 0; i + 1 < x.ndim(); ++i) targets.shape.push_back(x[i]);
   s.inputs = {{.shape = x, .low = -2, .high = 2}, {.shape = {v, x[-1]}}, targets};
   s.run = [=](TensorSpan in) {
-    return ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap);
+    return ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore, softcap,
+                                   z_loss);
   };
-  s.reference = [=](RefSpan in) { return Reference(in, reduction, ignore, softcap); };
+  s.reference = [=](RefSpan in) { return Reference(in, reduction, ignore, softcap, z_loss); };
   return s;
 }
 
@@ -57,6 +59,9 @@ std::vector<OpSample> Samples() {
                              Sample("of_eights", {40, 24}, 64, kSum, 24),
                              Sample("many_rows", {1100, 5}, 7, kMean, 256),
                              Sample("capped", {7, 11}, 19, kMean, 3, kIgnore, 0.8),
+                             Sample("z_loss", {7, 11}, 19, kMean, 3, kIgnore, 0, 0.05),
+                             Sample("z_loss_capped", {7, 11}, 19, kSum, 3, -1, 0.8, 0.05),
+                             Sample("z_loss_unchunked", {7, 11}, 19, kSum, 0, -1, 0, 0.05),
                              Sample("capped_unchunked", {7, 11}, 19, kSum, 0, -1, 0.8)};
   OpSample strided = Sample("strided", {9, 12}, 10, kSum, 4);
   strided.inputs[0].non_contiguous = strided.inputs[1].non_contiguous = true;

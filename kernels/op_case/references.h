@@ -68,14 +68,15 @@ RefTensor LossReference(const RefTensor& targets, Reduction reduction, int64_t i
 
 // logits [..., V], targets [...].
 inline RefTensor CrossEntropyReference(const RefTensor& logits, const RefTensor& targets,
-                                       Reduction reduction, int64_t ignore) {
+                                       Reduction reduction, int64_t ignore, double z_loss = 0) {
   const int64_t v = logits.shape[-1];
   return LossReference(targets, reduction, ignore, [&](int64_t i, int64_t target) {
     const double* row = logits.data.data() + i * v;
     const double largest = *std::max_element(row, row + v);
     double total = 0;
     for (int64_t j = 0; j < v; ++j) total += std::exp(row[j] - largest);
-    return largest + std::log(total) - row[target];
+    const double log_sum_exp = largest + std::log(total);
+    return log_sum_exp - row[target] + z_loss * log_sum_exp * log_sum_exp;
   });
 }
 

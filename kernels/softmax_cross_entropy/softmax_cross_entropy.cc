@@ -7,7 +7,7 @@
 namespace lockstep::ops {
 namespace {
 
-void Backward(int64_t ignore_index, SavedTensors& saved, Gradients& grads) {
+void Backward(int64_t ignore_index, double z_loss, SavedTensors& saved, Gradients& grads) {
   const Tensor logits = saved.Take(0);
   // Logits that nothing else can see any more become their gradient: they are by far the largest
   // tensor of a language model. Always handed over, never opened, so that the bits do not depend
@@ -21,7 +21,8 @@ void Backward(int64_t ignore_index, SavedTensors& saved, Gradients& grads) {
                                                           .ignore_index = ignore_index,
                                                           .upstream = grads[0].View({-1}),
                                                           .scale = saved[3],
-                                                          .dlogits = dlogits});
+                                                          .dlogits = dlogits,
+                                                          .z_loss = z_loss});
   grads.Put(0, dlogits.View(grads.spec(0).shape));
 }
 
@@ -37,8 +38,9 @@ void Check(const Tensor& logits, const Tensor& targets) {
 }  // namespace
 
 Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reduction reduction,
-                           int64_t ignore_index) {
+                           int64_t ignore_index, double z_loss) {
   Check(logits, targets);
+  LS_CHECK(z_loss >= 0, "softmax_cross_entropy: z_loss must be at least 0 (0: none), got ", z_loss);
   const Device device = logits.device();
   const Stream stream = CurrentStream(device);
   const DType wide = AccumulationDType(logits.dtype());
@@ -52,6 +54,7 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
                                  .ignore_index = ignore_index,
                                  .losses = losses,
                                  .log_sum_exp = log_sum_exp});
+  AddZLoss(stream, {losses, log_sum_exp, classes, ignore_index, z_loss});
   auto [result, scale] = ReduceLosses(losses, classes, reduction, ignore_index);
   if (reduction == Reduction::kNone) result = losses.View(targets.shape());
   RecordOp("softmax_cross_entropy", {&logits}, {&result},
@@ -59,8 +62,8 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
             {classes, "the targets of softmax_cross_entropy"},
             {log_sum_exp, "the log-sum-exp of softmax_cross_entropy"},
             {scale, "the scale of softmax_cross_entropy"}},
-           [ignore_index](SavedTensors& saved, Gradients& grads) {
-             Backward(ignore_index, saved, grads);
+           [ignore_index, z_loss](SavedTensors& saved, Gradients& grads) {
+             Backward(ignore_index, z_loss, saved, grads);
            });
   return result;
 }
@@ -68,6 +71,10 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
 }  // namespace lockstep::ops
 
 namespace lockstep {
+
+void AddZLoss(Stream stream, const CrossEntropyAddZArgs& args) {
+  if (args.z_loss > 0) cross_entropy_add_z(std::move(stream), args);
+}
 
 ReducedLoss ReduceLosses(const Tensor& losses, const Tensor& targets, Reduction reduction,
                          int64_t ignore_index) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/dispatcher.h"
+#include "core/philox.h"
 #include "core/tensor.h"
 #include "kernels/reduction.h"
 
@@ -18,10 +19,19 @@ namespace ops {
 // A target outside [0, V) that is not ignore_index throws ArgumentError on the CPU; a GPU cannot
 // report to the host: there the loss of its row, and so the sum or mean, is NaN. Data made for
 // PyTorch often marks rows to be ignored by -100: pass that as ignore_index.
+// With z_loss > 0 each loss that counts is larger by z_loss log(sum_j exp(logits_ij))^2, which
+// keeps logits from drifting (Chowdhery et al., "PaLM", 2022, section 5, with 1e-4).
 Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
-                           Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
+                           Reduction reduction = Reduction::kMean, int64_t ignore_index = -1,
+                           double z_loss = 0);
 
 }  // namespace ops
+
+// By how much a z-loss multiplies a row's softmax in the gradient of its logits.
+template <class A>
+LS_HOST_DEVICE A ZFactor(A z_loss, A log_sum_exp) {
+  return z_loss > 0 ? 1 + 2 * z_loss * log_sum_exp : A(1);
+}
 
 // The low-level operations. N rows; "wide" is f64 for f64 logits, else f32.
 
@@ -45,6 +55,7 @@ struct CrossEntropyForwardArgs {
   // Where it is defined, of all classes: what cross_entropy_backward makes of an upstream gradient
   // and a scale of 1, to the bit, while the row is still in a cache. May be the logits.
   Tensor dlogits{};
+  double z_loss = 0;  // only of dlogits: cross_entropy_add_z makes the losses
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};
@@ -60,6 +71,17 @@ struct CrossEntropyJoinArgs {
   int64_t begin = 0, middle = 0, end = 0;
 };
 inline constinit Slot<void(const CrossEntropyJoinArgs&)> cross_entropy_join{"cross_entropy_join"};
+
+// losses_i += z_loss log_sum_exp_i^2, but for ignored rows.
+struct CrossEntropyAddZArgs {
+  Tensor losses, log_sum_exp;  // wide [N], the latter over all classes
+  Tensor targets;
+  int64_t ignore_index = -1;
+  double z_loss = 0;
+};
+inline constinit Slot<void(const CrossEntropyAddZArgs&)> cross_entropy_add_z{"cross_entropy_add_z"};
+// The same, where z_loss > 0.
+void AddZLoss(Stream stream, const CrossEntropyAddZArgs& args);
 
 // scale[0] = 1 or, for kMean, 1 / number of targets that count (0 if there is none);
 // total[0] = sum of the losses * scale[0], added in a fixed order. Both wide.
@@ -82,7 +104,8 @@ struct ReducedLoss {
 ReducedLoss ReduceLosses(const Tensor& losses, const Tensor& targets, Reduction reduction,
                          int64_t ignore_index);
 
-// dlogits_ij = (softmax_ij - [j == target_i]) * upstream * scale[0]; 0 in ignored rows.
+// dlogits_ij = (k_i softmax_ij - [j == target_i]) * upstream * scale[0], where k_i is ZFactor; 0 in
+// ignored rows.
 struct CrossEntropyBackwardArgs {
   Tensor logits;
   Tensor targets;
@@ -92,6 +115,7 @@ struct CrossEntropyBackwardArgs {
   Tensor upstream;  // wide, [N] or one element, read on the device
   Tensor scale;     // wide, one element
   Tensor dlogits;   // [N, V] of the logits' dtype; may be the logits themselves
+  double z_loss = 0;
 };
 inline constinit Slot<void(const CrossEntropyBackwardArgs&)> cross_entropy_backward{
     "cross_entropy_backward"};

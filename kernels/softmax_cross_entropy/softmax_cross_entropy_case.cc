@@ -6,20 +6,23 @@ namespace {
 
 constexpr int64_t kIgnore = 2;  // a target that samples contain
 
-OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
-                int64_t ignore = -1) {
+OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction, int64_t ignore = -1,
+                double z_loss = 0) {
   InputSpec targets;
   for (int i = 0; i + 1 < logits.shape.ndim(); ++i) targets.shape.push_back(logits.shape[i]);
   targets.low = 0;
   targets.high = static_cast<double>(logits.shape[-1]);
   targets.index = true;
-  return {
-      .name = name,
-      .inputs = {logits, targets},
-      .run =
-          [=](TensorSpan in) { return ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore); },
-      .reference =
-          [=](RefSpan in) { return CrossEntropyReference(in[0], in[1], reduction, ignore); }};
+  return {.name = name,
+          .inputs = {logits, targets},
+          .run =
+              [=](TensorSpan in) {
+                return ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore, z_loss);
+              },
+          .reference =
+              [=](RefSpan in) {
+                return CrossEntropyReference(in[0], in[1], reduction, ignore, z_loss);
+              }};
 }
 
 std::vector<OpSample> Samples() {
@@ -38,6 +41,8 @@ std::vector<OpSample> Samples() {
       Sample("many_classes", {.shape = {2, 1003}, .low = -6, .high = 6}, Reduction::kMean),
       Sample("whole_packs", {.shape = {3, 2064}, .low = -6, .high = 6}, Reduction::kMean),
       Sample("many_rows", {.shape = {1100, 3}}, Reduction::kMean),
+      Sample("z_loss", odd, Reduction::kNone, -1, 0.05),
+      Sample("z_loss_ignore", {.shape = {11, 4}}, Reduction::kMean, kIgnore, 0.05),
       Sample("transposed", {.shape = {9, 12}, .non_contiguous = true}, Reduction::kSum)};
   for (const int64_t classes : {16391, 20480}) {
     OpSample vocabulary = Sample(StrCat("vocabulary of ", classes),

@@ -49,18 +49,18 @@ template <class A>
   return SumOver<A>(n, [=](int64_t j) { return Exp(row[j] - shift); });
 }
 
-// (softmax - [j == hit]) * factor of a row; hit < 0: none. `out` may be `row`, so what is at the
-// hit is read before anything is written.
+// (z softmax - [j == hit]) * factor of a row; hit < 0: none. `out` may be `row`, so what is at the
+// hit is read before anything is written. A z of 1 does not change a bit.
 template <class A, class In, class T>
-void GradientRow(const In* row, int64_t n, A shift, A factor, int64_t hit, T* out) {
-  const A at_hit = hit >= 0 ? Convert<A>(row[hit]) : A(0);
+void GradientRow(const In* row, int64_t n, A shift, A z, A factor, int64_t hit, T* out) {
+  const A at_hit = hit >= 0 ? Convert<A>(row[hit]) : A(0), of_softmax = z * factor;
   Vectorised([=] {
 #pragma GCC ivdep
     for (int64_t j = 0; j < n; ++j) {
-      out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
+      out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * of_softmax);
     }
   });
-  if (hit >= 0) out[hit] = Convert<T>((Exp(at_hit - shift) - A(1)) * factor);
+  if (hit >= 0) out[hit] = Convert<T>((Exp(at_hit - shift) * z - A(1)) * factor);
 }
 
 // Calls f with the element types of logits and targets.
@@ -84,6 +84,7 @@ void Forward(const CrossEntropyForwardArgs& args) {
   T* dlogits = args.dlogits.defined() ? args.dlogits.data<T>() : nullptr;
   const int64_t ignore = args.ignore_index, first_row = args.first_row;
   const int64_t classes = args.part.Whole(v), first = args.part.first;
+  const auto z_loss = static_cast<A>(args.z_loss);
   ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
     const int64_t target = targets[i];
     const T* row = logits + i * v;
@@ -99,7 +100,8 @@ void Forward(const CrossEntropyForwardArgs& args) {
     const A at_target = here ? wide[target - first] : A(0);
     losses[i] = here ? log_sum - static_cast<Out>(at_target) : Out(0);
     if (dlogits == nullptr) return;
-    GradientRow(wide, v, static_cast<A>(log_sum), target == ignore ? A(0) : A(1),
+    const auto shift = static_cast<A>(log_sum);
+    GradientRow(wide, v, shift, ZFactor(z_loss, shift), target == ignore ? A(0) : A(1),
                 here ? target - first : -1, dlogits + i * v);
   });
 }
@@ -137,6 +139,23 @@ void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
   });
 }
 
+void AddZCpu(Stream, const CrossEntropyAddZArgs& args) {
+  Dispatch(args.losses, args.targets, [&]<class T, class I>(TypeTag<T>, TypeTag<I>) {
+    using A = Acc<T>;
+    const I* targets = args.targets.data<I>();
+    A* losses = args.losses.data<A>();
+    const A* log_sum_exp = args.log_sum_exp.data<A>();
+    const auto z_loss = static_cast<A>(args.z_loss);
+    const int64_t ignore = args.ignore_index;
+    ParallelFor(args.targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (targets[i] == ignore) continue;
+        losses[i] = std::fma(z_loss * log_sum_exp[i], log_sum_exp[i], losses[i]);
+      }
+    });
+  });
+}
+
 void ReduceCpu(Stream, const CrossEntropyReduceArgs& args) {
   Dispatch(args.losses, args.targets, [&]<class I, class T>(TypeTag<T>, TypeTag<I>) {
     using A = Acc<T>;
@@ -167,19 +186,22 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
     const int64_t ignore = args.ignore_index, first = args.part.first;
+    const auto z_loss = static_cast<A>(args.z_loss);
     ParallelForEach(args.targets.numel(), GrainOf(v), [=](int64_t i) {
       const int64_t target = targets[i];
       const A factor = target == ignore ? A(0) : upstream[i * upstream_step] * scale;
       const T* row = logits + i * v;
       T* out = dlogits + i * v;
       const bool here = target != ignore && target >= first && target < first + v;
-      GradientRow(row, v, log_sum_exp[i], factor, here ? target - first : -1, out);
+      GradientRow(row, v, log_sum_exp[i], ZFactor(z_loss, log_sum_exp[i]), factor,
+                  here ? target - first : -1, out);
     });
   });
 }
 
 LS_REGISTER(cross_entropy_forward, DeviceType::kCpu, ForwardCpu);
 LS_REGISTER(cross_entropy_join, DeviceType::kCpu, JoinCpu);
+LS_REGISTER(cross_entropy_add_z, DeviceType::kCpu, AddZCpu);
 LS_REGISTER(cross_entropy_reduce, DeviceType::kCpu, ReduceCpu);
 LS_REGISTER(cross_entropy_backward, DeviceType::kCpu, BackwardCpu);
 

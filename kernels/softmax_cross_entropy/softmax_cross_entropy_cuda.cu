@@ -15,10 +15,11 @@ constexpr int kReduceThreads = 512;
 __device__ inline float Log(float x) { return logf(x); }
 __device__ inline double Log(double x) { return log(x); }
 
-// out_j = (e^(row_j - shift) - [j == hit]) * factor, by the threads of a block, from the end: of a
-// row that they have just read it is the likeliest to be in a cache. `out` may be `row`.
+// out_j = (z e^(row_j - shift) - [j == hit]) * factor, by the threads of a block, from the end: of
+// a row that they have just read it is the likeliest to be in a cache. `out` may be `row`. A z of 1
+// does not change a bit.
 template <int Threads, bool kAligned, class T>
-__device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, float factor,
+__device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, float z, float factor,
                                         int64_t hit, T* out) {
   constexpr int N = kPackSize<T>, kStep = Threads * N;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * N;
@@ -28,7 +29,7 @@ __device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, fl
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float here = at + k == hit ? 1.0f : 0.0f;
-      g[k] = Convert<T>((expf(ToFloat(x[k]) - shift) - here) * factor);
+      g[k] = Convert<T>(fmaf(expf(ToFloat(x[k]) - shift), z, -here) * factor);
     }
     StoreRow<kAligned>(out, at, v, g);
   }
@@ -42,8 +43,8 @@ __device__ inline void WriteGradientRow(const T* row, int64_t v, float shift, fl
 template <int Threads, bool kAligned, class T, class I, class Out>
 __global__ void __launch_bounds__(Threads, Threads > kThreads ? 2 : 0)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
-                              int64_t classes, int64_t ignore_index, Out* losses, Out* log_sum_exp,
-                              T* dlogits) {
+                              int64_t classes, int64_t ignore_index, float z_loss, Out* losses,
+                              Out* log_sum_exp, T* dlogits) {
   SHARED_ARRAY(float, scratch, 2 * Threads / kWarpSize);
   const int64_t i = blockIdx.x;
   const T* row = logits + i * v;
@@ -63,7 +64,8 @@ __global__ void __launch_bounds__(Threads, Threads > kThreads ? 2 : 0)
                         : static_cast<Out>(NAN);
   }
   if (dlogits == nullptr) return;
-  WriteGradientRow<Threads, kAligned>(row, v, static_cast<float>(log_sum), ignored ? 0.0f : 1.0f,
+  const auto shift = static_cast<float>(log_sum);
+  WriteGradientRow<Threads, kAligned>(row, v, shift, ZFactor(z_loss, shift), ignored ? 0.0f : 1.0f,
                                       target - first, dlogits + i * v);
 }
 
@@ -87,6 +89,17 @@ __global__ void __launch_bounds__(kThreads)
     losses[i] = other_losses[i] + (both - b);
   }
   log_sum_exp[i] = both;
+}
+
+// losses_i += z_loss log_sum_exp_i^2, but for ignored rows.
+// Grid: one thread per row. No shared memory.
+template <class I>
+__global__ void __launch_bounds__(kThreads)
+    CrossEntropyAddZKernel(const I* targets, int64_t n, int64_t ignore_index, float z_loss,
+                           const float* log_sum_exp, float* losses) {
+  const int64_t i = GlobalThread();
+  if (i >= n || targets[i] == ignore_index) return;
+  losses[i] = fmaf(z_loss * log_sum_exp[i], log_sum_exp[i], losses[i]);
 }
 
 // total = the losses' sum times scale; scale = 1, or 1 / the number of targets that count.
@@ -118,14 +131,15 @@ __global__ void __launch_bounds__(kReduceThreads)
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,
-                               int64_t v, int64_t first, int64_t ignore_index,
+                               int64_t v, int64_t first, int64_t ignore_index, float z_loss,
                                const float* upstream, int64_t upstream_step, const float* scale,
                                T* dlogits) {
   const int64_t i = blockIdx.x;
   const int64_t target = targets[i];
   const float factor = target == ignore_index ? 0.0f : upstream[i * upstream_step] * *scale;
-  WriteGradientRow<kThreads, kAligned>(logits + i * v, v, log_sum_exp[i], factor, target - first,
-                                       dlogits + i * v);
+  const float shift = log_sum_exp[i];
+  WriteGradientRow<kThreads, kAligned>(logits + i * v, v, shift, ZFactor(z_loss, shift), factor,
+                                       target - first, dlogits + i * v);
 }
 
 // Calls f with the element types of logits and targets.
@@ -148,8 +162,9 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
         Launch({"cross_entropy_forward", args.logits, args.targets},
                CrossEntropyForwardKernel<kBlock, decltype(aligned)::value, T, I, Out>,
                Blocks(args.targets.numel(), 1), kBlock, 0, stream, logits, Data<I>(args.targets), v,
-               args.part.first, args.part.Whole(v), args.ignore_index, Data<Out>(args.losses),
-               Data<Out>(args.log_sum_exp), dlogits);
+               args.part.first, args.part.Whole(v), args.ignore_index,
+               static_cast<float>(args.z_loss), Data<Out>(args.losses), Data<Out>(args.log_sum_exp),
+               dlogits);
       };
       const auto with_threads = [&](auto out_tag) {
         if (v <= kLongRow) return launch(std::integral_constant<int, kThreads>(), out_tag);
@@ -171,6 +186,16 @@ void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
   });
 }
 
+void AddZCuda(Stream stream, const CrossEntropyAddZArgs& args) {
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
+    const int64_t n = args.targets.numel();
+    Launch({"cross_entropy_add_z", args.losses}, CrossEntropyAddZKernel<I>, Blocks(n, kThreads),
+           kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index,
+           static_cast<float>(args.z_loss), Data<float>(args.log_sum_exp),
+           Data<float>(args.losses));
+  });
+}
+
 void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
   DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&]<class I>(TypeTag<I>) {
     Launch({"cross_entropy_reduce", args.losses}, CrossEntropyReduceKernel<I>, 1, kReduceThreads, 0,
@@ -189,13 +214,15 @@ void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
              CrossEntropyBackwardKernel<decltype(aligned)::value, T, I>,
              Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
              Data<float>(args.log_sum_exp), v, args.part.first, args.ignore_index,
-             Data<float>(args.upstream), upstream_step, Data<float>(args.scale), dlogits);
+             static_cast<float>(args.z_loss), Data<float>(args.upstream), upstream_step,
+             Data<float>(args.scale), dlogits);
     });
   });
 }
 
 LS_REGISTER(cross_entropy_forward, DeviceType::kCuda, ForwardCuda);
 LS_REGISTER(cross_entropy_join, DeviceType::kCuda, JoinCuda);
+LS_REGISTER(cross_entropy_add_z, DeviceType::kCuda, AddZCuda);
 LS_REGISTER(cross_entropy_reduce, DeviceType::kCuda, ReduceCuda);
 LS_REGISTER(cross_entropy_backward, DeviceType::kCuda, BackwardCuda);
 

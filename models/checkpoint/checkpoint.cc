@@ -1,9 +1,11 @@
 #include "models/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <concepts>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -287,12 +289,13 @@ std::string WeightsOf(const std::string& path) {
   return base;
 }
 
-void VerifyModel(const std::string& path) {
+void VerifyModel(const std::string& path, bool averages) {
   const std::string list = JoinPath(path, kManifestName);
   if (!PathExists(list)) return;
   CheckpointManifest manifest = ParseManifest(ReadFile(list, int64_t{64} << 20), list);
-  std::erase_if(manifest.files, [](const auto& f) {
-    return f.name.starts_with("optimizer") || !f.name.ends_with(".safetensors");
+  std::erase_if(manifest.files, [averages](const auto& f) {
+    const bool of_optimizer = f.name.starts_with("optimizer");
+    return (of_optimizer && !averages) || !f.name.ends_with(".safetensors");
   });
   CheckFiles(path, manifest, /*hashes=*/true);
 }
@@ -323,6 +326,45 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
   }
   const NamedTensors own = KeptBuffers(model);
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
+}
+
+namespace {
+
+constexpr std::string_view kAverage = ".ema";
+
+// Of the optimizer's state, some of which are averages.
+TensorParts OpenAverages(const std::string& path) {
+  const auto is_average = [](const std::string& name) { return name.ends_with(kAverage); };
+  if (TensorParts::Exist(path) || PathExists(JoinPath(path, "optimizer.safetensors"))) {
+    TensorParts state = TensorParts::Open(path, "optimizer");
+    if (std::ranges::any_of(state.names(), is_average)) return state;
+  }
+  throw InputError(StrCat(path, " has no averages of its weights: checkpoints of runs with ",
+                          "optim.ema have them; leave --weights=ema out"));
+}
+
+}  // namespace
+
+void LoadAverages(const std::string& path, Gpt& model) {
+  const TensorParts state = OpenAverages(path);
+  const auto named = model.NamedParameters();
+  const std::map<std::string, std::shared_ptr<Parameter>> parameters(named.begin(), named.end());
+  for (const std::string& name : state.names()) {
+    if (!name.ends_with(kAverage)) continue;
+    const auto of = parameters.find(name.substr(0, name.size() - kAverage.size()));
+    if (of == parameters.end()) {
+      throw InputError(StrCat(path, ": the model has no parameter for the average '", name,
+                              "': with --base=model its matrices are not quantised"));
+    }
+    of->second->value().Detach().CopyFrom(state.ReadPart(name, *of->second));
+  }
+}
+
+WeightSource AveragesOr(const WeightSource& weights, const std::string& path) {
+  return [weights, state = OpenAverages(path)](const std::string& name, const Parameter& p) {
+    const std::string average = StrCat(name, kAverage);
+    return state.Has(average) ? state.ReadPart(average, p) : weights(name, p);
+  };
 }
 
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer,

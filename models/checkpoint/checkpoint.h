@@ -17,6 +17,7 @@
 #include "models/checkpoint/host_snapshot.h"
 #include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/hf/hf_format.h"
 #include "optim/optimizer.h"
 #include "optim/spike_guard.h"
 
@@ -112,7 +113,8 @@ std::string WeightsOf(const std::string& path);
 // tensors that has changed since it was written. The texts beside them (config.json, tokenizer,
 // chat template) may have been edited. In a folder without DONE nothing can be verified, and
 // nothing is read.
-void VerifyModel(const std::string& path);
+// `averages`: also what LoadAverages reads.
+void VerifyModel(const std::string& path, bool averages = false);
 // Also verifies the weights that its adapters belong to.
 void VerifyModelAndBase(const std::string& path);
 // Gives the model the adapters that the folder has, if any, without their values. Call it before
@@ -122,6 +124,13 @@ void AddAdapters(const std::string& path, Gpt& model);
 // does, and the buffers and adapters. Of files in parts, a rank reads only its own part. InputError
 // if they do not fit, also if adapters are for a model that has none or belong to other weights.
 void LoadWeights(const std::string& path, Gpt& model);
+// Overwrites the parameters by their averages (optim.ema), after the weights, of which a rank reads
+// only its own part. InputError if the folder has none, and for an average whose parameter the
+// model has not, since it is quantised or the checkpoint is another's.
+void LoadAverages(const std::string& path, Gpt& model);
+// The averages, and for a parameter that has none what `weights` gives. InputError if there are
+// none.
+WeightSource AveragesOr(const WeightSource& weights, const std::string& path);
 // Restores the optimizer, after the weights. `kind`: kOuterFile, or a WorkerFile.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer,
                         const std::string& kind = "optimizer");

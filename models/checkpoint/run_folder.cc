@@ -76,6 +76,16 @@ HeldCheckpoint Locate(const std::string& path) {
   return HeldCheckpoint(path);
 }
 
+// Whether the run goes on with another length, which leaves its past as it was. `why`: what of that
+// would be otherwise.
+bool IsOnlyLonger(const RunConfig& before, const RunConfig& now, int64_t step,
+                  const ChangedPast& changed_past, std::string* why) {
+  const auto differences = RealDifferences(before, now);
+  if (differences.size() != 1 || differences[0].key != "train.steps") return false;
+  *why = changed_past(before, now, step);
+  return why->empty();
+}
+
 [[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
   throw InputError(
       StrCat(config.out_dir, " holds another run: ", why,
@@ -115,7 +125,8 @@ void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
                              checkpoint.path, " is not of that run"));
 }
 
-RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
+RunStart FromCheckpoint(const RunConfig& config, const std::string& path,
+                        const ChangedPast& changed_past) {
   const HeldCheckpoint held = Locate(path);
   const Checkpoint checkpoint = CheckpointStore::Verify(held.path());
   const TrainerState state = ReadTrainerState(checkpoint.path);
@@ -137,8 +148,11 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                  .is_own = LiesIn(config.out_dir, checkpoint.path),
                  .held = held,
                  .seconds = state.seconds};
-  if (!differences.empty())
+  if (!differences.empty()) {
     start.note += ", with a different configuration:\n" + ToString(differences);
+    const std::string past = changed_past(previous, config, state.step);
+    if (!past.empty()) start.note += "\n" + past;
+  }
   return start;
 }
 
@@ -171,16 +185,20 @@ RunStart FromBeforeDecay(const RunConfig& config, const RunConfig& saved,
 }
 
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
-                  const std::function<void(const std::string&)>& warn) {
+                  const std::function<void(const std::string&)>& warn,
+                  const ChangedPast& changed_past) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
   RunConfig previous = RunConfigFromToml(ReadFile(file), file);
   LeaveTokenizerOpen(previous, config);
   CheckParts(previous, config, config.out_dir);
-  const auto differences = RealDifferences(previous, config);
-  if (!differences.empty()) {
-    RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences));
-  }
   const auto newest = store.FindNewest(warn);
+  std::string past;
+  const bool longer =
+      IsOnlyLonger(previous, config, newest ? newest->step : 0, changed_past, &past);
+  if (const auto differences = RealDifferences(previous, config); !differences.empty() && !longer) {
+    RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences) +
+                            (past.empty() ? "" : "\n" + past));
+  }
   if (!newest && (PathExists(EndMark(config.out_dir)) ||
                   std::filesystem::is_symlink(JoinPath(config.out_dir, "latest")))) {
     throw InputError(
@@ -202,21 +220,21 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
   if (HasMoreTime(saved, config)) return FromBeforeDecay(config, saved, state, store);
   // A launcher that restarts this run is told that it is finished: its end is only written again.
   const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
-  if (state.finished && !restarted && PathExists(EndMark(config.out_dir))) {
-    throw InputError(
-        StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
-               " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
-               ". To train it further: ",
-               saved.train.time_budget.empty()
-                   ? StrCat("--checkpoint.resume=", ShellWord(config.out_dir), " --train.steps=N")
-                   : StrCat("the same command with more --train.time_budget than ",
-                            saved.train.time_budget)));
+  if (state.finished && !longer && !restarted && PathExists(EndMark(config.out_dir))) {
+    throw InputError(StrCat(config.out_dir, " holds a finished run of this configuration (",
+                            state.step,
+                            " steps). Choose another folder with --out_dir=, or remove ",
+                            config.out_dir, ". To train it further: ",
+                            saved.train.time_budget.empty()
+                                ? "--train.steps=N"
+                                : StrCat("the same command with more --train.time_budget than ",
+                                         saved.train.time_budget)));
   }
   const char* const last = ", the last one): what should have followed it is done now";
   RunStart start{.checkpoint = newest->path,
                  .step = state.step,
                  .note = StrCat("resuming from ", newest->path, " (step ", state.step,
-                                state.finished ? last : ")"),
+                                state.finished && !longer ? last : ")"),
                  .seconds = state.seconds};
   // The folder's file may have been edited, or other settings accepted, since it was saved.
   if (const auto since = RealDifferences(saved, config); !since.empty()) {
@@ -240,7 +258,8 @@ void CheckNoRecords(const RunConfig& config) {
 
 // From what is in the folder now.
 RunStart StartFromFolder(const RunConfig& config,
-                         const std::function<void(const std::string&)>& warn) {
+                         const std::function<void(const std::string&)>& warn,
+                         const ChangedPast& changed_past) {
   CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
   try {
     store.CleanUp();
@@ -251,7 +270,8 @@ RunStart StartFromFolder(const RunConfig& config,
   if (has_run) store.RestoreLinks();
   const std::string& resume = config.checkpoint.resume;
   if (BeginsElsewhere(config)) {
-    return HasBegunSo(config) ? Continue(config, store, warn) : FromCheckpoint(config, resume);
+    return HasBegunSo(config) ? Continue(config, store, warn, changed_past)
+                              : FromCheckpoint(config, resume, changed_past);
   }
   if (!has_run && !store.List().empty()) {
     RefuseOther(config, "there are checkpoints, but no config.toml");
@@ -260,12 +280,13 @@ RunStart StartFromFolder(const RunConfig& config,
   if (!has_run) return {};
   if (resume == "none")
     RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
-  return Continue(config, store, warn);
+  return Continue(config, store, warn, changed_past);
 }
 
 // Whether a run with `config` goes on from the newest checkpoint at its mirror, which has `state`;
 // then the run folder is made one of that run. A run's place must not get another's checkpoints.
-bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& config) {
+bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& config,
+                const ChangedPast& changed_past) {
   const std::string& place = config.checkpoint.mirror;
   RunConfig there = RunConfigFromToml(state.config_toml, place);
   LeaveTokenizerOpen(there, config);
@@ -280,8 +301,10 @@ bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& confi
     if (!is_newer) return false;
     if (there.checkpoint.resume != resume) refuse("they are newer than those of this one");
   } else {
-    if (!differences.empty()) {
-      refuse("its configuration differs (there -> now):\n" + ToString(differences));
+    std::string past;
+    if (!differences.empty() && !IsOnlyLonger(there, config, state.step, changed_past, &past)) {
+      refuse("its configuration differs (there -> now):\n" + ToString(differences) +
+             (past.empty() ? "" : "\n" + past));
     }
     if (resume == "none") refuse("checkpoint.resume=none begins a new one");
   }
@@ -294,12 +317,15 @@ bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& confi
   // A folder that will be refused stays as it is.
   RunConfig here = RunConfigFromToml(ReadFile(file), file);
   LeaveTokenizerOpen(here, config);
-  return is_newer && RealDifferences(here, config).empty();
+  std::string past;
+  return is_newer && (RealDifferences(here, config).empty() ||
+                      IsOnlyLonger(here, config, state.step, changed_past, &past));
 }
 
 // What it says for the user; "" if there is nothing to say.
 std::string BeginMirror(const RunConfig& config,
-                        const std::function<void(const std::string&)>& warn) {
+                        const std::function<void(const std::string&)>& warn,
+                        const ChangedPast& changed_past) {
   if (config.checkpoint.mirror.empty()) return "";
   const auto step = CopyFromMirror({.place = config.checkpoint.mirror,
                                     .out_dir = config.out_dir,
@@ -307,7 +333,7 @@ std::string BeginMirror(const RunConfig& config,
                                               .keep_best = config.checkpoint.keep_best,
                                               .warn = warn},
                                     .check = [&](const TrainerState& state, bool is_newer) {
-                                      return GoesOnFrom(state, is_newer, config);
+                                      return GoesOnFrom(state, is_newer, config, changed_past);
                                     }});
   if (!step) return "";
   return StrCat("copied the checkpoint of step ", *step, " from ", config.checkpoint.mirror,
@@ -357,10 +383,11 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
 }
 
 RunStart PrepareRunFolder(const RunConfig& config,
-                          const std::function<void(const std::string&)>& warn) {
+                          const std::function<void(const std::string&)>& warn,
+                          const ChangedPast& changed_past) {
   RequireWritableDirectory(config.out_dir);
-  const std::string copied = BeginMirror(config, warn);
-  RunStart start = StartFromFolder(config, warn);
+  const std::string copied = BeginMirror(config, warn, changed_past);
+  RunStart start = StartFromFolder(config, warn, changed_past);
   start.note = copied + start.note;
   return start;
 }

@@ -53,18 +53,27 @@ void TakeOverSettled(const RunConfig& before, RunConfig* config);
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn);
 
+// What the schedule of a run, `before`, would have had otherwise in its first `step` steps if it
+// had been `now` from the start, as a sentence; "": nothing.
+using ChangedPast =
+    std::function<std::string(const RunConfig& before, const RunConfig& now, int64_t step)>;
+
 // Decides how a run with `config` starts in config.out_dir, by config.checkpoint.resume:
 //   auto  continues an unfinished run of the same configuration, or starts from scratch in a folder
-//         without a run; a run that has more train.time_budget now than when its decay began
-//         continues from the checkpoint before that;
+//         without a run. A run, finished or not, also goes on with other train.steps, if nothing
+//         else differs, and nothing of its past (`changed_past`), and one that has more
+//         train.time_budget now than when its decay began goes on from the checkpoint before
+//         that; the note says so;
 //   none  starts from scratch in a folder without a run;
-//   path  continues from that checkpoint (or run folder); the note lists differing options. A run
+//   path  continues from that checkpoint (or run folder); the note lists differing options, and
+//         says what of the past would have been otherwise. A run
 //         that began so, and has made a checkpoint of its own, goes on from that as with auto.
 // With checkpoint.mirror, what that has of the run and the folder lacks is copied first.
 // If that would touch another run, throws an InputError that lists the differences and what to do.
 // IoError if the folder cannot be written. Damaged checkpoints are reported to `warn`.
 RunStart PrepareRunFolder(const RunConfig& config,
-                          const std::function<void(const std::string&)>& warn);
+                          const std::function<void(const std::string&)>& warn,
+                          const ChangedPast& changed_past);
 
 // Writes config.toml into the folder of a run that begins or continues, with comments that say what
 // was `settled` differently. Throws IoError.

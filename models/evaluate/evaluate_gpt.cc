@@ -160,7 +160,8 @@ int EvaluateGpt(const EvaluateConfig& c) {
   const EvaluationRanks ranks(rendezvous, static_cast<int>(c.tp), device);
   const auto model = LoadSampledModel(
       opened.folder(), opened.base, opened.adapters.empty() ? nullptr : &opened.adapters[0],
-      std::make_shared<dist::TensorRanks>(c.tp > 1 ? ranks.model.get() : nullptr, parts), device);
+      std::make_shared<dist::TensorRanks>(c.tp > 1 ? ranks.model.get() : nullptr, parts), device,
+      c.averages());
   std::vector<TaskResult> results;
   for (const auto& [name, task] : tasks) {
     ProgressLine line(name);

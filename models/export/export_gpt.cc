@@ -331,6 +331,11 @@ void AddExportOptions(Options& options, ExportConfig& c) {
                .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's) to "
                       "merge into them; the checkpoint's own adapters are always merged, but "
                       "for --format=gguf_lora"});
+  options.Add("weights", &c.weights,
+              {.choices = {"trained", "ema"},
+               .aliases = {"ema", "use_ema"},
+               .doc = "which of a checkpoint's weights: those that were trained, or their averages "
+                      "(ema), which runs with optim.ema keep"});
   options.Add(
       "format", &c.format,
       {.choices = {"hf", "gguf", "gguf_lora"},
@@ -372,6 +377,14 @@ int ExportGpt(const ExportConfig& c) {
   const bool merges = c.format != "gguf_lora";
   const ExportType& type = TypeOf(c.dtype, merges ? source.dtype : DType::kF32);
   Losses losses;
+  if (c.weights == "ema") {
+    if (!source.adapter_folder.empty()) {
+      throw InputError(StrCat(source.adapter_folder, " has adapters, whose averages cannot be ",
+                              "exported: leave --weights=ema out"));
+    }
+    VerifyModel(source.folder, /*averages=*/true);
+    source.weight = AveragesOr(source.weight, source.folder);
+  }
   if (merges && !source.adapter_folder.empty()) {
     AddAdapter(source, type.dtype.value_or(DType::kF32), &losses, &source.weight);
   }

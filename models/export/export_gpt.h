@@ -10,6 +10,7 @@ namespace lockstep::models {
 struct ExportConfig {
   std::string checkpoint = "out";
   std::string adapter;
+  std::string weights = "trained";
   std::string format = "hf";
   std::string dtype = "auto";
   std::string out;

@@ -189,6 +189,7 @@ void Validate(const GptConfig& config) {
   LS_CHECK(c.recompute.layers >= -1 && c.recompute.layers <= c.n_layer,
            "the model cannot recompute ", c.recompute.layers, " of ", c.n_layer, " layers");
   LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
+  LS_CHECK(c.z_loss >= 0, "the model's z_loss must not be negative, got ", c.z_loss);
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
   LS_CHECK(c.norm_offset == 0 || c.norm_offset == 1, "the model's norm_offset must be 0 or 1, got ",
            c.norm_offset);

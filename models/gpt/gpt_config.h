@@ -60,6 +60,7 @@ struct GptConfig {
   // no limit. More than one chunk changes the order in which the head's gradient is summed. Large
   // micro-batches profit from more (ops::LossChunk).
   int64_t loss_chunk = 4096;
+  double z_loss = 0;  // of a training step's loss, as nn::LmHead says; 0: none
   // What the backward of a training step computes again; the bits stay the same.
   RecomputeChoice recompute = {};
   // What waits in the host's memory; the bits stay the same. Here activations and weights, of the

@@ -8,10 +8,13 @@ namespace {
 
 std::shared_ptr<nn::LmHead> MakeLmHead(const GptConfig& config,
                                        const std::shared_ptr<Parameter>& tied) {
-  if (tied) return std::make_shared<nn::LmHead>(tied, config.loss_chunk, config.logit_softcap);
+  if (tied) {
+    return std::make_shared<nn::LmHead>(tied, config.loss_chunk, config.logit_softcap,
+                                        config.z_loss);
+  }
   return std::make_shared<nn::LmHead>(config.n_embd, config.vocab_size,
                                       nn::Normal(0, config.init_zero ? 0 : config.init_std),
-                                      config.loss_chunk, config.logit_softcap);
+                                      config.loss_chunk, config.logit_softcap, config.z_loss);
 }
 
 }  // namespace

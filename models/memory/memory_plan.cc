@@ -215,7 +215,8 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     const data::Batch batch = BatchOf(o);
     const data::Batch& rows = objective->RowsOf(batch, &made);
     const nn::DocumentScope documents(DocumentsOf(rows, kMeta));
-    (*objective)(*model, rows, kMeta);
+    const auto evaluate = [&] { (*objective)(*model, rows, kMeta); };
+    optimizer && optimizer->keeps_averages() ? optimizer->WithAverages(evaluate) : evaluate();
   }
   MemoryPlan plan = log.Plan();
   plan.evaluates_only = optimizer == nullptr;

@@ -318,6 +318,7 @@ void CheckDpo(const Options& options, const RunConfig& config) {
   needs_dpo("dpo.beta", config.dpo.beta, d.beta);
   needs_dpo("dpo.label_smoothing", config.dpo.label_smoothing, d.label_smoothing);
   if (!on) return;
+  CheckEffect(options, "train.z_loss", config.train.z_loss, 0.0, false, "train.objective = \"lm\"");
   const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
     if (!bad) return;
     options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
@@ -415,6 +416,11 @@ void CheckRun(Options& options, const RunConfig& config) {
     options.Fail({"data.path", "data.mix"},
                  StrCat(options.Describe("data.path"), " and ", options.Describe("data.mix"),
                         " exclude each other: name all sources in data.mix"));
+  }
+  if (!config.data.val_path.empty() && config.data.val_fraction != DataOptions().val_fraction) {
+    options.Fail({"data.val_fraction", "data.val_path"},
+                 StrCat(options.Describe("data.val_fraction"), " does nothing beside ",
+                        options.Describe("data.val_path"), ": leave one of them out"));
   }
   CheckLength(options, config.train);
   CheckBatch(options, config.train);

@@ -182,6 +182,15 @@ constexpr PlanRule kRules[] = {
        return StrCat(f.describe("train.offload"), " is not supported with ",
                      f.describe("dist.outer_every"), ": leave train.offload out");
      }},
+    {"workers keep no averages",
+     {"dist.outer_every", "optim.ema"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions& p) -> std::string {
+       if (!HasRounds(f) || f.config.optim.ema == 0) return "";
+       return StrCat(f.describe("optim.ema"), " is not supported with ",
+                     f.describe("dist.outer_every"),
+                     ", whose outer optimizer takes the weights elsewhere: leave optim.ema out");
+     }},
     {"preferences need whole answers",
      {"train.objective", "parallel.tp", "virtual.tp", "parallel.pp", "parallel.cp", "virtual.cp"},
      kOfOptions,

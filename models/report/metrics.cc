@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Names and members of a line's fields, except step, memory_bytes, skipped, spike, late, val_loss,
-// val_bpb and tasks, in the order in which they are written.
+// val_bpb, val_loss_ema, val_sources and tasks, in the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -100,6 +100,11 @@ std::string ToJson(const StepMetrics& metrics) {
   Write(m.preference, "", &j);
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   if (m.val_bpb) j["val_bpb"] = *m.val_bpb;
+  if (m.val_loss_ema) j["val_loss_ema"] = *m.val_loss_ema;
+  for (const SourceLoss& of : m.val_sources) {
+    j["val_loss_of"][of.name] = of.loss;
+    if (of.bpb) j["val_bpb_of"][of.name] = *of.bpb;
+  }
   Write(m.val_preference, "val_", &j);
   for (const auto& [name, value] : m.tasks) j["tasks"][name] = value;
   return DumpJson(j);
@@ -122,6 +127,15 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   if (const auto late = j.find("late"); late != j.end() && late->is_string()) m.late = *late;
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   if (j.contains("val_bpb")) m.val_bpb = NumberOr(j, "val_bpb", NAN);
+  if (j.contains("val_loss_ema")) m.val_loss_ema = NumberOr(j, "val_loss_ema", NAN);
+  if (const auto losses = j.find("val_loss_of"); losses != j.end() && losses->is_object()) {
+    const auto bytes = j.find("val_bpb_of");
+    for (const auto& [name, value] : losses->items()) {
+      m.val_sources.push_back({name, NumberOr(*losses, name.c_str(), NAN)});
+      if (bytes == j.end() || !bytes->contains(name)) continue;
+      m.val_sources.back().bpb = NumberOr(*bytes, name.c_str(), NAN);
+    }
+  }
   if (const auto tasks = j.find("tasks"); tasks != j.end() && tasks->is_object()) {
     for (const auto& [name, value] : tasks->items()) {
       m.tasks.emplace_back(name, NumberOr(*tasks, name.c_str(), NAN));

@@ -30,6 +30,13 @@ struct PauseTimes {
   double total() const { return eval_ms + sample_ms + checkpoint_ms + report_ms; }
 };
 
+// The validation loss of a source of a mixture, or of a file of data.val_path.
+struct SourceLoss {
+  std::string name;
+  double loss = 0;
+  std::optional<double> bpb{};
+};
+
 struct StepMetrics {
   int64_t step = 0;      // updates made; 0: before the first, with only val_loss
   double loss = 0;       // nats per token, before the update
@@ -59,8 +66,10 @@ struct StepMetrics {
   double expert_most = 0, expert_least = 0;
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   bool spike = false;    // there was no update, since the loss or the norm was one (train.spike)
-  std::optional<double> val_loss;  // after the update, if evaluated
-  std::optional<double> val_bpb;   // the same in bits per byte of text, where that is known
+  std::optional<double> val_loss;       // after the update, if evaluated
+  std::optional<double> val_bpb;        // the same in bits per byte of text, where that is known
+  std::optional<double> val_loss_ema;   // the same of the averages of the weights (optim.ema)
+  std::vector<SourceLoss> val_sources;  // with val_loss, if there are several
   // Figures of eval.tasks, after the update, if evaluated: {"hellaswag acc", 0.28}.
   std::vector<std::pair<std::string, double>> tasks;
   // With preference tuning, whose losses are nats per pair: those of the step's pairs, and of the

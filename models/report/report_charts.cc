@@ -46,7 +46,7 @@ std::string Figure(const std::string& title, const std::string& note,
                    const std::vector<PlotLine>& lines, PlotOptions options, bool wide) {
   options.title = title + ", " + note;
   std::string legend;
-  if (lines.size() > 2) {
+  if (std::ranges::count(lines, false, &PlotLine::faint) > 1) {
     for (const PlotLine& line : lines) {
       if (line.faint || line.points.empty()) continue;
       legend += fmt::format("<span><b style=\"background:var({})\"></b>{}</span>", line.color,
@@ -108,6 +108,10 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
   std::vector<PlotLine> lines = RawAndSmooth("training", "--train", h.loss);
   lines.push_back(
       {.name = "validation", .color = "--val", .points = PointsOf(h.val_loss), .dots = true});
+  lines.push_back({.name = "validation of averaged weights",
+                   .color = "--norm",
+                   .points = PointsOf(h.val_loss_ema),
+                   .dots = true});
   PlotOptions options{.title = {}, .width = 1180, .height = 340, .last_x = last, .rules = {}};
   options.log_y = SpreadsWide(lines[1].points, 2);
   const bool pairs = !h.reward_chosen.empty();
@@ -124,6 +128,20 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
       fmt::format("{}{}; lower is better", pairs ? "per pair of answers" : "nats per token",
                   options.log_y ? ", log scale" : ""),
       lines, options, /*wide=*/true);
+}
+
+std::string SourcesFigure(const RunHistory& h, double last) {
+  constexpr const char* kColors[] = {"--train", "--val",    "--backward", "--exposed",
+                                     "--data",  "--update", "--sample",   "--checkpoint"};
+  std::vector<PlotLine> lines;
+  for (const auto& [name, curve] : h.val_sources) {
+    lines.push_back({.name = name,
+                     .color = kColors[lines.size() % std::size(kColors)],
+                     .points = PointsOf(curve),
+                     .dots = true});
+  }
+  return Figure("Validation loss of sources", "of each apart; lower is better", lines,
+                {.title = {}, .last_x = last, .rules = {}});
 }
 
 // A token's experts are chosen anew in each step, so the lines are those of what each step had.
@@ -231,6 +249,7 @@ std::string ReportCharts(const RunHistory& h, const ReportInput& in) {
                 {{.name = "loss scale", .color = "--norm", .points = PointsOf(h.loss_scale)}},
                 {.title = {}, .last_x = last, .log_y = true, .rules = {}});
   }
+  if (!h.val_sources.empty()) s += SourcesFigure(h, last);
   if (!h.reward_chosen.empty()) s += PreferenceFigures(h, last);
   if (!h.expert_most.empty()) s += ExpertFigure(h, last);
   for (const auto& [name, curve] : h.tasks) {

@@ -104,6 +104,10 @@ void RunHistory::Add(const StepMetrics& m) {
       ++non_finite_val_losses;
     }
   }
+  if (m.val_loss_ema) val_loss_ema.Add(std::max<int64_t>(m.step, 1), *m.val_loss_ema);
+  for (const SourceLoss& of : m.val_sources) {
+    val_sources[of.name].Add(std::max<int64_t>(m.step, 1), of.loss);
+  }
   for (const auto& [name, value] : m.tasks) {
     tasks[name].Add(std::max<int64_t>(m.step, 1), value);
   }

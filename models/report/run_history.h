@@ -84,8 +84,10 @@ class RunHistory {
   std::vector<Point> val_loss;
   int64_t non_finite_val_losses = 0;
   double val_bpb = 0;  // of the last evaluation; 0: not known
-  // Those of eval.tasks, by name; evaluations before the first step are taken for it.
-  std::map<std::string, Curve> tasks;
+  // Those of sources of the validation data, and of eval.tasks, by name; evaluations before the
+  // first step are taken for it.
+  std::map<std::string, Curve> val_sources, tasks;
+  Curve val_loss_ema;
 
  private:
   void AddValLoss(const Point& point);

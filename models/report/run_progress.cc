@@ -94,10 +94,16 @@ void RunProgress::PrintEvaluation(const StepMetrics& m, bool best, int64_t token
   const double loss = *m.val_loss;
   if (evaluations_++ == 0) first_val_loss_ = loss;
   last_val_loss_ = loss;
-  Print(fmt::format("step {} | validation loss {:.4f}{}{}{} | {} tokens in {:.1f}s", m.step, loss,
-                    best && m.step > 0 ? " (best)" : "", Describe(m.val_preference),
+  Print(fmt::format("step {} | validation loss {:.4f}{}{}{}{} | {} tokens in {:.1f}s", m.step, loss,
+                    best && m.step > 0 ? " (best)" : "",
+                    m.val_loss_ema ? fmt::format(", of averages {:.4f}", *m.val_loss_ema) : "",
+                    Describe(m.val_preference),
                     m.val_bpb ? fmt::format(" | {:.4f} bits per byte", *m.val_bpb) : "",
                     FormatCount(static_cast<double>(tokens)), seconds));
+  for (const SourceLoss& of : m.val_sources) {
+    Print(fmt::format("  {}: {:.4f}{}", of.name, of.loss,
+                      of.bpb ? fmt::format(" | {:.4f} bits per byte", *of.bpb) : ""));
+  }
 }
 
 void RunProgress::PrintTasks(int64_t step, const std::vector<TaskResult>& results,

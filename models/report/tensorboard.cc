@@ -106,6 +106,11 @@ void TensorBoardWriter::Write(const StepMetrics& m) {
   }
   if (m.val_loss) scalar("validation/loss", *m.val_loss);
   if (m.val_bpb) scalar("validation/bits_per_byte", *m.val_bpb);
+  if (m.val_loss_ema) scalar("validation/loss of averages", *m.val_loss_ema);
+  for (const SourceLoss& of : m.val_sources) {
+    scalar("validation/loss of " + of.name, of.loss);
+    if (of.bpb) scalar("validation/bits_per_byte of " + of.name, *of.bpb);
+  }
   for (const auto& [name, value] : m.tasks) scalar("tasks/" + name, value);
   if (!values.empty()) Write(SummaryEvent(m.unix_time, m.step, values));
 }

@@ -27,6 +27,11 @@ void AddSourceOptions(Options& options, ModelSource& source) {
                .doc = "the matrices of attention and MLPs: model (f32), nf4 (4 bits, with 8-bit "
                       "scales), nf4_single (with f32 scales); auto: as the adapter was trained or, "
                       "without one, as in the checkpoint"});
+  options.Add("weights", &source.weights,
+              {.choices = {"trained", "ema"},
+               .aliases = {"ema", "use_ema"},
+               .doc = "which of a checkpoint's weights: those that were trained, or their averages "
+                      "(ema), which runs with optim.ema keep"});
   options.Add("tokenizer", &source.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
   options.Add("threads", &source.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
@@ -42,8 +47,14 @@ OpenedModel OpenModel(const ModelSource& source, bool verifies,
   for (const std::string& adapter : source.adapters) {
     opened.held_adapters.push_back(HoldCheckpoint(adapter));
   }
+  if (source.averages() && !source.adapters.empty()) {
+    throw InputError(
+        "--weights=ema are averages of --checkpoint's own weights: with an adapter "
+        "that its run has averaged name that run, without --adapter");
+  }
   if (verifies) {
     VerifyModelAndBase(folder);
+    VerifyModel(folder, source.averages());
     for (const HeldCheckpoint& adapter : opened.held_adapters) VerifyModel(adapter.path());
   }
   opened.shape = ReadHfConfig(WeightsOf(folder));

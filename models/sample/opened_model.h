@@ -16,9 +16,12 @@
 namespace lockstep::models {
 
 struct ModelSource {
+  bool averages() const { return weights == "ema"; }
+
   std::string checkpoint = "out/latest";
   TextList adapters;
   std::string base = "auto";  // BaseFor
+  std::string weights = "trained";
   std::string tokenizer;
   std::string device = "auto";
   int64_t threads = 0;

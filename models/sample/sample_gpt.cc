@@ -355,7 +355,7 @@ int SampleGpt(const SampleConfig& c) {
   }
   const auto parts = std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size);
   const auto load = [&](const PeftAdapter* adapter) {
-    return LoadSampledModel(folder, base, adapter, parts, device);
+    return LoadSampledModel(folder, base, adapter, parts, device, c.averages());
   };
   if (is_main && c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",

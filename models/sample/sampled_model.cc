@@ -28,7 +28,7 @@ std::string BaseFor(const std::string& option, const std::string& folder,
 
 std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,
                                       const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
-                                      Device device) {
+                                      Device device, bool averages) {
   auto model = std::make_unique<Gpt>(ReadHfConfig(WeightsOf(folder)));
   AddAdapters(folder, *model);
   if (adapter != nullptr) adapter->AddTo(*model);
@@ -42,6 +42,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
   ParallelizeLayers(*model, ranks);
   model->Materialize(device, /*seed=*/std::nullopt);
   LoadWeights(folder, *model);
+  if (averages) LoadAverages(folder, *model);
   if (adapter != nullptr) adapter->LoadInto(*model);
   return model;
 }

@@ -22,11 +22,11 @@ std::string BaseFor(const std::string& option, const std::string& folder,
 // The model of a checkpoint or a Hugging Face folder, on this device. `base` is BaseFor's: matrices
 // in 4 bits are quantised one by one as they are read, and the unquantised model is never in
 // memory. `adapter` may be null; an adapter in the folder itself is in effect without it. Each of
-// `ranks` has its part. InputError if the adapter does not fit the model, and for weights in 4 bits
-// in several parts.
+// `ranks` has its part. `averages`: of the weights, by LoadAverages. InputError if the adapter does
+// not fit the model, and for weights in 4 bits in several parts.
 std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::string& base,
                                       const PeftAdapter* adapter, const dist::TensorRanksPtr& ranks,
-                                      Device device);
+                                      Device device, bool averages = false);
 
 // InputError if a model of this shape cannot be split across `ranks` ranks.
 void CheckDivides(const GptConfig& shape, int ranks);

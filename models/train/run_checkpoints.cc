@@ -76,7 +76,7 @@ void RunCheckpoints::Save(TrainerState state, const Gpt& model, const optim::Opt
   state.tokens_seen = setup_.SamplesBefore(state.step) * setup_.sample_tokens();
   state.tokens_per_step = setup_.tokens_per_step;
   state.measured_on = setup_.measured_on;
-  if (state.step > 0) state.lr = MakeSchedule(setup_)(state.step - 1);
+  if (state.step > 0) state.lr = MakeSchedule(setup_.config)(state.step - 1);
   state.config_toml = ToToml(setup_.asked);
   state.arithmetic = ArithmeticOf(setup_);
   state.data_fingerprint = setup_.dataset.fingerprint;

@@ -112,6 +112,7 @@ void CheckField(const Options& options, const RunSetup& setup) {
   if (!given || setup.start.checkpoint) return;
   std::vector<std::string> paths = {data.path};
   if (!data.mix.empty()) paths = setup.dataset.mixture_paths;
+  for (const data::ValidationPart& part : setup.dataset.val_parts) paths.push_back(part.name);
   if (std::ranges::any_of(paths, data::HoldsJsonLines)) return;
   options.Fail({kKey}, StrCat(options.Describe(kKey), " does nothing, because no file of ",
                               setup.dataset.name, " is JSONL by its name: leave ", kKey,

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "core/io/file.h"
+#include "core/round_up.h"
 #include "data/conversations/conversation_mixture.h"
 #include "data/conversations/model_template.h"
 #include "data/conversations/preference_dataset.h"
 #include "data/mixture.h"
+#include "data/mixture_dataset.h"
 #include "data/sampler.h"
 #include "data/text/text_files.h"
+#include "data/tokenizer/text_bytes.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
 
@@ -33,7 +37,7 @@ data::DatasetOptions ToDatasetOptions(const RunConfig& config, const std::string
   d.mix = config.data.mix;
   d.field = config.data.field;
   if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
-  d.val_fraction = config.data.val_fraction;
+  d.val_fraction = config.data.val_path.empty() ? config.data.val_fraction : 0;
   d.document_mask = config.data.document_mask;
   d.block_size = config.model.block_size;
   d.vocab_size = vocab_size;
@@ -82,6 +86,30 @@ bool KeepTheirTokenizer(const DataOptions& data) {
   return std::ranges::any_of(SourcesOf(data), keep);
 }
 
+// The training data of a run on conversations or pairs.
+void OpenConversations(const RunConfig& config, const data::DatasetOptions& d,
+                       const data::ConversationOptions& c, RunSetup* setup) {
+  if (Prefers(config) && !d.mix.empty()) {
+    throw InputError("pairs of answers are for data.path, not data.mix: join their files");
+  }
+  if (config.data.order == "random") {
+    throw InputError(
+        "data.order = \"random\" takes windows at any place of a text, but "
+        "conversations are packed into rows: use shuffled or sequential");
+  }
+  if (Prefers(config)) {
+    setup->dataset = data::OpenPreferences(d, c).dataset;
+    return;
+  }
+  data::ConversationDataset opened =
+      d.mix.empty() ? data::OpenConversations(d, c)
+                    : data::OpenConversationMixture(d, c, [&](const std::string& path) {
+                        return HoldsConversations(config.data, path);
+                      });
+  setup->dataset = std::move(opened.dataset);
+  setup->conversations = opened.counts;
+}
+
 }  // namespace
 
 std::vector<std::string> SourcesOf(const DataOptions& data) {
@@ -119,38 +147,57 @@ void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab
   d.known_files = setup->start.known_files;
   d.shared = setup->start.shared;
   setup->document_mask = MasksDocuments(config, conversations);
-  if (!conversations) {
-    setup->dataset = data::OpenDataset(d);
-    if (auto& tokenizer = setup->dataset.tokenizer; tokenizer && !weights.empty()) {
-      tokenizer = data::KeepTemplates(TemplateFolders(config, weights), std::move(tokenizer));
-    }
-    return;
-  }
-  if (Prefers(config) && !d.mix.empty()) {
-    throw InputError("pairs of answers are for data.path, not data.mix: join their files");
-  }
-  if (config.data.order == "random") {
-    throw InputError(
-        "data.order = \"random\" takes windows at any place of a text, but "
-        "conversations are packed into rows: use shuffled or sequential");
-  }
   const data::ConversationOptions c{.chat_template = config.data.chat_template,
                                     .folders = TemplateFolders(config, weights),
                                     .if_long = config.data.if_long,
                                     .special_tokens_of_users = config.data.user_special_tokens};
-  if (Prefers(config)) {
-    setup->dataset = data::OpenPreferences(d, c).dataset;
-    return;
+  conversations ? OpenConversations(config, d, c, setup)
+                : void(setup->dataset = data::OpenDataset(d));
+  if (!config.data.val_path.empty()) {
+    data::OpenValidation(
+        config.data.val_path, d,
+        [&](data::DatasetOptions file) {
+          if (Prefers(config)) return data::OpenPreferences(file, c).dataset;
+          if (conversations && HoldsConversations(config.data, file.path)) {
+            return data::OpenConversations(file, c).dataset;
+          }
+          file.block_size = 1;  // it may be shorter than a window
+          return conversations ? data::OpenDocuments(file) : data::OpenDataset(file);
+        },
+        &setup->dataset);
   }
-  data::ConversationDataset opened =
-      d.mix.empty() ? data::OpenConversations(d, c)
-                    : data::OpenConversationMixture(d, c, [&](const std::string& path) {
-                        return HoldsConversations(config.data, path);
-                      });
-  setup->dataset = std::move(opened.dataset);
-  setup->conversations = opened.counts;
+  if (auto& tokenizer = setup->dataset.tokenizer; !conversations && tokenizer && !weights.empty()) {
+    tokenizer = data::KeepTemplates(c.folders, std::move(tokenizer));
+  }
 }
 
+std::vector<ValidationStream> ValidationOf(const RunSetup& setup) {
+  const data::Dataset& dataset = setup.dataset;
+  if (!dataset.val || dataset.val->size() < 2) return {};
+  const TrainOptions& train = setup.config.train;
+  const auto parts = std::ssize(dataset.val_parts);
+  std::vector<ValidationStream> all;
+  const auto add = [&](const std::string& name, std::shared_ptr<const data::TokenSource> tokens,
+                       int64_t most_batches) {
+    const data::EvalBatches batches(std::move(tokens), setup.sample_tokens(), train.batch_size,
+                                    most_batches, setup.document_mask);
+    const bool is_text = dataset.tokenizer && !setup.prefers();
+    all.push_back({name, batches, is_text ? data::CountBytes(batches, *dataset.tokenizer) : 0});
+  };
+  add("", dataset.val, train.eval_batches);
+  if (parts < 2) return all;
+  for (const data::ValidationPart& part : dataset.val_parts) {
+    // Together no more than the whole, but at least one of each.
+    if (part.tokens->size() >= 2) add(part.name, part.tokens, DivideUp(train.eval_batches, parts));
+  }
+  return all;
+}
+
+std::optional<double> ValidationStream::BitsPerByte(double loss) const {
+  if (bytes == 0) return {};
+  return loss * static_cast<double>(batches.num_targets()) /
+         (static_cast<double>(bytes) * std::numbers::ln2);
+}
 int64_t StepsOf(const RunSetup& setup) {
   const TrainOptions& train = setup.config.train;
   if (train.steps > 0 || train.is_open()) return train.steps;

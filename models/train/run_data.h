@@ -1,9 +1,12 @@
 // The data of a run, made from its configuration.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/evaluation.h"
 #include "models/options/config.h"
 #include "models/options/options.h"
 #include "models/train/run_setup.h"
@@ -29,6 +32,19 @@ RunConfig SettleTokenizer(const Options& options, const RunConfig& config);
 // unless the configuration names others; "": the run starts from no weights. InputError.
 void OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size,
               bool conversations, RunSetup* setup);
+
+// What a run measures a validation loss on.
+struct ValidationStream {
+  std::string name;  // of a source or file; the whole has none
+  data::EvalBatches batches;
+  int64_t bytes = 0;  // of text in its targets; 0: not known
+
+  // Of a loss in nats per target, if the bytes are known.
+  std::optional<double> BitsPerByte(double loss) const;
+};
+// All validation data, and then each of their parts, if there are several; nothing without any.
+// With train.eval_batches the parts share so many among them.
+std::vector<ValidationStream> ValidationOf(const RunSetup& setup);
 
 // Steps of the whole run: train.steps, or as many as train.epochs or train.tokens_per_parameter
 // take; 0 if the clock will say.

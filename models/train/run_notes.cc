@@ -10,9 +10,9 @@
 #include "data/text/text_files.h"
 #include "data/token_shards.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/train/budget/time_budget.h"
 #include "models/train/run_data.h"
 #include "models/train/run_optimizer.h"
-#include "models/train/budget/time_budget.h"
 
 namespace lockstep::models {
 
@@ -52,7 +52,7 @@ std::string NoteOnSplits(const DataOptions& options) {
 }
 
 std::string NoteOnDecay(const Options& options, const RunSetup& setup) {
-  const optim::LrSchedule schedule = MakeSchedule(setup);
+  const optim::LrSchedule schedule = MakeSchedule(setup.config);
   const int64_t begin = setup.start.step;  // the update after `step` has schedule(step)
   if (begin >= setup.steps()) return "";
   const auto rate = [](double lr) { return fmt::format("{:.1e}", lr); };
@@ -121,10 +121,34 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
                 "its learning rate has risen: leave it out for a tenth of them, or train longer");
 }
 
+std::string ChangesOfPast(const RunConfig& before, const RunConfig& now, int64_t step) {
+  if (before.train.steps == 0 || now.train.steps == 0) return "";
+  const auto settled = [](RunConfig config) {
+    SettleSchedule(config);
+    return config;
+  };
+  const RunConfig old = settled(before), changed = settled(now);
+  const OptimOptions &was = old.optim, &is = changed.optim;
+  const optim::LrSchedule old_rate = MakeSchedule(old), rate = MakeSchedule(changed);
+  for (int64_t i = 0; i < step; ++i) {
+    if (old_rate(i) == rate(i)) continue;
+    return fmt::format(
+        "The schedule would have been otherwise in the past: step {} had the learning "
+        "rate {:.4g}, and would have had {:.4g}.",
+        i + 1, old_rate(i), rate(i));
+  }
+  const bool falls = is.weight_decay > 0 && is.weight_decay_schedule == "linear";
+  if (step == 0 || !falls || was.decay_steps == is.decay_steps) return "";
+  return fmt::format(
+      "The schedule would have been otherwise in the past: weight decay fell to 0 at "
+      "step {}, and would have at step {}.",
+      was.decay_steps, is.decay_steps);
+}
+
 std::vector<std::string> NotesOn(const Options& options, const RunSetup& setup) {
   std::vector<std::string> notes = {
-      NoteOnSplits(setup.config.data), NoteOnPlan(setup),           NoteOnWarmup(options, setup),
-      NoteOnRate(options, setup),      NoteOnRepeats(setup),        NoteOnDecay(options, setup),
+      NoteOnSplits(setup.config.data), NoteOnPlan(setup),    NoteOnWarmup(options, setup),
+      NoteOnRate(options, setup),      NoteOnRepeats(setup), NoteOnDecay(options, setup),
       NoteOnTime(options, setup)};
   std::erase(notes, "");
   return notes;

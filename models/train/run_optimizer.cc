@@ -141,6 +141,7 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
     options.master_weights = o.master_weights;
     options.state_dtype = WeightDType(o.state_dtype);
     options.offload = {.to_host = choice.optimizer};
+    options.ema = o.ema;
     return options;
   };
   const DecoupledDecay decay{.cautious = o.cautious_weight_decay,
@@ -175,9 +176,9 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
       with(optim::AdamWOptions{.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .decay = decay}));
 }
 
-optim::LrSchedule MakeSchedule(const RunSetup& setup) {
-  const OptimOptions& o = setup.config.optim;
-  const bool open = setup.config.train.is_open();  // the decay has not begun
+optim::LrSchedule MakeSchedule(const RunConfig& config) {
+  const OptimOptions& o = config.optim;
+  const bool open = config.train.is_open();  // the decay has not begun
   return optim::LrSchedule(
       {.decay = open ? optim::LrDecay::kConstant : optim::ParseLrDecay(o.schedule),
        .lr = o.lr,

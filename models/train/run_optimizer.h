@@ -33,7 +33,9 @@ std::string WorkerStateOf(const RunSetup& setup, const std::string& kind, int64_
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
                                                 const OffloadChoice& offload = {});
-optim::LrSchedule MakeSchedule(const RunSetup& setup);
+// Of a configuration whose schedule SettleSchedule has settled. With train.time_budget, until the
+// clock has settled the decay, it has none.
+optim::LrSchedule MakeSchedule(const RunConfig& config);
 // For fp16.
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
 

@@ -62,6 +62,7 @@ RunSetup BeginSetup(const Options& options, const RunConfig& config, bool conver
 void SettleShape(const Options& options, RunSetup& setup) {
   const RunConfig& config = setup.config;
   setup.model.loss_chunk = config.train.loss_chunk;
+  setup.model.z_loss = config.train.z_loss;
   SettleLossChunk(setup);  // a model can be made from now on
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
@@ -74,21 +75,13 @@ void SettleShape(const Options& options, RunSetup& setup) {
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.sample_tokens();
 }
 
-void SettleSchedule(RunConfig& config) {
-  OptimOptions& optim = config.optim;
-  const int64_t steps = config.train.steps;
-  if (optim.decay_steps == 0) optim.decay_steps = steps;
-  if (optim.warmup < 0) {
-    optim.warmup = std::min(kWarmup, std::min(steps, optim.decay_steps) / 10);
-  }
-}
-
 // What RunSetup::measured_on is.
 void SettleMeasure(RunSetup& setup) {
   const TrainOptions& train = setup.config.train;
   const int64_t eval_samples = train.eval_batches * train.batch_size;  // 0: all
   const auto measured_on = [&](const std::string& data) {
-    return StrCat(data, " ", eval_samples, " ", setup.window(), " ", train.objective);
+    return StrCat(data, setup.dataset.val_fingerprint, " ", eval_samples, " ", setup.window(), " ",
+                  train.objective);
   };
   setup.measured_on = measured_on(setup.dataset.fingerprint);
   // A run of an earlier version keeps what that called its data, and so its best loss.
@@ -102,6 +95,15 @@ void SettleMeasure(RunSetup& setup) {
 void SettleEnd(RunSetup& setup, int64_t decay_start, int64_t steps) {
   for (RunConfig* config : {&setup.asked, &setup.config}) SettleSteps(decay_start, steps, config);
   setup.config.optim.decay_steps = steps;
+}
+
+void SettleSchedule(RunConfig& config) {
+  OptimOptions& optim = config.optim;
+  const int64_t steps = config.train.steps;
+  if (optim.decay_steps == 0) optim.decay_steps = steps;
+  if (optim.warmup < 0) {
+    optim.warmup = std::min(kWarmup, std::min(steps, optim.decay_steps) / 10);
+  }
 }
 
 void SettleLossChunk(RunSetup& setup) {

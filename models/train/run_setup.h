@@ -72,6 +72,8 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
                       int64_t processes);
 // Settles, with train.time_budget, after how many steps the decay begins, and the last step.
 void SettleEnd(RunSetup& setup, int64_t decay_start, int64_t steps);
+// Settles optim.decay_steps and optim.warmup, of a run whose train.steps are known.
+void SettleSchedule(RunConfig& config);
 // Chooses train.loss_chunk for the model and the batch, where it was left open: again, where a plan
 // has changed them.
 void SettleLossChunk(RunSetup& setup);

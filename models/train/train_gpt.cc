@@ -232,7 +232,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     if (!only_evaluate) {
       CheckOwnFile(options, config);
       lock = LockRunFolder(config.out_dir, Warn);
-      from = PrepareRunFolder(SettleTokenizer(options, config), Warn);
+      from = PrepareRunFolder(SettleTokenizer(options, config), Warn, ChangesOfPast);
     }
     if (from.checkpoint) {  // verified
       held = std::exchange(from.held, {});
@@ -285,7 +285,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     return "";
   });
   if (ranks.control()) {
-    const std::string& data = setup.dataset.fingerprint;
+    const std::string data = setup.dataset.fingerprint + setup.dataset.val_fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
     dist::CheckEqual(*ranks.control(), "the hash of the checkpoint or folder to start from",

@@ -10,7 +10,6 @@
 
 #include "core/allocator.h"
 #include "core/kernel_choices.h"
-#include "data/tokenizer/text_bytes.h"
 #include "dist/data_parallel/share_optimizer.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -69,7 +68,7 @@ std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
 }
 
 TimeBudgetOptions BudgetOf(const RunSetup& setup, const Gpt& model,
-                           const std::optional<data::EvalBatches>& validation) {
+                           const std::vector<ValidationStream>& validation) {
   // Forward is a third of a step; text is generated at a tenth of its speed; disks write this many
   // bytes a second, of a weight itself and two moments.
   constexpr double kForward = 0.33, kGenerate = 10, kWrites = 4e8, kBytes = 12;
@@ -80,8 +79,8 @@ TimeBudgetOptions BudgetOf(const RunSetup& setup, const Gpt& model,
       .decay_fraction = c.optim.decay_fraction,
       .every = {c.train.eval_every, c.eval.every, c.train.sample_every, c.checkpoint.every},
       .save_seconds = kBytes / kWrites * static_cast<double>(model.NumWeights())};
-  if (validation) {
-    options.steps[0] = kForward * static_cast<double>(validation->num_targets()) / tokens;
+  for (const ValidationStream& of : validation) {
+    options.steps[0] += kForward * static_cast<double>(of.batches.num_targets()) / tokens;
   }
   options.steps[2] = kForward * kGenerate * static_cast<double>(c.train.sample_tokens) / tokens;
   return options;
@@ -127,7 +126,7 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                .document_mask = setup.document_mask,
                .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
-      trainer_(model_, optimizer_.get(), MakeSchedule(setup), loader_,
+      trainer_(model_, optimizer_.get(), MakeSchedule(setup.config), loader_,
                {.first_step = setup.start.step,
                 .micro_batches = setup.micro_batches,
                 .clip = config_.optim.clip,
@@ -152,14 +151,8 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_),
+      validation_(ValidationOf(setup)),
       tasks_(MakeRunTasks(setup)) {
-  if (setup.dataset.val && setup.dataset.val->size() >= 2) {
-    validation_.emplace(setup.dataset.val, setup.sample_tokens(), config_.train.batch_size,
-                        config_.train.eval_batches, setup.document_mask);
-    if (setup.dataset.tokenizer && !setup.prefers()) {
-      val_bytes_ = data::CountBytes(*validation_, *setup.dataset.tokenizer);
-    }
-  }
   if (ranks.is_main() && !config_.train.time_budget.empty() && !setup.start.evaluates) {
     budget_.emplace(BudgetOf(setup, model_, validation_));
   }

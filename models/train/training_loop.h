@@ -5,21 +5,22 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
-#include "data/evaluation.h"
 #include "data/loader.h"
 #include "models/memory/memory_plan.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
 #include "models/report/run_progress.h"
+#include "models/train/budget/time_budget.h"
 #include "models/train/elastic/elastic_run.h"
 #include "models/train/run_checkpoints.h"
+#include "models/train/run_data.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
 #include "models/train/step/trainer.h"
-#include "models/train/budget/time_budget.h"
 
 namespace lockstep::models {
 
@@ -111,8 +112,7 @@ class TrainingLoop {
   RunCheckpoints checkpoints_;
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
-  std::optional<data::EvalBatches> validation_;
-  int64_t val_bytes_ = 0;                        // of text in its targets; 0: not known
+  const std::vector<ValidationStream> validation_;
   const std::unique_ptr<const RunTasks> tasks_;  // null without any
   std::optional<TimeBudget> budget_;             // on the main rank, with train.time_budget
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;    // of tensors: in the whole run, in the last step

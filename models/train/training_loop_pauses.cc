@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numbers>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
@@ -53,7 +52,7 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
     log_->Step(m);
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
-  const bool unfinished = stop && (sample || tasks || (evaluate && validation_));
+  const bool unfinished = stop && (sample || tasks || (evaluate && !validation_.empty()));
   if (save) {
     Save({.required = last || stop || begins_decay, .pinned = begins_decay, .val_loss = m.val_loss},
          unfinished ? ToJson(m) : "");
@@ -88,25 +87,38 @@ void TrainingLoop::End(double seconds, bool complete) {
 
 // A signal ends it, and it measures nothing.
 void TrainingLoop::Evaluate(StepMetrics* m) {
-  if (!validation_) return;
+  if (validation_.empty()) return;
   const Clock::time_point start = Clock::now();
   PreferenceMetrics preference;
-  m->val_loss = Timed(Pause::kEvaluation, [&] {
-    return trainer_.EvaluateUnless([&] { return Interrupt(/*ask=*/true) != 0; }, *validation_,
-                                   &preference);
+  std::vector<SourceLoss> losses;
+  // False if a signal ended it.
+  const auto measure = [&](const ValidationStream& of, std::optional<double>* loss) {
+    *loss = trainer_.EvaluateUnless([&] { return Interrupt(/*ask=*/true) != 0; }, of.batches,
+                                    losses.empty() ? &preference : nullptr);
+    return loss->has_value();
+  };
+  const bool stopped = Timed(Pause::kEvaluation, [&] {
+    for (const ValidationStream& of : validation_) {
+      std::optional<double> loss;
+      if (!measure(of, &loss)) return true;
+      losses.push_back({of.name, *loss, of.BitsPerByte(*loss)});
+    }
+    if (!optimizer_ || !optimizer_->keeps_averages()) return false;
+    bool complete = false;
+    optimizer_->WithAverages([&] { complete = measure(validation_[0], &m->val_loss_ema); });
+    return !complete;
   });
-  if (!m->val_loss) {
+  if (stopped) {
     ranks_.OnMain("printing", [&] {
       Warn(StrCat("a signal ended the evaluation after step ", trainer_.step(),
                   ": the same command, run again, begins with it"));
     });
     return;
   }
+  m->val_loss = losses[0].loss;
+  m->val_bpb = losses[0].bpb;
+  m->val_sources.assign(losses.begin() + 1, losses.end());
   if (setup_.prefers()) m->val_preference = preference;
-  if (val_bytes_ > 0) {
-    m->val_bpb = *m->val_loss * static_cast<double>(validation_->num_targets()) /
-                 (static_cast<double>(val_bytes_) * std::numbers::ln2);
-  }
   const bool finite = std::isfinite(*m->val_loss);
   const bool best = finite && (best_val_loss_ == 0 || *m->val_loss < best_val_loss_);
   if (best) best_val_loss_ = *m->val_loss;
@@ -118,7 +130,7 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
                       ? StrCat(config_.out_dir, "/best has better ones")
                       : "earlier checkpoints may have better ones"));
     }
-    progress_.PrintEvaluation(*m, best, validation_->num_targets(), SecondsSince(start));
+    progress_.PrintEvaluation(*m, best, validation_[0].batches.num_targets(), SecondsSince(start));
   });
 }
 
@@ -213,7 +225,7 @@ int64_t TrainingLoop::LastStepByClock() {
 void TrainingLoop::SettleEnd(int64_t last) {
   const int64_t step = trainer_.step();
   models::SettleEnd(setup_, step, last);
-  trainer_.SetSchedule(MakeSchedule(setup_));
+  trainer_.SetSchedule(MakeSchedule(setup_.config));
   ranks_.OnMain("writing config.toml", [&] {
     BeginRun(setup_.asked, setup_.config);
     log_->Replan(MakeReportInput());

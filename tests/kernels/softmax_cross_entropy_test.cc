@@ -99,17 +99,20 @@ TEST_P(CrossEntropyMemory, OnePassGivesTheGradientOfTwo) {
           .logits = logits, .targets = targets, .losses = row(), .log_sum_exp = row()};
       cross_entropy_forward(stream, two);
       const Tensor want = Tensor::EmptyLike(logits);
+      const double z_loss = classes == 1000 ? 0.05 : 0;
       cross_entropy_backward(stream, {.logits = logits,
                                       .targets = targets,
                                       .log_sum_exp = two.log_sum_exp,
                                       .upstream = one,
                                       .scale = one,
-                                      .dlogits = want});
+                                      .dlogits = want,
+                                      .z_loss = z_loss});
       for (const bool in_place : {false, true}) {
         const Tensor x = in_place ? logits.Clone() : logits;
         CrossEntropyForwardArgs fused{
             .logits = x, .targets = targets, .losses = row(), .log_sum_exp = row()};
         fused.dlogits = in_place ? x : Tensor::EmptyLike(x);
+        fused.z_loss = z_loss;
         cross_entropy_forward(stream, fused);
         const auto floats = [](const Tensor& t) { return t.To(DType::kF32).ToVector<float>(); };
         EXPECT_EQ(floats(fused.dlogits), floats(want));

@@ -46,10 +46,11 @@ Kind Of(const char* name, Options options) {
 const std::vector<Kind>& Kinds() {
   static const std::vector<Kind> kinds = {
       Of<AdamW>("adamw", AdamWOptions{.weight_decay = 0.1}),
-      Of<Lion>("lion", LionOptions{.weight_decay = 0.1}),
+      Of<Lion>("lion", LionOptions{.weight_decay = 0.1, .ema = 0.9}),
       Of<Sgd>("sgd", SgdOptions{.weight_decay = 0.1}),
+      Of<Sgd>("sgd with averages", SgdOptions{.weight_decay = 0.1, .ema = 0.9}),
       Of<Sgd>("momentum", SgdOptions{.momentum = 0.9, .weight_decay = 0.1}),
-      Of<Muon>("muon", MuonOptions{.weight_decay = 0.1})};
+      Of<Muon>("muon", MuonOptions{.weight_decay = 0.1, .ema = 0.9})};
   return kinds;
 }
 

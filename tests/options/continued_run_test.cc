@@ -122,6 +122,58 @@ TEST_F(ContinuedRun, KeepsTheLossChunkThatItBeganWith) {
   EXPECT_EQ(chunk(third), 4096);
 }
 
+// Whose past steps are those of a run that was so long from the start.
+TEST_F(ContinuedRun, GoesOnWithOtherStepsAlone) {
+  const std::string straight = out_ + "/straight", longer = out_ + "/longer";
+  const auto run = [](const std::string& out, const std::string& steps, Arguments more = {}) {
+    more.insert(more.end(), {"--optim.schedule=constant", "--optim.warmup=2",
+                             "--train.steps=" + steps, "--out_dir=" + out});
+    return Run(more);
+  };
+  ASSERT_EQ(run(straight, "8").exit_code, 0);
+  ASSERT_EQ(run(longer, "4").exit_code, 0);
+  Result again = run(longer, "4");
+  EXPECT_EQ(again.exit_code, 2) << again;
+  EXPECT_THAT(again.err, AllOf(HasSubstr("holds a finished run of this configuration (4 steps)"),
+                               HasSubstr("--train.steps=N")));
+  again = run(longer, "8");
+  EXPECT_EQ(again.exit_code, 0) << again;
+  EXPECT_THAT(again.out, AllOf(HasSubstr("train.steps: 4 -> 8"), HasSubstr("step 8/8")));
+  EXPECT_EQ(ReadFile(longer + "/latest/model.safetensors"),
+            ReadFile(straight + "/latest/model.safetensors"));
+  EXPECT_EQ(run(longer, "8").exit_code, 2) << "it is finished again";
+  again = run(longer, "6");
+  EXPECT_EQ(again.exit_code, 2) << again;
+  EXPECT_THAT(again.err, HasSubstr("is at step 8, and this run ends at step 6"));
+  again = run(longer, "10", {"--optim.lr=0.001"});
+  EXPECT_EQ(again.exit_code, 2) << again;
+  EXPECT_THAT(again.err, AllOf(HasSubstr("train.steps: 8 -> 10"), HasSubstr("optim.lr: ")));
+}
+
+TEST_F(ContinuedRun, SaysWhereItsPastWouldHaveBeenOtherwise) {
+  ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
+  const Arguments longer = {"--train.steps=8", "--out_dir=" + out_};
+  const char* const past = "in the past: step 2 had the learning rate ";
+  Result run = Run(longer);
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("train.steps: 4 -> 8"), HasSubstr(past),
+                             HasSubstr("--checkpoint.resume=" + out_)));
+  Arguments accepted = longer;
+  accepted.push_back("--checkpoint.resume=" + out_);
+  run = Run(accepted);
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("train.steps: 4 -> 8"), HasSubstr(past)));
+  // Of a decay that begins later.
+  const std::string wsd = out_ + "/wsd";
+  const auto with_decay = [&](const std::string& steps) {
+    return Run({"--optim.schedule=wsd", "--optim.warmup=1", "--optim.decay_steps=20",
+                "--optim.weight_decay_schedule=linear", "--train.steps=" + steps,
+                "--out_dir=" + wsd});
+  };
+  ASSERT_EQ(with_decay("4").exit_code, 0);
+  EXPECT_EQ(with_decay("8").exit_code, 0);
+}
+
 TEST_F(ContinuedRun, CountsSamplesWhereTheBatchChanges) {
   ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
   EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16);

@@ -132,6 +132,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.cautious_weight_decay", "true", kDecay},
       {"optim.decay_embeddings", "false", kDecay},
       {"optim.clip", "0.01"},
+      {"train.z_loss", "0.1"},
       {"optim.master_weights", "false", {"--train.precision=bf16"}},
       {"optim.state_dtype", "bf16"},
   };
@@ -224,6 +225,8 @@ const std::set<std::string> kOthers = {
     "dist.check_every", "dist.compress", "dist.elastic", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
     "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
+    // In train_gpt_averages_test.
+    "data.val_path", "optim.ema",
     // In train_gpt_lora_test, and in tests/models/peft/adapter_programs_test.
     "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
     "lora.init_from", "lora.base",

@@ -132,6 +132,28 @@ TEST(ComposedPlan, OtherOptimizersAndALossScale) {
   ExpectSameBits(task, plans);
 }
 
+// Both in every mode; the z-loss also where a chunk of the loss is not the whole.
+TEST(ComposedPlan, ZLossAndAveragesOfWeights) {
+  Task task = Gpt2(DType::kF32);
+  task.model.z_loss = 0.01;
+  task.optim.ema = 0.5;
+  ExpectSameBits(task, PairsOfModes());
+  Task without = task;
+  without.model.z_loss = 0;
+  EXPECT_NE(Difference(TrainAlone(task), TrainAlone(without)), "");
+  task = Llama(DType::kBF16);
+  task.model.z_loss = 0.01;
+  task.model.loss_chunk = 5;
+  task.optim.ema = 0.5;
+  task.optim.name = "muon";
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {{.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV},
+                        {.copies = 2, .cp = 2, .data_parallel = true},
+                        Sharded({.shards = 2, .tp = 2, .cp = 2}),
+                        ByShards({.shards = 2, .copies = 2, .tp = 2}, dist::Zero1())});
+}
+
 // Their embedding and head are on the first and on the last rank, each with a part of the rows.
 TEST(ComposedPlan, TiedWeights) {
   Task task = Gpt2(DType::kBF16);

@@ -235,6 +235,7 @@ std::string Difference(const Outcome& a, const Outcome& b) {
   if (const auto step = in_list(a.norms, b.norms)) return StrCat("the norm of step ", *step);
   if (in_list(a.loads, b.loads)) return "the loads of experts";
   if (!SameBits({a.val_loss}, {b.val_loss}, 0)) return "the validation loss";
+  if (!SameBits({a.val_loss_ema}, {b.val_loss_ema}, 0)) return "the averages' validation loss";
   const std::string weight = in_map(a.weights, b.weights);
   if (!weight.empty()) return StrCat("the weight '", weight, "'");
   const std::string state = in_map(ByName(a.state), ByName(b.state));
@@ -301,7 +302,12 @@ void PlanRun::Train(int steps) {
   outcome_.norms.reserve(outcome_.norms.size() + steps);
   outcome_.loads.reserve(outcome_.loads.size() + 2 * steps);
   for (int i = 0; i < steps; ++i) {
-    if (std::ssize(outcome_.losses) == task_.steps / 2) outcome_.val_loss = Evaluate();
+    if (std::ssize(outcome_.losses) == task_.steps / 2) {
+      outcome_.val_loss = Evaluate();
+      if (task_.optim.ema > 0) {
+        optimizer_->WithAverages([&] { outcome_.val_loss_ema = Evaluate(); });
+      }
+    }
     const StepMetrics m = trainer_->Step();
     CheckReplicas(model_, groups_, parallel_plan_, StrCat("after step ", trainer_->step()));
     outcome_.losses.push_back(m.loss);

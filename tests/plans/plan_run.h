@@ -81,6 +81,7 @@ inline constexpr dist::PipelineKind kPipelineKinds[] = {
 struct Outcome {
   std::vector<double> losses, norms, loads;  // loads: of a step's most and least loaded expert
   double val_loss = 0;                       // in the middle
+  double val_loss_ema = 0;                   // the same of averages, if there are any
   std::map<std::string, Tensor> weights;     // whole, on the CPU; buffers too
   NamedTensors state;
   std::optional<LossScale> loss_scale;

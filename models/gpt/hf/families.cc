@@ -23,6 +23,7 @@ GptConfig Canonical(const GptConfig& config) {
   GptConfig c = Resolved(config);
   c.init_zero = d.init_zero;
   c.loss_chunk = d.loss_chunk;
+  c.z_loss = d.z_loss;
   c.recompute = d.recompute;
   c.offload = d.offload;
   c.lora = d.lora;

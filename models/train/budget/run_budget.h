@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "models/train/budget/budget.h"
 #include "models/options/config.h"
+#include "models/train/budget/budget.h"
 
 namespace lockstep::models {
 
@@ -17,7 +17,8 @@ std::optional<Budget> TakeBudget(std::vector<std::string>* arguments);
 // Opens the data of `options`, which filled `config`, trains models of three depths for some
 // seconds, and prints the choice, the two beside it, and what each is expected to come to. Returns
 // the arguments that stand for the choice; of a time, the clock settles the steps. Where out_dir
-// holds a run that was chosen before, that goes on, with its depth and batch. Throws InputError for options that decide the same, and where there are several ranks.
+// holds a run that was chosen before, that goes on, with its depth and batch. Throws InputError for
+// options that decide the same, and where there are several ranks.
 std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
                                    const RunConfig& config);
 

@@ -315,23 +315,26 @@ TEST_P(TensorParallelVocabulary, LossInParts) {
   const auto w = [&](DType d) {
     return Random({vocabulary, kWidth}, 2, DType::kF64).To(DType::kBF16).To(d);
   };
-  for (const int64_t chunk : {0, 12}) {
+  for (const auto& [chunk, z_loss] : {std::pair<int64_t, double>(0, 0), {12, 0}, {12, 0.02}}) {
     Results reference;
     {
       const Tensor rx = LeafOf(x(f64)), rw = LeafOf(w(f64));
-      const Tensor loss = ops::LinearCrossEntropy(rx, rw, index, Reduction::kSum, 0);
+      const Tensor loss = ops::LinearCrossEntropy(rx, rw, index, Reduction::kSum, 0, -1, 0, z_loss);
       Backward(loss, Tensor::Full({}, 0.25, f64));
       reference = {{"loss", loss.Detach()}, {"dx", rx.grad()}, {"dw", rw.grad()}};
     }
-    const auto body = [&](const TensorRanksPtr& ranks, DType d) -> Results {
+    const auto body = [&, chunk = chunk, z_loss = z_loss](const TensorRanksPtr& ranks,
+                                                          DType d) -> Results {
+      const auto loss_of = [&](const Tensor& of, const Tensor& weight) {
+        return VocabularyCrossEntropy(ranks, of, weight, vocabulary, index, chunk, -1, 0, z_loss);
+      };
       const Tensor px = Part(*ranks, x(d), 1);
       const Tensor pw = LeafOf(
           VocabularyRowsOf(w(d), ranks->own() * ranks->VocabularyPart(vocabulary), ranks->rank()));
-      const Tensor loss = VocabularyCrossEntropy(ranks, px, pw, vocabulary, index, chunk);
+      const Tensor loss = loss_of(px, pw);
       Backward(loss, Tensor::Full({}, 0.25, AccumulationDType(d)));
       const NoGrad no_grad;
-      const Tensor again = VocabularyCrossEntropy(ranks, x(d), pw, vocabulary, index, chunk);
-      EXPECT_EQ(again.Item(), loss.Item());
+      EXPECT_EQ(loss_of(x(d), pw).Item(), loss.Item());
       const Tensor logits = VocabularyLogits(*ranks, x(d), pw, vocabulary);
       EXPECT_EQ(logits.shape(), Shape({kBatch, kTokens, vocabulary}));
       return {{"loss", loss.Detach()},

@@ -219,6 +219,16 @@ TEST(MemoryPlanTest, MuonsWorkspaceIsPlanned) {
   }
 }
 
+TEST(MemoryPlanTest, AveragesArePlanned) {
+  Case c{"", 2, 32, 1, 1, Shape(65, 32, 2, 2, 64)};
+  const MemoryPlan without = Plan(c);
+  c.adamw.ema = 0.9;
+  const MemoryPlan plan = Plan(c);
+  EXPECT_EQ(plan.peak.optimizer - without.peak.optimizer, 4 * plan.elements);
+  const auto measured = static_cast<double>(MeasuredPeak(c));
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.01 * measured) << Summary(plan);
+}
+
 // The purpose of train.loss_chunk.
 TEST(MemoryPlanTest, LogitsAreOfAChunk) {
   Case c{"", 4, 32, 1, 1, Shape(5003, 32, 2, 2, 64)};

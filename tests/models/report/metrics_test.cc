@@ -34,6 +34,7 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
     StepMetrics m = At(2);
     m.val_loss = 2.25;
     m.val_bpb = 1.5;
+    m.val_sources = {{"web", 2.5, 1.625}, {"chat", 2.0}};
     out.Write(m);
     // Flushed, so that readers see it while the run lasts.
     EXPECT_EQ(ReadFile(path), ToJson(At(1)) + "\n" + ToJson(m) + "\n");
@@ -48,6 +49,9 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
   std::getline(in, line);
   EXPECT_EQ(nlohmann::json::parse(line)["val_loss"], 2.25);
   EXPECT_EQ(nlohmann::json::parse(line)["val_bpb"], 1.5);
+  EXPECT_EQ(nlohmann::json::parse(line)["val_loss_of"].dump(), R"({"chat":2.0,"web":2.5})");
+  EXPECT_EQ(nlohmann::json::parse(line)["val_bpb_of"].dump(), R"({"web":1.625})");
+  EXPECT_EQ(nlohmann::json::parse(ToJson(*ParseMetrics(line))), nlohmann::json::parse(line));
   EXPECT_FALSE(std::getline(in, line));
 }
 

@@ -32,6 +32,7 @@ StepMetrics At(int64_t step) {
   m.memory_bytes = 9 << 20;
   if (step % 20 == 0) {
     m.val_loss = 1.55 + 2.7 * std::exp(-s / 40);
+    m.val_sources = {{"web/*.bin", *m.val_loss + 0.2, 1.25}, {"code & more", *m.val_loss - 0.2}};
     m.pauses.eval_ms = 15;
   }
   return m;
@@ -195,6 +196,14 @@ TEST(Report, AnswersANewcomersQuestions) {
   // 200 steps of 10.5 ms and 10 evaluations of 15 ms: shares add up.
   EXPECT_THAT(html,
               testing::AllOf(HasSubstr("1.26 s</td><td>56.0%"), HasSubstr("150 ms</td><td>6.7%")));
+}
+
+TEST(Report, DrawsTheLossOfEachSource) {
+  const std::string page = RenderReport(History(100), Input());
+  EXPECT_THAT(page, HasSubstr("Validation loss of sources"));
+  EXPECT_THAT(page, HasSubstr("</b>web/*.bin</span>"));
+  EXPECT_THAT(page, HasSubstr("</b>code &amp; more</span>"));
+  EXPECT_THAT(RenderReport(History(10), Input()), Not(HasSubstr("Validation loss of sources")));
 }
 
 TEST(Report, OptionsThatDifferFromTheDefaultsStandOut) {

@@ -52,6 +52,7 @@ TEST_F(TensorBoard, HoldsScalarsAndTexts) {
     TensorBoardWriter out(folder_, 1, NoWarning);
     StepMetrics before;
     before.val_loss = 4.5;
+    before.val_sources = {{"web", 4.75, 2.0}};
     out.Write(before);
     for (int64_t s = 1; s <= 3; ++s) out.Write(At(s));
     out.Write(TextSample{3, "To be", " or\nnot"}, 1e9);
@@ -60,6 +61,8 @@ TEST_F(TensorBoard, HoldsScalarsAndTexts) {
     EXPECT_EQ(Steps("train/loss"), (std::vector<int64_t>{1, 2, 3}));
   }
   EXPECT_EQ(Steps("validation/loss"), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(Steps("validation/loss of web"), (std::vector<int64_t>{0}));
+  EXPECT_EQ(Steps("validation/bits_per_byte of web"), (std::vector<int64_t>{0}));
   EXPECT_EQ(Steps("train/memory_bytes"), (std::vector<int64_t>{}));
   int64_t good = 0;
   const auto events = ParseEventFile(ReadFile(JoinPath(folder_, ListDirectory(folder_)[0])), &good);

@@ -58,6 +58,7 @@ const std::vector<Broken> kBroken = {
     {"shards of one rank", 0, {kFull, "--parallel.shard_ranks=1"}, "parallel.shard = \"none\""},
     {"reshard needs full", 0, {"--parallel.shard=gradients", kWhole}, "parallel.shard = \"full\""},
     {"ordered sums are exact", 0, {kCompress, kOrdered}, "dist.reduction = \"fast\""},
+    {"workers keep no averages", 0, {kOuter, "--optim.ema=0.9"}, "leave optim.ema out"},
     {"workers have whole models", 0, {kOuter, kTp}, "leave parallel.tp out, or dist.outer_every"},
     {"workers have whole models", 0, {kOuter, kPp}, "leave parallel.pp out, or dist.outer_every"},
     {"workers have whole models", 0, {kOuter, kCp}, "leave parallel.cp out, or dist.outer_every"},

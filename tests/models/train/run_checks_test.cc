@@ -78,7 +78,7 @@ TEST(RunChecks, WarmupsThatFitTheRun) {
   const auto warmup = [&](std::vector<std::string> arguments) {
     const auto [setup, note] = run(std::move(arguments));
     EXPECT_EQ(note, "");
-    EXPECT_EQ(MakeSchedule(setup).options().warmup, setup.config.optim.warmup);
+    EXPECT_EQ(MakeSchedule(setup.config).options().warmup, setup.config.optim.warmup);
     return setup.config.optim.warmup;
   };
   EXPECT_EQ(warmup({"--train.steps=5000"}), 100);
