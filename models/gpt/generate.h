@@ -8,6 +8,7 @@
 
 #include "models/gpt/context_cache.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/text_batch.h"
 
 namespace lockstep::models {
 
@@ -25,18 +26,6 @@ struct GenerateOptions {
   int64_t slide = 0;
   int64_t batch_size = 16;  // sequences at once, which bounds the cache
 };
-
-// Where the context of the token at `position` of a text starts. A model sees `block_size` tokens,
-// whose positions count from the context's start: where the context moves, every key and value
-// changes. So it does not move with each token, but by `slide` tokens whenever it is full: it
-// starts at 0 while position <= block_size, then at the smallest multiple of `slide` that makes it
-// fit. It then holds between block_size - slide + 1 and block_size tokens, and depends only on the
-// position. slide = 1 always gives the last block_size tokens, but makes the cache useless.
-int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide);
-
-// The slide in tokens: options.slide, or half of the context. Throws ArgumentError if it is out of
-// range.
-int64_t SlideOf(const GenerateOptions& options, int64_t block_size);
 
 struct GenerateSequence {
   std::vector<int32_t> prompt;  // not empty

@@ -21,7 +21,7 @@ class Chatting {
       : model_(model),
         options_(options),
         context_(model.config().block_size),
-        slide_(SlideOf(options.generate, context_)),
+        slide_(SlideOf(options.generate.slide, context_)),
         tokenizer_(*with.tokenizer),
         encoder_(with.chat_template, with.tokenizer),
         ends_(encoder_.EndsOfAnswers()) {

@@ -16,6 +16,7 @@
 #include "models/gpt/generate.h"
 #include "models/gpt/peft/adapter_set.h"
 #include "models/sample/chat.h"
+#include "models/sample/encode_prompt.h"
 #include "models/sample/sampled_model.h"
 #include "models/sample/text_stream.h"
 #include "models/train/run_ranks.h"
@@ -63,41 +64,17 @@ std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const Open
   return std::make_unique<data::IdTokenizer>(opened.shape.vocab_size);
 }
 
-// With special tokens, those that the prompt spells become their ids, and what the model expects
-// before a text (its bos) is put there, unless the prompt has it.
-std::vector<int32_t> EncodeText(const std::string& text, const data::Tokenizer& tokenizer,
-                                bool special_tokens) {
-  if (!special_tokens) return tokenizer.Encode(text);
-  std::vector<int32_t> ids = tokenizer.EncodeWithSpecials(text);
-  const std::vector<int32_t> before = tokenizer.special_ids().before;
-  if (ids.size() < before.size() || !std::equal(before.begin(), before.end(), ids.begin())) {
-    ids.insert(ids.begin(), before.begin(), before.end());
-  }
-  return ids;
-}
-
 std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokenizer,
                             bool special_tokens, int64_t vocab_size) {
-  std::vector<int32_t> ids;
+  // Where prompts are token ids, the default, a newline, is empty.
+  if (tokenizer.name() == "ids" && prompt.origin == kDefaultPrompt) {
+    return {tokenizer.end_of_text().value_or(0)};  // where documents begin
+  }
   try {
-    ids = EncodeText(prompt.text, tokenizer, special_tokens);
+    return EncodePrompt(prompt.text, tokenizer, special_tokens, vocab_size);
   } catch (const InputError& e) {
     throw InputError(StrCat(prompt.origin, ": ", e.what()));
   }
-  if (ids.empty()) {
-    // Where prompts are token ids, the default, a newline, is empty.
-    if (!tokenizer.end_of_text() && prompt.origin != kDefaultPrompt) {
-      throw InputError(StrCat(prompt.origin, ": the prompt is empty; give at least one character"));
-    }
-    ids.push_back(tokenizer.end_of_text().value_or(0));  // where documents begin
-  }
-  for (int32_t id : ids) {
-    if (id < vocab_size) continue;
-    throw InputError(StrCat(prompt.origin, ": token ", id,
-                            " of the prompt is not in the model's vocabulary of ", vocab_size,
-                            ": the tokenizer belongs to another model"));
-  }
-  return ids;
 }
 
 // Prints texts that grow at the same time one after the other: each while it grows, once those

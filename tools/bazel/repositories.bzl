@@ -114,6 +114,16 @@ def lockstep_repositories():
         linkopts = ["-lcrypto"],
     )
 
+    # Only for //tools:serve.
+    _maybe(
+        system_library,
+        name = "microhttpd",
+        apt = "libmicrohttpd-dev",
+        header = "microhttpd.h",
+        version_header = "microhttpd.h",
+        linkopts = ["-lmicrohttpd"],
+    )
+
     # Only its header: programs load it when they need it.
     _maybe(
         system_library,
