@@ -21,6 +21,10 @@
 #include "kernels/attention/cudnn_plan.h"
 
 namespace lockstep::cuda {
+namespace {
+constexpr const char* kNoneSimulated = "a simulated GPU has no cuDNN";
+}  // namespace
+
 #ifdef LOCKSTEP_HAS_CUDNN
 
 namespace {
@@ -317,6 +321,7 @@ bool RepeatsBits(Stream stream, const DeviceState& state, const Answer& answer,
 }  // namespace
 
 std::string_view WhyNoCudnnAttention(Stream stream) {
+  if (kSimulated) return kNoneSimulated;
   DeviceState& state = StateOf(stream.device);
   if (state.asked) return state.why_not;
   const std::lock_guard lock(state.asking);
@@ -330,6 +335,7 @@ std::string_view WhyNoCudnnAttention(Stream stream) {
 
 std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& args,
                                   std::string* ran) {
+  if (kSimulated) return kNoneSimulated;
   AttentionForwardArgs own = args;
   own.q = Aligned(args.q);
   own.k = Aligned(args.k);
@@ -355,6 +361,7 @@ std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& arg
 
 std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& args,
                                    std::string* ran) {
+  if (kSimulated) return kNoneSimulated;
   AttentionBackwardArgs own = args;
   for (Tensor* x : {&own.q, &own.k, &own.v, &own.y, &own.dy}) *x = Aligned(*x);
   own.dy = own.dy.Contiguous();
@@ -399,21 +406,17 @@ std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& a
 
 #else
 
-namespace {
-#ifdef CUDASIM
-constexpr const char* kWhyNot = "a simulated GPU has no cuDNN";
-#else
-constexpr const char* kWhyNot =
-    "this program was built without cuDNN's headers: install cuDNN 9.8 or newer and build again";
-#endif
-}  // namespace
-
-std::string_view WhyNoCudnnAttention(Stream) { return kWhyNot; }
-std::string CudnnAttentionForward(Stream, const AttentionForwardArgs&, std::string*) {
-  return kWhyNot;
+std::string_view WhyNoCudnnAttention(Stream) {
+  return kSimulated
+             ? kNoneSimulated
+             : "this program was built without cuDNN's headers: install cuDNN 9.8 or newer and "
+               "build again";
 }
-std::string CudnnAttentionBackward(Stream, const AttentionBackwardArgs&, std::string*) {
-  return kWhyNot;
+std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs&, std::string*) {
+  return std::string(WhyNoCudnnAttention(stream));
+}
+std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs&, std::string*) {
+  return std::string(WhyNoCudnnAttention(stream));
 }
 
 #endif

@@ -1,5 +1,5 @@
 // The 16-bit and 8-bit floats, against independent arithmetic, for every number where that is
-// possible; nvidia/formats_test.sh compares with NVIDIA's headers, if there is a toolkit.
+// possible; nvidia/dump_formats.cc is compared with NVIDIA's headers, if there is a toolkit.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>

@@ -1,5 +1,5 @@
-"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, and otherwise by the C++ compiler
-against tools/cudasim, to run on simulated GPUs."""
+"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, for real GPUs, and with --config=ptx, for
+simulated ones that execute PTX; otherwise by the C++ compiler against tools/cudasim."""
 
 load("//tools/bazel:cuda_archs.bzl", "CudaArchsInfo")
 load("@cuda//:cuda_toolkit.bzl", "CudaToolkitInfo")
@@ -23,7 +23,9 @@ _BY_MODE = {
 
 # As labels, so that macros find these in other workspaces, too.
 _IS_CUDA = str(Label("//tools/bazel:is_cuda"))
+_IS_PTX = str(Label("//tools/bazel:is_ptx"))
 _CUDASIM = str(Label("//tools/cudasim"))
+_CUDASIM_PTX = str(Label("//tools/cudasim/ptx:host"))
 
 # OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
 # compile times, beside the object; shows all other output. It uses a temporary folder of its own,
@@ -47,6 +49,12 @@ def _host_flags(ctx):
     flags = ["-fPIC"] + ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts
     return ["-Xcompiler=" + flag.replace(",", "\\,") for flag in flags if not flag.startswith("-std=")]
 
+def _not_simulated(files_or_folders):
+    # The simulator's headers are for the host code around simulated kernels: an object of nvcc's is the same for
+    # both machines.
+    paths = [(f, f if type(f) == "string" else f.path) for f in files_or_folders.to_list()]
+    return [f for f, path in paths if "tools/cudasim/" not in path]
+
 def _nvcc_library_impl(ctx):
     toolkit = ctx.attr._toolkit[CudaToolkitInfo]
     context = cc_common.merge_cc_infos(
@@ -60,11 +68,8 @@ def _nvcc_library_impl(ctx):
     common.add_all(context.defines, format_each = "-D%s")
     common.add_all(context.quote_includes, before_each = "-I")
     common.add_all(context.includes, before_each = "-I")
-    common.add_all(context.system_includes, before_each = "-isystem")
-    inputs = depset(
-        ctx.files.hdrs + [toolkit.version],
-        transitive = [context.headers],
-    )
+    common.add_all(_not_simulated(context.system_includes), before_each = "-isystem")
+    inputs = depset(ctx.files.hdrs + [toolkit.version] + _not_simulated(context.headers))
 
     objects = []
     reports = []
@@ -102,7 +107,7 @@ def _nvcc_library_impl(ctx):
             objects = depset(objects),
             pic_objects = depset(objects),
         ),
-        linking_contexts = [dep[CcInfo].linking_context for dep in ctx.attr.deps],
+        linking_contexts = [dep[CcInfo].linking_context for dep in ctx.attr.deps + ctx.attr.runtime],
         alwayslink = True,
         disallow_dynamic_library = True,
     )
@@ -118,6 +123,7 @@ _nvcc_library = rule(
         "srcs": attr.label_list(allow_files = [".cu"]),
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
+        "runtime": attr.label_list(doc = "Linked, but not included: a CUDA runtime.", providers = [CcInfo]),
         "_archs": attr.label(default = "//tools/bazel:cuda_archs"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_toolkit": attr.label(default = "@cuda//:toolkit", providers = [CudaToolkitInfo]),
@@ -162,7 +168,8 @@ def _simulated_objects_impl(ctx):
         linked
         for linked in info.linking_context.linker_inputs.to_list()
         if linked.owner.workspace_name != ctx.label.workspace_name or
-           linked.owner.package == "tools/cudasim" or linked.owner.name.endswith("_cudasim")
+           linked.owner.package in ["tools/cudasim", "tools/cudasim/ptx"] or
+           linked.owner.name.endswith("_cudasim") or linked.owner.name.endswith("_nvcc")
     ]
     return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs)))]
 
@@ -190,8 +197,8 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
 
     Args:
       name: the target's name.
-      srcs: .cu files, compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, and
-        otherwise against //tools/cudasim.
+      srcs: .cu files, compiled by nvcc for the GPUs of --//tools/bazel:cuda_archs, or against
+        //tools/cudasim.
       hdrs: .h and .cuh files that the sources include.
       deps: cc_library targets; the CUDA runtime or the simulator is added automatically.
       **kwargs: testonly, tags.
@@ -203,7 +210,11 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         hdrs = hdrs,
         # Only used through select() below: "//..." must not require a toolkit.
         tags = ["manual"],
-        deps = deps + ["@cuda//:cudart"],
+        deps = deps + ["@cuda//:headers"],
+        runtime = select({
+            _IS_PTX: [_CUDASIM_PTX],
+            "//conditions:default": ["@cuda//:cudart"],
+        }),
         testonly = testonly,
     )
     _including_source(
@@ -225,6 +236,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     )
     compiled = select({
         _IS_CUDA: [":" + name + "_nvcc"],
+        _IS_PTX: [":" + name + "_nvcc"],
         "//conditions:default": [":" + name + "_cudasim"],
     })
     link_only(
@@ -237,6 +249,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     native.filegroup(
         name = name + "_objects",
         srcs = compiled,
+        tags = kwargs.get("tags", []),
         testonly = testonly,
     )
 

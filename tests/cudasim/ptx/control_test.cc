@@ -159,6 +159,23 @@ TEST(ControlTest, SeedsDecideTurns) {
             *std::max_element(counts.begin(), counts.end()));
 }
 
+// Lanes can be a turn of a loop ahead of those that they shuffle with.
+TEST(ControlTest, LanesThatAreAheadWaitForTheOthers) {
+  Settings settings;
+  settings.order = Settings::Order::kRandom;
+  for (settings.seed = 1; settings.seed <= 50; ++settings.seed) {
+    const std::vector<uint32_t> out = RunThreads(
+        "mov.u32 %r9, 0; mov.u32 %r3, 0;\n"
+        "LOOP: shfl.sync.bfly.b32 %r4, %r0, 1, 31, -1; add.u32 %r9, %r9, %r4;\n"
+        "setp.ge.u32 %p1, %r0, 5; @%p1 bra NEXT;\n"
+        "st.global.u32 [%rd3], %r4; st.global.u32 [%rd3], %r4; st.global.u32 [%rd3], %r4;\n"
+        "NEXT: st.global.u32 [%rd3], %r4; add.u32 %r3, %r3, 1;\n"
+        "setp.lt.u32 %p1, %r3, 9; @%p1 bra LOOP;",
+        64, settings);
+    for (uint32_t j = 0; j < out.size(); ++j) ASSERT_EQ(out[j], 9 * (j ^ 1));
+  }
+}
+
 // Each thread writes a word and reads its neighbour's.
 std::string Neighbour(const std::string& between, int distance) {
   return ".shared .b32 s[64];\nmov.u32 %r3, s; shl.b32 %r4, %r0, 2; add.u32 %r5, %r3, %r4;\n"

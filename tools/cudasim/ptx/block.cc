@@ -120,6 +120,8 @@ void Block::Begin(uint64_t number) {
     warp.frames.clear();
     warp.waiting.clear();
     warp.first_waiting = kAllLanes;
+    warp.stuck = warp.wanted = 0;
+    warp.existing = warp.live;
     warp.copies.clear();
     warp.copy_group = 0;
     warp.local = 0;
@@ -188,6 +190,9 @@ bool Block::OpenBarriers() {
   for (int number = 0; number < static_cast<int>(barriers_.size()); ++number) {
     Barrier& barrier = barriers_[number];
     if (!Opens(barrier)) continue;
+    if (settings_->report_exited && barrier.expected == 0 && running_ < warp_count_) {
+      FailExited(number);
+    }
     opened = true;
     if (races_ != nullptr) races_->NextPhase();
     barrier.last = barrier.votes;
@@ -201,6 +206,17 @@ bool Block::OpenBarriers() {
     }
   }
   return opened;
+}
+
+void Block::FailExited(int barrier) {
+  const Warp *waiting = nullptr, *exited = nullptr;
+  for (size_t j = 0; j < warp_count_; ++j) {
+    const Warp& warp = *warps_[j];
+    if (warp.state == Warp::State::kDone) exited = &warp;
+    if (warp.state == Warp::State::kAtBarrier && warp.barrier == barrier) waiting = &warp;
+  }
+  waiting->Fail(Bug::kBarrierDivergence, waiting->resume - 1, __builtin_ctz(waiting->mask),
+                "warp " + std::to_string(exited->number) + " has exited");
 }
 
 void Block::FailDeadlock() {

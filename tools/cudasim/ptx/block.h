@@ -110,6 +110,7 @@ class Block {
   bool OpenBarriers();
   bool Opens(const Barrier& barrier) const;
   [[noreturn]] void FailDeadlock();
+  [[noreturn]] void FailExited(int barrier);
 
   const Launch* launch_ = nullptr;
   const Settings* settings_ = nullptr;

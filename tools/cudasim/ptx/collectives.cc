@@ -11,23 +11,35 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
-// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what
-// runs before this instruction, if they are not.
-const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
-  *members = warp.Lanes<uint32_t>(slot)[__builtin_ctz(warp.mask)] & warp.live;
-  const uint32_t absent = *members & ~warp.mask;
-  if (absent == 0) [[likely]]
-    return nullptr;
-  if (const Instruction* const others = LetOthersCatchUp(warp, i); others != nullptr) return others;
-  warp.Fail(
-      Bug::kMissingLanes, i, __builtin_ctz(warp.mask),
-      "lane " + std::to_string(__builtin_ctz(absent)) + " is in the mask, but does not take part");
-}
-
 bool IsUniform(const uint32_t* values, uint32_t value) {
   uint32_t difference = 0;
   for (int k = 0; k < kLanes; ++k) difference |= values[k] ^ value;
   return difference == 0;
+}
+
+// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what
+// runs before this instruction, if they are not.
+const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
+  const uint32_t* const masks = warp.Lanes<uint32_t>(slot);
+  const uint32_t mask = masks[__builtin_ctz(warp.mask)];
+  if (!IsUniform(masks, kAllLanes)) [[unlikely]] {
+    for (int k : LanesOf(warp.mask)) {
+      if ((masks[k] >> k & 1) == 0) {
+        warp.Fail(Bug::kMissingLanes, i, k, "the lane is not in its own mask");
+      }
+    }
+  }
+  const uint32_t exited = mask & warp.existing & ~warp.live;
+  if (exited != 0 && warp.block->settings().report_exited) [[unlikely]] {
+    FailMissingLane(warp, i, __builtin_ctz(warp.mask), __builtin_ctz(exited));
+  }
+  *members = mask & warp.live;
+  const uint32_t absent = *members & ~warp.mask;
+  if (absent == 0) [[likely]]
+    return nullptr;
+  const Instruction* const others = LetOthersCatchUp(warp, i, absent);
+  if (others != nullptr) return others;
+  FailMissingLane(warp, i, __builtin_ctz(warp.mask), __builtin_ctz(absent));
 }
 
 enum class Shuffle { kUp, kDown, kButterfly, kIndex };
@@ -59,6 +71,18 @@ const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const uint32_t* const a = warp.Lanes<uint32_t>(i->a);
   const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
+  const uint32_t* const masks = warp.Lanes<uint32_t>(slots[0]);
+  if (members != warp.existing) [[unlikely]] {
+    for (int k : LanesOf(warp.mask)) {
+      bool valid;
+      const int source = SourceLane<kMode>(k, b[k], c[k], &valid);
+      if (valid && (masks[k] >> source & 1) == 0) {
+        warp.Fail(
+            Bug::kMissingLanes, i, k,
+            "the lane reads from lane " + std::to_string(source) + ", which is not in the mask");
+      }
+    }
+  }
   alignas(32) uint32_t values[kLanes];
   // The same distance for all, among all lanes.
   if (kMode == Shuffle::kButterfly && IsUniform(b, b[0]) && IsUniform(c, 31)) {
@@ -152,10 +176,25 @@ Handler ReduceOf(std::string_view operation) {
 
 }  // namespace
 
-const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i) {
+void FailMissingLane(const Warp& warp, const Instruction* i, int lane, int missing) {
+  warp.Fail(Bug::kMissingLanes, i, lane,
+            "lane " + std::to_string(missing) + " is in the mask, but " +
+                ((warp.live >> missing & 1) == 0 ? "has exited" : "does not take part"));
+}
+
+const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i, uint32_t wanted) {
   const uint32_t at = warp.NumberOf(i);
   const bool guarded = warp.patience == std::numeric_limits<int64_t>::max();
-  if (guarded || warp.first_waiting > at) return nullptr;
+  bool here = false, elsewhere = false;
+  for (const Group& group : warp.waiting) {
+    here = here || group.at == at;
+    elsewhere = elsewhere || !warp.IsStuck(group);
+  }
+  if (guarded || !(here || elsewhere)) return nullptr;
+  if (!here) {
+    warp.stuck |= warp.mask;
+    warp.wanted |= wanted;
+  }
   warp.AddWaiting({at, warp.mask});
   return warp.NextGroup();
 }

@@ -9,10 +9,11 @@
 namespace cudasim {
 namespace ptx {
 
-// Lets lanes that wait here or at smaller instructions come to this one, too: those that run may
-// have been chosen before them, so that none waits forever. Returns what runs then; null if there
-// are no such lanes.
-const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i);
+// Lets lanes that wait elsewhere come to this instruction, too: those that run may be ahead of
+// them, even by a turn of a loop. Returns what runs then; null if all lanes wait for others. Those
+// of `wanted` must not exit instead.
+const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i, uint32_t wanted = 0);
+[[noreturn]] void FailMissingLane(const Warp& warp, const Instruction* i, int lane, int missing);
 
 // d = the value, a = the source, b = lane or distance, c = clamp and segments; extra: the slots of
 // the members' mask and of the predicate (if count is 2).

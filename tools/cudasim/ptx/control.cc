@@ -23,6 +23,13 @@ const Instruction* Target(const Warp& warp, const Instruction* i) {
   return warp.waiting.empty() ? i->next + 1 : i->next;
 }
 
+[[noreturn]] void FailBarrier(const Warp& warp, const Instruction* i, int lane, int absent) {
+  const bool exited = (warp.live >> absent & 1) == 0;
+  warp.Fail(Bug::kBarrierDivergence, i, lane,
+            "lane " + std::to_string(absent) + " of the warp " +
+                (exited ? "has exited" : "is not at this barrier"));
+}
+
 // The callee's frame ends: the caller's lanes that are still live go on.
 const Instruction* EndCall(Warp& warp) {
   Frame frame = std::move(warp.frames.back());
@@ -61,8 +68,23 @@ const Instruction* EndGroup(Warp& warp) {
   }
 }
 
+// A lane exits that the others of a barrier or collective wait for.
+[[noreturn]] void FailMissing(const Warp& warp, const Group& group, int lane) {
+  const Instruction* const i = warp.code + group.at;
+  const int first = __builtin_ctz(group.mask);
+  if (i->run == &Barrier) FailBarrier(warp, i, first, lane);
+  FailMissingLane(warp, i, first, lane);
+}
+
 const Instruction* Leave(Warp& warp, const Instruction* i, uint32_t lanes, bool exit) {
-  if (exit || warp.frames.empty()) warp.live &= ~lanes;
+  if (exit || warp.frames.empty()) {
+    if ((lanes & warp.wanted) != 0) [[unlikely]] {
+      for (const Group& group : warp.waiting) {
+        if (warp.IsStuck(group)) FailMissing(warp, group, __builtin_ctz(lanes & warp.wanted));
+      }
+    }
+    warp.live &= ~lanes;
+  }
   const uint32_t remaining = warp.mask & ~lanes;
   if (remaining == 0) return EndGroup(warp);
   warp.SetMask(remaining);
@@ -195,12 +217,14 @@ const Instruction* WithMode(Warp& warp, const Instruction* i) {
 
 const Instruction* Barrier(Warp& warp, const Instruction* i) {
   if (warp.mask != warp.live) {
-    if (const Instruction* const others = LetOthersCatchUp(warp, i)) return others;
-    const int absent = __builtin_ctz(warp.live & ~warp.mask);
-    warp.Fail(Bug::kBarrierDivergence, i, __builtin_ctz(warp.mask),
-              "lane " + std::to_string(absent) + " of the warp is not at this barrier");
+    const uint32_t absent = warp.live & ~warp.mask;
+    if (const Instruction* const others = LetOthersCatchUp(warp, i, absent)) return others;
+    FailBarrier(warp, i, __builtin_ctz(warp.mask), __builtin_ctz(absent));
   }
   const int first = __builtin_ctz(warp.mask);
+  if (warp.live != warp.existing && warp.block->settings().report_exited) {
+    FailBarrier(warp, i, first, __builtin_ctz(warp.existing & ~warp.live));
+  }
   const uint32_t barrier = warp.Lanes<uint32_t>(i->a)[first];
   const uint32_t threads = warp.Lanes<uint32_t>(i->b)[first];
   if (barrier > 15 || threads % kLanes != 0) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "tools/cudasim/ptx/control.h"
+#include "tools/cudasim/ptx/pointers.h"
 
 namespace cudasim {
 namespace ptx {
@@ -81,6 +82,7 @@ void Decoder::Run() {
   Emit(&Meet);
   Emit(&Return);
   LinkBranches();
+  if (program.function->entry) program.pointers = FindPointers(program);
   std::memcpy(program.constants.Reserve(constant_bytes_.size()), constant_bytes_.data(),
               constant_bytes_.size());
 }

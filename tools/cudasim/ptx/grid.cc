@@ -51,10 +51,11 @@ struct Grid {
   int helpers = 0;           // threads of the pool that run it, under the pool's mutex
 };
 
-// A thread's block, which keeps its memory from launch to launch.
+// A thread's block, which keeps its memory from launch to launch. A library that is loaded at run
+// time has little memory for thread_local variables.
 Block& ThreadsBlock() {
-  static thread_local Block block;
-  return block;
+  static thread_local const auto block = std::make_unique<Block>();
+  return *block;
 }
 
 void RunBlocks(Grid* grid) {

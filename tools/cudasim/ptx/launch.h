@@ -52,6 +52,9 @@ struct Settings {
   std::function<std::string(uintptr_t)> describe;
   // Called on each thread before it runs blocks; what it returns is destroyed after them.
   std::function<std::shared_ptr<void>()> enter;
+  // Whether it is a bug if threads have exited when others meet at a barrier, or lanes of a
+  // collective's mask. Legal since Volta, but seldom intended.
+  bool report_exited = false;
 };
 
 // The arguments as cudaLaunchKernel takes them: a pointer to each.

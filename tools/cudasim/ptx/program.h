@@ -73,6 +73,12 @@ class LaneMemory {
   size_t bytes_ = 0;
 };
 
+// A parameter that is the address of global memory: see pointers.h.
+struct PointerParameter {
+  uint32_t offset;
+  bool written;  // else only read
+};
+
 struct Program {
   std::string name;  // demangled
   const Module* module = nullptr;
@@ -91,6 +97,7 @@ struct Program {
   std::vector<uint32_t> parameter_offsets, result_offsets;
   uint32_t parameter_bytes = 0;
   bool calls_functions = false;
+  std::vector<PointerParameter> pointers;
 
   // "a.cuh:12, inlined at b.cu:34, PTX line 56: ld.global.f32".
   std::string Describe(const Instruction* instruction) const;

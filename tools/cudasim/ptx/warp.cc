@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "tools/cudasim/ptx/block.h"
 
@@ -22,6 +23,8 @@ std::byte* LaneMemory::Reserve(size_t bytes) {
 
 void Warp::SetMask(uint32_t lanes) {
   mask = lanes;
+  stuck &= ~lanes;
+  if (stuck == 0) wanted = 0;
   partial = lanes != live;
   if (lanes == kAllLanes) return;
   const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -41,23 +44,27 @@ void Warp::AddWaiting(Group group) {
   for (Group& known : waiting) {
     if (known.at == group.at) {
       known.mask |= group.mask;
+      stuck &= ~known.mask;
+      first_waiting = std::min(first_waiting, group.at);
       return;
     }
   }
   waiting.push_back(group);
-  first_waiting = std::min(first_waiting, group.at);
+  if (!IsStuck(group)) first_waiting = std::min(first_waiting, group.at);
 }
 
 const Instruction* Warp::NextGroup() {
-  size_t first = 0;
-  for (size_t j = 1; j < waiting.size(); ++j) {
-    if (waiting[j].at < waiting[first].at) first = j;
-  }
-  const Group group = waiting[first];
-  waiting[first] = waiting.back();
+  const auto first =
+      std::min_element(waiting.begin(), waiting.end(), [this](const Group& a, const Group& b) {
+        return std::pair(IsStuck(a), a.at) < std::pair(IsStuck(b), b.at);
+      });
+  const Group group = *first;
+  *first = waiting.back();
   waiting.pop_back();
   first_waiting = kAllLanes;
-  for (const Group& other : waiting) first_waiting = std::min(first_waiting, other.at);
+  for (const Group& other : waiting) {
+    if (!IsStuck(other)) first_waiting = std::min(first_waiting, other.at);
+  }
   SetMask(group.mask);
   return code + group.at;
 }

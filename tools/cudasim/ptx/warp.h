@@ -50,7 +50,7 @@ struct Warp {
   uint32_t mask = 0;
   uint32_t live = 0;     // lanes that have not exited
   bool partial = false;  // mask != live: results must not touch the other lanes' registers
-  uint32_t first_waiting = kAllLanes;
+  uint32_t first_waiting = kAllLanes;  // of the groups that are not stuck, or below
   std::vector<Group> waiting;
 
   std::byte* files[4] = {};
@@ -80,6 +80,10 @@ struct Warp {
 
   int barrier = 0;      // that it waits at
   uint32_t number = 0;  // in its block
+  // Lanes that wait at an instruction that others must come to first; and which others, who
+  // therefore must not exit.
+  uint32_t stuck = 0, wanted = 0;
+  uint32_t existing = 0;  // the lanes that it began with
 
   template <typename T>
   T* Lanes(Slot slot) const {
@@ -100,7 +104,9 @@ struct Warp {
 
   void SetMask(uint32_t lanes);
   void AddWaiting(Group group);
-  // Lets the waiting lanes at the smallest instruction run; there must be some.
+  bool IsStuck(const Group& group) const { return (group.mask & stuck) != 0; }
+  // Lets the waiting lanes at the smallest instruction run, of those that are not stuck unless all
+  // are; there must be some.
   const Instruction* NextGroup();
   uint32_t NumberOf(const Instruction* instruction) const {
     return static_cast<uint32_t>(instruction - code);

@@ -1,5 +1,5 @@
 // Enumerations, structures and flags of the CUDA 13 runtime API that host code uses. Names and
-// values are CUDA's; structures have only the members that make sense without textures.
+// values are CUDA's, and so is the layout of structures: objects that nvcc compiled pass them, too.
 #ifndef CUDASIM_RUNTIME_TYPES_H_
 #define CUDASIM_RUNTIME_TYPES_H_
 
@@ -76,6 +76,8 @@ struct cudaUUID_t {
 struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
+  char luid[8];
+  unsigned int luidDeviceNodeMask;
   size_t totalGlobalMem;
   size_t sharedMemPerBlock;
   int regsPerBlock;
@@ -92,6 +94,8 @@ struct cudaDeviceProp {
   int multiProcessorCount;
   int integrated;
   int canMapHostMemory;
+  int texturesAndSurfaces[39];  // their limits
+  size_t surfaceAlignment;
   int concurrentKernels;
   int ECCEnabled;
   int pciBusID;
@@ -125,11 +129,26 @@ struct cudaDeviceProp {
   int accessPolicyMaxWindowSize;
   size_t reservedSharedMemPerBlock;
   int hostRegisterSupported;
+  int sparseCudaArraySupported;
+  int hostRegisterReadOnlySupported;
+  int timelineSemaphoreInteropSupported;
   int memoryPoolsSupported;
   int gpuDirectRDMASupported;
+  unsigned int gpuDirectRDMAFlushWritesOptions;
+  int gpuDirectRDMAWritesOrdering;
+  unsigned int memoryPoolSupportedHandleTypes;
+  int deferredMappingCudaArraySupported;
   int ipcEventSupported;
   int clusterLaunch;
   int unifiedFunctionPointers;
+  int deviceNumaConfig;
+  int deviceNumaId;
+  int mpsEnabled;
+  int hostNumaId;
+  unsigned int gpuPciDeviceID;
+  unsigned int gpuPciSubsystemID;
+  int hostNumaMultinodeIpcSupported;
+  int reserved[56];
 };
 
 enum cudaDeviceAttr {
@@ -219,6 +238,13 @@ struct cudaFuncAttributes {
   int cacheModeCA;
   int maxDynamicSharedSizeBytes;
   int preferredShmemCarveout;
+  int clusterDimMustBeSet;
+  int requiredClusterWidth;
+  int requiredClusterHeight;
+  int requiredClusterDepth;
+  int clusterSchedulingPolicyPreference;
+  int nonPortableClusterSizeAllowed;
+  int reserved[16];
 };
 
 using cudaHostFn_t = void (*)(void* userData);

@@ -166,7 +166,7 @@ enum cudaLaunchAttributeID {
   cudaLaunchAttributeCooperative = 2,
 };
 union cudaLaunchAttributeValue {
-  char pad[64];
+  alignas(8) char pad[64];
   int cooperative;
 };
 struct cudaLaunchAttribute {

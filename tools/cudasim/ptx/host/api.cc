@@ -40,6 +40,7 @@ Settings SettingsFor(int device) {
                    : executor.order == Order::kReverse ? Settings::Order::kReverse
                                                        : Settings::Order::kRandom;
   static const char* const races = std::getenv("CUDASIM_RACES");
+  settings.report_exited = executor.report_exited;
   settings.find_races = races != nullptr && std::strcmp(races, "1") == 0;
   settings.accessible = &AccessibleAt;
   settings.describe = &DescribeAddress;
@@ -90,6 +91,11 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
     work.block = config.blockDim;
     work.shared_bytes = config.dynamicSmemBytes;
     work.cooperative = launch->cooperative;
+    for (const PointerParameter& pointer : kernel->pointers) {
+      const void* address;
+      std::memcpy(&address, launch->parameters.data() + pointer.offset, sizeof(address));
+      work.pointers.push_back({address, !pointer.written});
+    }
     work.run_grid = [launch](int device) { return RunOn(device, *launch); };
     return Enqueue(config.stream, std::move(work));
   });

@@ -294,7 +294,8 @@ class BodyParser {
       if (lexer_.Eat('|')) operand.second = FindRegister(lexer_.Word());
       return operand;
     }
-    operand.kind = word[0] == '%' ? Operand::Kind::kSpecial : Operand::Kind::kSymbol;
+    const bool special = word[0] == '%' || word == "WARP_SZ";
+    operand.kind = special ? Operand::Kind::kSpecial : Operand::Kind::kSymbol;
     operand.symbol = word;
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend() && operand.variable < 0; ++scope) {
       const auto found = scope->variables.find(word);
