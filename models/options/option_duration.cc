@@ -24,7 +24,7 @@ double ParseDuration(std::string_view text) {
                         : rest.front() == 'h' ? 3600
                         : rest.front() == 'd' ? 86400
                                               : 0;
-    if (error != std::errc() || unit == 0 || number < 0) {
+    if (error != std::errc() || unit == 0 || !(number >= 0 && number < 1e9)) {  // nor NaN
       throw InputError("must be a time, such as 90s, 10m, 2h or 1h30m");
     }
     seconds += number * unit;

@@ -90,7 +90,7 @@ std::vector<std::string> ArgumentsOf(const Budget& budget, int64_t depth, int64_
                                      int64_t steps) {
   const bool by_clock = budget.unit == Budget::Unit::kSeconds;
   return {StrCat("--depth=", depth), StrCat("--train.global_batch_size=", rows),
-          by_clock ? StrCat("--train.time_budget=", budget.amount, "s")
+          by_clock ? fmt::format("--train.time_budget={:.0f}s", budget.amount)
                    : StrCat("--train.steps=", steps)};
 }
 

@@ -84,7 +84,8 @@ TEST(RunConfig, Times) {
   EXPECT_EQ(ParseDuration(""), 0);
   EXPECT_EQ(ErrorOf({"--train.time_budget=600"}),
             "command line: --train.time_budget=600: needs a unit: write 600s, 600m or 600h");
-  for (const std::string time : {"m", "10 m", "10min", "-5m", "1h30", "ten", "1e3s", "nans"}) {
+  for (const std::string time :
+       {"m", "10 m", "10min", "-5m", "1h30", "ten", "1e3s", "nans", "infs"}) {
     EXPECT_THAT(ErrorOf({"--train.time_budget=" + time}),
                 testing::AnyOf(HasSubstr("such as 90s"), HasSubstr("needs a unit")))
         << time;
