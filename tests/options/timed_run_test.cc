@@ -160,5 +160,40 @@ TEST_F(TimedRun, RanksAgree) {
   }
 }
 
+TEST_F(TimedRun, ABudgetChoosesARunThatRepeatsAndGoesOn) {
+  const auto command = [&](const std::string& budget) {
+    return Arguments{"models/train_gpt", "--threads=1", "--train.sample_tokens=0",
+                     "--train.eval_batches=1", "--budget=" + budget, "--out_dir=" + out_};
+  };
+  const Result run = RunProgram(command("60000tokens"));
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("(chosen)"), HasSubstr("follows from depth")));
+  EXPECT_GE(Settled(out_, "depth"), 1);
+  ExpectRepeats(out_);
+  // The same command does not choose again: that run is finished.
+  const Result again = RunProgram(command("60000tokens"));
+  EXPECT_NE(again.exit_code, 0) << again;
+  EXPECT_THAT(again.out, Not(HasSubstr("(chosen)")));
+  EXPECT_THAT(again.err, HasSubstr("finished"));
+}
+
+TEST_F(TimedRun, ABudgetOfTimeIsSettledByTheClockAndMoreOfItGoesOn) {
+  const auto command = [&](const std::string& budget) {
+    return Arguments{"models/train_gpt", "--train.sample_tokens=0", "--train.eval_batches=1",
+                     "--budget=" + budget, "--out_dir=" + out_};
+  };
+  const Result run = RunProgram(command("20s"));
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("(chosen)"), HasSubstr("the decay begins")));
+  const int depth = Settled(out_, "depth"), start = Settled(out_, "decay_start");
+  EXPECT_GE(start, 1);
+  ExpectRepeats(out_);
+  const Result more = RunProgram(command("28s"));
+  ASSERT_EQ(more.exit_code, 0) << more;
+  EXPECT_THAT(more.out, AllOf(HasSubstr("thrown away"), Not(HasSubstr("(chosen)"))));
+  EXPECT_EQ(Settled(out_, "depth"), depth);
+  EXPECT_GT(Settled(out_, "decay_start"), start);
+}
+
 }  // namespace
 }  // namespace lockstep
