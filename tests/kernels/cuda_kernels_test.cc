@@ -398,7 +398,11 @@ TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
     };
     const Tensor all[] = {whole(1), /*grad=*/whole(7), whole(3), whole(4)};
     const auto part = [&](int i) { return all[i].Slice(0, begin, begin + kWhole - 1); };
-    const UpdateTensors tensors{part(0), part(1), {part(2), part(3)}, Tensor(), 0.1};
+    const UpdateTensors tensors{.value = part(0),
+                                .grad = part(1),
+                                .states = {part(2), part(3)},
+                                .master = {},
+                                .weight_decay = 0.1};
     StepState state(kGpu, 1);
     state.Begin(3, 0.01, {{0.9, 0.999}});
     ops::AdamWUpdate(std::span(&tensors, 1), {}, state);

@@ -143,7 +143,11 @@ TEST_F(MultiTensor, AnUpdateWithFoundInfChangesNothing) {
   ExpectEqual(parameters, before);
 
   const auto matrix = [](int seed) { return MakeTensor(12, seed, DType::kF32, kGpu).View({3, 4}); };
-  const UpdateTensors muon{matrix(1), matrix(2), {matrix(3)}, Tensor(), 0.1};
+  const UpdateTensors muon{.value = matrix(1),
+                           .grad = matrix(2),
+                           .states = {matrix(3)},
+                           .master = {},
+                           .weight_decay = 0.1};
   ops::MuonUpdate(std::span(&muon, 1), {}, state);
   EXPECT_EQ(Bytes(muon.value), Bytes(matrix(1)));
   EXPECT_EQ(Bytes(muon.states[0]), Bytes(matrix(3)));
