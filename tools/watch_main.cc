@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
                 {.min = 0, .max = 65535, .operational = true, .doc = "0: a free one"});
     if (const auto exit_code = options.Start(arguments)) return *exit_code;
     if (!IsDirectory(folder)) {
-      throw InputError(StrCat(folder, " is no folder: name a run, or a folder of runs, by --folder"));
+      throw InputError(
+          StrCat(folder, " is no folder: name a run, or a folder of runs, by --folder"));
     }
     sigset_t signals;
     sigemptyset(&signals);

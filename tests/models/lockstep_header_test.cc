@@ -20,8 +20,8 @@ TEST(LockstepHeader, HasEveryOpThatUsersCall) {
       missing.push_back(name);
     }
   }
-  EXPECT_THAT(missing, testing::ElementsAre("accumulate", "adamw", "copy", "ema", "fill", "global_norm",
-                                            "lion", "muon", "sgd", "views"))
+  EXPECT_THAT(missing, testing::ElementsAre("accumulate", "adamw", "copy", "ema", "fill",
+                                            "global_norm", "lion", "muon", "sgd", "views"))
       << "a new op's header belongs into lockstep.h";
 }
 

@@ -162,7 +162,7 @@ TEST_F(TimedRun, RanksAgree) {
 
 TEST_F(TimedRun, ABudgetChoosesARunThatRepeatsAndGoesOn) {
   const auto command = [&](const std::string& budget) {
-    return Arguments{"models/train_gpt", "--threads=1", "--train.sample_tokens=0",
+    return Arguments{"models/train_gpt",       "--threads=1",        "--train.sample_tokens=0",
                      "--train.eval_batches=1", "--budget=" + budget, "--out_dir=" + out_};
   };
   const Result run = RunProgram(command("60000tokens"));
