@@ -109,7 +109,8 @@ void FollowRecipe(int64_t depth, int64_t context, Laws& laws) {
 
 void FollowLength(const Shape& shape, Laws& laws) {
   double ratio = kTokensPerParameter;
-  if (!laws.IsGiven("train.steps") && !laws.IsGiven("train.epochs")) {
+  if (!laws.IsGiven("train.steps") && !laws.IsGiven("train.epochs") &&
+      !laws.IsGiven("train.time_budget")) {
     const std::string reason = "a smaller or larger model is worse with the same FLOPs";
     ratio = laws.Settle("train.tokens_per_parameter", ratio, reason);
     laws.Settle<int64_t>("train.steps", 0, reason);
@@ -150,7 +151,10 @@ void FollowOptimizer(int64_t depth, double width, Laws& laws) {
   const double decay = Between(depth, 0.1, 0.2) * std::min(1.0, std::pow(kLargeWidth / width, 2));
   laws.Settle("optim.weight_decay", Rounded(decay),
               "0.1 at depth 4, 0.2 at depth 12, beyond width 768 as 1 / width^2");
-  laws.Settle<std::string>("optim.weight_decay_schedule", "linear", recipe);
+  // Until the clock has settled the last step, nothing can fall to it.
+  if (!laws.IsGiven("train.time_budget")) {
+    laws.Settle<std::string>("optim.weight_decay_schedule", "linear", recipe);
+  }
   laws.Settle("optim.cautious_weight_decay", true, recipe);
   laws.Settle("optim.decay_embeddings", false, recipe);
 }

@@ -115,6 +115,15 @@ TEST(DepthLaws, WhatIsGivenCountsAndTheRestFollowsIt) {
 }
 
 // Nothing follows that would do nothing, or contradict what is given.
+TEST(DepthLaws, OfATimeTheClockDecidesTheLength) {
+  const ParsedRun run({"--depth=6", "--train.time_budget=10m"});
+  EXPECT_TRUE(run.config.train.is_open());
+  EXPECT_EQ(run.config.train.tokens_per_parameter, 0);
+  EXPECT_EQ(run.config.optim.weight_decay_schedule, "constant");
+  EXPECT_THAT(run.options.DescribeDial(),
+              AllOf(Not(HasSubstr("train.steps")), Not(HasSubstr("weight_decay_schedule"))));
+}
+
 TEST(DepthLaws, EachOptionCanBeGiven) {
   for (const int64_t depth : {4, 12}) {
     for (const char* given : {"optim.name=adamw",
