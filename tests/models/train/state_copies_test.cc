@@ -88,11 +88,13 @@ std::vector<int> Numbers(int n) {
 // and ends after so many more steps. Returns that with which it began.
 int64_t Live(Processes& processes, int64_t epoch, int64_t steps, DType dtype = DType::kF32) {
   int64_t began = kBegan;
+  std::string lost;
   dist::RunInProcess(static_cast<int>(processes.size()), [&](ProcessGroup& group) {
     StateCopies& copies = *processes[static_cast<size_t>(group.rank())];
-    std::string lost;
-    const TrainerState* const from = copies.Agree(&group, kBegan, &lost);
-    if (!lost.empty()) throw Error(lost);
+    std::string lost_here;
+    const TrainerState* const from = copies.Agree(&group, kBegan, &lost_here);
+    if (group.rank() == 0) lost = lost_here;
+    if (!lost_here.empty()) return;  // not thrown yet, which would end the others' agreement
     int64_t step = from != nullptr ? from->step : kBegan;
     if (group.rank() == 0) began = step;
     Rank rank(&group, dtype);
@@ -111,6 +113,7 @@ int64_t Live(Processes& processes, int64_t epoch, int64_t steps, DType dtype = D
     }
     rank.Fill(step);  // an update that is not copied any more
   });
+  if (!lost.empty()) throw Error(lost);
   return began;
 }
 
