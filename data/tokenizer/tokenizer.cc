@@ -115,7 +115,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_
     throw InputError(
         StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
                "Lockstep: ",
-               HowToGetGpt2Vocabulary(), ", or use --data.tokenizer=FOLDER"));
+               HowToGetGpt2Vocabulary(),
+               ", or use --data.tokenizer=FOLDER, or a tokenizer of the text's own: "
+               "prepare --data.path=TEXT --train_tokenizer=4096"));
   }
   if (PathExists(option)) return LoadTokenizer(option);
   throw InputError(StrCat("data.tokenizer=", option,

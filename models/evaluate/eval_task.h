@@ -53,9 +53,10 @@ std::vector<std::string> ParseTasks(const std::string& names);
 std::unique_ptr<EvalTask> MakeTask(const std::string& name, const RequestEncoder& encoder,
                                    const TaskOptions& options);
 
-// Perplexity of text files, each whole one text, by RequestEncoder::Rolling: per word, byte and
-// token, and bits per byte. Words and bytes are those of the texts.
-std::unique_ptr<EvalTask> MakeTextTask(const std::vector<std::string>& files,
+// Perplexity of texts, by RequestEncoder::Rolling: per word, byte and token, and bits per byte.
+// Words and bytes are those of the texts. A file is one text, and one of JSONL a text a row
+// ("text"), also compressed (data/text/text_files.h says what a path may name).
+std::unique_ptr<EvalTask> MakeTextTask(const std::vector<std::string>& paths,
                                        const RequestEncoder& encoder);
 
 // The kinds of tasks behind MakeTask.

@@ -110,9 +110,11 @@ void AddEvaluateOptions(Options& options, EvaluateConfig& c) {
               {.aliases = {"eval.data", "data_dir"},
                .doc = "the folder with the tasks' files; without a file, the error says how to "
                       "write it"});
-  options.Add("text", &c.text,
-              {.aliases = {"file", "perplexity"},
-               .doc = "a text file, of which the perplexity and bits per byte are computed"});
+  options.Add(
+      "text", &c.text,
+      {.aliases = {"file", "perplexity"},
+       .doc = "text and JSONL files, also .gz or .zst: the perplexity and bits per byte of these "
+              "texts; a file, a pattern such as 'c/*.txt', or a folder"});
   options.Add("shots", &c.shots,
               {.min = -1,
                .max = 1000,

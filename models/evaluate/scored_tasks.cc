@@ -3,7 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "core/io/file.h"
+#include "data/text/document_reader.h"
+#include "data/text/text_files.h"
 #include "data/utf8.h"
 #include "models/evaluate/eval_task.h"
 #include "models/evaluate/harness_tasks.h"
@@ -144,20 +145,26 @@ class LastWordTask : public EvalTask {
 
 class TextTask : public EvalTask {
  public:
-  TextTask(const std::vector<std::string>& files, const RequestEncoder& encoder) {
-    for (const std::string& file : files) {
-      const std::string text = ReadFile(file);
-      const std::vector<ScoreRequest> windows = encoder.Rolling(text);
-      if (windows.empty()) throw InputError(StrCat(file, ": there is no text to evaluate"));
-      Text t{.file = file, .first = requests_.size(), .windows = windows.size()};
-      t.words = static_cast<double>(CountWords(text));
-      t.bytes = static_cast<double>(text.size());
-      if (!encoder.prefix()) {  // nothing precedes the first token, which is not scored
-        t.bytes -= static_cast<double>(encoder.tokenizer().Decode({&windows[0].ids[0], 1}).size());
+  TextTask(const std::vector<std::string>& paths, const RequestEncoder& encoder) {
+    const std::vector<std::string> files = data::ListTextFiles(paths);
+    const data::TextOptions options{
+        .type_advice = {.rows = "give it a name that ends in .jsonl to take the texts of its rows",
+                        .text = "give it a name that ends in .txt to take it as it is"},
+        .any_bytes = encoder.tokenizer().name() == "byte",
+        .large_document_advice = "divide it"};
+    data::DocumentReader reader(files, options);
+    for (data::RawDocument document; reader.Next(&document);) {
+      const std::string& file = files[static_cast<size_t>(document.position.file)];
+      if (texts_.empty() || texts_.back().file != file) {
+        texts_.push_back({.file = file, .first = requests_.size()});
       }
-      for (const ScoreRequest& window : windows) t.tokens += static_cast<double>(window.scored);
-      requests_.insert(requests_.end(), windows.begin(), windows.end());
-      texts_.push_back(std::move(t));
+      Add(data::TextOf(std::move(document), files, options).text, encoder);
+    }
+    for (const std::string& file : files) {
+      const auto text = std::ranges::find(texts_, file, &Text::file);
+      if (text == texts_.end() || text->windows == 0) {
+        throw InputError(StrCat(file, ": there is no text to evaluate"));
+      }
     }
   }
 
@@ -169,14 +176,15 @@ class TextTask : public EvalTask {
     for (const Text& text : texts_) {
       double of_text = 0;
       for (size_t i = 0; i < text.windows; ++i) of_text += scores[text.first + i].log_probability;
-      results.push_back(FiguresOf(text, of_text, 1));
+      results.push_back(FiguresOf(text, of_text));
       results.back().part_of = "text";
       sum += of_text;
+      all.documents += text.documents;
       all.words += text.words;
       all.bytes += text.bytes;
       all.tokens += text.tokens;
     }
-    results.insert(results.begin(), FiguresOf(all, sum, std::ssize(texts_)));
+    results.insert(results.begin(), FiguresOf(all, sum));
     if (texts_.size() == 1) results.pop_back();
     return results;
   }
@@ -185,14 +193,31 @@ class TextTask : public EvalTask {
   struct Text {
     std::string file;
     size_t first = 0, windows = 0;  // requests
+    int64_t documents = 0;
     double words = 0, bytes = 0, tokens = 0;
   };
 
-  static TaskResult FiguresOf(const Text& text, double log_probability, int64_t rows) {
+  // A document of the last file.
+  void Add(const std::string& document, const RequestEncoder& encoder) {
+    const std::vector<ScoreRequest> windows = encoder.Rolling(document);
+    if (windows.empty()) return;
+    Text& text = texts_.back();
+    text.windows += windows.size();
+    ++text.documents;
+    text.words += static_cast<double>(CountWords(document));
+    text.bytes += static_cast<double>(document.size());
+    if (!encoder.prefix()) {  // nothing precedes the first token, which is not scored
+      text.bytes -= static_cast<double>(encoder.tokenizer().Decode({&windows[0].ids[0], 1}).size());
+    }
+    for (const ScoreRequest& window : windows) text.tokens += static_cast<double>(window.scored);
+    requests_.insert(requests_.end(), windows.begin(), windows.end());
+  }
+
+  static TaskResult FiguresOf(const Text& text, double log_probability) {
     const double nats = -log_probability;
     return {text.file,
             0,
-            rows,
+            text.documents,
             {{.metric = "word_perplexity", .value = std::exp(nats / text.words)},
              {.metric = "byte_perplexity", .value = std::exp(nats / text.bytes)},
              {.metric = "token_perplexity", .value = std::exp(nats / text.tokens)},
@@ -215,9 +240,9 @@ std::unique_ptr<EvalTask> MakeLastWordTask(const HarnessTask& task, const Reques
   return std::make_unique<LastWordTask>(task, encoder, options);
 }
 
-std::unique_ptr<EvalTask> MakeTextTask(const std::vector<std::string>& files,
+std::unique_ptr<EvalTask> MakeTextTask(const std::vector<std::string>& paths,
                                        const RequestEncoder& encoder) {
-  return std::make_unique<TextTask>(files, encoder);
+  return std::make_unique<TextTask>(paths, encoder);
 }
 
 }  // namespace lockstep::models

@@ -205,6 +205,29 @@ TEST(ScoreRequests, AnyRanksGiveTheSameBits) {
   }
 }
 
+// The rows of JSONL are texts of their own, and no braces are scored.
+TEST(TextTask, RowsOfJsonlAreTexts) {
+  const test::TempFolder folder("texts");
+  WriteFileAtomically(folder.Path("a.txt"), "ab ba\n");
+  WriteFileAtomically(folder.Path("b.txt"), "ba");
+  WriteFileAtomically(folder.Path("rows.jsonl"),
+                      "{\"text\": \"ab ba\\n\"}\n\n{\"id\": 2, \"text\": \"ba\"}\n");
+  const RequestEncoder encoder = TinyEncoder("");
+  const auto model = TinyModel();
+  const auto figures = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(folder.Path(name));
+    return MakeTextTask(paths, encoder)->Run(*model, {})[0];
+  };
+  const TaskResult rows = figures({"rows.jsonl"}), files = figures({"a.txt", "b.txt"});
+  EXPECT_EQ(rows.rows, 2);
+  for (size_t i = 0; i < rows.figures.size(); ++i) {
+    EXPECT_DOUBLE_EQ(rows.figures[i].value, files.figures[i].value) << rows.figures[i].metric;
+  }
+  WriteFileAtomically(folder.Path("rows"), "{\"text\": \"ab\"}\n");
+  EXPECT_THAT(test::MessageOf<Error>([&] { figures({"rows"}); }), HasSubstr(".jsonl"));
+}
+
 TEST(ScoreRequests, StopWhenAsked) {
   const auto model = TinyModel();
   EXPECT_THROW(ScoreRequests(*model, SomeRequests(), {.stop = [] { return true; }}),
