@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <string_view>
 #include <utility>
 
 #include "core/error.h"

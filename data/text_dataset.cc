@@ -1,6 +1,5 @@
 // Data sets of texts: encoded in memory.
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>

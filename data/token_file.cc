@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "core/error.h"
 

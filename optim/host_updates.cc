@@ -1,7 +1,6 @@
 #include "optim/host_updates.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "core/round_up.h"

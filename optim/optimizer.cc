@@ -384,26 +384,4 @@ void Optimizer::ZeroGrad() {
   for (const auto& p : parameters_) p->leaf().ZeroGrad();
 }
 
-std::vector<Tensor> Optimizer::Originals() const {
-  std::vector<Tensor> all;
-  for (size_t i = 0; i < trained_.size(); ++i) {
-    const Tensor& master = trained_[i].tensors.master;
-    all.push_back(master.defined() ? master : parameters_[i]->value().Detach());
-  }
-  return all;
-}
-
-void Optimizer::SetOriginals(std::span<const Tensor> values) {
-  const std::vector<Tensor> originals = Originals();
-  LS_CHECK(values.size() == originals.size(), name(), ": ", values.size(), " originals for ",
-           originals.size(), " parameters");
-  for (size_t i = 0; i < originals.size(); ++i) {
-    originals[i].CopyFrom(values[i]);
-    if (trained_[i].tensors.master.defined()) {
-      parameters_[i]->value().Detach().CopyFrom(originals[i]);
-    }
-  }
-  SeeVersions();
-}
-
 }  // namespace lockstep::optim

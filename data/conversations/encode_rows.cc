@@ -1,7 +1,6 @@
 #include "data/conversations/encode_rows.h"
 
 #include <exception>
-#include <span>
 #include <utility>
 
 #include "core/error.h"

@@ -38,21 +38,27 @@ Json TokenizerFileJson(Json model, Json added_tokens, Json normalizer, Json pre_
           {"model", std::move(model)}};
 }
 
-// The same for byte-level BPE.
+// The model of BPE without an unknown token.
+template <class Json>
+Json BpeModelJson(Json vocab, Json merges) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocab)},
+          {"merges", std::move(merges)}};
+}
+
+// The whole file for byte-level BPE.
 template <class Json>
 Json ByteLevelBpeJson(Json vocab, Json merges, Json added_tokens, Json normalizer,
                       Json pre_tokenizer, Json decoder) {
-  Json model = {{"type", "BPE"},
-                {"dropout", nullptr},
-                {"unk_token", nullptr},
-                {"continuing_subword_prefix", nullptr},
-                {"end_of_word_suffix", nullptr},
-                {"fuse_unk", false},
-                {"byte_fallback", false},
-                {"ignore_merges", false},
-                {"vocab", std::move(vocab)},
-                {"merges", std::move(merges)}};
-  return TokenizerFileJson<Json>(std::move(model), std::move(added_tokens), std::move(normalizer),
+  return TokenizerFileJson<Json>(BpeModelJson<Json>(std::move(vocab), std::move(merges)),
+                                 std::move(added_tokens), std::move(normalizer),
                                  std::move(pre_tokenizer), std::move(decoder));
 }
 

@@ -1,6 +1,5 @@
 #include "data/tokenizer/decoder.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "core/error.h"

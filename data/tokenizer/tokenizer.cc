@@ -1,7 +1,6 @@
 #include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "core/error.h"
 #include "core/io/file.h"

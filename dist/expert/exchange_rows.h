@@ -29,8 +29,6 @@ class RowExchange {
 
  private:
   struct Messages;
-  class BeginNode;
-  class WaitNode;
 
   const std::shared_ptr<Messages> messages_;
   Tensor coming_;

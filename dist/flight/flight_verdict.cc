@@ -5,7 +5,6 @@
 #include <cmath>
 #include <ctime>
 #include <limits>
-#include <optional>
 #include <set>
 #include <tuple>
 

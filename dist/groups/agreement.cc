@@ -1,7 +1,6 @@
 #include "dist/groups/agreement.h"
 
 #include <algorithm>
-#include <map>
 
 #include "dist/content_hash.h"
 #include "dist/user_call.h"

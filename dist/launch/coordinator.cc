@@ -1,6 +1,5 @@
 #include "dist/launch/coordinator.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>

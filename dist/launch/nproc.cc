@@ -57,37 +57,40 @@ int ReadNproc(const std::string& text) {
   }
 }
 
-std::optional<int> TakeNproc(const std::string& program, std::vector<std::string>* arguments) {
-  constexpr std::string_view kOption = "--nproc";
-  std::optional<std::string> nproc;
-  std::vector<std::string> others;
-  for (size_t i = 0; i < arguments->size(); ++i) {
-    const std::string& argument = (*arguments)[i];
-    if (argument.starts_with(StrCat(kOption, "="))) {
-      nproc = argument.substr(kOption.size() + 1);
-    } else if (argument == kOption) {
-      if (++i == arguments->size()) {
-        throw InputError("--nproc needs a value: write --nproc=2, or auto, gpu or cpu");
-      }
-      nproc = (*arguments)[i];
+std::vector<std::string> TakeOption(const std::string& option, const std::string& example,
+                                    std::vector<std::string>* arguments) {
+  std::vector<std::string> values, others;
+  for (auto it = arguments->begin(); it != arguments->end(); ++it) {
+    if (it->starts_with(option + "=")) {
+      values.push_back(it->substr(option.size() + 1));
+    } else if (*it != option) {
+      others.push_back(std::move(*it));
+    } else if (++it != arguments->end()) {
+      values.push_back(std::move(*it));
     } else {
-      others.push_back(argument);
-    }
-  }
-  for (const std::string& argument : others) {
-    if (IsOptionOfLauncher(argument)) {
-      throw InputError(StrCat(argument, " is an option of the launcher: launch ", kOption, "=",
-                              nproc.value_or("N"), " ", argument, " -- ", program, " ..."));
+      throw InputError(StrCat(option, " needs a value: write ", example));
     }
   }
   *arguments = std::move(others);
-  if (!nproc) return {};
+  return values;
+}
+
+std::optional<int> TakeNproc(const std::string& program, std::vector<std::string>* arguments) {
+  const auto nprocs = TakeOption("--nproc", "--nproc=2, or auto, gpu or cpu", arguments);
+  const std::string nproc = nprocs.empty() ? "N" : nprocs.back();
+  for (const std::string& argument : *arguments) {
+    if (IsOptionOfLauncher(argument)) {
+      throw InputError(StrCat(argument, " is an option of the launcher: launch --nproc=", nproc,
+                              " ", argument, " -- ", program, " ..."));
+    }
+  }
+  if (nprocs.empty()) return {};
   if (EnvironmentVariable("RANK")) {
-    throw InputError(StrCat(kOption, "=", *nproc,
+    throw InputError(StrCat("--nproc=", nproc,
                             " starts ranks, but by the environment variable RANK this process "
                             "already is one: leave the option out"));
   }
-  return ReadNproc(*nproc);
+  return ReadNproc(nproc);
 }
 
 }  // namespace lockstep::dist

@@ -1,7 +1,5 @@
 #include "dist/tensor/tensor_experts.h"
 
-#include <numeric>
-
 #include "core/autograd/node.h"
 #include "nn/mixture/expert_counts.h"
 

@@ -1,14 +1,10 @@
 #include "models/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <concepts>
-#include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/io/file.h"
-#include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "core/system/shell_word.h"
 #include "dist/mesh_parts.h"
@@ -23,24 +19,6 @@
 
 namespace lockstep::models {
 namespace {
-
-constexpr int kFormat = 1;
-
-template <class T>
-T Field(const nlohmann::json& j, const char* key, const std::string& source) {
-  try {
-    if constexpr (std::integral<T> && !std::same_as<T, bool>) {
-      return static_cast<T>(
-          IntegerOf(j.at(key), std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
-    } else {
-      return j.at(key).get<T>();
-    }
-  } catch (const InputError& e) {
-    throw InputError(StrCat(source, ": \"", key, "\": ", e.what()));
-  } catch (const nlohmann::json::exception&) {
-    throw InputError(StrCat(source, ": \"", key, "\" is missing or has the wrong type"));
-  }
-}
 
 // Without quantised weights, which are made of those of the adapters' base again.
 NamedTensors KeptBuffers(const Gpt& model) {
@@ -386,89 +364,6 @@ void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer,
                             "anew from these weights: --init_from=",
                             ShellWord(path), " with another out_dir"));
   }
-}
-
-std::string ToJson(const TrainerState& s) {
-  nlohmann::ordered_json j;
-  j["format"] = kFormat;
-  j["step"] = s.step;
-  j["tokens_seen"] = s.tokens_seen;
-  j["tokens_per_step"] = s.tokens_per_step;
-  j["best_val_loss"] = s.best_val_loss;
-  if (!s.measured_on.empty()) j["measured_on"] = s.measured_on;
-  j["last_loss"] = s.last_loss;
-  if (s.lr) j["lr"] = *s.lr;
-  j["finished"] = s.finished;
-  if (s.seconds > 0) j["seconds"] = s.seconds;
-  if (s.workers > 0) j["workers"] = s.workers;
-  if (s.loss_scale) {
-    j["loss_scale"] = {{"scale", s.loss_scale->scale},
-                       {"good_steps", s.loss_scale->good_steps},
-                       {"skipped", s.loss_scale->skipped}};
-  }
-  if (!s.spike_history.losses.empty()) {
-    j["spike_history"] = {{"losses", s.spike_history.losses}, {"norms", s.spike_history.norms}};
-  }
-  if (s.skips > 0) j["skips"] = s.skips;
-  if (!s.unfinished_metrics.empty()) j["unfinished_metrics"] = s.unfinished_metrics;
-  if (!s.arithmetic.empty()) j["arithmetic"] = s.arithmetic;
-  j["data_fingerprint"] = s.data_fingerprint;
-  for (const data::FileContent& file : s.data_files) j["data_files"].push_back(ToLine(file));
-  j["config"] = s.config_toml;
-  return DumpJson(j, 2) + "\n";
-}
-
-TrainerState ReadTrainerState(const std::string& path, const std::string& kind) {
-  const std::string file = StrCat(path, "/", kind, ".json");
-  return ParseTrainerState(ReadFile(file), file);
-}
-
-TrainerState ParseTrainerState(const std::string& text, const std::string& file) {
-  const nlohmann::json j = ParseJson(text, file);
-  if (!j.is_object()) throw InputError(StrCat(file, ": not a JSON object"));
-  if (const int format = Field<int>(j, "format", file); format != kFormat) {
-    throw InputError(StrCat(file, ": format ", format, ", this program reads ", kFormat));
-  }
-  TrainerState s;
-  s.step = Field<int64_t>(j, "step", file);
-  s.tokens_seen = Field<int64_t>(j, "tokens_seen", file);
-  // In earlier checkpoints all steps had one size.
-  s.tokens_per_step = j.contains("tokens_per_step") ? Field<int64_t>(j, "tokens_per_step", file)
-                                                    : s.tokens_seen / std::max<int64_t>(s.step, 1);
-  // Before 0.2.0 it was null where it was not finite.
-  const bool had_none = j.contains("best_val_loss") && j["best_val_loss"].is_null();
-  if (!had_none) s.best_val_loss = Field<double>(j, "best_val_loss", file);
-  if (j.contains("measured_on")) s.measured_on = Field<std::string>(j, "measured_on", file);
-  if (j.contains("arithmetic")) s.arithmetic = Field<std::string>(j, "arithmetic", file);
-  s.last_loss = Field<double>(j, "last_loss", file);
-  if (j.contains("lr")) s.lr = Field<double>(j, "lr", file);
-  s.finished = Field<bool>(j, "finished", file);
-  if (j.contains("seconds")) s.seconds = Field<double>(j, "seconds", file);
-  s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
-  if (j.contains("data_files")) {
-    for (const auto& line : Field<std::vector<std::string>>(j, "data_files", file)) {
-      s.data_files.push_back(data::ParseFileContent(line, file));
-    }
-  }
-  s.config_toml = Field<std::string>(j, "config", file);
-  if (j.contains("workers")) s.workers = Field<int64_t>(j, "workers", file);
-  if (j.contains("loss_scale")) {
-    const nlohmann::json& scale = j["loss_scale"];
-    s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
-                             .good_steps = Field<int32_t>(scale, "good_steps", file),
-                             .skipped = Field<int64_t>(scale, "skipped", file)};
-  }
-  if (j.contains("spike_history")) {
-    const nlohmann::json& history = j["spike_history"];
-    s.spike_history = {.losses = Field<std::vector<double>>(history, "losses", file),
-                       .norms = Field<std::vector<double>>(history, "norms", file)};
-  }
-  if (j.contains("skips")) s.skips = Field<int64_t>(j, "skips", file);
-  if (j.contains("unfinished_metrics")) {
-    s.unfinished_metrics = Field<std::string>(j, "unfinished_metrics", file);
-  }
-  if (s.step < 0) throw InputError(StrCat(file, ": \"step\" is negative"));
-  return s;
 }
 
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {

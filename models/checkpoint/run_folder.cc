@@ -27,9 +27,10 @@ bool HasMoreTime(const RunConfig& before, const RunConfig& now) {
 }
 
 // Of a run as it is stored and one that would go on from it, which takes over what it leaves open.
-std::vector<OptionDifference> RealDifferences(const RunConfig& a, RunConfig b) {
+std::vector<OptionDifference> RealDifferences(RunConfig a, RunConfig b) {
   const bool settles_again = HasMoreTime(a, b);
   TakeOverSettled(a, &b);
+  a.optim.warmup = WarmupOf(a);
   std::vector<OptionDifference> all = Difference(a, b);
   std::erase_if(all, [&](const OptionDifference& d) {
     const bool settled = d.key == "train.steps" || d.key == "optim.decay_start";
@@ -76,14 +77,20 @@ HeldCheckpoint Locate(const std::string& path) {
   return HeldCheckpoint(path);
 }
 
-// Whether the run goes on with another length, which leaves its past as it was. `why`: what of that
-// would be otherwise.
-bool IsOnlyLonger(const RunConfig& before, const RunConfig& now, int64_t step,
-                  const ChangedPast& changed_past, std::string* why) {
+// Why a run after `step` updates, `before`, cannot go on as `now`; "": it can, with the same
+// options or, which is `longer`, with another length alone that leaves its past as it was.
+std::string WhyOther(const RunConfig& before, const RunConfig& now, int64_t step,
+                     const ChangedPast& changed_past, bool* longer = nullptr) {
   const auto differences = RealDifferences(before, now);
-  if (differences.size() != 1 || differences[0].key != "train.steps") return false;
-  *why = changed_past(before, now, step);
-  return why->empty();
+  if (differences.empty()) return "";
+  std::string past;
+  if (differences.size() == 1 && differences[0].key == "train.steps") {
+    past = changed_past(before, now, step);
+    if (longer != nullptr) *longer = past.empty();
+    if (past.empty()) return "";
+    past.insert(0, "\n");
+  }
+  return "its configuration differs (there -> now):\n" + ToString(differences) + past;
 }
 
 [[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
@@ -125,29 +132,60 @@ void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
                              checkpoint.path, " is not of that run"));
 }
 
+// From before the decay of the run in `folder`, which began after `begin` steps.
+Checkpoint BeforeDecay(const std::string& folder, int64_t begin) {
+  const auto all = CheckpointStore(folder).List();
+  const auto before = std::ranges::find_if(all, [&](const auto& c) { return c.step <= begin; });
+  if (before != all.end()) return CheckpointStore::Verify(before->path);
+  throw InputError(StrCat(folder, " has no checkpoint of step ", begin, ", where its decay began, ",
+                          "and with more train.time_budget the run would go on from that: restore ",
+                          "it, or choose another folder with --out_dir="));
+}
+
+// `newest` is a state in the decay of the run that goes on from before it, with `state`.
+void ThrowAwayDecay(const TrainerState& state, const TrainerState& newest, RunStart* start) {
+  start->seconds = newest.seconds;
+  if (newest.step <= state.step) return;
+  start->note += fmt::format(
+      ": {} steps of decay in {:.0f} s are thrown away, which a run that had known its time from "
+      "the start would not have made",
+      newest.step - state.step, newest.seconds - state.seconds);
+}
+
 RunStart FromCheckpoint(const RunConfig& config, const std::string& path,
                         const ChangedPast& changed_past) {
-  const HeldCheckpoint held = Locate(path);
-  const Checkpoint checkpoint = CheckpointStore::Verify(held.path());
-  const TrainerState state = ReadTrainerState(checkpoint.path);
-  for (const Checkpoint& c : CheckpointStore(config.out_dir).List()) {
-    if (c.step <= state.step) continue;
+  HeldCheckpoint held = Locate(path);
+  Checkpoint checkpoint = CheckpointStore::Verify(held.path());
+  TrainerState state = ReadTrainerState(checkpoint.path);
+  const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
+  if (HasMoreTime(previous, config) && PathExists(JoinPath(path, "config.toml"))) {
+    held = HeldCheckpoint(BeforeDecay(path, previous.optim.decay_start).path);
+    checkpoint = CheckpointStore::Verify(held.path());
+    state = ReadTrainerState(checkpoint.path);
+  }
+  const auto there = CheckpointStore(config.out_dir).List();
+  const bool is_own = LiesIn(config.out_dir, checkpoint.path);
+  const TrainerState newest = is_own && !there.empty() ? ReadTrainerState(there[0].path) : state;
+  const RunConfig saved = RunConfigFromToml(newest.config_toml, config.out_dir);
+  const bool decays_again = is_own && HasMoreTime(saved, config);
+  for (const Checkpoint& c : there) {
+    if (c.step <= state.step || (decays_again && c.step > saved.optim.decay_start)) continue;
     throw InputError(StrCat("checkpoint.resume=", path, " is at step ", state.step, ", but ",
                             config.out_dir, " has a checkpoint of step ", c.step,
                             ", which the run would overwrite: choose another out_dir, or remove ",
                             c.path));
   }
   CheckNoOtherRun(config, checkpoint);
-  const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
   CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
   RunStart start{.checkpoint = checkpoint.path,
                  .step = state.step,
                  .note = StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")"),
                  .accepts_differences = true,
-                 .is_own = LiesIn(config.out_dir, checkpoint.path),
+                 .is_own = is_own,
                  .held = held,
                  .seconds = state.seconds};
+  if (decays_again) ThrowAwayDecay(state, newest, &start);
   if (!differences.empty()) {
     start.note += ", with a different configuration:\n" + ToString(differences);
     const std::string past = changed_past(previous, config, state.step);
@@ -158,29 +196,15 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path,
 
 // From where the decay began that `newest` has made some or all of.
 RunStart FromBeforeDecay(const RunConfig& config, const RunConfig& saved,
-                         const TrainerState& newest, const CheckpointStore& store) {
-  const int64_t begin = saved.optim.decay_start;
-  const auto all = store.List();
-  const auto before = std::ranges::find_if(all, [&](const auto& c) { return c.step <= begin; });
-  if (before == all.end()) {
-    throw InputError(StrCat(
-        config.out_dir, " has no checkpoint of step ", begin, ", where its decay began, and with ",
-        "more train.time_budget the run would go on from that: restore it, or choose another ",
-        "folder with --out_dir="));
-  }
-  const TrainerState state = ReadTrainerState(CheckpointStore::Verify(before->path).path);
-  RunStart start{.checkpoint = before->path,
+                         const TrainerState& newest) {
+  const Checkpoint before = BeforeDecay(config.out_dir, saved.optim.decay_start);
+  const TrainerState state = ReadTrainerState(before.path);
+  RunStart start{.checkpoint = before.path,
                  .step = state.step,
-                 .note = StrCat("resuming from ", before->path, " (step ", state.step,
+                 .note = StrCat("resuming from ", before.path, " (step ", state.step,
                                 "), from before the decay, with train.time_budget = ",
-                                config.train.time_budget, " instead of ", saved.train.time_budget),
-                 .seconds = newest.seconds};
-  if (const int64_t lost = newest.step - state.step; lost > 0) {
-    start.note += fmt::format(
-        ": {} steps of decay in {:.0f} s are thrown away, which a run that had known its time from "
-        "the start would not have made",
-        lost, newest.seconds - state.seconds);
-  }
+                                config.train.time_budget, " instead of ", saved.train.time_budget)};
+  ThrowAwayDecay(state, newest, &start);
   return start;
 }
 
@@ -192,13 +216,10 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
   LeaveTokenizerOpen(previous, config);
   CheckParts(previous, config, config.out_dir);
   const auto newest = store.FindNewest(warn);
-  std::string past;
-  const bool longer =
-      IsOnlyLonger(previous, config, newest ? newest->step : 0, changed_past, &past);
-  if (const auto differences = RealDifferences(previous, config); !differences.empty() && !longer) {
-    RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences) +
-                            (past.empty() ? "" : "\n" + past));
-  }
+  bool longer = false;
+  const std::string why =
+      WhyOther(previous, config, newest ? newest->step : 0, changed_past, &longer);
+  if (!why.empty()) RefuseOther(config, why);
   if (!newest && (PathExists(EndMark(config.out_dir)) ||
                   std::filesystem::is_symlink(JoinPath(config.out_dir, "latest")))) {
     throw InputError(
@@ -217,7 +238,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
         config.seed,
         ": move it away, or continue from it with --checkpoint.resume=", ShellWord(newest->path)));
   }
-  if (HasMoreTime(saved, config)) return FromBeforeDecay(config, saved, state, store);
+  if (HasMoreTime(saved, config)) return FromBeforeDecay(config, saved, state);
   // A launcher that restarts this run is told that it is finished: its end is only written again.
   const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
   if (state.finished && !longer && !restarted && PathExists(EndMark(config.out_dir))) {
@@ -295,17 +316,13 @@ bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& confi
                             "to step ", state.step, ": ", why,
                             "\nName another place, or remove what is there."));
   };
-  const auto differences = RealDifferences(there, config);
   const std::string& resume = config.checkpoint.resume;
   if (BeginsElsewhere(config)) {
     if (!is_newer) return false;
     if (there.checkpoint.resume != resume) refuse("they are newer than those of this one");
   } else {
-    std::string past;
-    if (!differences.empty() && !IsOnlyLonger(there, config, state.step, changed_past, &past)) {
-      refuse("its configuration differs (there -> now):\n" + ToString(differences) +
-             (past.empty() ? "" : "\n" + past));
-    }
+    const std::string why = WhyOther(there, config, state.step, changed_past);
+    if (!why.empty()) refuse(why);
     if (resume == "none") refuse("checkpoint.resume=none begins a new one");
   }
   const std::string file = JoinPath(config.out_dir, "config.toml");
@@ -317,9 +334,7 @@ bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& confi
   // A folder that will be refused stays as it is.
   RunConfig here = RunConfigFromToml(ReadFile(file), file);
   LeaveTokenizerOpen(here, config);
-  std::string past;
-  return is_newer && (RealDifferences(here, config).empty() ||
-                      IsOnlyLonger(here, config, state.step, changed_past, &past));
+  return is_newer && WhyOther(here, config, state.step, changed_past).empty();
 }
 
 // What it says for the user; "" if there is nothing to say.
@@ -350,8 +365,8 @@ std::string ThisProcess() {
 
 void TakeOverSettled(const RunConfig& before, RunConfig* config) {
   if (config->train.loss_chunk < 0) config->train.loss_chunk = before.train.loss_chunk;
+  if (config->optim.warmup < 0) config->optim.warmup = WarmupOf(before);
   if (!config->train.is_open() || before.train.time_budget.empty()) return;
-  if (config->optim.warmup < 0) config->optim.warmup = before.optim.warmup;
   if (before.train.is_open() || HasMoreTime(before, *config)) return;
   SettleSteps(before.optim.decay_start, before.train.steps, config);
 }

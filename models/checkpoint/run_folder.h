@@ -41,7 +41,7 @@ struct RunStart {
 };
 
 // Gives a run what it leaves open and `before`, from which it goes on, has settled:
-// train.loss_chunk, and with train.time_budget the warm-up, and unless it has more time now, its
+// train.loss_chunk and optim.warmup, and with train.time_budget, unless it has more time now, its
 // steps and where the decay begins.
 void TakeOverSettled(const RunConfig& before, RunConfig* config);
 
@@ -66,7 +66,8 @@ using ChangedPast =
 //         that; the note says so;
 //   none  starts from scratch in a folder without a run;
 //   path  continues from that checkpoint (or run folder); the note lists differing options, and
-//         says what of the past would have been otherwise. A run
+//         says what of the past would have been otherwise. With more train.time_budget, of a run
+//         folder it is the checkpoint before the decay, and later ones are thrown away. A run
 //         that began so, and has made a checkpoint of its own, goes on from that as with auto.
 // With checkpoint.mirror, what that has of the run and the folder lacks is copied first.
 // If that would touch another run, throws an InputError that lists the differences and what to do.

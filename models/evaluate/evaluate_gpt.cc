@@ -145,25 +145,18 @@ int EvaluateGpt(const EvaluateConfig& c) {
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
   CheckRanks(c, rendezvous.world_size);
   ParseTasks(c.tasks);
-  const OpenedModel opened = OpenModel(c, is_main, [](const std::string& text) {
-    std::fprintf(stderr, "evaluate: warning: %s\n", text.c_str());
-  });
+  const OpenedModel opened = OpenModel(c, "evaluate", is_main);
   if (opened.adapters.size() > 1) throw InputError("evaluate takes one --adapter");
   const int64_t parts = c.virtual_tp > 0 ? c.virtual_tp : c.tp;
   CheckDivides(opened.shape, static_cast<int>(parts));
-  const std::unique_ptr<data::Tokenizer> tokenizer = TokenizerOf(c, opened.folder());
-  if (!tokenizer) {
-    throw InputError(StrCat(opened.folder(), " has no tokenizer: give --tokenizer=gpt2, or the ",
-                            "tokenizer's file or folder"));
-  }
+  const std::unique_ptr<data::Tokenizer> tokenizer = RequireTokenizer(c, opened.folder());
   const RequestEncoder encoder(*tokenizer, opened.shape.block_size, opened.shape.vocab_size);
   const std::vector<NamedTask> tasks = MakeTasks(c, encoder);
   const Device device = dist::DeviceOfRank(c.device, rendezvous);
   const EvaluationRanks ranks(rendezvous, static_cast<int>(c.tp), device);
-  const auto model = LoadSampledModel(
-      opened.folder(), opened.base, opened.adapters.empty() ? nullptr : &opened.adapters[0],
-      std::make_shared<dist::TensorRanks>(c.tp > 1 ? ranks.model.get() : nullptr, parts), device,
-      c.averages());
+  const auto model = LoadOpenedModel(
+      opened, std::make_shared<dist::TensorRanks>(c.tp > 1 ? ranks.model.get() : nullptr, parts),
+      device);
   std::vector<TaskResult> results;
   for (const auto& [name, task] : tasks) {
     ProgressLine line(name);

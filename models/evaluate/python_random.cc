@@ -1,6 +1,5 @@
 #include "models/evaluate/python_random.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>

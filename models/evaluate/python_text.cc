@@ -2,8 +2,6 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
-
 #include "data/utf8.h"
 
 namespace lockstep::models {

@@ -21,7 +21,7 @@
 #include "models/export/gguf_adapter.h"
 #include "models/export/gguf_model.h"
 #include "models/export/gguf_tokenizer.h"
-#include "models/export/model_source.h"
+#include "models/export/stored_model.h"
 #include "models/gpt/hf/generation_config.h"
 #include "models/gpt/peft/merged_weights.h"
 #include "models/report/format.h"
@@ -74,10 +74,10 @@ std::optional<int32_t> EndOfAnswer(const std::string& folder,
   }
 }
 
-ExportTokenizer FindTokenizer(const ExportConfig& c, const ModelSource& source) {
+ExportTokenizer FindTokenizer(const ExportConfig& c, const StoredModel& stored) {
   ExportTokenizer found;
   std::string with_template;
-  std::vector<std::string> places = {source.folder, source.weights_folder};
+  std::vector<std::string> places = {stored.folder, stored.weights_folder};
   if (!c.tokenizer.empty()) {
     found.origin = c.tokenizer;
     found.tokenizer = data::MakeTokenizer(c.tokenizer, "");
@@ -181,15 +181,15 @@ std::string NoteOnTransformers(const std::string& config, const ExportTokenizer&
          "this model's tokenizer: load that as PreTrainedTokenizerFast";
 }
 
-int64_t ExportHf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
+int64_t ExportHf(const ExportConfig& c, const StoredModel& stored, const ExportType& type,
                  const ExportTokenizer& tokenizer) {
   const std::string temporary = JoinPath(ParentPath(c.out), ".tmp-" + BaseName(c.out));
   RemoveTree(temporary);
-  const auto items = Rounded(ToHfTensors(*source.model, source.weight), *type.dtype);
-  const std::string config = ToHfConfig(source.model->config(), *type.dtype);
+  const auto items = Rounded(ToHfTensors(*stored.model, stored.weight), *type.dtype);
+  const std::string config = ToHfConfig(stored.model->config(), *type.dtype);
   try {
     WriteHfFolder(temporary, config, items, std::llround(c.max_file_gb * 1e9));
-    for (const auto& [name, text] : TextFiles(tokenizer, source.weights_folder)) {
+    for (const auto& [name, text] : TextFiles(tokenizer, stored.weights_folder)) {
       const std::string file = JoinPath(temporary, name);
       MakeDirectories(ParentPath(file));
       WriteFileAtomically(file, text);
@@ -233,16 +233,16 @@ std::string NameOf(const std::string& file) {
   return name.ends_with(".gguf") ? name.substr(0, name.size() - 5) : name;
 }
 
-int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const ExportType& type,
+int64_t ExportGguf(const ExportConfig& c, const StoredModel& stored, const ExportType& type,
                    const ExportTokenizer& tokenizer) {
   if (tokenizer.tokenizer == nullptr) {
-    throw InputError(StrCat(source.folder,
+    throw InputError(StrCat(stored.folder,
                             ": has no tokenizer, and GGUF files have one: name its file or folder "
                             "with --tokenizer=PATH, or use --format=hf"));
   }
-  const GptConfig& config = source.model->config();
+  const GptConfig& config = stored.model->config();
   GgufModel model =
-      ToGguf(config, ToHfTensors(*source.model, source.weight), type.gguf, NameOf(c.out));
+      ToGguf(config, ToHfTensors(*stored.model, stored.weight), type.gguf, NameOf(c.out));
   GgufTokenizer t = ToGgufTokenizer(*tokenizer.tokenizer, config.vocab_size, tokenizer.origin);
   for (auto& entry : t.metadata) model.metadata.push_back(std::move(entry));
   AddChatTemplates(tokenizer.chat_templates, &model);
@@ -258,15 +258,15 @@ int64_t ExportGguf(const ExportConfig& c, const ModelSource& source, const Expor
   return FileSize(c.out);
 }
 
-int64_t ExportGgufAdapter(const ExportConfig& c, const ModelSource& source, GgufType type) {
-  if (source.adapter_folder.empty()) {
-    throw InputError(StrCat(source.folder,
+int64_t ExportGgufAdapter(const ExportConfig& c, const StoredModel& stored, GgufType type) {
+  if (stored.adapter_folder.empty()) {
+    throw InputError(StrCat(stored.folder,
                             " has no adapters: name them with --adapter, or write the model with "
                             "--format=gguf"));
   }
-  const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
-  CheckBase(adapter, source.weights_folder);
-  const GgufModel gguf = ToGgufAdapter(source.model->config(), adapter, type, NameOf(c.out));
+  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder);
+  CheckBase(adapter, stored.weights_folder);
+  const GgufModel gguf = ToGgufAdapter(stored.model->config(), adapter, type, NameOf(c.out));
   WriteGguf(c.out, gguf.metadata, gguf.tensors);
   return FileSize(c.out);
 }
@@ -275,18 +275,18 @@ int64_t ExportGgufAdapter(const ExportConfig& c, const ModelSource& source, Gguf
 using Losses = std::map<std::string, double>;
 
 // From here on the weights are those with the adapter, in f32, rounded to `dtype`.
-void AddAdapter(const ModelSource& source, DType dtype, Losses* losses, WeightSource* weight) {
-  const PeftAdapter adapter = PeftAdapter::Open(source.adapter_folder);
-  CheckBase(adapter, source.weights_folder);
+void AddAdapter(const StoredModel& stored, DType dtype, Losses* losses, WeightSource* weight) {
+  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder);
+  CheckBase(adapter, stored.weights_folder);
   if (!adapter.base_kind().empty()) {
     std::fprintf(stderr,
                  "export_gpt: note: %s was trained on weights in 4 bits (%s), and is merged into "
                  "the weights of %s, which differ from those by that rounding\n",
                  adapter.folder().c_str(), adapter.base_kind().c_str(),
-                 source.weights_folder.c_str());
+                 stored.weights_folder.c_str());
   }
   const WeightSource merged =
-      MergedWeights(source.model->config(), adapter, *weight, dtype,
+      MergedWeights(stored.model->config(), adapter, *weight, dtype,
                     [losses](const nn::LoraMergeLoss& loss) { (*losses)[loss.path] = loss.lost; });
   *weight = [merged](const std::string& name, const Parameter& p) {
     return merged(name, p).To(DType::kF32);
@@ -373,27 +373,27 @@ int ExportGpt(const ExportConfig& c) {
     throw InputError(
         "--dtype=q8_0 is a type of models in GGUF: use --format=gguf, or another --dtype");
   }
-  ModelSource source = OpenModel(c.checkpoint, c.adapter);
+  StoredModel stored = OpenStoredModel(c.checkpoint, c.adapter);
   const bool merges = c.format != "gguf_lora";
-  const ExportType& type = TypeOf(c.dtype, merges ? source.dtype : DType::kF32);
+  const ExportType& type = TypeOf(c.dtype, merges ? stored.dtype : DType::kF32);
   Losses losses;
   if (c.weights == "ema") {
-    if (!source.adapter_folder.empty()) {
-      throw InputError(StrCat(source.adapter_folder, " has adapters, whose averages cannot be ",
+    if (!stored.adapter_folder.empty()) {
+      throw InputError(StrCat(stored.adapter_folder, " has adapters, whose averages cannot be ",
                               "exported: leave --weights=ema out"));
     }
-    VerifyModel(source.folder, /*averages=*/true);
-    source.weight = AveragesOr(source.weight, source.folder);
+    VerifyModel(stored.folder, /*averages=*/true);
+    stored.weight = AveragesOr(stored.weight, stored.folder);
   }
-  if (merges && !source.adapter_folder.empty()) {
-    AddAdapter(source, type.dtype.value_or(DType::kF32), &losses, &source.weight);
+  if (merges && !stored.adapter_folder.empty()) {
+    AddAdapter(stored, type.dtype.value_or(DType::kF32), &losses, &stored.weight);
   }
-  const ExportTokenizer tokenizer = merges ? FindTokenizer(c, source) : ExportTokenizer();
-  const int64_t bytes = !merges              ? ExportGgufAdapter(c, source, type.gguf)
-                        : c.format == "gguf" ? ExportGguf(c, source, type, tokenizer)
-                                             : ExportHf(c, source, type, tokenizer);
+  const ExportTokenizer tokenizer = merges ? FindTokenizer(c, stored) : ExportTokenizer();
+  const int64_t bytes = !merges              ? ExportGgufAdapter(c, stored, type.gguf)
+                        : c.format == "gguf" ? ExportGguf(c, stored, type, tokenizer)
+                                             : ExportHf(c, stored, type, tokenizer);
   PrintLosses(losses, type);
-  fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(source.model->config()), source.folder,
+  fmt::print("{}: {} of {}, {}, {}\n", c.out, HfTitle(stored.model->config()), stored.folder,
              type.name, FormatDecimalBytes(static_cast<double>(bytes)));
   return 0;
 }

@@ -50,13 +50,6 @@ std::string_view NameIn(const Words<E, n>& words, E value) {
 }
 
 template <class E, size_t n>
-std::vector<std::string> All(const Words<E, n>& words) {
-  std::vector<std::string> out;
-  for (const auto& [e, word] : words) out.emplace_back(word);
-  return out;
-}
-
-template <class E, size_t n>
 E Parse(const char* what, const Words<E, n>& words, std::string_view name) {
   std::string all;
   for (const auto& [e, word] : words) {
@@ -99,10 +92,6 @@ RouterOptions ParseRouter(std::string_view name) {
   throw ArgumentError(StrCat("the model's router is \"", name,
                              "\"; it must be one of softmax, softmax_all, sigmoid"));
 }
-std::vector<std::string> NormNames() { return All(kNorms); }
-std::vector<std::string> ActivationNames() { return All(kActivations); }
-std::vector<std::string> PositionNames() { return All(kPositions); }
-std::vector<std::string> RopeScalingNames() { return All(kScalings); }
 
 bool HasWindow(const GptConfig& c, int64_t layer) {
   return c.window > 0 && (c.window_pattern == 0 || (layer + 1) % c.window_pattern != 0);

@@ -114,9 +114,5 @@ Position ParsePosition(std::string_view name);
 RotaryScaling ParseRopeScaling(std::string_view name);
 nn::QkNorm ParseQkNorm(std::string_view name);
 nn::NormPlace ParseNormPlace(std::string_view name);
-std::vector<std::string> NormNames();
-std::vector<std::string> ActivationNames();
-std::vector<std::string> PositionNames();
-std::vector<std::string> RopeScalingNames();
 
 }  // namespace lockstep::models

@@ -24,19 +24,9 @@ bool NamesByRegex(const std::string& word, const std::string& module) try {
 }
 
 std::string List(const std::vector<AdaptableLayer>& layers) {
-  std::vector<std::string> known = {"all"};
-  for (const AdaptableLayer& layer : layers) {
-    for (const AdaptableLayer::Part& part : layer.parts) {
-      const std::string last = part.module.substr(part.module.rfind('.') + 1);
-      if (std::ranges::find(known, last) == known.end()) known.push_back(last);
-    }
-  }
-  std::string list;
-  for (const std::string& word : known) list += (list.empty() ? "" : ", ") + word;
-  if (!layers.empty()) {
-    list += ", and these with what is before them, as in " + layers[0].parts[0].module;
-  }
-  return list;
+  if (layers.empty()) return "all";
+  return StrCat("all, ", AdaptableNames(layers), ", and these with what is before them, as in ",
+                layers[0].parts[0].module);
 }
 
 }  // namespace

@@ -159,6 +159,13 @@ void SettleSteps(int64_t decay_start, int64_t steps, RunConfig* config) {
   config->written.insert({"optim.decay_start", "train.steps"});
 }
 
+int64_t WarmupOf(const RunConfig& config) {
+  constexpr int64_t kMost = 100;
+  const int64_t steps = config.train.steps, decay = config.optim.decay_steps;
+  if (config.optim.warmup >= 0 || steps == 0) return config.optim.warmup;
+  return std::min(kMost, (decay == 0 ? steps : std::min(steps, decay)) / 10);
+}
+
 DType WeightDType(std::string_view precision) {
   return precision == "bf16" ? DType::kBF16 : precision == "fp16" ? DType::kF16 : DType::kF32;
 }

@@ -109,6 +109,11 @@ void Validate(const RunConfig& config);
 // decay begins, and the last step.
 void SettleSteps(int64_t decay_start, int64_t steps, RunConfig* config);
 
+// The steps over which the learning rate of a run with train.steps rises: optim.warmup, or where
+// that is left open 100, or a tenth of the run or of its decay if that is less. -1 if both are
+// open.
+int64_t WarmupOf(const RunConfig& config);
+
 // The dtype of weights and activations in train.precision, which is one of its choices.
 DType WeightDType(std::string_view precision);
 

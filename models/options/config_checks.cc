@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 
 #include "core/error.h"
 #include "models/options/option_recompute.h"
@@ -26,13 +27,26 @@ bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_v
   return true;
 }
 
-// Fails if `key` differs from its default although it has no effect without the setting `needs`.
-template <class T>
-void CheckEffect(const Options& options, std::string_view key, const T& value, const T& initial,
+OptionValue DefaultOf(std::string_view key) {
+  struct Defaults {
+    Defaults() { AddRunOptions(options, config); }
+    RunConfig config;
+    Options options{{.name = "train_gpt", .summary = ""}};
+  };
+  static const Defaults defaults;
+  return defaults.options.value(key);
+}
+
+// Fails if one of the keys differs from its default although it has no effect without the setting
+// `needs`.
+void CheckEffect(const Options& options, std::initializer_list<std::string_view> keys,
                  bool has_effect, std::string_view needs) {
-  if (has_effect || value == initial) return;
-  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
-                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
+  for (const std::string_view key : keys) {
+    const OptionValue initial = DefaultOf(key);
+    if (has_effect || options.value(key) == initial) continue;
+    options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                               needs, ", or ", key, " = ", ToToml(initial)));
+  }
 }
 
 void CheckTrace(Options& options, const RunConfig& config) {
@@ -169,65 +183,45 @@ void CheckRecomputedLayers(Options& options, const RunConfig& config) {
 }
 
 void CheckPrecision(Options& options, const RunConfig& config) {
-  const TrainOptions d, &t = config.train;
-  const bool fp16 = t.precision == "fp16";
-  constexpr std::string_view kFp16 = "train.precision = \"fp16\"";
-  CheckEffect(options, "train.loss_scale", t.loss_scale, d.loss_scale, fp16, kFp16);
-  CheckEffect(options, "train.loss_scale_every", t.loss_scale_every, d.loss_scale_every, fp16,
-              kFp16);
+  const TrainOptions& t = config.train;
+  CheckEffect(options, {"train.loss_scale", "train.loss_scale_every"}, t.precision == "fp16",
+              "train.precision = \"fp16\"");
   if (int exponent; std::frexp(t.loss_scale, &exponent) != 0.5) {
     options.Fail({"train.loss_scale"},
                  StrCat(options.Describe("train.loss_scale"),
                         " is not a power of two, and would round gradients: use ",
                         "train.loss_scale = ", ToToml(OptionValue(std::ldexp(0.5, exponent)))));
   }
-  const bool bf16 = t.precision == "bf16";
-  constexpr std::string_view kBf16 = "train.precision = \"bf16\"";
-  CheckEffect(options, "optim.master_weights", config.optim.master_weights, true, bf16, kBf16);
-  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype, bf16, kBf16);
-  CheckEffect(options, "train.numerics", t.numerics, d.numerics, bf16, kBf16);
-  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype,
-              config.dist.reduction == "fast", "dist.reduction = \"fast\"");
+  CheckEffect(options, {"optim.master_weights", "train.grad_dtype", "train.numerics"},
+              t.precision == "bf16", "train.precision = \"bf16\"");
+  CheckEffect(options, {"train.grad_dtype"}, config.dist.reduction == "fast",
+              "dist.reduction = \"fast\"");
 }
 
 void CheckOptimizer(Options& options, const OptimOptions& optim) {
-  const OptimOptions d;
   // Stochastic gradient descent without momentum keeps nothing.
-  CheckEffect(options, "optim.state_dtype", optim.state_dtype, d.state_dtype,
-              optim.name != "sgd" || optim.momentum > 0, "optim.momentum above 0");
-  const bool muon = optim.name == "muon", decoupled = muon || optim.name == "adamw";
-  constexpr std::string_view kMuon = "optim.name = \"muon\"";
-  CheckEffect(options, "optim.muon_scale", optim.muon_scale, d.muon_scale, muon, kMuon);
-  CheckEffect(options, "optim.muon_dtype", optim.muon_dtype, d.muon_dtype, muon, kMuon);
-  CheckEffect(options, "optim.muon_split", optim.muon_split, d.muon_split, muon, kMuon);
-  constexpr std::string_view kDecoupled = "optim.name = \"adamw\" or \"muon\"";
-  CheckEffect(options, "optim.weight_decay_schedule", optim.weight_decay_schedule,
-              d.weight_decay_schedule, decoupled, kDecoupled);
-  CheckEffect(options, "optim.cautious_weight_decay", optim.cautious_weight_decay,
-              d.cautious_weight_decay, decoupled, kDecoupled);
+  CheckEffect(options, {"optim.state_dtype"}, optim.name != "sgd" || optim.momentum > 0,
+              "optim.momentum above 0");
+  const bool muon = optim.name == "muon";
+  CheckEffect(options, {"optim.muon_scale", "optim.muon_dtype", "optim.muon_split"}, muon,
+              "optim.name = \"muon\"");
+  CheckEffect(options, {"optim.weight_decay_schedule", "optim.cautious_weight_decay"},
+              muon || optim.name == "adamw", "optim.name = \"adamw\" or \"muon\"");
 }
 
 void CheckRope(Options& options, const ModelOptions& model) {
-  const ModelOptions d;  // the defaults
-  const bool rope = model.position == "rope", scaled = model.rope_scaling != "none";
-  const bool llama3 = model.rope_scaling == "llama3";
-  constexpr std::string_view kRope = "model.position = \"rope\"";
-  constexpr std::string_view kScaling = "model.rope_scaling = \"linear\" or \"llama3\"";
-  constexpr std::string_view kLlama3 = "model.rope_scaling = \"llama3\"";
   const ModelOptions& m = model;
-  CheckEffect(options, "model.rope_theta", m.rope_theta, d.rope_theta, rope, kRope);
-  CheckEffect(options, "model.rope_scaling", m.rope_scaling, d.rope_scaling, rope, kRope);
-  CheckEffect(options, "model.rope_factor", m.rope_factor, d.rope_factor, scaled, kScaling);
-  CheckEffect(options, "model.rope_low", m.rope_low, d.rope_low, llama3, kLlama3);
-  CheckEffect(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
-  CheckEffect(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
-              llama3, kLlama3);
-  CheckEffect(options, "model.rope_local_theta", m.rope_local_theta, d.rope_local_theta,
-              rope && m.window > 0, "model.position = \"rope\" and model.window above 0");
-  CheckEffect(options, "model.rope_skip", m.rope_skip, d.rope_skip, rope, kRope);
-  CheckEffect(options, "model.embed_scale", m.embed_scale, d.embed_scale, rope, kRope);
-  CheckEffect(options, "model.window_pattern", m.window_pattern, d.window_pattern, m.window > 0,
-              "model.window above 0");
+  const bool rope = m.position == "rope", llama3 = m.rope_scaling == "llama3";
+  constexpr std::string_view kRope = "model.position = \"rope\"";
+  CheckEffect(options, {"model.rope_theta", "model.rope_scaling"}, rope, kRope);
+  CheckEffect(options, {"model.rope_factor"}, m.rope_scaling != "none",
+              "model.rope_scaling = \"linear\" or \"llama3\"");
+  CheckEffect(options, {"model.rope_low", "model.rope_high", "model.rope_original_length"}, llama3,
+              "model.rope_scaling = \"llama3\"");
+  CheckEffect(options, {"model.rope_local_theta"}, rope && m.window > 0,
+              "model.position = \"rope\" and model.window above 0");
+  CheckEffect(options, {"model.rope_skip", "model.embed_scale"}, rope, kRope);
+  CheckEffect(options, {"model.window_pattern"}, m.window > 0, "model.window above 0");
   if (!rope) return;
   if (m.head_dim % 2 != 0) {
     options.Fail({"model.head_dim"},
@@ -267,8 +261,7 @@ void CheckSchedule(Options& options, const RunConfig& config) {
 
 void CheckDecayStart(const Options& options, const RunConfig& config) {
   const OptimOptions& optim = config.optim;
-  CheckEffect(options, "optim.decay_start", optim.decay_start, OptimOptions().decay_start,
-              optim.schedule == "wsd", "optim.schedule = \"wsd\"");
+  CheckEffect(options, {"optim.decay_start"}, optim.schedule == "wsd", "optim.schedule = \"wsd\"");
   const char* const key = optim.decay_steps > 0 ? "optim.decay_steps" : "train.steps";
   const int64_t end = optim.decay_steps > 0 ? optim.decay_steps : config.train.steps;
   if (optim.decay_start == 0 || end == 0 || optim.decay_start < end) return;
@@ -279,46 +272,30 @@ void CheckDecayStart(const Options& options, const RunConfig& config) {
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {
-  const LoraOptions d;
   if (!lora.init_from.empty() && lora.rank > 0) {
     options.Fail({"lora.rank", "lora.init_from"},
                  StrCat(options.Describe("lora.rank"), " makes new adapters, and ",
                         options.Describe("lora.init_from"), " names adapters with ranks of their ",
                         "own: leave one of them out"));
   }
-  const auto needs_rank = [&](std::string_view key, const auto& value, const auto& initial) {
-    CheckEffect(options, key, value, initial, lora.rank > 0, "lora.rank = 16");
-  };
-  needs_rank("lora.alpha", lora.alpha, d.alpha);
-  const bool adapters = lora.rank > 0 || !lora.init_from.empty();
-  CheckEffect(options, "lora.dropout", lora.dropout, d.dropout, adapters, "lora.rank = 16");
-  CheckEffect(options, "lora.base", lora.base, d.base, adapters, "lora.rank = 16");
-  needs_rank("lora.targets", lora.targets, d.targets);
-  needs_rank("lora.rank_stabilized", lora.rank_stabilized, d.rank_stabilized);
+  constexpr std::string_view kRank = "lora.rank = 16";
+  const bool is_new = lora.rank > 0, adapters = is_new || !lora.init_from.empty();
+  CheckEffect(options, {"lora.alpha"}, is_new, kRank);
+  CheckEffect(options, {"lora.dropout", "lora.base"}, adapters, kRank);
+  CheckEffect(options, {"lora.targets", "lora.rank_stabilized"}, is_new, kRank);
 }
 
 void CheckEvalTasks(const Options& options, const EvalTaskOptions& eval) {
-  const EvalTaskOptions d;
-  const auto needs_tasks = [&](std::string_view key, const auto& value, const auto& initial) {
-    CheckEffect(options, key, value, initial, !eval.tasks.empty(), "eval.tasks = \"hellaswag\"");
-  };
-  needs_tasks("eval.data", eval.data, d.data);
-  needs_tasks("eval.every", eval.every, d.every);
-  needs_tasks("eval.limit", eval.limit, d.limit);
-  needs_tasks("eval.shots", eval.shots, d.shots);
+  CheckEffect(options, {"eval.data", "eval.every", "eval.limit", "eval.shots"}, !eval.tasks.empty(),
+              "eval.tasks = \"hellaswag\"");
 }
 
 void CheckDpo(const Options& options, const RunConfig& config) {
-  const DpoRunOptions d;
   const bool on = config.train.objective == "dpo";
-  const auto needs_dpo = [&](std::string_view key, const auto& value, const auto& initial) {
-    CheckEffect(options, key, value, initial, on, "train.objective = \"dpo\"");
-  };
-  needs_dpo("dpo.loss", config.dpo.loss, d.loss);
-  needs_dpo("dpo.beta", config.dpo.beta, d.beta);
-  needs_dpo("dpo.label_smoothing", config.dpo.label_smoothing, d.label_smoothing);
+  CheckEffect(options, {"dpo.loss", "dpo.beta", "dpo.label_smoothing"}, on,
+              "train.objective = \"dpo\"");
   if (!on) return;
-  CheckEffect(options, "train.z_loss", config.train.z_loss, 0.0, false, "train.objective = \"lm\"");
+  CheckEffect(options, {"train.z_loss"}, false, "train.objective = \"lm\"");
   const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
     if (!bad) return;
     options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
@@ -349,7 +326,7 @@ void CheckMixture(const Options& options, const ModelOptions& model, const std::
   const bool experts = m.n_expert > 0, sigmoid = m.router == "sigmoid";
   const auto needs = [&](std::string_view key, const auto& value, const auto& initial,
                          bool has_effect, std::string_view what) {
-    if (weights.empty()) return CheckEffect(options, key, value, initial, has_effect, what);
+    if (weights.empty()) return CheckEffect(options, {key}, has_effect, what);
     if (has_effect || value == initial || !options.IsWritten(key)) return;
     options.Fail({key},
                  StrCat(options.Describe(key), " does nothing without ", what,
@@ -389,13 +366,8 @@ void CheckMixture(const Options& options, const ModelOptions& model, const std::
 namespace {
 
 void CheckRounds(const Options& options, const DistOptions& dist) {
-  constexpr std::string_view kRounds = "dist.outer_every = 50";
-  const bool rounds = dist.outer_every > 0;
-  const DistOptions d;
-  CheckEffect(options, "dist.outer_lr", dist.outer_lr, d.outer_lr, rounds, kRounds);
-  CheckEffect(options, "dist.outer_momentum", dist.outer_momentum, d.outer_momentum, rounds,
-              kRounds);
-  CheckEffect(options, "dist.outer_dtype", dist.outer_dtype, d.outer_dtype, rounds, kRounds);
+  CheckEffect(options, {"dist.outer_lr", "dist.outer_momentum", "dist.outer_dtype"},
+              dist.outer_every > 0, "dist.outer_every = 50");
 }
 
 }  // namespace

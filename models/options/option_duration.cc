@@ -1,7 +1,6 @@
 #include "models/options/option_duration.h"
 
 #include <charconv>
-#include <string>
 
 #include "core/error.h"
 

@@ -40,6 +40,7 @@ struct PlanFacts {
   int64_t micro_batches = 0;  // of a step, on all ranks together
   bool goes_on = false;       // an elastic run, with perhaps fewer processes than it began with
   bool is_run() const { return processes > 0; }
+  bool has_rounds() const { return config.dist.outer_every > 0; }
 };
 
 struct PlanRule {
@@ -47,14 +48,14 @@ struct PlanRule {
   // The options that it is about, and then "". An error begins with where the strongest of them
   // comes from.
   std::array<std::string_view, 8> keys;
-  bool of_run;  // whether it is about a run that is prepared
   // What is wrong and what to use instead; "" if the plan keeps the rule. Given
   // facts.config.parallel, too.
   std::string (*refusal)(const PlanFacts& facts, const ParallelOptions& parallel);
+  bool of_run = false;  // whether it is about a run that is prepared
 };
 
-// All rules. What only the library can tell, such as whether a model has as many parts as a
-// pipeline has stages, is asked of it (models/train/run_checks.h).
+// All rules, those about options first. What only the library can tell, such as whether a model has
+// as many parts as a pipeline has stages, is asked of it (models/train/run_checks.h).
 std::span<const PlanRule> PlanRules();
 
 // The first rule that the plan breaks, with its refusal in `why` unless that is null; null: none.

@@ -8,9 +8,42 @@
 namespace lockstep::models {
 namespace {
 
+// What the recipes have in common.
+struct Recipe {
+  const char* data;                                            // lines of [data]
+  int64_t steps, batch_size, global_batch_size, eval_batches;  // 0: the rank's; 0: all
+  const char *lr, *min_lr;
+  int64_t warmup, decay_steps;
+  const char* beta2;
+};
+
+std::string TextOf(const Recipe& r) {
+  return StrCat(
+      "[data]\n", r.data, "[train]\nsteps = ", r.steps, "\nbatch_size = ", r.batch_size,
+      r.global_batch_size > 0 ? StrCat("\nglobal_batch_size = ", r.global_batch_size) : "",
+      "\neval_every = 250\neval_batches = ", r.eval_batches,
+      "\n[optim]\nschedule = \"cosine\"\nlr = ", r.lr, "\nmin_lr = ", r.min_lr,
+      "\nwarmup = ", r.warmup, "\ndecay_steps = ", r.decay_steps,
+      "\nbeta1 = 0.9\nbeta2 = ", r.beta2, "\neps = 1e-8\nweight_decay = 0.1\nclip = 1.0\n");
+}
+
+// nanoGPT's for characters. Losses are exact, where it takes some random batches: its 200 are 30
+// times the validation data.
+std::string OfCharacters(int64_t steps, int64_t batch_size, const char* lr, const char* min_lr) {
+  return TextOf({"tokenizer = \"char\"\nval_fraction = 0.1\norder = \"random\"\n", steps,
+                 batch_size, 0, 0, lr, min_lr, 100, steps, "0.99"});
+}
+
+// For shards of tokens.
+std::string OfShards(const char* data, int64_t steps, int64_t batch_size, int64_t global_batch_size,
+                     const char* lr, const char* min_lr, int64_t warmup) {
+  return TextOf({data, steps, batch_size, global_batch_size, 20, lr, min_lr, warmup, 0, "0.95"}) +
+         "[checkpoint]\nevery = 1000\n";
+}
+
 // nanoGPT's config/train_shakespeare_char.py: best validation loss 1.4697 by its README.
-constexpr char kShakespeareChar[] = R"(
-[model]
+std::string ShakespeareChar() {
+  return R"([model]
 vocab_size = 0
 block_size = 256
 n_layer = 6
@@ -19,32 +52,13 @@ n_embd = 384
 dropout = 0.2
 bias = false
 tie_embeddings = true
-[data]
-tokenizer = "char"
-val_fraction = 0.1
-order = "random"
-[train]
-steps = 5000
-batch_size = 64
-eval_every = 250
-eval_batches = 0  # exact; its 200 random batches are 30 times the validation data
-[optim]
-schedule = "cosine"
-lr = 1e-3
-min_lr = 1e-4
-warmup = 100
-decay_steps = 5000
-beta1 = 0.9
-beta2 = 0.99
-eps = 1e-8
-weight_decay = 0.1
-clip = 1.0
-)";
+)" + OfCharacters(5000, 64, "1e-3", "1e-4");
+}
 
 // The command line in nanoGPT's README for "only a macbook": validation loss 1.88, with
 // init_std = 0.02. At this width that is small: ours starts from 1 / sqrt(n_embd) = 0.088.
-constexpr char kShakespeareCharCpu[] = R"(
-[model]
+std::string ShakespeareCharCpu() {
+  return R"([model]
 vocab_size = 0
 block_size = 64
 n_layer = 4
@@ -53,27 +67,8 @@ n_embd = 128
 dropout = 0.0
 bias = false
 tie_embeddings = true
-[data]
-tokenizer = "char"
-val_fraction = 0.1
-order = "random"
-[train]
-steps = 2000
-batch_size = 12
-eval_every = 250
-eval_batches = 0  # exact; nanoGPT takes 20 random batches
-[optim]
-schedule = "cosine"
-lr = 1e-3
-min_lr = 1e-4
-warmup = 100
-decay_steps = 2000
-beta1 = 0.9
-beta2 = 0.99
-eps = 1e-8
-weight_decay = 0.1
-clip = 1.0
-)";
+)" + OfCharacters(2000, 12, "1e-3", "1e-4");
+}
 
 // The four sizes of GPT-2 (Radford et al. 2019). OpenAI published no training recipe: lengths,
 // rates and batches are those of llm.c's scripts/run_gpt2_*.sh on FineWeb, with beta2 = 0.95 and
@@ -82,52 +77,27 @@ clip = 1.0
 struct Gpt2Size {
   int64_t n_layer, n_head, n_embd;
   int64_t steps, batch_size, global_batch_size;
-  const char* lr;
-  const char* min_lr;
+  const char *lr, *min_lr;
 };
 
 std::string Gpt2(const Gpt2Size& size) {
   return StrCat("[model]\nvocab_size = 50304\nblock_size = 1024\nn_layer = ", size.n_layer,
-                "\nn_head = ", size.n_head, "\nn_embd = ", size.n_embd, R"(
-dropout = 0.0
-bias = true
-tie_embeddings = true
-init_std = 0.02
-[data]
-tokenizer = "gpt2"
-order = "shuffled"
-[train]
-steps = )",
-                size.steps, "\nbatch_size = ", size.batch_size,
-                "\nglobal_batch_size = ", size.global_batch_size, R"(
-eval_every = 250
-eval_batches = 20
-[optim]
-schedule = "cosine"
-lr = )",
-                size.lr, "\nmin_lr = ", size.min_lr, R"(
-warmup = 700
-decay_steps = 0
-beta1 = 0.9
-beta2 = 0.95
-eps = 1e-8
-weight_decay = 0.1
-clip = 1.0
-[checkpoint]
-every = 1000
-)");
+                "\nn_head = ", size.n_head, "\nn_embd = ", size.n_embd,
+                "\ndropout = 0.0\nbias = true\ntie_embeddings = true\ninit_std = 0.02\n",
+                OfShards("tokenizer = \"gpt2\"\norder = \"shuffled\"\n", size.steps,
+                         size.batch_size, size.global_batch_size, size.lr, size.min_lr, 700));
 }
 
 // A Llama to try and to test: every part of the family, in the time of shakespeare-char-cpu.
-constexpr char kLlamaTiny[] = R"(
-[model]
+// `mlp`: lines of [model].
+std::string LlamaTiny(const char* mlp) {
+  return StrCat(R"([model]
 vocab_size = 0
 block_size = 64
 n_layer = 4
 n_head = 4
 n_kv_head = 2
 n_embd = 128
-n_inner = 352
 dropout = 0.0
 bias = false
 tie_embeddings = true
@@ -136,37 +106,16 @@ norm_eps = 1e-5
 activation = "swiglu"
 position = "rope"
 rope_theta = 10000.0
-[data]
-tokenizer = "char"
-val_fraction = 0.1
-order = "random"
-[train]
-steps = 2000
-batch_size = 12
-eval_every = 250
-eval_batches = 0
-[optim]
-schedule = "cosine"
-lr = 2e-3
-min_lr = 2e-4
-warmup = 100
-decay_steps = 2000
-beta1 = 0.9
-beta2 = 0.99
-eps = 1e-8
-weight_decay = 0.1
-clip = 1.0
-)";
-
-// The same with experts half as wide, two to a token: as many active parameters, except for the
-// router.
-std::string MixtralTiny() {
-  std::string text = kLlamaTiny;
-  const std::string width = "n_inner = 352\n";
-  text.replace(text.find(width), width.size(),
-               "n_inner = 176\nn_expert = 8\nn_expert_used = 2\nrouter = \"softmax\"\n");
-  return text;
+)",
+                mlp, OfCharacters(2000, 12, "2e-3", "2e-4"));
 }
+constexpr char kTinyMlp[] = "n_inner = 352\n";
+// Experts half as wide, two to a token: as many active parameters, except for the router.
+constexpr char kTinyMixture[] = R"(n_inner = 176
+n_expert = 8
+n_expert_used = 2
+router = "softmax"
+)";
 
 // Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
@@ -178,7 +127,7 @@ struct LlamaSize {
   int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
   bool tie_embeddings;
   const char* rope;  // lines of [model]
-  int64_t steps, batch_size, global_batch_size;
+  int64_t batch_size, global_batch_size;
   std::string more = "";  // lines of [model]
   const char* norm_eps = "1e-5";
   const char* activation = "swiglu";
@@ -246,29 +195,9 @@ norm = "rms_norm"
 position = "rope"
 )",
                 "activation = \"", size.activation, "\"\nnorm_eps = ", size.norm_eps, "\n",
-                size.rope, size.more, R"([data]
-tokenizer = "auto"
-order = "shuffled"
-[train]
-steps = )",
-                size.steps, "\nbatch_size = ", size.batch_size,
-                "\nglobal_batch_size = ", size.global_batch_size, R"(
-eval_every = 250
-eval_batches = 20
-[optim]
-schedule = "cosine"
-lr = 4e-4
-min_lr = 4e-5
-warmup = 2000
-decay_steps = 0
-beta1 = 0.9
-beta2 = 0.95
-eps = 1e-8
-weight_decay = 0.1
-clip = 1.0
-[checkpoint]
-every = 1000
-)");
+                size.rope, size.more,
+                OfShards("tokenizer = \"auto\"\norder = \"shuffled\"\n", 1430512, size.batch_size,
+                         size.global_batch_size, "4e-4", "4e-5", 2000));
 }
 
 // What Gemma 2 and 3 have in common; `more` is what only one of them has.
@@ -285,9 +214,9 @@ std::string Gemma(LlamaSize size) {
 const std::vector<Preset>& Presets() {
   static const std::vector<Preset> presets = {
       {"shakespeare-char-cpu", "nanoGPT's character-level Shakespeare for a CPU: 0.8M parameters",
-       kShakespeareCharCpu},
+       ShakespeareCharCpu()},
       {"shakespeare-char", "nanoGPT's character-level Shakespeare for a GPU: 10.7M parameters",
-       kShakespeareChar},
+       ShakespeareChar()},
       {"gpt2", "124M parameters, 10B tokens", Gpt2({12, 12, 768, 18865, 16, 512, "6e-4", "0.0"})},
       {"gpt2-medium", "354M parameters, 31B tokens",
        Gpt2({24, 16, 1024, 60000, 16, 512, "3e-4", "0.0"})},
@@ -295,75 +224,70 @@ const std::vector<Preset>& Presets() {
        Gpt2({36, 20, 1280, 286102, 8, 512, "2.5e-4", "0.0"})},
       {"gpt2-xl", "1558M parameters, 34B tokens",
        Gpt2({48, 25, 1600, 32000, 4, 1024, "6e-4", "6e-5"})},
-      {"llama-tiny", "a character-level Llama for a CPU: 0.7M parameters", kLlamaTiny},
+      {"llama-tiny", "a character-level Llama for a CPU: 0.7M parameters", LlamaTiny(kTinyMlp)},
       {"tinyllama-1.1b", "TinyLlama's shape and recipe: 1100M parameters, 3T tokens",
-       Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 1430512, 4, 1024})},
+       Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 4, 1024})},
       {"llama-3.2-1b", "Llama 3.2's shape: 1236M parameters, TinyLlama's recipe",
-       Llama({128256, 8192, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1430512, 1, 256})},
+       Llama({128256, 8192, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1, 256})},
       {"llama-3.2-3b", "Llama 3.2's shape: 3213M parameters, TinyLlama's recipe",
-       Llama({128256, 8192, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 256})},
+       Llama({128256, 8192, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1, 256})},
       {"llama-2-7b", "Llama 2's shape: 6738M parameters, TinyLlama's recipe",
-       Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1430512, 1, 1024})},
+       Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1, 1024})},
       {"llama-2-13b", "Llama 2's shape: 13.0B parameters, TinyLlama's recipe",
-       Llama({32000, 4096, 40, 40, 40, 5120, 13824, false, kLlama2Rope, 1430512, 1, 1024})},
+       Llama({32000, 4096, 40, 40, 40, 5120, 13824, false, kLlama2Rope, 1, 1024})},
       {"llama-2-70b", "Llama 2's shape: 69.0B parameters, TinyLlama's recipe",
-       Llama({32000, 4096, 80, 64, 8, 8192, 28672, false, kLlama2Rope, 1430512, 1, 1024})},
+       Llama({32000, 4096, 80, 64, 8, 8192, 28672, false, kLlama2Rope, 1, 1024})},
       {"llama-3-8b", "Llama 3's shape: 8030M parameters, TinyLlama's recipe",
-       Llama({128256, 8192, 32, 32, 8, 4096, 14336, false, kLlama3Rope, 1430512, 1, 512})},
+       Llama({128256, 8192, 32, 32, 8, 4096, 14336, false, kLlama3Rope, 1, 512})},
       {"llama-3-70b", "Llama 3's shape: 70.6B parameters, TinyLlama's recipe",
-       Llama({128256, 8192, 80, 64, 8, 8192, 28672, false, kLlama3Rope, 1430512, 1, 512})},
+       Llama({128256, 8192, 80, 64, 8, 8192, 28672, false, kLlama3Rope, 1, 512})},
       {"llama-3.1-405b", "Llama 3.1's shape: 406B parameters, TinyLlama's recipe",
-       Llama({128256, 8192, 126, 128, 8, 16384, 53248, false, kLlama31Rope, 1430512, 1, 512})},
+       Llama({128256, 8192, 126, 128, 8, 16384, 53248, false, kLlama31Rope, 1, 512})},
       {"mistral-7b", "Mistral's shape: 7248M parameters, TinyLlama's recipe",
-       Llama({32768, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512})},
+       Llama({32768, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1, 512})},
       {"mixtral-8x7b", "Mixtral's shape: 46.7B parameters, 12.9B active; TinyLlama's recipe",
-       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512,
-              kMixtralExperts})},
+       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1, 512, kMixtralExperts})},
       {"qwen3-0.6b", "Qwen3's shape: 596M parameters, TinyLlama's recipe",
-       Llama({151936, 4096, 28, 16, 8, 1024, 3072, true, kMistralRope, 1430512, 2, 512, kQwen3Heads,
-              "1e-6"})},
+       Llama(
+           {151936, 4096, 28, 16, 8, 1024, 3072, true, kMistralRope, 2, 512, kQwen3Heads, "1e-6"})},
       {"qwen3-30b-a3b", "Qwen3-MoE's shape: 30.5B parameters, 3.4B active; TinyLlama's recipe",
-       Llama({151936, 4096, 48, 32, 4, 2048, 6144, false, kMistralRope, 1430512, 1, 512, kQwen3Moe,
-              "1e-6"})},
+       Llama(
+           {151936, 4096, 48, 32, 4, 2048, 6144, false, kMistralRope, 1, 512, kQwen3Moe, "1e-6"})},
       {"mistral-7b-v0.1",
        "Mistral's first shape, with a window: 7242M parameters, TinyLlama's recipe",
-       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kLlama2Rope, 1430512, 1, 512,
-              kMistralWindow})},
+       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kLlama2Rope, 1, 512, kMistralWindow})},
       {"qwen2.5-0.5b", "Qwen2.5's shape: 494M parameters, TinyLlama's recipe",
-       Llama({151936, 4096, 24, 14, 2, 896, 4864, true, kMistralRope, 1430512, 2, 512, kQwen2Bias,
-              "1e-6"})},
+       Llama({151936, 4096, 24, 14, 2, 896, 4864, true, kMistralRope, 2, 512, kQwen2Bias, "1e-6"})},
       {"qwen2.5-1.5b", "Qwen2.5's shape: 1544M parameters, TinyLlama's recipe",
-       Llama({151936, 4096, 28, 12, 2, 1536, 8960, true, kMistralRope, 1430512, 1, 512, kQwen2Bias,
-              "1e-6"})},
+       Llama(
+           {151936, 4096, 28, 12, 2, 1536, 8960, true, kMistralRope, 1, 512, kQwen2Bias, "1e-6"})},
       {"qwen2.5-7b", "Qwen2.5's shape: 7616M parameters, TinyLlama's recipe",
-       Llama({152064, 4096, 28, 28, 4, 3584, 18944, false, kMistralRope, 1430512, 1, 512,
-              kQwen2Bias, "1e-6"})},
-      {"gemma-2-2b", "Gemma 2's shape: 2614M parameters, TinyLlama's recipe",
-       Gemma({256000, 8192, 26, 8, 4, 2304, 9216, true, kLlama2Rope, 1430512, 1, 256, kGemma2})},
-      {"gemma-2-9b", "Gemma 2's shape: 9242M parameters, TinyLlama's recipe",
-       Gemma({256000, 8192, 42, 16, 8, 3584, 14336, true, kLlama2Rope, 1430512, 1, 512, kGemma2})},
-      {"gemma-3-270m", "Gemma 3's shape: 268M parameters, TinyLlama's recipe",
-       Gemma({262144, 8192, 18, 4, 1, 640, 2048, true, kMistralRope, 1430512, 1, 256, kGemma3})},
-      {"gemma-3-1b", "Gemma 3's shape: 1000M parameters, TinyLlama's recipe",
-       Gemma({262144, 8192, 26, 4, 1, 1152, 6912, true, kMistralRope, 1430512, 1, 256, kGemma3})},
-      {"olmo-2-1b", "OLMo 2's shape: 1485M parameters, TinyLlama's recipe",
-       Llama({100352, 4096, 16, 16, 16, 2048, 8192, false, kLlama3Rope, 1430512, 1, 512,
-              kOlmo2Norms, "1e-6"})},
-      {"olmo-2-7b", "OLMo 2's shape: 7299M parameters, TinyLlama's recipe",
-       Llama({100352, 4096, 32, 32, 32, 4096, 11008, false, kLlama3Rope, 1430512, 1, 1024,
-              kOlmo2Norms, "1e-6"})},
-      {"smollm2-135m", "SmolLM2's shape, a Llama: 135M parameters, TinyLlama's recipe",
-       Llama({49152, 2048, 30, 9, 3, 576, 1536, true, kSmolLm2Rope, 1430512, 4, 512})},
-      {"smollm2-360m", "SmolLM2's shape, a Llama: 362M parameters, TinyLlama's recipe",
-       Llama({49152, 2048, 32, 15, 5, 960, 2560, true, kSmolLm2Rope, 1430512, 4, 512})},
-      {"smollm2-1.7b", "SmolLM2's shape, a Llama: 1711M parameters, TinyLlama's recipe",
-       Llama({49152, 2048, 24, 32, 32, 2048, 8192, true, "rope_theta = 130000.0\n", 1430512, 2,
-              1024})},
-      {"smollm3-3b", "SmolLM3's shape: 3075M parameters, TinyLlama's recipe",
-       Llama({128256, 4096, 36, 16, 4, 2048, 11008, true, kSmolLm3Rope, 1430512, 1, 512, "",
+       Llama({152064, 4096, 28, 28, 4, 3584, 18944, false, kMistralRope, 1, 512, kQwen2Bias,
               "1e-6"})},
+      {"gemma-2-2b", "Gemma 2's shape: 2614M parameters, TinyLlama's recipe",
+       Gemma({256000, 8192, 26, 8, 4, 2304, 9216, true, kLlama2Rope, 1, 256, kGemma2})},
+      {"gemma-2-9b", "Gemma 2's shape: 9242M parameters, TinyLlama's recipe",
+       Gemma({256000, 8192, 42, 16, 8, 3584, 14336, true, kLlama2Rope, 1, 512, kGemma2})},
+      {"gemma-3-270m", "Gemma 3's shape: 268M parameters, TinyLlama's recipe",
+       Gemma({262144, 8192, 18, 4, 1, 640, 2048, true, kMistralRope, 1, 256, kGemma3})},
+      {"gemma-3-1b", "Gemma 3's shape: 1000M parameters, TinyLlama's recipe",
+       Gemma({262144, 8192, 26, 4, 1, 1152, 6912, true, kMistralRope, 1, 256, kGemma3})},
+      {"olmo-2-1b", "OLMo 2's shape: 1485M parameters, TinyLlama's recipe",
+       Llama({100352, 4096, 16, 16, 16, 2048, 8192, false, kLlama3Rope, 1, 512, kOlmo2Norms,
+              "1e-6"})},
+      {"olmo-2-7b", "OLMo 2's shape: 7299M parameters, TinyLlama's recipe",
+       Llama({100352, 4096, 32, 32, 32, 4096, 11008, false, kLlama3Rope, 1, 1024, kOlmo2Norms,
+              "1e-6"})},
+      {"smollm2-135m", "SmolLM2's shape, a Llama: 135M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 30, 9, 3, 576, 1536, true, kSmolLm2Rope, 4, 512})},
+      {"smollm2-360m", "SmolLM2's shape, a Llama: 362M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 32, 15, 5, 960, 2560, true, kSmolLm2Rope, 4, 512})},
+      {"smollm2-1.7b", "SmolLM2's shape, a Llama: 1711M parameters, TinyLlama's recipe",
+       Llama({49152, 2048, 24, 32, 32, 2048, 8192, true, "rope_theta = 130000.0\n", 2, 1024})},
+      {"smollm3-3b", "SmolLM3's shape: 3075M parameters, TinyLlama's recipe",
+       Llama({128256, 4096, 36, 16, 4, 2048, 11008, true, kSmolLm3Rope, 1, 512, "", "1e-6"})},
       {"mixtral-tiny", "a character-level mixture for a CPU: 2.4M parameters, 0.75M active",
-       MixtralTiny()},
+       LlamaTiny(kTinyMixture)},
   };
   return presets;
 }

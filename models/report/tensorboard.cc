@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/system/unix_time.h"

@@ -1,6 +1,6 @@
 #include "models/sample/opened_model.h"
 
-#include <utility>
+#include <cstdio>
 
 #include "core/system/shell_word.h"
 #include "models/checkpoint/adapter_base.h"
@@ -40,9 +40,8 @@ void AddSourceOptions(Options& options, ModelSource& source) {
                       "simulated GPU)"});
 }
 
-OpenedModel OpenModel(const ModelSource& source, bool verifies,
-                      const std::function<void(const std::string&)>& warn) {
-  OpenedModel opened{.held = HoldCheckpoint(source.checkpoint)};
+OpenedModel OpenModel(const ModelSource& source, const std::string& program, bool verifies) {
+  OpenedModel opened{.held = HoldCheckpoint(source.checkpoint), .averages = source.averages()};
   const std::string& folder = opened.folder();
   for (const std::string& adapter : source.adapters) {
     opened.held_adapters.push_back(HoldCheckpoint(adapter));
@@ -69,10 +68,17 @@ OpenedModel OpenModel(const ModelSource& source, bool verifies,
   opened.base = BaseFor(source.base, folder, opened.adapters);
   for (const PeftAdapter& adapter : opened.adapters) {
     CheckBase(adapter, folder, [&](const std::string& text) {
-      if (verifies) warn(text);
+      if (verifies) std::fprintf(stderr, "%s: warning: %s\n", program.c_str(), text.c_str());
     });
   }
   return opened;
+}
+
+std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::TensorRanksPtr& ranks,
+                                     Device device) {
+  return LoadSampledModel(opened.folder(), opened.base,
+                          opened.adapters.empty() ? nullptr : &opened.adapters[0], ranks, device,
+                          opened.averages);
 }
 
 std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const std::string& folder) {
@@ -83,6 +89,13 @@ std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const st
   }
   if (!source.tokenizer.empty()) return data::MakeTokenizer(source.tokenizer, "");
   return ReadTokenizer(folder);
+}
+
+std::unique_ptr<data::Tokenizer> RequireTokenizer(const ModelSource& source,
+                                                  const std::string& folder) {
+  if (auto tokenizer = TokenizerOf(source, folder)) return tokenizer;
+  throw InputError(StrCat(folder, " has no tokenizer: give --tokenizer=gpt2, or the tokenizer's ",
+                          "file or folder"));
 }
 
 }  // namespace lockstep::models

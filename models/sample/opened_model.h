@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "data/tokenizer/tokenizer.h"
+#include "dist/tensor/tensor_ranks.h"
 #include "models/checkpoint/held_checkpoint.h"
-#include "models/gpt/gpt_config.h"
+#include "models/gpt/gpt.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/options.h"
 
@@ -35,18 +36,25 @@ struct OpenedModel {
   std::vector<HeldCheckpoint> held_adapters;
   std::vector<PeftAdapter> adapters;  // of the source, each of which belongs to the weights
   std::string base;                   // BaseFor all of them
+  bool averages = false;
   GptConfig shape;
 
   const std::string& folder() const { return held.path(); }
 };
 
-// `verifies`: whether this rank also reads all files and compares their hashes, and warns of
-// adapters that may belong to other weights. InputError for folders and adapters that do not fit
-// together.
-OpenedModel OpenModel(const ModelSource& source, bool verifies,
-                      const std::function<void(const std::string&)>& warn);
+// `verifies`: whether this rank also reads all files and compares their hashes, and warns, in the
+// name of the program, of adapters that may belong to other weights. InputError for folders and
+// adapters that do not fit together.
+OpenedModel OpenModel(const ModelSource& source, const std::string& program, bool verifies);
+
+// LoadSampledModel, with the first of the adapters, if there is one.
+std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::TensorRanksPtr& ranks,
+                                     Device device);
 
 // The source's tokenizer, or else the folder's; null if there is none. InputError.
 std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const std::string& folder);
+// The same; InputError if there is none.
+std::unique_ptr<data::Tokenizer> RequireTokenizer(const ModelSource& source,
+                                                  const std::string& folder);
 
 }  // namespace lockstep::models

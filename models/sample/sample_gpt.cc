@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <thread>
 
 #include "core/io/file.h"
 #include "core/thread_pool.h"
@@ -308,9 +307,7 @@ int SampleGpt(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
-  const OpenedModel opened = OpenModel(c, is_main, [](const std::string& text) {
-    std::fprintf(stderr, "sample_gpt: warning: %s\n", text.c_str());
-  });
+  const OpenedModel opened = OpenModel(c, "sample_gpt", is_main);
   const std::string& folder = opened.folder();
   const std::string& base = opened.base;
   const GptConfig& shape = opened.shape;

@@ -1,52 +1,23 @@
 #include "models/serve/serve_gpt.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <utility>
 
 #include "core/thread_pool.h"
 #include "data/conversations/model_template.h"
 #include "dist/launch/rank_device.h"
-#include "models/sample/sampled_model.h"
 #include "models/serve/api.h"
 #include "models/serve/engine.h"
 #include "models/serve/http_server.h"
+#include "models/train/interrupt.h"
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
 namespace {
-
-// Takes the signals that end a program, so that no handler interrupts any code. Made before other
-// threads, which inherit that they are blocked.
-class EndSignals {
- public:
-  EndSignals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-  }
-
-  // Whether one has come. A second one ends the program at once.
-  bool Came() {
-    const timespec at_once{};
-    if (!came_ && sigtimedwait(&set_, nullptr, &at_once) > 0) {
-      came_ = true;
-      pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    }
-    return came_;
-  }
-
- private:
-  sigset_t set_;
-  bool came_ = false;
-};
 
 constexpr int64_t kDefaultContext = 4096;
 
@@ -92,25 +63,18 @@ void AddServeOptions(Options& options, ServeConfig& c) {
 }
 
 int ServeGpt(const ServeConfig& c) {
-  EndSignals signals;
+  const SignalThread signals;
   SetNumThreads(ThreadsOf({.threads = c.threads}, {}));
-  const OpenedModel opened = OpenModel(c, /*verifies=*/true, [](const std::string& text) {
-    std::fprintf(stderr, "serve: warning: %s\n", text.c_str());
-  });
+  const OpenedModel opened = OpenModel(c, "serve", /*verifies=*/true);
   if (opened.adapters.size() > 1) throw InputError("serve takes one --adapter");
-  const std::string& folder = opened.folder();
-  const std::shared_ptr<const data::Tokenizer> tokenizer = TokenizerOf(c, folder);
-  if (!tokenizer) {
-    throw InputError(StrCat(folder, " has no tokenizer: give --tokenizer=gpt2, or the tokenizer's ",
-                            "file or folder"));
-  }
+  const std::shared_ptr<const data::Tokenizer> tokenizer = RequireTokenizer(c, opened.folder());
   const ServedModel served = Describe(c, opened, tokenizer);
   const Device device = dist::DeviceOfRank(c.device, {});
   const auto model =
-      LoadSampledModel(folder, opened.base, opened.adapters.empty() ? nullptr : &opened.adapters[0],
-                       std::make_shared<dist::TensorRanks>(nullptr, 1), device);
+      LoadOpenedModel(opened, std::make_shared<dist::TensorRanks>(nullptr, 1), device);
   Engine engine(*model, std::min(tokenizer->vocab_size(), served.vocab_size),
                 {.max_batch = c.max_batch, .context = served.context});
+  const InterruptGuard interrupt;
   const HttpServer server({.host = c.host, .port = c.port}, MakeApi(served, engine));
   fmt::print(
       "serve: {} at http://{}:{}/ (a page) and .../v1 (OpenAI's interface): {} texts of up to "
@@ -118,7 +82,7 @@ int ServeGpt(const ServeConfig& c) {
       served.name, c.host, server.port(), c.max_batch, served.context,
       served.conversations ? "" : ", without a chat template");
   std::fflush(stdout);
-  engine.Run([&] { return signals.Came(); });
+  engine.Run([] { return InterruptGuard::signal() != 0; });
   return 0;
 }
 

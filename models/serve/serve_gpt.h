@@ -19,8 +19,8 @@ struct ServeConfig : ModelSource {
 
 void AddServeOptions(Options& options, ServeConfig& config);
 
-// Serves until SIGINT or SIGTERM, then returns the exit code. Prints its address to stdout once it
-// answers. Throws InputError.
+// Serves until one of the signals of SignalThread, then returns the exit code. Prints its address
+// to stdout once it answers. Throws InputError.
 int ServeGpt(const ServeConfig& config);
 
 }  // namespace lockstep::models

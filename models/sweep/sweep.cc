@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "dist/launch/nproc.h"
 
 namespace lockstep::models {
 namespace {
@@ -132,26 +133,9 @@ std::vector<SweepPoint> DrawnPoints(const std::vector<Axis>& axes, int64_t draws
 }  // namespace
 
 Sweep TakeSweep(std::vector<std::string>* arguments) {
-  Sweep sweep;
-  std::vector<std::string> others;
-  for (size_t i = 0; i < arguments->size(); ++i) {
-    std::string argument = (*arguments)[i];
-    if (argument != "--sweep" && argument != "--sweep_draws" && !argument.starts_with("--sweep=") &&
-        !argument.starts_with("--sweep_draws=")) {
-      others.push_back(std::move(argument));
-      continue;
-    }
-    if (argument.find('=') == std::string::npos) {
-      if (++i == arguments->size()) {
-        throw InputError(StrCat(argument, " needs a value: write --sweep optim.lr=1e-3,2e-3"));
-      }
-      argument += "=" + (*arguments)[i];
-    }
-    const std::string value = argument.substr(argument.find('=') + 1);
-    if (argument.starts_with("--sweep=")) {
-      sweep.axes.push_back(value);
-      continue;
-    }
+  const std::string example = "--sweep optim.lr=1e-3,2e-3";
+  Sweep sweep{.axes = dist::TakeOption("--sweep", example, arguments)};
+  for (const std::string& value : dist::TakeOption("--sweep_draws", example, arguments)) {
     const auto draws = NumberIn(value);
     if (!draws || *draws < 1 || *draws != std::floor(*draws) || *draws > kMostRuns) {
       throw InputError(StrCat("--sweep_draws is '", value,
@@ -160,7 +144,6 @@ Sweep TakeSweep(std::vector<std::string>* arguments) {
     }
     sweep.draws = static_cast<int64_t>(*draws);
   }
-  *arguments = std::move(others);
   return sweep;
 }
 

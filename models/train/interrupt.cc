@@ -55,7 +55,7 @@ void WaitForSignals() {
       continue;
     }
     if (Clock::now() - first < kOneSignal) continue;
-    constexpr char kText[] = "\nexiting at once: what was trained since the last save is lost\n";
+    constexpr char kText[] = "\nexiting at once: what was not saved is lost\n";
     pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
     // Writing to a stopped terminal, or a pipe that nobody reads, would block.
     if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0) {

@@ -12,8 +12,9 @@ namespace lockstep::models {
 // signals, and would die of them. At most one at a time.
 //
 // While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
-// checkpoint be written. Those of the next second belong to it (`timeout` signals a process and its
-// group); a later one ends the program at once. Without a guard a signal ends the program as usual.
+// checkpoint be written, or a server end its texts. Those of the next second belong to it
+// (`timeout` signals a process and its group); a later one ends the program at once. Without a
+// guard a signal ends the program as usual.
 class SignalThread {
  public:
   SignalThread();

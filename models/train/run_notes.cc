@@ -123,11 +123,9 @@ std::string NoteOnWarmup(const Options& options, const RunSetup& setup) {
 
 std::string ChangesOfPast(const RunConfig& before, const RunConfig& now, int64_t step) {
   if (before.train.steps == 0 || now.train.steps == 0) return "";
-  const auto settled = [](RunConfig config) {
-    SettleSchedule(config);
-    return config;
-  };
-  const RunConfig old = settled(before), changed = settled(now);
+  RunConfig old = before, changed = now;
+  TakeOverSettled(before, &changed);
+  for (RunConfig* config : {&old, &changed}) SettleSchedule(*config);
   const OptimOptions &was = old.optim, &is = changed.optim;
   const optim::LrSchedule old_rate = MakeSchedule(old), rate = MakeSchedule(changed);
   for (int64_t i = 0; i < step; ++i) {

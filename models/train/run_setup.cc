@@ -1,6 +1,5 @@
 #include "models/train/run_setup.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
@@ -20,9 +19,8 @@ namespace {
 // Tokens of a row of conversations, unless the user asks for others or the weights have positions
 // for fewer.
 constexpr int64_t kConversationWindow = 1024;
-// Steps of warm-up, unless the user asks for others or the run is short.
-constexpr int64_t kWarmup = 100;
-// The same of a run whose length the clock will settle, and which may have few.
+// Steps of warm-up, unless the user asks for others, where the clock will settle how many steps
+// there are, which may be few.
 constexpr int64_t kWarmupByClock = 20;
 
 // What neither the data nor the shape of the weights settle.
@@ -98,12 +96,8 @@ void SettleEnd(RunSetup& setup, int64_t decay_start, int64_t steps) {
 }
 
 void SettleSchedule(RunConfig& config) {
-  OptimOptions& optim = config.optim;
-  const int64_t steps = config.train.steps;
-  if (optim.decay_steps == 0) optim.decay_steps = steps;
-  if (optim.warmup < 0) {
-    optim.warmup = std::min(kWarmup, std::min(steps, optim.decay_steps) / 10);
-  }
+  config.optim.warmup = WarmupOf(config);
+  if (config.optim.decay_steps == 0) config.optim.decay_steps = config.train.steps;
 }
 
 void SettleLossChunk(RunSetup& setup) {

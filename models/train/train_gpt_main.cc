@@ -1,6 +1,7 @@
 // bazel run -c opt //models:train_gpt -- [config.toml] --section.key=value ...
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,10 @@ int main(int argc, char** argv) {
     std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto nproc = dist::TakeNproc("train_gpt", &arguments);
     const models::Sweep sweep = models::TakeSweep(&arguments);
-    const auto budget = models::TakeBudget(&arguments);
+    std::optional<models::Budget> budget;
+    for (const std::string& text : dist::TakeOption("--budget", "--budget=10m", &arguments)) {
+      budget = models::ParseBudget(text);
+    }
     models::EnterInvocationFolder();
     CommandLine line;
     std::vector<std::string> first = arguments;

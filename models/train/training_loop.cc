@@ -3,9 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "core/allocator.h"
@@ -297,18 +295,6 @@ int TrainingLoop::TrainSteps() {
   // mpirun and srun may kill the others once one has ended with a code that is not 0.
   if (interrupted() && ranks_.control()) ranks_.control()->Barrier()->Wait();
   return interrupted() ? 128 + interrupt_ : 0;
-}
-
-int TrainingLoop::EvaluateOnly() {
-  StepMetrics m{.step = trainer_.step()};
-  Evaluate(&m);
-  EvaluateTasks(&m);
-  if (!m.val_loss && !tasks_) {
-    throw InputError(
-        "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
-        "files");
-  }
-  return 0;
 }
 
 // What ranks learn of each other: the signal that any received, the memory of the one that took

@@ -134,6 +134,18 @@ void TrainingLoop::Evaluate(StepMetrics* m) {
   });
 }
 
+int TrainingLoop::EvaluateOnly() {
+  StepMetrics m{.step = trainer_.step()};
+  Evaluate(&m);
+  EvaluateTasks(&m);
+  if (!m.val_loss && !tasks_) {
+    throw InputError(
+        "there is no validation data to evaluate: hold out a data.val_fraction, or name validation "
+        "files");
+  }
+  return 0;
+}
+
 bool TrainingLoop::TasksAreDue(int64_t step) const {
   return tasks_ && (step == setup_.steps() || tasks_->DueAfter(step));
 }

@@ -174,6 +174,25 @@ TEST_F(ContinuedRun, SaysWhereItsPastWouldHaveBeenOtherwise) {
   EXPECT_EQ(with_decay("8").exit_code, 0);
 }
 
+// A tenth of the steps, where it is left open: of those that the run began with.
+TEST_F(ContinuedRun, KeepsTheWarmupThatItBeganWith) {
+  const auto run = [&](const std::string& steps, const Arguments& more = {}) {
+    Arguments all = {"--optim.schedule=constant", "--train.steps=" + steps, "--out_dir=" + out_};
+    all.insert(all.end(), more.begin(), more.end());
+    return Run(all);
+  };
+  ASSERT_EQ(run("20").exit_code, 0);
+  for (const char* steps : {"40", "60"}) {  // also as the file of a continued run has it
+    const Result longer = run(steps);
+    EXPECT_EQ(longer.exit_code, 0) << longer;
+    EXPECT_THAT(longer.out, AllOf(HasSubstr("step "), Not(HasSubstr("optim.warmup"))));
+    EXPECT_THAT(ReadFile(out_ + "/config.toml"), HasSubstr("\nwarmup = 2\n"));
+  }
+  const Result other = run("80", {"--optim.warmup=4"});
+  EXPECT_EQ(other.exit_code, 2) << other;
+  EXPECT_THAT(other.err, HasSubstr("optim.warmup: 2 -> 4"));
+}
+
 TEST_F(ContinuedRun, CountsSamplesWhereTheBatchChanges) {
   ASSERT_EQ(Run({"--train.steps=4", "--out_dir=" + out_}).exit_code, 0);
   EXPECT_EQ(State(out_)["tokens_seen"], 4 * 4 * 16);

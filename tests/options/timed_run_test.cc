@@ -112,6 +112,32 @@ TEST_F(TimedRun, IsContinuedFromBeforeItsDecay) {
   ExpectRepeats(out_);
 }
 
+TEST_F(TimedRun, GoesOnFromTheCheckpointThatIsNamed) {
+  const std::string fork = out_ + "-fork";
+  RemoveTree(fork);
+  ASSERT_EQ(Run(out_, {"--train.time_budget=3s"}).exit_code, 0);
+  const int begins = Settled(out_, "decay_start"), steps = Settled(out_, "steps");
+  const std::string decayed = Folder(out_, steps), kept = Folder(out_, begins);
+  // Of a run, the one before the decay.
+  Result longer = Run(fork, {"--train.time_budget=5s", "--checkpoint.resume=" + out_});
+  EXPECT_EQ(longer.exit_code, 0) << longer;
+  EXPECT_THAT(longer.out, HasSubstr("resuming from " + kept));
+  EXPECT_GT(Settled(fork, "decay_start"), begins);
+  EXPECT_TRUE(PathExists(decayed + "/DONE"));
+  // In its own folder, where the decay gives way.
+  longer = Run(out_, {"--train.time_budget=6s", "--checkpoint.resume=" + kept, "--optim.clip=2"});
+  EXPECT_EQ(longer.exit_code, 0) << longer;
+  EXPECT_THAT(longer.out, AllOf(HasSubstr("resuming from " + kept), HasSubstr("optim.clip: "),
+                                HasSubstr(std::to_string(steps - begins) + " steps of decay in")));
+  // That of the longer run does not, to a run that is as long.
+  const int later = Settled(out_, "decay_start");
+  EXPECT_GT(later, begins);
+  const Result same =
+      Run(out_, {"--train.time_budget=6s", "--checkpoint.resume=" + Folder(out_, later)});
+  EXPECT_EQ(same.exit_code, 2) << same;
+  EXPECT_THAT(same.err, HasSubstr("which the run would overwrite"));
+}
+
 TEST_F(TimedRun, KilledRunsGoOn) {
   const Arguments time = {"--train.time_budget=10s"};
   {  // before anything is settled

@@ -62,14 +62,17 @@ class TokenizerReader {
     return list;
   }
 
+  // With an element for each token, or none.
+  const Json& PerToken(const char* key, bool (Json::*has)() const noexcept) const {
+    const Json& list = List(key, has);
+    if (list.empty() || list.size() == tokens_.size()) return list;
+    f_.Fail(key, StrCat("has ", list.size(), " elements for ", tokens_.size(), " tokens"));
+  }
+
   void ReadTokens() {
     tokens_ = List("tokenizer.ggml.tokens", &Json::is_string).get<std::vector<std::string>>();
-    const Json& types = List("tokenizer.ggml.token_type", &Json::is_number_integer);
     if (tokens_.empty()) f_.Fail("tokenizer.ggml.tokens", "is missing");
-    if (!types.empty() && types.size() != tokens_.size()) {
-      f_.Fail("tokenizer.ggml.token_type",
-              StrCat("has ", types.size(), " elements for ", tokens_.size(), " tokens"));
-    }
+    const Json& types = PerToken("tokenizer.ggml.token_type", &Json::is_number_integer);
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const int64_t type = types.empty() ? int64_t{kNormal} : IntegerOf(types[i]);
       const bool padding = type == kUnused && tokens_[i].ends_with(StrCat("[PAD", i, "]"));
@@ -171,19 +174,10 @@ class TokenizerReader {
   }
 
   Json SentencePiece() const {
+    Json model = data::BpeModelJson<Json>(Vocabulary(/*with_added=*/true), Merges());
+    model["fuse_unk"] = model["byte_fallback"] = true;
     const auto unknown = std::ranges::find(types_, int64_t{kUnknown});
-    const Json unk =
-        unknown == types_.end() ? Json(nullptr) : Json(tokens_[unknown - types_.begin()]);
-    const Json model = {{"type", "BPE"},
-                        {"dropout", nullptr},
-                        {"unk_token", unk},
-                        {"continuing_subword_prefix", nullptr},
-                        {"end_of_word_suffix", nullptr},
-                        {"fuse_unk", true},
-                        {"byte_fallback", true},
-                        {"ignore_merges", false},
-                        {"vocab", Vocabulary(/*with_added=*/true)},
-                        {"merges", Merges()}};
+    if (unknown != types_.end()) model["unk_token"] = tokens_[unknown - types_.begin()];
     const bool prefix = f_.Bool("tokenizer.ggml.add_space_prefix", true);
     const auto replace = [](std::string_view from, std::string_view to) {
       return Json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
@@ -206,11 +200,8 @@ class TokenizerReader {
   // All that make a token, the one with the highest score first, as transformers makes them of
   // SentencePiece's files.
   Json Merges() const {
-    const Json& scores = List("tokenizer.ggml.scores", &Json::is_number);
-    if (scores.size() != tokens_.size()) {
-      f_.Fail("tokenizer.ggml.scores",
-              StrCat("has ", scores.size(), " elements for ", tokens_.size(), " tokens"));
-    }
+    const Json& scores = PerToken("tokenizer.ggml.scores", &Json::is_number);
+    if (scores.empty()) f_.Fail("tokenizer.ggml.scores", "is missing");
     std::unordered_map<std::string_view, size_t> ids;
     std::vector<size_t> order;
     for (size_t i = 0; i < tokens_.size(); ++i) {

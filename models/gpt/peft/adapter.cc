@@ -65,19 +65,6 @@ void RefuseIfTied(const Gpt& model, const SafetensorsEntry& entry, const std::st
                      "so that the change would be one of both: train an adapter without it"));
 }
 
-// "q_proj, k_proj, ...": the ends of the names of what can be adapted.
-std::string AdaptableNames(const std::vector<AdaptableLayer>& layers) {
-  std::set<std::string> names;
-  for (const AdaptableLayer& layer : layers) {
-    for (const auto& part : layer.parts) {
-      names.insert(part.module.substr(part.module.rfind('.') + 1));
-    }
-  }
-  std::string out;
-  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
-  return out;
-}
-
 // `whole` has the logical shape, in f32.
 void SetValue(const Parameter& p, const Tensor& whole) {
   const NoGrad no_grad;

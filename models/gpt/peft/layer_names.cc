@@ -1,5 +1,7 @@
 #include "models/gpt/peft/layer_names.h"
 
+#include <algorithm>
+
 #include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
@@ -39,6 +41,20 @@ std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
   }
   for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;
+}
+
+std::string AdaptableNames(const std::vector<AdaptableLayer>& layers) {
+  std::vector<std::string> known;
+  std::string list;
+  for (const AdaptableLayer& layer : layers) {
+    for (const AdaptableLayer::Part& part : layer.parts) {
+      const std::string last = part.module.substr(part.module.rfind('.') + 1);
+      if (std::ranges::find(known, last) != known.end()) continue;
+      known.push_back(last);
+      list += (list.empty() ? "" : ", ") + last;
+    }
+  }
+  return list;
 }
 
 std::string WithoutModel(const std::string& module) {

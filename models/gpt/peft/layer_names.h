@@ -25,6 +25,8 @@ struct AdaptableLayer {
 // In the order of the model's parameters, then quantised ones, whether they have adapters or not.
 // The embedding, the head, and the matrices of experts are not among them.
 std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model);
+// "q_proj, k_proj, ...": the ends of the names of their parts, each once.
+std::string AdaptableNames(const std::vector<AdaptableLayer>& layers);
 
 // The rows of a parameter that are a tensor of a module.
 struct ModuleRows {

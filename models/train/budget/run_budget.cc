@@ -103,24 +103,6 @@ void PrintChoice(const Choice& c, bool chosen) {
 
 }  // namespace
 
-std::optional<Budget> TakeBudget(std::vector<std::string>* arguments) {
-  constexpr std::string_view kOption = "--budget", kWithValue = "--budget=";
-  std::optional<Budget> budget;
-  for (auto it = arguments->begin(); it != arguments->end();) {
-    if (it->starts_with(kWithValue)) {
-      budget = ParseBudget(it->substr(kWithValue.size()));
-    } else if (*it == kOption) {
-      budget = ParseBudget(std::next(it) == arguments->end() ? "" : *std::next(it));
-      it = arguments->erase(it);
-    } else {
-      ++it;
-      continue;
-    }
-    it = arguments->erase(it);
-  }
-  return budget;
-}
-
 std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
                                    const RunConfig& config) {
   const auto start = Clock::now();

@@ -1,7 +1,6 @@
 // train_gpt --budget=10m: measures this machine, and chooses the run that makes the best of it.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,10 +8,6 @@
 #include "models/train/budget/budget.h"
 
 namespace lockstep::models {
-
-// Takes --budget=AMOUNT (as ParseBudget; also --budget AMOUNT) out of the arguments, which are
-// without argv[0]. Throws InputError.
-std::optional<Budget> TakeBudget(std::vector<std::string>* arguments);
 
 // Opens the data of `options`, which filled `config`, trains models of three depths for some
 // seconds, and prints the choice, the two beside it, and what each is expected to come to. Returns

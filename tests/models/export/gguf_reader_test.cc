@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/io/file.h"
 #include "data/conversations/model_template.h"
@@ -17,6 +16,7 @@
 #include "models/export/gguf_tokenizer.h"
 #include "models/gpt/hf/hf_format.h"
 #include "tests/message_of.h"
+#include "tests/models/export/all_merges.h"
 #include "tests/models/export/gguf_families.h"
 
 namespace lockstep::models {
@@ -323,34 +323,10 @@ TEST(GgufReaderTest, ByteLevelTokenizersHaveTheirIdsBack) {
   }
 }
 
-// Where each token's merges are all there are; the goldens' were trained, and have one for each.
-json Completed(json tokenizer) {
-  json& model = tokenizer["model"];
-  const json& vocabulary = model["vocab"];
-  json merges = json::array();
-  std::set<std::string> made;
-  for (const json& merge : model["merges"]) {
-    std::string token = merge.is_string()
-                            ? merge.get<std::string>()
-                            : merge[0].get<std::string>() + merge[1].get<std::string>();
-    if (merge.is_string()) token.erase(token.find(' '), 1);
-    if (!made.insert(token).second) continue;
-    std::map<std::pair<int, int>, json> splits;
-    for (size_t at = 1; at < token.size(); ++at) {
-      const std::string left = token.substr(0, at), right = token.substr(at);
-      if (!vocabulary.contains(left) || !vocabulary.contains(right)) continue;
-      splits[{vocabulary[left].get<int>(), vocabulary[right].get<int>()}] = {left, right};
-    }
-    for (const auto& [ids, split] : splits) merges.push_back(split);
-  }
-  model["merges"] = std::move(merges);
-  return tokenizer;
-}
-
 TEST(GgufReaderTest, SentencePieceTokenizersHaveTheirIdsBack) {
   for (const char* kind : {"llama2_prepend", "gemma"}) {
     const json golden = Golden(kind);
-    const json tokenizer = Completed(golden["tokenizer"]);
+    const json tokenizer = test::WithAllMerges(golden["tokenizer"]);
     const data::BpeTokenizer source(tokenizer, tokenizer.dump(), "", "t.json");
     const auto read = Reread(source);
     ExpectSame(*read, source, kind);

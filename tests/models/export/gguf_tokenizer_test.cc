@@ -6,12 +6,12 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "tests/message_of.h"
+#include "tests/models/export/all_merges.h"
 
 namespace lockstep::models {
 namespace {
@@ -113,31 +113,6 @@ TEST(GgufTokenizerTest, MarksTokens) {
             static_cast<uint32_t>(e.source->special_ids().bos.value()));
 }
 
-// With all merges that make a token, as in files that come from SentencePiece; the goldens' were
-// trained, and have one for each.
-json Completed(json tokenizer) {
-  json& model = tokenizer["model"];
-  const json& vocabulary = model["vocab"];
-  json merges = json::array();
-  std::set<std::string> made;
-  for (const json& merge : model["merges"]) {
-    std::string token = merge.is_string()
-                            ? merge.get<std::string>()
-                            : merge[0].get<std::string>() + merge[1].get<std::string>();
-    if (merge.is_string()) token.erase(token.find(' '), 1);
-    if (!made.insert(token).second) continue;
-    std::map<std::pair<int, int>, std::pair<std::string, std::string>> splits;
-    for (size_t at = 1; at < token.size(); ++at) {
-      const std::string left = token.substr(0, at), right = token.substr(at);
-      if (!vocabulary.contains(left) || !vocabulary.contains(right)) continue;
-      splits[{vocabulary[left].get<int>(), vocabulary[right].get<int>()}] = {left, right};
-    }
-    for (const auto& [ids, split] : splits) merges.push_back({split.first, split.second});
-  }
-  model["merges"] = std::move(merges);
-  return tokenizer;
-}
-
 // llama.cpp's tokenizer after SentencePiece: of all neighbours whose text together is a token, the
 // one with the highest score is joined, the first of equals, until there is none; what is no token
 // then becomes bytes.
@@ -189,7 +164,7 @@ class SentencePieceTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(SentencePieceTest, ScoresGiveTheIdsOfMerges) {
   const json golden = Golden(GetParam());
-  const Exported e(Completed(golden["tokenizer"]));
+  const Exported e(test::WithAllMerges(golden["tokenizer"]));
   EXPECT_EQ(e.Get<std::string>("model"), "llama");
   EXPECT_FALSE(e.Has("merges"));
   EXPECT_EQ(e.Get<bool>("add_space_prefix"), std::string(GetParam()) != "gemma");
@@ -256,7 +231,7 @@ TEST(GgufTokenizerTest, AddedTokensThatTheModelLacksAreLeftOut) {
 TEST(GgufTokenizerTest, RefusesWhatItCannotSay) {
   EXPECT_THAT(Refusal(Golden("llama2_prepend")["tokenizer"]),
               AllOf(HasSubstr("t.json: model.merges"), HasSubstr("not all there are")));
-  const json llama2 = Completed(Golden("llama2_prepend")["tokenizer"]);
+  const json llama2 = test::WithAllMerges(Golden("llama2_prepend")["tokenizer"]);
   json j = llama2;
   json& merges = j["model"]["merges"];
   const auto made = [](const json& m) { return m[0].get<std::string>() + m[1].get<std::string>(); };

@@ -159,7 +159,7 @@ TEST(PeftFiles, OfAnotherModel) {
   EXPECT_THAT(Refusal(Golden("gpt2"), "llama"),
               AllOf(HasSubstr("\"base_model.model.transformer.h.0.attn.c_attn.lora_A.weight\" "),
                     HasSubstr("this model (Llama, 2 layers) does not have"),
-                    HasSubstr("the layers' down_proj, gate_proj, k_proj, o_proj")));
+                    HasSubstr("the layers' q_proj, k_proj, v_proj, o_proj")));
   GptConfig shallow = ReadHfConfig(Base("qwen2"));
   shallow.n_layer = 1;
   EXPECT_THAT(Refusal(Golden("qwen2"), shallow),

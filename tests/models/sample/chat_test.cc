@@ -7,16 +7,15 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "core/allocator.h"
 #include "data/tokenizer/training/bpe_trainer.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/sample/sampled_model.h"
 #include "tests/models/sample/dequantize.h"
+#include "tests/models/spread_weights.h"
 #include "tests/models/temp_folder.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
@@ -52,7 +51,6 @@ class ChatTest : public testing::Test {
         "the test's tokenizer");
   }
 
-  // Random weights whose logits are spread like trained ones.
   static std::unique_ptr<Gpt> MakeModel(int64_t block_size, DType dtype) {
     auto model = std::make_unique<Gpt>(GptConfig{.vocab_size = kVocabulary,
                                                  .block_size = block_size,
@@ -61,16 +59,7 @@ class ChatTest : public testing::Test {
                                                  .n_embd = 16,
                                                  .position = Position::kRope});
     model->Materialize(kCpu, 3, dtype);
-    std::mt19937 random(11);
-    std::normal_distribution<double> normal(0, 1);
-    for (const auto& p : model->Parameters()) {
-      const Tensor value = p->value().Detach();
-      const bool matrix = value.ndim() == 2;
-      const double std = matrix ? 1.2 / std::sqrt(static_cast<double>(value.dim(1))) : 0.3;
-      std::vector<double> values(static_cast<size_t>(value.numel()));
-      for (double& x : values) x = (matrix ? 0 : 1) + std * normal(random);
-      value.CopyFrom(Tensor::FromVector(values, value.shape()));
-    }
+    test::SpreadWeights(*model);
     return model;
   }
 

@@ -79,6 +79,10 @@ TEST_F(ServeTest, SaysWhatIsWrongBeforeItServes) {
   const Result nothing = RunProgram({"tools/serve", "--checkpoint=" + folder_.Path("none")});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("serve: "));
+  const Result averages =
+      RunProgram({"tools/serve", "--checkpoint=" + folder_.path(), "--weights=ema"});
+  EXPECT_EQ(averages.exit_code, 2);
+  EXPECT_THAT(averages.err, HasSubstr("has no averages of its weights"));
   RemoveTree(folder_.Path("tokenizer.json"));
   const Result without = RunProgram({"tools/serve", "--checkpoint=" + folder_.path()});
   EXPECT_EQ(without.exit_code, 2);

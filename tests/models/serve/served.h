@@ -1,9 +1,7 @@
 // A small model of bytes, for tests of the server.
 #pragma once
 
-#include <cmath>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -11,6 +9,7 @@
 #include "data/tokenizer/training/bpe_trainer.h"
 #include "models/gpt/gpt.h"
 #include "models/serve/served_model.h"
+#include "tests/models/spread_weights.h"
 
 namespace lockstep::test {
 
@@ -46,20 +45,10 @@ inline models::GptConfig LlamaShape() {
   return shape;
 }
 
-// Random weights whose logits are spread like trained ones.
 inline std::unique_ptr<models::Gpt> MakeModel(const models::GptConfig& shape) {
   auto model = std::make_unique<models::Gpt>(shape);
   model->Materialize(kCpu, 3);
-  std::mt19937 random(11);
-  std::normal_distribution<double> normal(0, 1);
-  for (const auto& p : model->Parameters()) {
-    const Tensor value = p->value().Detach();
-    const bool matrix = value.ndim() == 2;
-    const double std = matrix ? 1.2 / std::sqrt(static_cast<double>(value.dim(1))) : 0.3;
-    std::vector<double> values(static_cast<size_t>(value.numel()));
-    for (double& x : values) x = (matrix ? 0 : 1) + std * normal(random);
-    value.CopyFrom(Tensor::FromVector(values, value.shape()));
-  }
+  SpreadWeights(*model);
   return model;
 }
 

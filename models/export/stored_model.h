@@ -11,7 +11,7 @@
 
 namespace lockstep::models {
 
-struct ModelSource {
+struct StoredModel {
   std::vector<HeldCheckpoint> held;
   std::string folder;          // what was opened: a checkpoint or a model's folder
   std::string weights_folder;  // with the weights: the same, or the folder of the adapters' base
@@ -26,6 +26,6 @@ struct ModelSource {
 // (CheckpointOf).
 // `adapter` is a folder of adapters of these weights, from PEFT or a run; "": those of the
 // checkpoint itself, if any. InputError, IoError.
-ModelSource OpenModel(const std::string& path, const std::string& adapter = "");
+StoredModel OpenStoredModel(const std::string& path, const std::string& adapter = "");
 
 }  // namespace lockstep::models

@@ -1,4 +1,4 @@
-#include "models/export/model_source.h"
+#include "models/export/stored_model.h"
 
 #include "core/io/file.h"
 #include "models/checkpoint/checkpoint.h"
@@ -25,37 +25,37 @@ HeldCheckpoint Hold(const std::string& given) {
 
 }  // namespace
 
-ModelSource OpenModel(const std::string& path, const std::string& adapter) {
-  ModelSource source;
-  source.held.push_back(Hold(path));
-  source.folder = source.held[0].path();
-  VerifyModelAndBase(source.folder);
-  if (PeftAdapter::Exists(source.folder)) {
+StoredModel OpenStoredModel(const std::string& path, const std::string& adapter) {
+  StoredModel stored;
+  stored.held.push_back(Hold(path));
+  stored.folder = stored.held[0].path();
+  VerifyModelAndBase(stored.folder);
+  if (PeftAdapter::Exists(stored.folder)) {
     if (!adapter.empty()) {
-      throw InputError(StrCat(source.folder,
+      throw InputError(StrCat(stored.folder,
                               " has adapters itself: with --adapter name the folder of the weights "
                               "without any"));
     }
-    source.adapter_folder = source.folder;
+    stored.adapter_folder = stored.folder;
   } else if (!adapter.empty()) {
-    source.held.push_back(Hold(adapter));
-    source.adapter_folder = source.held[1].path();
-    VerifyModel(source.adapter_folder);
+    stored.held.push_back(Hold(adapter));
+    stored.adapter_folder = stored.held[1].path();
+    VerifyModel(stored.adapter_folder);
   }
-  const std::string weights = source.weights_folder = WeightsOf(source.folder);
-  source.model = std::make_unique<Gpt>(ReadHfConfig(weights));
-  source.model->Materialize(kMeta, 0);
+  const std::string weights = stored.weights_folder = WeightsOf(stored.folder);
+  stored.model = std::make_unique<Gpt>(ReadHfConfig(weights));
+  stored.model->Materialize(kMeta, 0);
   if (TensorParts::Exist(weights)) {
     const TensorParts parts = TensorParts::Open(weights, "model");
-    source.dtype = parts.dtype("wte.weight");
-    source.weight = [parts](const std::string& name, const Parameter& p) {
+    stored.dtype = parts.dtype("wte.weight");
+    stored.weight = [parts](const std::string& name, const Parameter& p) {
       return parts.ReadPart(name, p).To(DType::kF32);
     };
   } else {
-    source.weight = HfWeightSource(*source.model, weights);
-    source.dtype = StoredDType(weights);
+    stored.weight = HfWeightSource(*stored.model, weights);
+    stored.dtype = StoredDType(weights);
   }
-  return source;
+  return stored;
 }
 
 }  // namespace lockstep::models
