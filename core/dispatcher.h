@@ -10,9 +10,51 @@
 
 namespace lockstep {
 
+// Is told of the slots that a thread calls, for accounts of where its time goes. Functions of slots
+// may call others, so that calls nest.
+class SlotObserver {
+ public:
+  virtual ~SlotObserver() = default;
+  virtual void OnEnter(const char* name) = 0;  // the slot's, which lives as long as the program
+  virtual void OnLeave() noexcept = 0;
+};
+
 namespace internal {
 [[noreturn]] void ThrowEmptySlot(const char* name, Device device);
-}
+
+// Of this thread; null: nobody is told.
+extern constinit thread_local SlotObserver* slot_observer;
+
+class SlotCall {
+ public:
+  explicit SlotCall(const char* name) : observer_(slot_observer) {
+    if (observer_ != nullptr) [[unlikely]]
+      observer_->OnEnter(name);
+  }
+  ~SlotCall() {
+    if (observer_ != nullptr) [[unlikely]]
+      observer_->OnLeave();
+  }
+  SlotCall(const SlotCall&) = delete;
+  SlotCall& operator=(const SlotCall&) = delete;
+
+ private:
+  SlotObserver* const observer_;
+};
+}  // namespace internal
+
+// While it lives, the observer, which outlives it, is told of the slots that this thread calls.
+class ObserveSlots {
+ public:
+  explicit ObserveSlots(SlotObserver* observer)
+      : before_(std::exchange(internal::slot_observer, observer)) {}
+  ~ObserveSlots() { internal::slot_observer = before_; }
+  ObserveSlots(const ObserveSlots&) = delete;
+  ObserveSlots& operator=(const ObserveSlots&) = delete;
+
+ private:
+  SlotObserver* const before_;
+};
 
 template <class Signature>
 class Slot;
@@ -41,6 +83,7 @@ class Slot<void(Args...)> {
     // So that the function's workspaces belong to that stream, too.
     std::optional<StreamGuard> guard;
     if (stream != CurrentStream(stream.device)) guard.emplace(stream);
+    const internal::SlotCall call(name_);
     f(std::move(stream), args...);
   }
 

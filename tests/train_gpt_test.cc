@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
@@ -84,15 +85,29 @@ TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
   }
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
+  double steps_ms = 0, kernels_ms = 0;
+  std::set<std::string> kernels;
   for (std::string line; std::getline(metrics, line); ++next) {
     const auto j = nlohmann::json::parse(line);
     EXPECT_EQ(j["step"], next);
     EXPECT_EQ(j.contains("val_loss"), next % 20 == 0);
+    if (next == 0) continue;
+    for (const char* phase : {"forward_ms", "backward_ms", "update_ms"})
+      steps_ms += j[phase].get<double>();
+    for (const auto& [name, ms] : j.value("kernel_ms", nlohmann::json::object()).items()) {
+      kernels.insert(name);
+      kernels_ms += ms.get<double>();
+    }
   }
   EXPECT_EQ(next, 41);
+  EXPECT_NEAR(kernels_ms, steps_ms, 1e-6 * steps_ms) << "every millisecond has an owner";
+  EXPECT_THAT(kernels,
+              testing::IsSupersetOf({"linear_forward", "linear_backward", "attention_forward",
+                                     "adamw_update", "between kernels"}));
   const std::string report = ReadFile(Path("out/report.html"));
   EXPECT_THAT(report, AllOf(HasSubstr("Step 40 of 40"), HasSubstr(">finished<"),
-                            HasSubstr("the embedded corpus"), HasSubstr("What it writes")));
+                            HasSubstr("the embedded corpus"), HasSubstr("What it writes"),
+                            HasSubstr(">linear_backward<")));
   EXPECT_THAT(run.out, AllOf(HasSubstr("report " + Path("out/report.html")),
                              HasSubstr("at the peak of a step: parameters")));
   EXPECT_EQ(ListDirectory(Path("out/tensorboard")).size(), 1u);

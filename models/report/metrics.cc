@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Names and members of a line's fields, except step, memory_bytes, skipped, spike, late, val_loss,
-// val_bpb, val_loss_ema, val_sources and tasks, in the order in which they are written.
+// val_bpb, val_loss_ema, val_sources, tasks and kernel_ms, in the order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -64,6 +64,17 @@ double NumberOr(const nlohmann::json& j, const char* name, double absent) {
   return it->is_number() ? it->get<double>() : NAN;
 }
 
+// The members of an object of numbers.
+std::vector<std::pair<std::string, double>> ReadNumbers(const nlohmann::json& j, const char* name) {
+  std::vector<std::pair<std::string, double>> numbers;
+  const auto of = j.find(name);
+  if (of == j.end() || !of->is_object()) return numbers;
+  for (const auto& [key, value] : of->items()) {
+    numbers.emplace_back(key, value.is_number() ? value.get<double>() : NAN);
+  }
+  return numbers;
+}
+
 bool IsTrue(const nlohmann::json& j, const char* name) {
   const auto it = j.find(name);
   return it != j.end() && it->is_boolean() && it->get<bool>();
@@ -107,6 +118,7 @@ std::string ToJson(const StepMetrics& metrics) {
   }
   Write(m.val_preference, "val_", &j);
   for (const auto& [name, value] : m.tasks) j["tasks"][name] = value;
+  for (const auto& [name, ms] : m.kernel_ms) j["kernel_ms"][name] = ms;
   return DumpJson(j);
 }
 
@@ -136,11 +148,8 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
       m.val_sources.back().bpb = NumberOr(*bytes, name.c_str(), NAN);
     }
   }
-  if (const auto tasks = j.find("tasks"); tasks != j.end() && tasks->is_object()) {
-    for (const auto& [name, value] : tasks->items()) {
-      m.tasks.emplace_back(name, NumberOr(*tasks, name.c_str(), NAN));
-    }
-  }
+  m.tasks = ReadNumbers(j, "tasks");
+  m.kernel_ms = ReadNumbers(j, "kernel_ms");
   m.preference = ReadPreference(j, "", m.loss);
   m.val_preference = ReadPreference(j, "val_", m.val_loss.value_or(NAN));
   return m;

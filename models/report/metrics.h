@@ -37,6 +37,8 @@ struct SourceLoss {
   std::optional<double> bpb{};
 };
 
+inline constexpr char kBetweenKernels[] = "between kernels";
+
 struct StepMetrics {
   int64_t step = 0;      // updates made; 0: before the first, with only val_loss
   double loss = 0;       // nats per token, before the update
@@ -57,6 +59,9 @@ struct StepMetrics {
   double late_ms = 0;
   std::string late;
   PauseTimes pauses;
+  // Of the steps since the last line that has it: what each kernel took, by its slot's name, and
+  // what forward, backward and update took besides (kBetweenKernels). Empty on a GPU.
+  std::vector<std::pair<std::string, double>> kernel_ms;
   double slow_kernels = 0;   // so far, on the first rank: problems for which a faster kernel exists
   int64_t memory_bytes = 0;  // peak of tensors on the device during the step
   double unix_time = 0;      // seconds, when the line was written

@@ -233,6 +233,36 @@ std::string TimeTable(const RunHistory& h) {
       FormatDuration(all * 1e-3), bar, table);
 }
 
+// What forward, backward and update did, the longest first.
+std::string KernelTable(const RunHistory& h) {
+  constexpr size_t kRows = 12;
+  std::vector<std::pair<double, std::string>> rows;
+  double all = 0, rest = 0;
+  for (const auto& [name, ms] : h.kernel_ms) {
+    rows.emplace_back(ms, name);
+    all += ms;
+  }
+  if (all == 0) return "";
+  std::ranges::sort(rows, std::greater());
+  for (size_t i = kRows; i < rows.size(); ++i) rest += rows[i].first;
+  if (rest > 0) {
+    rows.resize(kRows);
+    rows.emplace_back(rest, "all others");
+  }
+  std::string table;
+  for (const auto& [ms, name] : rows) {
+    table += fmt::format("<tr><td>{}</td><td>{}</td><td>{:.1f}%</td></tr>", name,
+                         ms < 1e4 ? FormatValue(ms, ValueFormat::kMs) : FormatDuration(ms * 1e-3),
+                         100 * ms / all);
+  }
+  return fmt::format(
+      "<figure class=\"card\"><figcaption><h3>Kernels</h3><span class=\"note\">of forward, "
+      "backward "
+      "and update on this CPU</span></figcaption><table><tr><th></th><th>total</th><th>share</th>"
+      "</tr>{}</table></figure>\n",
+      table);
+}
+
 }  // namespace
 
 std::string ReportCharts(const RunHistory& h, const ReportInput& in) {
@@ -278,7 +308,7 @@ std::string ReportCharts(const RunHistory& h, const ReportInput& in) {
                 {{.name = "peak", .color = "--memory", .points = PointsOf(h.memory)}}, memory);
   }
   if (!h.data_ms.empty()) s += StepTimeFigure(h, last);
-  return s + TimeTable(h) + "</div>\n";
+  return s + TimeTable(h) + KernelTable(h) + "</div>\n";
 }
 
 }  // namespace lockstep::models

@@ -96,6 +96,9 @@ void RunHistory::Add(const StepMetrics& m) {
   pauses.sample_ms += m.pauses.sample_ms;
   pauses.checkpoint_ms += m.pauses.checkpoint_ms;
   pauses.report_ms += m.pauses.report_ms;
+  for (const auto& [name, ms] : m.kernel_ms) {
+    if (std::isfinite(ms)) kernel_ms[name] += ms;
+  }
   if (m.val_loss) {
     val_bpb = m.val_bpb.value_or(0);
     if (std::isfinite(*m.val_loss)) {

@@ -78,7 +78,8 @@ class RunHistory {
   Curve expert_most, expert_least;
   Curve reward_chosen, reward_rejected, reward_accuracy;
   Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
-  PauseTimes pauses;  // of the whole run
+  PauseTimes pauses;                        // of the whole run
+  std::map<std::string, double> kernel_ms;  // the same, by kernel
   // The finite ones, thinned once there are more than kMaxValLosses; the first, the last and the
   // best are always kept.
   std::vector<Point> val_loss;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <ranges>
 
 #include "core/error.h"
 #include "core/system/shell_word.h"
@@ -23,6 +24,22 @@ namespace {
 constexpr double kManySkips = 0.1;
 
 std::atomic<bool> output_is_closed{false};
+
+// "linear_backward 41%, linear_forward 22%, ...": the five that took longest.
+std::string LongestKernels(const std::map<std::string, double>& kernel_ms) {
+  std::vector<std::pair<double, std::string>> rows;
+  double all = 0;
+  for (const auto& [name, ms] : kernel_ms) {
+    rows.emplace_back(ms, name);
+    all += ms;
+  }
+  std::ranges::sort(rows, std::greater());
+  std::string text;
+  for (const auto& [ms, name] : rows | std::views::take(5)) {
+    text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", name, 100 * ms / all);
+  }
+  return text;
+}
 
 std::string CommandOf(const std::string& program) {
   return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
@@ -59,6 +76,7 @@ void RunProgress::Add(const StepMetrics& m) {
   if (m.spike) ++spikes_;
   tokens_ += std::llround(m.tokens_per_second * m.ms * 1e-3);
   seconds_ += m.ms / 1e3;
+  for (const auto& [name, ms] : m.kernel_ms) kernel_ms_[name] += ms;
 }
 
 void RunProgress::PrintStep(const StepMetrics& m, const std::optional<Outlook>& outlook) {
@@ -148,6 +166,7 @@ void RunProgress::PrintEnd(const End& end) const {
                                              FormatBytes(static_cast<double>(end.resident_bytes)))
                                : ""));
   }
+  if (!kernel_ms_.empty()) Print("longest in it: " + LongestKernels(kernel_ms_));
   if (total_skipped_ > 0) {
     const bool many =
         static_cast<double>(total_skipped_) >= kManySkips * static_cast<double>(total_steps_);

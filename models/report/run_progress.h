@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,6 +75,7 @@ class RunProgress {
   int64_t spikes_ = 0, total_spikes_ = 0;    // by train.spike
   int64_t tokens_ = 0, total_tokens_ = 0;    // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
+  std::map<std::string, double> kernel_ms_;  // StepMetrics::kernel_ms of all steps
   int evaluations_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0;
 };

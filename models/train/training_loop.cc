@@ -252,13 +252,13 @@ int TrainingLoop::TrainSteps() {
     const bool stop = Interrupt() != 0;
     const bool reads_later = !setup_.device.is_cpu() && elastic_ == nullptr;
     if (reads_later && !stop && !Due(trainer_.step())) continue;
-    StepMetrics m = *trainer_.Finish();
+    StepMetrics m = FinishStep();
     m.memory_bytes = memory_bytes_;
     newest_ = m;
     if (trace_ && trace_->complete()) FinishTrace();
     Add(m);
     CopyState();
-    if (Every(config_.train.log_every, m.step) || m.step == setup_.steps() || stop || m.step == 1) {
+    if (IsPrinted(m.step) || stop) {
       ranks_.OnMain("printing", [&] {
         progress_.PrintStep(m, OutlookByClock());
         log_->Flush();
@@ -370,10 +370,16 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
     const std::string when = first ? "at the start" : StrCat("after step ", trainer_.step());
     CheckReplicas(model_, ranks_.groups(), PlanOf(setup_), when);
   }
+  const ObserveSlots observed(SlotsObserver());
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;
   memory_bytes_ = allocator.stats().peak_bytes;
   return before;
+}
+
+StepMetrics TrainingLoop::FinishStep() {
+  const ObserveSlots observed(SlotsObserver());
+  return *trainer_.Finish();
 }
 
 void TrainingLoop::Add(StepMetrics& m) {
@@ -388,6 +394,8 @@ void TrainingLoop::Add(StepMetrics& m) {
   utilization_.Correct(m.tokens_per_second);
   m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
   m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
+  kernels_.Add(m.times);
+  if (IsPrinted(m.step)) m.kernel_ms = kernels_.Take();
   m.slow_kernels = static_cast<double>(SlowKernelChoices());
   progress_.Add(m);
 }

@@ -20,6 +20,7 @@
 #include "models/train/run_setup.h"
 #include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
+#include "models/train/step/kernel_times.h"
 #include "models/train/step/trainer.h"
 
 namespace lockstep::models {
@@ -51,6 +52,9 @@ class TrainingLoop {
   int TrainSteps();
   void Begin();
   std::optional<StepMetrics> TrainStep();
+  StepMetrics FinishStep();
+  // On a GPU a call only begins a kernel.
+  SlotObserver* SlotsObserver() { return setup_.device.is_cpu() ? &kernels_ : nullptr; }
   void Add(StepMetrics& m);
   bool DoWhatIsDue(StepMetrics m);
   void Evaluate(StepMetrics* m);
@@ -70,6 +74,9 @@ class TrainingLoop {
   int Interrupt(bool ask = false);
   bool Due(int64_t step) const;
   static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
+  bool IsPrinted(int64_t step) const {
+    return Every(config_.train.log_every, step) || step == setup_.steps() || step == 1;
+  }
   static double SecondsSince(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -108,6 +115,7 @@ class TrainingLoop {
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;
+  KernelTimes kernels_;
   SlowRankWatch slow_ranks_;
   RunCheckpoints checkpoints_;
   RunProgress progress_;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <thread>
+
 namespace lockstep {
 namespace {
 
@@ -43,6 +46,35 @@ TEST(DispatcherTest, OnMetaThereIsNothingToDo) {
   int y = 5;
   double_slot(CurrentStream(kMeta), 4, &y);
   EXPECT_EQ(y, 5);
+}
+
+struct Calls : SlotObserver {
+  void OnEnter(const char* name) override { all += std::string(name) + "("; }
+  void OnLeave() noexcept override { all += ")"; }
+  std::string all;
+};
+
+void CallsAndThrows(Stream stream, int x, int* y) {
+  double_slot(stream, x, y);
+  throw Error("after it");
+}
+constinit Slot<void(int x, int* y)> throwing_slot{"throwing_forward"};
+LS_REGISTER(throwing_slot, DeviceType::kCpu, CallsAndThrows);
+
+TEST(DispatcherTest, AnObserverIsToldOfItsThreadsCalls) {
+  Calls calls;
+  int y = 0;
+  {
+    const ObserveSlots observed(&calls);
+    double_slot(CurrentStream(kCpu), 4, &y);
+    EXPECT_THROW(throwing_slot(CurrentStream(kCpu), 4, &y), Error);
+    double_slot(CurrentStream(kMeta), 4, &y);  // calls nothing
+    std::thread([&] { double_slot(CurrentStream(kCpu), 4, &y); }).join();
+    const ObserveSlots nobody(nullptr);
+    double_slot(CurrentStream(kCpu), 4, &y);
+  }
+  double_slot(CurrentStream(kCpu), 4, &y);
+  EXPECT_EQ(calls.all, "double_forward()throwing_forward(double_forward())");
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   m.late_rank = 1;
   m.late_ms = 12.5;
   m.late = "rank 1 on node7 (data)";
+  m.kernel_ms = {{"adamw", 1.5}, {kBetweenKernels, 0.25}};
   const auto read = ParseMetrics(ToJson(m));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(ToJson(*read), ToJson(m));
