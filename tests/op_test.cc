@@ -66,20 +66,33 @@ TEST(OpTest, EveryFolderHasACaseAndEveryCaseAFolder) {
   }
 }
 
+int Run(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);  // removes its own arguments, but for --help
+  std::string name = "cpu";
+  for (int i = 1; i < argc; ++i) {
+    const std::string prefix = "--device=", argument = argv[i];
+    LS_CHECK(argument.starts_with(prefix) || argument == "--help", "'", argument,
+             "' is not an option; use --device=cpu, cuda or sim, or those that --help lists");
+    if (argument == "--help") std::puts("\nOf op_test: --device=cpu (the default), cuda or sim");
+    if (argument.starts_with(prefix)) name = argument.substr(prefix.size());
+  }
+  // With --config=cuda, bazel test //... passes on a machine without a GPU.
+  if (name == "cuda" && std::getenv("TEST_SRCDIR") != nullptr && cuda::DeviceCount() == 0) {
+    std::puts("there is no GPU here: no test was run");
+    return 0;
+  }
+  AddAll(cuda::ParseDevice(name), name.starts_with("sim"));
+  return RUN_ALL_TESTS();
+}
+
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  std::string device = "cpu";
-  for (int i = 1; i < argc; ++i) {
-    const std::string prefix = "--device=", argument = argv[i];
-    if (argument.starts_with(prefix)) device = argument.substr(prefix.size());
+  try {
+    return lockstep::Run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "op_test: %s\n", error.what());
+    return 2;
   }
-  if (device == "cuda" && lockstep::cuda::DeviceCount() == 0) {
-    std::puts("there is no GPU here: no test was run");
-    return 0;
-  }
-  lockstep::AddAll(lockstep::cuda::ParseDevice(device), device.starts_with("sim"));
-  return RUN_ALL_TESTS();
 }

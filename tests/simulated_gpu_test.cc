@@ -64,7 +64,8 @@ TEST_F(SimulatedGpu, IsFoundBesideTheProgramOrWhereTheEnvironmentSays) {
 
 // A driver that does not start is not "no GPU".
 TEST_F(SimulatedGpu, ErrorsOfTheDriversStartAreNamed) {
-  const std::pair<const char*, const char*> kErrors[] = {{"35", "cudaErrorInsufficientDriver"},
+  const std::pair<const char*, const char*> kErrors[] = {{"34", "install NVIDIA's driver"},
+                                                         {"35", "cudaErrorInsufficientDriver"},
                                                          {"802", "nvidia-fabricmanager"},
                                                          {"803", "restart the machine"},
                                                          {"999", "cudaErrorUnknown"}};

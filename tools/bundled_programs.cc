@@ -1,6 +1,8 @@
 // All programs of the bundle in one, which thus contains the kernels only once. Runs the program by
 // whose name it is called.
+#include <cerrno>  // program_invocation_name
 #include <cstdio>
+#include <string>
 #include <string_view>
 
 int train_gpt_main(int argc, char** argv);
@@ -27,13 +29,20 @@ constexpr Program kPrograms[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view path = argc > 0 ? argv[0] : "";
-  const std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  static std::string path = argc > 0 ? argv[0] : "";
+  const std::string name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  // bundle_start.sh, in bin, starts this file in libexec: the commands that programs tell are the
+  // former's.
+  const std::string here = "/libexec/" + name;
+  if (path.ends_with(here)) {
+    path.replace(path.size() - here.size(), here.size(), "/bin/" + name);
+    argv[0] = program_invocation_name = path.data();
+  }
   for (const Program& program : kPrograms) {
     if (program.name == name) return program.main(argc, argv);
   }
-  std::fprintf(stderr, "%.*s: there is no such program in this file; call it through a link named",
-               static_cast<int>(name.size()), name.data());
+  std::fprintf(stderr, "%s: there is no such program in this file; call it through a link named",
+               name.c_str());
   for (const Program& program : kPrograms) {
     std::fprintf(stderr, " %.*s", static_cast<int>(program.name.size()), program.name.data());
   }

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS CUDA_ARCHS NAME... -- SCRIPT...
+# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS CUDA_ARCHS NAME... -- FILE...
 # Packs the programs, stripped and under their names, and the shared libraries that a GPU host may
 # lack, into a tarball that runs without Bazel; bundle.json says what the host needs. The host
 # provides the libraries of CUDA and the driver, and also glibc and libstdc++: those of the build
 # machine might need a later glibc than everything else does. The programs look for libraries in the
 # bundle's folders lib and cuda (which make_cuda_libraries.sh fills), not in the build machine's
 # toolkit, where the linker found CUDA's: on a host with such a folder it would take precedence over
-# LD_LIBRARY_PATH. What is called is bundle_start.sh, which says what a host lacks. Fails above 50 MB.
+# LD_LIBRARY_PATH. What is called is bundle_start.sh, which says what a host lacks. Of the files, those in Python are
+# gpu_check's, and the others lie at the top. Fails above 50 MB.
 set -euo pipefail
 shopt -s nullglob
 source "$(dirname "$0")/archive.sh"
@@ -22,9 +23,13 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 root=$scratch/lockstep
 mkdir -p "$root/bin" "$root/lib" "$root/libexec" "$root/checks"
-install -m 644 "$@" "$root/checks"
-chmod 755 "$root/checks/gpu_check.py"
-ln -s checks/gpu_check.py "$root/gpu_check"
+for file in "$@"; do
+  case $file in
+    *.py) install -m 644 "$file" "$root/checks" ;;
+    *) install -m 644 "$file" "$root" ;;
+  esac
+done
+ln -s libexec/start "$root/gpu_check"
 program_there=$root/libexec/lockstep
 strip -o "$program_there" "$program"
 chmod 755 "$program_there"
@@ -44,6 +49,11 @@ ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r lib
     *) strip -o "$root/lib/$(basename "$library")" "$library" ;;
   esac
 done
+packages=()
+for library in "$root"/lib/*; do
+  packages+=("$(dpkg -S "*/${library##*/}" 2>/dev/null | sed 's/:.*//; q' || true)")
+done
+copy_licenses "$root/licenses" "${packages[@]}"
 
 # The CUDA version that the program is linked with; a simulated GPU needs none.
 cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')

@@ -8,6 +8,10 @@
 # NVIDIA's licenses hold.
 set -euo pipefail
 source "$(dirname "$0")/archive.sh"
+if (($# != 2)); then
+  echo "usage: make_cuda_libraries.sh BUNDLE.tar.gz OUTPUT.tar.gz" >&2
+  exit 2
+fi
 bundle=$1 output=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

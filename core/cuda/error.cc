@@ -15,6 +15,10 @@ const char* Advice(cudaError_t code) {
     case cudaErrorSystemDriverMismatch:
       return "; the driver's kernel module and its library are of different versions, as after an "
              "update: load the module again, or restart the machine";
+    case cudaErrorStubLibrary:
+      return "; the libcuda.so.1 that is found is the CUDA toolkit's stub, for linking only: take "
+             "its folder out of LD_LIBRARY_PATH, install NVIDIA's driver, or start the container "
+             "with its GPUs (docker run --gpus=all); or use --device=cpu";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "; check with nvidia-smi that there is an NVIDIA GPU with a driver for this CUDA "

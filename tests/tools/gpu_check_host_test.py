@@ -65,6 +65,16 @@ class HostTest(unittest.TestCase):
             with self.assertRaisesRegex(Failed, "nvidia-smi cannot be run"):
                 host.describe_machine(False)
 
+    def test_cuda_that_does_not_start(self):
+        op_test = self.program(self.root / "libexec" / "op_test", "[[ $1 == --device=cuda ]]")
+        self.assertEqual(host.cuda_problems(dict(os.environ)), [])
+        self.program(op_test, "echo 'op_test: CUDA does not start: a stub; install the driver' >&2; exit 2")
+        (what, fix), = host.cuda_problems(dict(os.environ))
+        self.assertEqual(what, "CUDA does not start: a stub; install the driver")
+        self.assertIn("no program", fix)
+        self.program(op_test, "kill -SEGV $$")
+        self.assertEqual(host.cuda_problems(dict(os.environ))[0][0], "op_test ended with -11")
+
     def test_an_old_driver(self):
         (what, fix), = self.gpu_problems(driver="570.86.15")
         self.assertEqual(what, "the GPU's driver is 570.86.15; CUDA 13 needs 580 or later")
@@ -136,8 +146,12 @@ class HostTest(unittest.TestCase):
 
     def test_cuda_beside_the_bundle_comes_before_other_versions(self):
         (self.root / "cuda").mkdir()
+        python = self.program(self.root / "python", "echo /site/nvidia/cublas/lib")
         with mock.patch.dict(os.environ, LD_LIBRARY_PATH=f"/before::{self.root}/cuda"):
-            self.assertEqual(host.find_cuda("/no/python")["LD_LIBRARY_PATH"], f"{self.root}/cuda:/before")
+            self.assertEqual(host.find_cuda(str(python))["LD_LIBRARY_PATH"], f"{self.root}/cuda:/before")
+            # A wrong --python is told before it is needed: for PyTorch.
+            with self.assertRaisesRegex(Failed, "--python=/no/python cannot be run"):
+                host.find_cuda("/no/python")
 
     def test_libraries_that_a_program_has_mapped_and_their_versions(self):
         source = "#include <stddef.h>\nsize_t cublasLtGetVersion(void) { return 130100; }\n"

@@ -16,3 +16,16 @@ check --again --only=ops >/dev/null || fail "ops did not pass again"
 hashes | diff first - || fail "the hashes do not repeat"
 env -i "PATH=$PATH" bash -c "source env.sh; cd /; op_test --device=sim --gtest_filter='scale.*'" >/dev/null ||
   fail "with env.sh a program does not run"
+# Commands that a program tells are those of bin, also where gpu_check or another program started it.
+tiny="--device=cpu --model.n_layer=1 --model.n_embd=32 --train.steps=1 --train.eval_every=0 --train.eval_batches=1
+  --train.sample_tokens=0"
+for program in bin/train_gpt libexec/train_gpt; do
+  env -i "PATH=$PATH" lockstep/$program $tiny --out_dir=${program%/*} | grep 'lockstep/bin/sample_gpt ' >/dev/null ||
+    fail "$program tells another command"
+done
+status=0
+said=$(env -i "PATH=$PATH" lockstep/bin/op_test --device=cuda 2>&1) || status=$?
+[[ $status == 2 && $said == *"this build simulates its GPUs"* ]] || fail "op_test exited with $status: $said"
+status=0
+said=$(env -i "PATH=$PATH" lockstep/bin/op_test --devise=sim 2>&1) || status=$?
+[[ $status == 2 && $said == *"'--devise=sim' is not an option"* ]] || fail "op_test exited with $status: $said"

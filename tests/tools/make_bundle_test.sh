@@ -15,7 +15,7 @@ C
 cc "$folder/program.c" -o "$folder/program" -Wl,--no-as-needed "$pcre" \
   -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../lib:$ORIGIN/../cuda',-rpath,/opt/toolkit/lib64
 tools/make_bundle.sh "$folder/b.tar.gz" "$folder/program" 'compute_80:sm_80;sm_90a' program other -- \
-  tools/gpu_check/gpu_check.py tools/gpu_check/host.py
+  tools/gpu_check/gpu_check.py tools/gpu_check/host.py tools/gpu_check/README.md LICENSE
 tar -C "$folder" -xf "$folder/b.tar.gz"
 cd "$folder/lockstep"
 
@@ -24,6 +24,8 @@ cd "$folder/lockstep"
 [[ $(cd / && "$folder/lockstep/bin/other" text) == text ]] || fail "the program does not run from another folder"
 [[ $(readlink libexec/other) == lockstep ]] || fail "there are several programs"
 [[ -x gpu_check && -f checks/host.py ]] || fail "a script is missing"
+[[ -f README.md ]] && grep 'MIT License' LICENSE >/dev/null || fail "a page is missing"
+if command -v dpkg >/dev/null; then ls licenses/libpcre* >/dev/null || fail "a licence is missing: $(ls licenses)"; fi
 # The program's own library is in the bundle, the system's are not.
 ls lib/libpcre* >/dev/null || fail "a library is missing: $(ls lib)"
 ldd libexec/program | grep "libpcre.* => $PWD/\(libexec/../\)\?lib/" >/dev/null || fail "$(ldd libexec/program)"
@@ -31,6 +33,14 @@ rpath() { readelf -d "$1" | sed -n 's/.*RPATH.*\[\(.*\)\]/\1/p'; }
 [[ $(rpath "$folder/program") == '$ORIGIN/../lib:$ORIGIN/../cuda:/opt/toolkit/lib64' ]] || fail "this test is wrong"
 [[ $(rpath libexec/lockstep) == '$ORIGIN/../lib:$ORIGIN/../cuda' ]] || fail "$(readelf -d libexec/lockstep)"
 if ls lib | grep -E '^(libc|libm|libstdc|libgcc_s|ld-linux)'; then fail "these are the host's"; fi
+
+# gpu_check says that Python is missing, and what starts programs is none.
+mkdir "$folder/few"
+for name in sh readlink dirname basename; do ln -s "$(command -v $name)" "$folder/few"; done
+said=$(env -i "PATH=$folder/few" ./gpu_check 2>&1) && fail "gpu_check ran without Python"
+[[ $said == *"lacks Python 3.9"*"apt-get install python3"* ]] || fail "$said"
+said=$(timeout 60 libexec/start 2>&1) && fail "start ran something"
+[[ $said == *"/bin"* ]] || fail "$said"
 
 # What the host must have.
 read -r backend cuda architectures glibc build <<<"$(python3 -c '

@@ -13,10 +13,13 @@ lockstep/bin find what it found after `source env.sh`, a file that it writes bes
 
 --simulated rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work and
 PyTorch on the CPU. Exits with 0 if all has passed or cannot run here, 1 if something failed, 2 if nothing could be
-run, 3 if nothing failed and something is left. Needs python3 alone; with torch in it (or in --python), losses and
-training speed stand beside PyTorch's.
+run, 3 if nothing failed and something is left. Needs Python 3.9 only; with torch in it (or in --python), losses
+and training speed stand beside PyTorch's.
 """
 import argparse
+import contextlib
+import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -191,7 +194,8 @@ def play_all(names, runner, record, args):
             play(name, SLICES[name], runner, record, args.patience)
 
 
-def tell(record, names, machine, seconds):
+def tell(record, names, machine, seconds, command):
+    """Prints the table and what to do; `command` repeats this call, but for what is to run."""
     print(f"on {machine}, {seconds:.0f} s; all figures are in {record.path}, logs and files in {record.archive}")
     print(f"{'part':<10} {'passed':>6} {'failed':>6} {'skipped':>7} {'left':>4} {'seconds':>8}")
     for part in dict.fromkeys(map(part_of, names)):
@@ -214,7 +218,7 @@ def tell(record, names, machine, seconds):
             print(f"{name} failed: {done['text']}\n  {done['fix']}")
             if "files" in done:
                 print(f"  its log: tar xOf {record.archive} {done['files']}/log")
-            print(f"  again: {HERE / 'gpu_check'} --only={name}")
+            print(f"  again: {command} --only={name}")
     left = [name for name in names if known.get(name, {"state": "unfinished"})["state"] == "unfinished"]
     if left:
         print(f"left for the next call: {', '.join(left)}")
@@ -231,6 +235,8 @@ def prepare(args):
     except Failed as error:
         no_gpu = [(str(error), error.fix)]
     problems = host.check_host(args.simulated, bundle, machine, environment) + no_gpu
+    if not problems and not args.simulated:
+        problems = host.cuda_problems(environment)
     if problems:
         raise Failed("\n".join(f"gpu_check: {what}\n  {fix}" for what, fix in problems))
     return bundle, machine, environment
@@ -248,26 +254,42 @@ def chosen(only, parser):
     return list(dict.fromkeys(names)) or list(SLICES)
 
 
+def command_of(args, parser):
+    """The command that calls gpu_check with the same files and interpreter."""
+    given = [f"--{name}={getattr(args, name)}" for name in ("out", "python")
+             if getattr(args, name) != parser.get_default(name)]
+    return shlex.join([str(HERE / "gpu_check"), *(["--simulated"] if args.simulated else []), *given])
+
+
+def above_zero(text):
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="rehearse on a simulated GPU")
     parser.add_argument("--out", default="gpu_check.json", help="the JSON file (default: %(default)s)")
-    parser.add_argument("--budget", type=float, default=0, help="end within this many seconds (default: no limit)")
+    parser.add_argument("--budget", type=above_zero, default=0, help="end within this many seconds (default: no limit)")
     parser.add_argument("--only", default="", help=f"parts of {','.join(FIXES)}, or slices (default: all)")
     parser.add_argument("--again", action="store_true", help="also run slices that have passed")
-    parser.add_argument("--patience", type=float, default=1, help="multiplies the slices' time limits (default: 1)")
+    parser.add_argument("--patience", type=above_zero, default=1, help="multiplies the slices' time limits (default: 1)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that imports torch")
     args = parser.parse_args()
+    if "/" in args.python:
+        args.python = os.path.abspath(args.python)  # slices run in folders of their own
     clock = Clock(args.budget)
     names = chosen(args.only, parser)
     try:
         bundle, machine, environment = prepare(args)
         record = Record(Path(args.out).absolute(), machine["kind"], bundle["build"])
+        to_source = record.path.with_name("env.sh")
+        host.write_environment(to_source, environment)
     except Failed as error:
         print(f"gpu_check: {error}\n  {error.fix}" if error.fix else error, file=sys.stderr)
         return 2
-    to_source = record.path.with_name("env.sh")
-    host.write_environment(to_source, environment)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, clock.stop)
     if args.again:
@@ -278,7 +300,7 @@ def main():
         play_all(to_play, Runner(args, Path(folder), environment, machine, bundle["build"], clock), record, args)
     record.write()
     record.write_archive()
-    status = tell(record, names, machine["name"], time.monotonic() - clock.begin)
+    status = tell(record, names, machine["name"], time.monotonic() - clock.begin, command_of(args, parser))
     print(f"source {to_source}: then train_gpt and the other programs of the bundle can be called by their names")
     return status
 

@@ -77,6 +77,20 @@ def _processor():
     return [(f"the processor has no {', '.join(sorted(missing))}", "use one with AVX2 and FMA, from 2013 or later")]
 
 
+def cuda_problems(environment):
+    """Why CUDA does not start for the programs, where nvidia-smi names a GPU and no library is missing: a toolkit's stub in
+    place of the driver's library, say, or a fabric manager that does not run."""
+    try:
+        done = subprocess.run([HERE / "libexec" / "op_test", "--device=cuda", "--gtest_list_tests"], env=environment,
+                              text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [(f"CUDA does not start: {error}", "see what dmesg and nvidia-smi say of the GPU")]
+    if done.returncode == 0:
+        return []
+    said = done.stderr.strip().removeprefix("op_test: ")
+    return [(said or f"op_test ended with {done.returncode}", "until then, no program of the bundle can use the GPU")]
+
+
 def numbers(version):
     return [int(n) for n in re.findall(r"\d+", version)]
 
@@ -149,9 +163,20 @@ def has_code_for(capability, architectures):
     return False
 
 
+def _folders_of(python):
+    """The folders with CUDA's libraries of the interpreter's packages."""
+    ask = "import glob, sys; [print(f) for s in sys.path for f in glob.glob(s + '/nvidia/*/lib')]"
+    try:
+        return subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True).stdout.split()
+    except OSError as error:
+        raise Failed(f"--python={python} cannot be run: {error}", fix="name an interpreter that imports torch") from None
+
+
 def find_cuda(python):
     """The environment in which programs find CUDA's libraries, cuDNN and NCCL: those of lockstep-cuda.tar.gz, unpacked
     beside the bundle; else the system's; else those of PyTorch's packages or of the toolkit."""
+    of_python = _folders_of(python)  # first: a wrong --python is told, also where it is not needed here
     environment = dict(os.environ)
     before = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
     beside = HERE / "cuda"
@@ -163,19 +188,21 @@ def find_cuda(python):
     if "not found" not in listed_libraries(environment):
         if subprocess.run([sys.executable, "-c", load], stderr=subprocess.DEVNULL).returncode == 0:
             return environment
-    ask = "import glob, sys; [print(f) for s in sys.path for f in glob.glob(s + '/nvidia/*/lib')]"
-    try:
-        found = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    except OSError as error:
-        raise Failed(f"--python={python} cannot be run: {error}", fix="name an interpreter") from None
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/lib64"
-    environment["LD_LIBRARY_PATH"] = ":".join([*before, *found.stdout.split(), toolkit])
+    environment["LD_LIBRARY_PATH"] = ":".join([*before, *of_python, toolkit])
     return environment
+
+
+_TO_SOURCE = "# To source; written by gpu_check: the bundle's programs, and the libraries that it found for them.\n"
 
 
 def write_environment(path, environment):
     """A file to source, after which the programs can be called by name and find what gpu_check found."""
-    path.write_text("# To source; written by gpu_check: the bundle's programs, and the libraries that it found for them.\n"
-                    f"export PATH={shlex.quote(str(HERE / 'bin'))}:$PATH\n"
-                    + "".join(f"export {name}={shlex.quote(environment[name])}\n" for name in ["LD_LIBRARY_PATH"]
-                              if environment.get(name)))
+    variables = [name for name in ["LD_LIBRARY_PATH"] if environment.get(name)]
+    try:
+        if path.exists() and not path.read_text().startswith(_TO_SOURCE):
+            raise Failed(f"{path} was not written by gpu_check", fix="choose a --out in another folder")
+        path.write_text(_TO_SOURCE + f"export PATH={shlex.quote(str(HERE / 'bin'))}:$PATH\n" +
+                        "".join(f"export {name}={shlex.quote(environment[name])}\n" for name in variables))
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path} cannot be written: {error}", fix="choose a --out in another folder") from None

@@ -192,7 +192,8 @@ def step_kernels(runner, batch=16, heads=12, more=(), environment=None):
                    environment=dict(runner.environment, **(environment or {})))
     parts = sorted(result["step_ms"]["bf16"].items(), key=lambda item: -item[1])
     text = ", ".join(f"{name} {ms:.2f}" for name, ms in parts[:6])
-    return result, f"B {batch}, {heads} heads: {result['step_sum_ms']['bf16']:.1f} ms a step: {text}"
+    shape = shape_of_step(runner, batch, heads)
+    return result, f"B {shape.batch}, {shape.heads} heads: {result['step_sum_ms']['bf16']:.1f} ms a step: {text}"
 
 
 def ops_bench(runner):
@@ -258,8 +259,12 @@ def bench(runner, *options, environment=None):
     return json.loads(out.read_text())
 
 
+def shape_of_step(runner, batch, heads):
+    return TINY if runner.simulated else GPT2._replace(batch=batch, heads=heads)
+
+
 def gpt(runner, batch=16, heads=12):
-    shape = TINY if runner.simulated else GPT2._replace(batch=batch, heads=heads)
+    shape = shape_of_step(runner, batch, heads)
     return (f"--gpt={shape.batch},{shape.sequence},{shape.heads},{shape.width},{shape.vocabulary},"
             f"{shape.layers}")
 

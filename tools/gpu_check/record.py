@@ -33,7 +33,7 @@ class Record:
             if self.archive.exists():
                 with tarfile.open(self.archive) as tar:
                     self._files = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
-        except (ValueError, AttributeError, EOFError, zlib.error, tarfile.TarError) as error:
+        except (OSError, ValueError, AttributeError, EOFError, zlib.error, tarfile.TarError) as error:
             raise Failed(f"{path} or {self.archive} was not written by gpu_check: {error}",
                          fix="choose another --out") from None
 

@@ -113,10 +113,6 @@ echo "$version" >"$root/VERSION"
 while read -r file; do
   install -m 644 "$file" "$root/"
 done < <(field file)
-# The licences of the libraries of which code lies in these files.
-mkdir "$root/licenses"
-while read -r package; do
-  if [[ -f /usr/share/doc/$package/copyright ]]; then install -m 644 "/usr/share/doc/$package/copyright" "$root/licenses/$package"; fi
-done < <(sed -nE 's/^ *apt = "(.*)",$/\1/p' "$here/../bazel/repositories.bzl" | tr ' ' '\n' | grep -v '^libg\(test\|mock\)-dev$')
+copy_licenses "$root/licenses"
 chmod -R u=rwX,go=rX "$root"
 pack "$root" "$output"
