@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/cuda/device.h"
+#include "core/error.h"
 #include "core/io/file.h"
 #include "tests/subprocess.h"
 
@@ -64,11 +65,15 @@ TEST_F(SimulatedGpu, IsFoundBesideTheProgramOrWhereTheEnvironmentSays) {
 
 // A driver that does not start is not "no GPU".
 TEST_F(SimulatedGpu, ErrorsOfTheDriversStartAreNamed) {
-  const std::pair<const char*, const char*> kErrors[] = {{"34", "install NVIDIA's driver"},
-                                                         {"35", "cudaErrorInsufficientDriver"},
-                                                         {"802", "nvidia-fabricmanager"},
-                                                         {"803", "restart the machine"},
-                                                         {"999", "cudaErrorUnknown"}};
+  const std::pair<const char*, const char*> kErrors[] = {
+      {"35", "cudaErrorInsufficientDriver"},
+      {"34", "install NVIDIA's driver"},
+      {"46", "--compute-mode=0"},
+      {"802", "(cudaErrorSystemNotReady)"},
+      {"802", "nvidia-fabricmanager"},
+      {"803", "restart the machine"},
+      {"804", "take them out of LD_LIBRARY_PATH"},
+      {"999", "(cudaErrorUnknown)"}};
   for (const auto& [number, text] : kErrors) {
     const Result run = RunProgram({kProgram, "--device=sim", "--out_dir=" + Path("none")},
                                   {{"CUDASIM_STARTUP_ERROR", number}});
@@ -80,6 +85,22 @@ TEST_F(SimulatedGpu, ErrorsOfTheDriversStartAreNamed) {
                                  {{"CUDASIM_STARTUP_ERROR", "100"}});
   EXPECT_EQ(none.exit_code, 2) << none;
   EXPECT_THAT(none.err, HasSubstr("CUDA finds no GPU here"));
+}
+
+// In a process that has begun nothing else, as a first typing error is.
+TEST_F(SimulatedGpu, RefusesASettingThatItDoesNotKnow) {
+  const std::pair<const char*, const char*> kSettings[] = {
+      {"CUDASIM_CAPABILITY", "75"},     {"CUDASIM_CAPABILITY", "100"}, {"CUDASIM_DEVICES", "9"},
+      {"CUDASIM_MEMORY", "1T"},         {"CUDASIM_LEAKS", "yes"},      {"CUDASIM_ORDER", "any"},
+      {"CUDASIM_STARTUP_ERROR", "1000"}};
+  for (const auto& [name, value] : kSettings) {
+    const Result run = RunProgram(
+        {kProgram, "--device=sim", "--train.steps=1", "--model.n_layer=1", "--model.n_head=2",
+         "--model.n_embd=16", "--train.sample_tokens=0", "--out_dir=" + Path("none")},
+        {{name, value}});
+    EXPECT_EQ(run.exit_code, 2) << run;
+    EXPECT_THAT(run.err, HasSubstr(StrCat("cudasim: ", name, "=", value)));
+  }
 }
 
 TEST_F(SimulatedGpu, SaysWhatToBuildWhereThereIsNoLibrary) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/cuda/device.h"
+#include "core/cuda/graph_space.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "tests/subprocess.h"
@@ -123,6 +124,19 @@ TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
   }
 }
 
+// As when a user looks for a kernel at fault: the reason names no innocent one.
+TEST_F(TrainDevice, WaitingForEachKernelLeavesOutGraphsAndSaysSo) {
+  const Arguments steps = {"--train.steps=3"};
+  ASSERT_EQ(Train("graphs", kDevice, kGpt2, steps).exit_code, 0);
+  const Result run = Train("eager", kDevice, kGpt2, steps, {{"LOCKSTEP_CUDA_SYNC", "1"}});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  if (cuda::GraphSpace::Supported({DeviceType::kCuda, 0})) {
+    EXPECT_THAT(run.err, HasSubstr("without CUDA graphs: each kernel is waited for"));
+  }
+  EXPECT_EQ(ReadFile(Path("graphs/latest/model.safetensors")),
+            ReadFile(Path("eager/latest/model.safetensors")));
+}
+
 // The device computes as late as it may, so that code that forgets to wait reads old values.
 TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
   const Arguments steps = {"--train.steps=6"};
@@ -210,6 +224,24 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
   EXPECT_EQ(dry.exit_code, 2) << dry;
   EXPECT_THAT(dry.out, testing::ContainsRegex("there are +8.00 MiB"));
   EXPECT_EQ(dry.err, run.err);
+}
+
+TEST_F(TrainDevice, TextsOfAModelThatDoesNotFitSayWhatTakesLess) {
+  if (!cuda::kSimulated) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
+  ASSERT_EQ(Train("out", "cpu", kLlama, {"--train.steps=1"}).exit_code, 0);
+  const auto sample = [&](const std::string& more) {
+    return RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"), "--prompt=The ",
+                       "--tokens=4", "--device=sim", more},
+                      {{"CUDASIM_MEMORY", "1M"}});
+  };
+  const Result run = sample("--num_samples=2");
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_THAT(run.err, testing::AllOf(HasSubstr("out of memory on sim:0"),
+                                      HasSubstr("What takes less: --batch_size=1; --base=nf4"),
+                                      HasSubstr("--nproc=2")));
+  const Result least = sample("--base=nf4");
+  EXPECT_EQ(least.exit_code, 1) << least;
+  EXPECT_THAT(least.err, testing::EndsWith("What takes less: --batch_size=1\n"));
 }
 
 TEST_F(TrainDevice, TheOtherBackendIsRefused) {

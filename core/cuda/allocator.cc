@@ -364,11 +364,16 @@ void TrimAtExit() {
 
 }  // namespace
 
-bool GraphSpace::Supported(Device device) { return device.is_cuda() && CacheOf(device) != nullptr; }
+std::string GraphSpace::WhyNot(Device device) {
+  if (!device.is_cuda()) return StrCat(device, " is no GPU");
+  if (SynchronousLaunches()) return "each kernel is waited for (LOCKSTEP_CUDA_SYNC)";
+  if (CacheOf(device) != nullptr) return "";
+  return "every tensor's memory comes from the driver (LOCKSTEP_CUDA_ALLOCATOR, or a sanitizer)";
+}
 
 GraphSpace::GraphSpace(Device device) : stream_(device) {
-  LS_CHECK(Supported(device), "CUDA graphs cannot be captured on ", device,
-           ": they need the caching allocator (LOCKSTEP_CUDA_ALLOCATOR=caching)");
+  const std::string why = WhyNot(device);
+  LS_CHECK(why.empty(), "CUDA graphs cannot be captured on ", device, ": ", why);
   CacheOf(device)->Hold(stream_);
 }
 

@@ -19,6 +19,18 @@ const char* Advice(cudaError_t code) {
       return "; the libcuda.so.1 that is found is the CUDA toolkit's stub, for linking only: take "
              "its folder out of LD_LIBRARY_PATH, install NVIDIA's driver, or start the container "
              "with its GPUs (docker run --gpus=all); or use --device=cpu";
+    case cudaErrorCompatNotSupportedOnDevice:
+      return "; CUDA's compatibility libraries, as /usr/local/cuda/compat in a container, work "
+             "with "
+             "data-centre GPUs only: take them out of LD_LIBRARY_PATH, or update the driver";
+    case cudaErrorDevicesUnavailable:
+      return "; another process may have the GPU to itself: see nvidia-smi, and allow several with "
+             "nvidia-smi --compute-mode=0";
+    case cudaErrorInitializationError:
+    case cudaErrorUnknown:
+      return "; where nvidia-smi works, as after the machine slept, load the driver's module "
+             "again: "
+             "modprobe -r nvidia_uvm && modprobe nvidia_uvm";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "; check with nvidia-smi that there is an NVIDIA GPU with a driver for this CUDA "

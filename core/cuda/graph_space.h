@@ -1,6 +1,8 @@
 // Where CUDA graphs are captured.
 #pragma once
 
+#include <string>
+
 #include "core/cuda/handles.h"
 
 namespace lockstep::cuda {
@@ -11,10 +13,11 @@ namespace lockstep::cuda {
 // time. Destroy them before this object.
 class GraphSpace {
  public:
-  // Whether graphs can be captured on the device: not without a caching allocator
-  // (LOCKSTEP_CUDA_ALLOCATOR=none, sanitizers), since CUDA's own calls cannot allocate in a
-  // capture.
-  static bool Supported(Device device);
+  // Why graphs cannot be captured on the device; "" if they can. They need a caching allocator
+  // (which LOCKSTEP_CUDA_ALLOCATOR=none and sanitizers leave out), since CUDA's own calls cannot
+  // allocate in a capture, and kernels that nobody waits for (LOCKSTEP_CUDA_SYNC=1).
+  static std::string WhyNot(Device device);
+  static bool Supported(Device device) { return WhyNot(device).empty(); }
 
   // Throws ArgumentError if the device is not Supported.
   explicit GraphSpace(Device device);

@@ -24,6 +24,10 @@ class OwnedStream {
   Stream stream_;
 };
 
+// Whether the host waits for each kernel, so that errors name the one at fault
+// (LOCKSTEP_CUDA_SYNC=1). Graphs cannot be captured then.
+bool SynchronousLaunches();
+
 // Work that was captured once and is submitted as a whole. Kernels read and write the memory they
 // were captured with: keep those tensors alive, and keep the allocator from handing that memory to
 // others.

@@ -4,10 +4,14 @@
 
 #include <cstdlib>
 
+#include "core/cuda/handles.h"
+
 namespace lockstep::cuda {
 namespace {
 
 std::string ToString(dim3 d) { return StrCat("(", d.x, ", ", d.y, ", ", d.z, ")"); }
+
+}  // namespace
 
 bool SynchronousLaunches() {
   static const bool value = [] {
@@ -16,8 +20,6 @@ bool SynchronousLaunches() {
   }();
   return value;
 }
-
-}  // namespace
 
 std::string LaunchName::Describe() const {
   std::string text = name_;

@@ -139,7 +139,9 @@ void AddEvaluateOptions(Options& options, EvaluateConfig& c) {
               {.aliases = {"output_path"}, .doc = "a file for the figures as JSON"});
 }
 
-int EvaluateGpt(const EvaluateConfig& c) {
+namespace {
+
+int Evaluate(const EvaluateConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
@@ -171,6 +173,15 @@ int EvaluateGpt(const EvaluateConfig& c) {
     std::fprintf(stderr, "evaluate: wrote %s\n", c.json.c_str());
   }
   return 0;
+}
+
+}  // namespace
+
+int EvaluateGpt(const EvaluateConfig& c) {
+  const int processes = dist::ReadRendezvous().world_size;
+  return AdviseOnMemory(c, c.batch_size > 1 ? "--batch_size=1" : "",
+                        StrCat("--nproc=", 2 * processes, " --tp=", 2 * c.tp),
+                        [&] { return Evaluate(c); });
 }
 
 }  // namespace lockstep::models

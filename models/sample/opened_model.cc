@@ -1,8 +1,13 @@
 #include "models/sample/opened_model.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstdio>
+#include <utility>
 
 #include "core/system/shell_word.h"
+#include "dist/control/rendezvous.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -79,6 +84,27 @@ std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::Tens
   return LoadSampledModel(opened.folder(), opened.base,
                           opened.adapters.empty() ? nullptr : &opened.adapters[0], ranks, device,
                           opened.averages);
+}
+
+int AdviseOnMemory(const ModelSource& source, const std::string& fewer, const std::string& more,
+                   const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const OutOfMemoryError& e) {
+    const int processes = dist::ReadRendezvous().world_size;
+    const std::string base = OpenModel(source, "", /*verifies=*/false).base;
+    // Matrices in 4 bits are not cut.
+    std::vector<std::string> less;
+    if (!fewer.empty()) less.push_back(fewer);
+    if (base == "model" && processes == 1) {
+      less.push_back("--base=nf4 (4 bits for the matrices of attention and MLPs)");
+    }
+    if (base == "model" && !more.empty()) {
+      less.push_back(fmt::format("{} (each GPU has a part of the model)", more));
+    }
+    if (less.empty()) throw;
+    throw OutOfMemoryError(fmt::format("{}. What takes less: {}", e.what(), fmt::join(less, "; ")));
+  }
 }
 
 std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const std::string& folder) {

@@ -51,6 +51,11 @@ OpenedModel OpenModel(const ModelSource& source, const std::string& program, boo
 std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::TensorRanksPtr& ranks,
                                      Device device);
 
+// Returns run(). To an OutOfMemoryError of it adds what would take less: `fewer`, options of this
+// program, 4 bits for the weights, and `more`, options for more GPUs (both "" if there are none).
+int AdviseOnMemory(const ModelSource& source, const std::string& fewer, const std::string& more,
+                   const std::function<int()>& run);
+
 // The source's tokenizer, or else the folder's; null if there is none. InputError.
 std::unique_ptr<data::Tokenizer> TokenizerOf(const ModelSource& source, const std::string& folder);
 // The same; InputError if there is none.

@@ -303,7 +303,9 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.doc = "show text while it is generated; false: once it is complete"});
 }
 
-int SampleGpt(const SampleConfig& c) {
+namespace {
+
+int Sample(const SampleConfig& c) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const bool is_main = rendezvous.rank == 0;
   SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
@@ -358,6 +360,14 @@ int SampleGpt(const SampleConfig& c) {
     GenerateTexts(c, *model, *tokenizer, is_main, ", " + c.adapters[i]);
   }
   return 0;
+}
+
+}  // namespace
+
+int SampleGpt(const SampleConfig& c) {
+  const int processes = dist::ReadRendezvous().world_size;
+  return AdviseOnMemory(c, c.batch_size > 1 ? "--batch_size=1" : "",
+                        StrCat("--nproc=", 2 * processes), [&] { return Sample(c); });
 }
 
 }  // namespace lockstep::models

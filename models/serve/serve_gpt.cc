@@ -62,7 +62,9 @@ void AddServeOptions(Options& options, ServeConfig& c) {
               {.doc = "a chat_template.jinja, or a folder with one; empty: the checkpoint's"});
 }
 
-int ServeGpt(const ServeConfig& c) {
+namespace {
+
+int Serve(const ServeConfig& c) {
   const SignalThread signals;
   SetNumThreads(ThreadsOf({.threads = c.threads}, {}));
   const OpenedModel opened = OpenModel(c, "serve", /*verifies=*/true);
@@ -84,6 +86,13 @@ int ServeGpt(const ServeConfig& c) {
   std::fflush(stdout);
   engine.Run([] { return InterruptGuard::signal() != 0; });
   return 0;
+}
+
+}  // namespace
+
+int ServeGpt(const ServeConfig& c) {
+  return AdviseOnMemory(c, "a smaller --max_batch or --context", /*more=*/"",
+                        [&] { return Serve(c); });
 }
 
 }  // namespace lockstep::models

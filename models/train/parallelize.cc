@@ -62,6 +62,15 @@ void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPla
   dist::CheckReplicas(context, model, when);
 }
 
+std::unique_ptr<StepRanks> ShareSamples(Gpt& model, const MeshGroups& groups,
+                                        const ParallelPlan& plan) {
+  auto data = MakeDataRanks(groups, plan, model);
+  if (!data) return std::make_unique<SampleRanks>(plan.micro_batches);
+  return std::make_unique<SampleRanks>(std::move(data),
+                                       plan.sums_context_with_data ? nullptr : groups.context,
+                                       plan.diloco ? nullptr : groups.all);
+}
+
 std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                        const ParallelPlan& plan,
                                        const std::function<void(bool on_meta)>& materialize) {
@@ -70,11 +79,7 @@ std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
   // Blocks recompute and offload by themselves, within what follows.
   const auto share_samples = [&]() -> std::unique_ptr<StepRanks> {
     if (plan.pipeline) return std::make_unique<PipelineParallel>(groups, plan, model, ranks);
-    auto data = MakeDataRanks(groups, plan, model);
-    if (!data) return std::make_unique<SampleRanks>(plan.micro_batches);
-    return std::make_unique<SampleRanks>(std::move(data),
-                                         plan.sums_context_with_data ? nullptr : groups.context,
-                                         plan.diloco ? nullptr : groups.all);
+    return ShareSamples(model, groups, plan);
   };
   if (!plan.shard) {
     materialize(/*on_meta=*/false);

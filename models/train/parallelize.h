@@ -39,4 +39,10 @@ std::unique_ptr<StepRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                        const ParallelPlan& plan,
                                        const std::function<void(bool on_meta)>& materialize);
 
+// The last part of Parallelize: of a model that has its weights, and whose layers were shared
+// before, by a plan of the same sizes, among the parts of one process at most (virtual.tp,
+// virtual.cp). Collective, as that is.
+std::unique_ptr<StepRanks> ShareSamples(Gpt& model, const MeshGroups& groups,
+                                        const ParallelPlan& plan);
+
 }  // namespace lockstep::models

@@ -55,6 +55,23 @@ StateCopies* Chosen(ElasticRun* elastic, const RunSetup& setup) {
   return elastic != nullptr && setup.start.going_on ? elastic->copies() : nullptr;
 }
 
+// Divides the model among the ranks, and gives it its weights, unless an earlier world has left it
+// with both.
+std::unique_ptr<StepRanks> ShareModel(const RunSetup& setup, Gpt& model, const RunRanks& ranks,
+                                      const ParallelPlan& plan, ElasticRun* elastic) {
+  if (KeptBy(elastic, setup)) return ShareSamples(model, ranks.groups(), plan);
+  return Parallelize(model, ranks.groups(), plan, [&](bool on_meta) {
+    if (on_meta) return MaterializeFor(setup, kMeta, model);
+    {
+      const dist::Pause pause(ranks.control().get(), "reading the weights");
+      FillModel(setup, model);
+    }
+    if (StateCopies* const copies = Chosen(elastic, setup)) {
+      copies->Load(ranks.control().get(), model);
+    }
+  });
+}
+
 // Null if nothing is updated.
 std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& model,
                                                 const RunRanks& ranks, const KeptRun* kept) {
@@ -100,19 +117,7 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
       owned_model_(KeptBy(elastic, setup) ? KeptBy(elastic, setup)->model
                                           : std::make_shared<Gpt>(setup.model)),
       model_(*owned_model_),
-      step_ranks_(Parallelize(model_, ranks.groups(), PlanOf(setup, trace_.get()),
-                              [&](bool on_meta) {
-                                if (KeptBy(elastic, setup)) return;
-                                if (on_meta) return MaterializeFor(setup, kMeta, model_);
-                                {
-                                  const dist::Pause pause(ranks.control().get(),
-                                                          "reading the weights");
-                                  FillModel(setup, model_);
-                                }
-                                if (StateCopies* const copies = Chosen(elastic, setup)) {
-                                  copies->Load(ranks.control().get(), model_);
-                                }
-                              })),
+      step_ranks_(ShareModel(setup, model_, ranks, PlanOf(setup, trace_.get()), elastic)),
       optimizer_(ReadOptimizer(setup, model_, ranks, KeptBy(elastic, setup))),
       objective_(MakeObjective(setup.config, model_)),
       sampler_(data::MakeSampler(setup.dataset, data::ParseOrder(config_.data.order),

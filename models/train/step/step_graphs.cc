@@ -71,6 +71,7 @@ void StepGraphs::GiveUp(const std::string& why) {
   gradients_ = cuda::Graph();
   update_ = cuda::Graph();
   grads_.clear();
+  space_.reset();  // its memory is for eager steps now
   if (!std::exchange(given_up_, true) && options_.say) {
     options_.say(StrCat("training continues without CUDA graphs: ", why));
   }
@@ -85,8 +86,8 @@ bool StepGraphs::Ready(bool eager) {
     return false;
   }
   if (gradients_.defined() && !ParametersMoved()) return true;
-  if (!cuda::GraphSpace::Supported(state_.device())) {
-    GiveUp("every tensor's memory comes from the driver (LOCKSTEP_CUDA_ALLOCATOR, or a sanitizer)");
+  if (const std::string why = cuda::GraphSpace::WhyNot(state_.device()); !why.empty()) {
+    GiveUp(why);
     return false;
   }
   try {

@@ -26,7 +26,9 @@ TEST(Elastic, EverythingThatAStepDependsOnIsKept) {
   const std::vector<std::vector<std::string>> runs = {
       {"--train.precision=fp16", "--optim.master_weights=true", "--train.spike=8"},
       {"--model.n_expert=4", "--model.router=sigmoid", "--train.precision=bf16",
-       "--train.numerics=portable", "--optim.name=muon"}};
+       "--train.numerics=portable", "--optim.name=muon"},
+      // Layers that compute in parts, though no other process has any of them.
+      {"--virtual.tp=2", "--virtual.cp=2"}};
   for (const auto& options : runs) {
     std::vector<std::string> more = {"--kills=5", "--stops=0"};
     for (const std::string& option : options) more.push_back("--option=" + option);

@@ -192,8 +192,11 @@ TEST_F(GraphTest, StepsThatAreOnlySubmittedHaveTheSameBits) {
 // A hook's code runs on the host, at each step.
 TEST_F(GraphTest, AHookThatComesLaterEndsThem) {
   Bench s(Gpt2Like(), DType::kF32, true);
-  for (int i = 0; i < 3; ++i) s.trainer->Step();
+  s.trainer->Step();
+  const int64_t eager = GetAllocator(kGpu).stats().live_bytes;
+  for (int i = 0; i < 2; ++i) s.trainer->Step();
   EXPECT_EQ(s.trainer->graph_replays(), 2);
+  EXPECT_GT(GetAllocator(kGpu).stats().live_bytes, eager);
   int calls = 0;
   s.model.Parameters()[0]->RegisterHook([&](const Tensor&) { ++calls; });
   for (int i = 0; i < 3; ++i) s.trainer->Step();
@@ -201,6 +204,7 @@ TEST_F(GraphTest, AHookThatComesLaterEndsThem) {
   EXPECT_EQ(calls, 3 * 2) << "each of the micro-batches";
   EXPECT_THAT(s.said, testing::ElementsAre("training continues without CUDA graphs: gradients have "
                                            "observers or hooks"));
+  EXPECT_EQ(GetAllocator(kGpu).stats().live_bytes, eager) << "graphs have left their memory";
 }
 
 TEST_F(GraphTest, ANonFiniteGradientOfAReplayIsNamedAndNothingChanges) {

@@ -10,9 +10,11 @@
 namespace cudasim {
 namespace {
 
+// Ends at once: what runs at exit asks for the settings that are being read.
 [[noreturn]] void Refuse(const char* name, const char* value, const char* accepted) {
   std::fprintf(stderr, "cudasim: %s=%s; it must be %s\n", name, value, accepted);
-  std::exit(2);
+  std::fflush(nullptr);
+  std::_Exit(2);
 }
 
 uint64_t Number(const char* name, const char* value, const char* digits, uint64_t least,

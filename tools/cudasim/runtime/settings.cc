@@ -14,9 +14,11 @@
 namespace cudasim::runtime {
 namespace {
 
+// Ends at once: what runs at exit asks for the settings that are being read.
 [[noreturn]] void Refuse(const char* name, const char* value, const char* expected) {
   std::fprintf(stderr, "cudasim: %s=%s: expected %s\n", name, value, expected);
-  std::exit(2);
+  std::fflush(nullptr);
+  std::_Exit(2);
 }
 
 long long Number(const char* name, long long missing, long long low, long long high,
