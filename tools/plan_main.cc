@@ -1,11 +1,65 @@
-// bazel run -c opt //tools:plan -- --model.preset=llama-3-8b --gpus=8x80 ...
+// bazel run -c opt //tools:plan -- --model.preset=llama-3-8b --cluster=64xH100 ...
+#include <chrono>
 #include <cstdio>
 #include <string>
 
+#include "core/io/file.h"
 #include "models/memory/gpu_plan.h"
 #include "models/options/config.h"
 #include "models/options/invocation.h"
 #include "models/options/options.h"
+#include "models/plan/plan_report.h"
+
+namespace lockstep::models {
+namespace {
+
+struct Asked {
+  std::string gpus = "1x80", hosts;     // the memory of one plan
+  std::string cluster, write, picture;  // a search
+  double tokens = 0;
+};
+
+// Whether the plan that the options describe fits.
+int PlanOne(const Options& options, const RunConfig& config, const Asked& asked) {
+  size_t printed = 0;
+  const GpuPlan plan =
+      PlanOnGpus(options, config, ParseDeviceSet("gpus", asked.gpus),
+                 asked.hosts.empty() ? DeviceSet{} : ParseDeviceSet("hosts", asked.hosts),
+                 [&](const std::string& text) {
+                   std::puts(text.c_str());
+                   std::fflush(stdout);
+                   std::fputs("plan: searching for what would fit\n", stderr);
+                   printed = text.size() + 1;
+                 });
+  std::puts(plan.text.c_str() + printed);
+  return plan.fits ? 0 : 1;
+}
+
+// The best plans of all.
+int Search(const Options& options, const RunConfig& config, const Asked& asked) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const Cluster cluster = ParseCluster(
+      asked.cluster, options.IsWritten("train.precision") ? config.train.precision : "bf16");
+  const RunSetup setup = PrepareForSearch(options, config, cluster);
+  const SearchResult found =
+      SearchPlans(options, setup, cluster,
+                  {.is_fixed = [&](const char* key) { return options.IsWritten(key); }});
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  std::fputs(ReportOf(setup, cluster, found, asked.tokens, seconds).c_str(), stdout);
+  if (found.best.empty()) return 1;
+  const FoundPlan& best = found.best.front();
+  if (!asked.write.empty()) {
+    WriteFileAtomically(asked.write, TomlOf(setup, best.layout, asked.tokens));
+  }
+  if (!asked.picture.empty()) {
+    WriteFileAtomically(asked.picture, PictureOf(setup, cluster, best));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::models
 
 int main(int argc, char** argv) {
   using namespace lockstep;
@@ -14,32 +68,39 @@ int main(int argc, char** argv) {
     models::RunConfig config;
     models::Options options(
         {.name = "plan",
-         .summary = "Plans the memory of a run on GPUs that need not be here, with the options of "
-                    "train_gpt. Exit code 0: it fits; 1: it does not.",
-         .example = "plan --model.preset=llama-3-8b --train.precision=bf16 --parallel.shard=full "
-                    "--gpus=8x80"});
+         .summary = "Plans a run on GPUs that need not be here, with the options of train_gpt: "
+                    "with --cluster the fastest plans that fit, else the memory of the plan that "
+                    "the options say. Exit code 0: one fits; 1: none does.",
+         .example = "plan --model.preset=llama-3-8b --cluster=64xH100 --tokens=1e12 "
+                    "--write=plan.toml"});
     models::AddRunOptions(options, config);
-    std::string gpus = "1x80", hosts;
-    options.Add("gpus", &gpus,
+    models::Asked asked;
+    options.Add("cluster", &asked.cluster,
+                {.operational = true,
+                 .doc = "number and kind of the devices to search plans for: 64xH100 (A100, "
+                        "A100-40, H100, H200 or RTX4090, eight in a node), or 2xcpu; options that "
+                        "are given, such as parallel.tp, stay as they are"});
+    options.Add("tokens", &asked.tokens,
+                {.min = 0,
+                 .max = 1e18,
+                 .operational = true,
+                 .doc = "with cluster: tokens to train on, whose cost is said; 0: not said"});
+    options.Add("write", &asked.write,
+                {.operational = true,
+                 .doc = "with cluster: file to write the best plan's configuration to"});
+    options.Add(
+        "picture", &asked.picture,
+        {.operational = true, .doc = "with cluster: HTML file to draw the best plan's step in"});
+    options.Add("gpus", &asked.gpus,
                 {.operational = true,
                  .doc = "number of GPUs, with a rank on each, and GB of memory of each: 8x80"});
-    options.Add("hosts", &hosts,
+    options.Add("hosts", &asked.hosts,
                 {.operational = true,
                  .doc = "number of machines with these GPUs, and GB of host memory of each, for "
                         "offload and checkpoints: 1x512; empty: enough"});
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
-    size_t printed = 0;
-    const models::GpuPlan plan = models::PlanOnGpus(
-        options, config, models::ParseDeviceSet("gpus", gpus),
-        hosts.empty() ? models::DeviceSet{} : models::ParseDeviceSet("hosts", hosts),
-        [&](const std::string& text) {
-          std::puts(text.c_str());
-          std::fflush(stdout);
-          std::fputs("plan: searching for what would fit\n", stderr);
-          printed = text.size() + 1;
-        });
-    std::puts(plan.text.c_str() + printed);
-    return plan.fits ? 0 : 1;
+    return asked.cluster.empty() ? models::PlanOne(options, config, asked)
+                                 : models::Search(options, config, asked);
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "plan: %s\n", e.what());

@@ -25,6 +25,14 @@ MemoryPlan PlanLayers(RunSetup& setup, int64_t layers) {
 
 }  // namespace
 
+std::vector<std::string> RecomputeLadder(const GptConfig& model) {
+  using enum nn::MlpActivation;
+  std::string ops = model.norm == NormKind::kLayerNorm ? "layer_norm" : "rms_norm";
+  const nn::MlpActivation a = model.activation;
+  if (a == kSilu || a == kRelu2 || nn::IsGated(a)) ops = StrCat(Name(a), ",", ops);
+  return {ops, "mlp", "block"};
+}
+
 MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   if (!setup.model.recompute.automatic) return PlanMemory(setup);
   const auto plan = [&](int64_t layers) { return PlanLayers(setup, layers); };

@@ -1,10 +1,17 @@
 // train.recompute = auto: as little recomputation as makes a run fit in memory.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "dist/process_group.h"
 #include "models/memory/memory_plan.h"
 
 namespace lockstep::models {
+
+// What a search tries beside none, from what costs least time on: the model's activations and norms
+// ("swiglu,rms_norm"), "mlp", "block".
+std::vector<std::string> RecomputeLadder(const GptConfig& model);
 
 // Settles setup.model.recompute, and config.train.recompute, if it is automatic, and returns the
 // plan of what it then is: nothing, or the blocks of as few first layers as `fits`, or those with

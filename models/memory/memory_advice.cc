@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/memory/auto_recompute.h"
 #include "models/train/parallel_plan.h"
 #include "models/train/run_checks.h"
 
@@ -69,20 +70,13 @@ Changes WithoutGraphs(const RunSetup& setup) {
 }
 
 Changes Recomputations(const RunSetup& setup) {
-  using enum nn::MlpActivation;
-  const GptConfig& m = setup.model;
-  std::string ops = m.norm == NormKind::kLayerNorm ? "layer_norm" : "rms_norm";
-  if (m.activation == kSilu || m.activation == kRelu2 || nn::IsGated(m.activation)) {
-    ops = fmt::format("{},{}", Name(m.activation), ops);
-  }
+  constexpr const char* kCosts[] = {"hardly more arithmetic", "1.1 times the arithmetic",
+                                    "1.25 to 1.33 times the arithmetic"};
   Changes changes;
-  const auto add = [&](const std::string& what, const char* cost) {
-    changes.push_back({"--train.recompute=" + what, cost,
+  for (const std::string& what : RecomputeLadder(setup.model)) {
+    changes.push_back({"--train.recompute=" + what, kCosts[changes.size()],
                        [what](RunSetup& s) { s.model.recompute = ParseRecompute(what); }});
-  };
-  add(ops, "hardly more arithmetic");
-  add("mlp", "1.1 times the arithmetic");
-  add("block", "1.25 to 1.33 times the arithmetic");
+  }
   return changes;
 }
 

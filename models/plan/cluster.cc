@@ -1,0 +1,112 @@
+#include "models/plan/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "models/memory/machine_memory.h"
+#include "models/report/format.h"
+#include "models/train/utilization.h"
+
+namespace lockstep::models {
+namespace {
+
+// From the datasheets: memory (GB of 10^9 bytes as the driver counts them), its bandwidth, NVLink
+// and a network card, one way, for each GPU. DGX A100 has eight cards of 200 Gbit/s, DGX H100 eight
+// of 400; RTX 4090s are behind PCIe 4.0, and share one card of 100 Gbit/s. Shares of the peak: see
+// README.md on where they are from.
+struct Named {
+  const char* name;
+  const char* card;  // as DatasheetFlops knows it
+  double gigabytes;
+  int64_t units;
+  double memory, node, network, pcie;  // GB/s
+  double product, attention, attention_backward;
+};
+constexpr Named kNamed[] = {
+    {"A100", "A100", 80, 108, 2039, 300, 25, 25, 0.80, 0.55, 0.45},
+    {"A100-40", "A100", 40, 108, 1555, 300, 25, 25, 0.80, 0.55, 0.45},
+    {"H100", "H100", 80, 132, 3350, 450, 50, 50, 0.70, 0.45, 0.38},
+    {"H200", "H200", 141, 132, 4800, 450, 50, 50, 0.70, 0.45, 0.38},
+    {"RTX4090", "RTX 4090", 24, 128, 1008, 20, 1.5, 20, 0.85, 0.60, 0.50},
+};
+// Of the datasheet's bandwidth a long copy, or a long message of NCCL, reaches this much.
+constexpr double kOfMemory = 0.85, kOfLink = 0.80;
+
+Cluster CpuCluster(int64_t ranks) {
+  Cluster c{.device = "cpu", .devices = ranks, .per_node = ranks, .is_cpu = true};
+  const double flops = MeasureGemmFlops(kCpu, "fp32").value_or(1e10);
+  c.bytes = MemoryOf(kCpu).total / ranks;
+  c.peak = flops / static_cast<double>(ranks);  // the cores are shared
+  c.product_share = 0.9;
+  c.attention_share = c.attention_backward_share = 0.5;
+  c.units = std::max<int64_t>(1, NumThreads() / ranks);
+  c.memory_per_second = 10e9 / static_cast<double>(ranks);
+  c.launch_seconds = 1e-6;
+  c.node = c.network = {100e-6, 1e9};  // TCP on the loopback device
+  c.host = {1e-6, 10e9};
+  return c;
+}
+
+Cluster GpuCluster(const Named& n, int64_t devices, const std::string& precision) {
+  Cluster c{.device = n.name, .devices = devices};
+  c.per_node = std::min<int64_t>(devices, 8);
+  c.bytes = std::llround(n.gigabytes * 1e9);
+  c.host_bytes = 3 * c.bytes;  // a machine usually has two to four times the memory of its GPUs
+  c.peak = DatasheetFlops(n.card, precision).value_or(0);
+  c.product_share = n.product;
+  c.attention_share = n.attention;
+  c.attention_backward_share = n.attention_backward;
+  c.units = n.units;
+  c.memory_per_second = kOfMemory * n.memory * 1e9;
+  c.launch_seconds = 4e-6;
+  c.node = {6e-6, kOfLink * n.node * 1e9};
+  c.network = {15e-6, kOfLink * n.network * 1e9};
+  c.host = {10e-6, kOfLink * n.pcie * 1e9};
+  return c;
+}
+
+std::string PerSecond(double bytes) { return FormatDecimalBytes(bytes) + "/s"; }
+
+}  // namespace
+
+Link Cluster::Between(int64_t ranks, int64_t stride) const {
+  if (ranks * stride <= per_node) return node;
+  const int64_t in_node = std::max<int64_t>(1, per_node / stride);
+  return {network.seconds,
+          std::min(node.bytes_per_second, static_cast<double>(in_node) * network.bytes_per_second)};
+}
+
+Cluster ParseCluster(std::string_view text, const std::string& precision) {
+  const std::string all(text);
+  char* end = nullptr;
+  const long long devices = std::strtoll(all.c_str(), &end, 10);
+  const std::string name = *end == 'x' ? end + 1 : "";
+  if (devices >= 1 && devices <= 1000000) {
+    if (name == "cpu" && devices <= 1024) return CpuCluster(devices);
+    for (const Named& n : kNamed) {
+      if (name == n.name) return GpuCluster(n, devices, precision);
+    }
+  }
+  std::string names;
+  for (const Named& n : kNamed) names += StrCat(n.name, ", ");
+  throw InputError(StrCat("cluster = \"", text, "\" must be a number of devices and their name, ",
+                          "as in --cluster=64xH100; names are ", names, "and cpu"));
+}
+
+std::string Describe(const Cluster& c) {
+  std::string s = fmt::format("{} {} of {}", c.devices, c.is_cpu ? "CPU ranks" : c.device,
+                              FormatDecimalBytes(static_cast<double>(c.bytes)));
+  if (c.nodes() > 1) s += fmt::format(" in {} nodes", c.nodes());
+  if (c.devices > 1) {
+    s += fmt::format("; {} within a node", PerSecond(c.node.bytes_per_second));
+  }
+  if (c.nodes() > 1) s += fmt::format(", {} between nodes", PerSecond(c.network.bytes_per_second));
+  return s;
+}
+
+}  // namespace lockstep::models

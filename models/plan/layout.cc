@@ -1,0 +1,83 @@
+#include "models/plan/layout.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+
+Layout LayoutOf(const RunSetup& setup) {
+  const RunConfig& c = setup.config;
+  const ParallelOptions& p = c.parallel;
+  return {.mesh = {.dp = setup.data_ranks, .tp = p.tp, .pp = p.pp, .cp = p.cp, .ep = p.ep},
+          .shard = setup.data_ranks > 1 ? p.shard : "none",
+          .shard_ranks = p.shard_ranks,
+          .schedule = p.schedule,
+          .recompute = c.train.recompute,
+          .offload = c.train.offload,
+          .batch = c.train.batch_size,
+          .grad_accum = setup.micro_batches / setup.data_ranks};
+}
+
+void Apply(const Layout& layout, RunSetup& setup) {
+  RunConfig& c = setup.config;
+  ParallelOptions& p = c.parallel;
+  p.tp = layout.mesh.tp;
+  p.pp = layout.mesh.pp;
+  p.cp = layout.mesh.cp;
+  p.ep = layout.mesh.ep;
+  p.shard = layout.shard;
+  p.shard_ranks = layout.shard_ranks;
+  p.schedule = layout.schedule;
+  c.train.recompute = layout.recompute;
+  c.train.offload = layout.offload;
+  c.train.batch_size = layout.batch;
+  c.train.grad_accum = layout.grad_accum;
+  setup.data_ranks = layout.mesh.dp;
+  setup.micro_batches = layout.grad_accum * layout.mesh.dp;
+  setup.model.recompute = ParseRecompute(layout.recompute);
+  setup.model.offload = ParseOffload(layout.offload);
+  SettleLossChunk(setup);
+}
+
+std::string Describe(const Layout& layout) {
+  const MeshSizes& m = layout.mesh;
+  std::string s = StrCat("dp=", m.dp);
+  for (const auto& [axis, size] :
+       {std::pair(" tp=", m.tp), {" pp=", m.pp}, {" cp=", m.cp}, {" ep=", m.ep}}) {
+    if (size > 1) s += StrCat(axis, size);
+  }
+  if (m.pp > 1) s += " " + layout.schedule;
+  if (layout.shard != "none") {
+    s += StrCat(", shard=", layout.shard);
+    if (layout.shards() < m.dp) s += StrCat(" on ", layout.shards());
+  }
+  s += StrCat(", batch ", layout.batch, " x ", layout.grad_accum);
+  if (layout.recompute != "none") s += ", recompute=" + layout.recompute;
+  if (layout.offload != "none") s += ", offload=" + layout.offload;
+  return s;
+}
+
+std::string ToArguments(const Layout& layout) {
+  const Layout none;
+  const MeshSizes& m = layout.mesh;
+  std::string s = StrCat("--train.batch_size=", layout.batch);
+  for (const auto& [key, size] :
+       {std::pair("tp", m.tp), {"pp", m.pp}, {"cp", m.cp}, {"ep", m.ep}}) {
+    if (size > 1) s += StrCat(" --parallel.", key, "=", size);
+  }
+  const auto add = [&](std::string_view key, const std::string& value, const std::string& usual) {
+    if (value != usual) s += StrCat(" --", key, "=", value);
+  };
+  add("parallel.schedule", layout.schedule, none.schedule);
+  add("parallel.shard", layout.shard, none.shard);
+  if (layout.shard_ranks > 0) s += StrCat(" --parallel.shard_ranks=", layout.shard_ranks);
+  add("train.recompute", layout.recompute, none.recompute);
+  add("train.offload", layout.offload, none.offload);
+  return s;
+}
+
+}  // namespace lockstep::models

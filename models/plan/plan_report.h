@@ -1,0 +1,22 @@
+// What a search for plans found, in words, as a configuration, and as a picture.
+#pragma once
+
+#include <string>
+
+#include "models/plan/search.h"
+
+namespace lockstep::models {
+
+// The model, the cluster and what was tried; a row for each plan, with what its step spends its
+// time on; why the others fail; and what `tokens` cost with the best one (0: not said). `seconds`:
+// how long the search took.
+std::string ReportOf(const RunSetup& setup, const Cluster& cluster, const SearchResult& found,
+                     double tokens, double seconds);
+
+// The config.toml of train_gpt for this plan, with as many steps as `tokens` need; 0: as they were.
+std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens);
+
+// A page with the step of a rank, or of a pipeline's ranks.
+std::string PictureOf(const RunSetup& setup, const Cluster& cluster, const FoundPlan& plan);
+
+}  // namespace lockstep::models

@@ -1,0 +1,342 @@
+#include "models/plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "models/memory/auto_recompute.h"
+#include "models/memory/memory_plan.h"
+#include "models/options/plan_rules.h"
+#include "models/plan/quick_memory.h"
+#include "models/train/run_checks.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr int64_t kRuntimeBytes =
+    600'000'000;                        // a CUDA context with the kernels of cuBLAS and NCCL
+constexpr int64_t kMostTokens = 65536;  // of a micro-batch
+constexpr int64_t kLeastTokens = 2048;  // of a sequence's part, with cp
+constexpr size_t kOfMesh = 6;           // candidates that are kept for each mesh
+// Of times that differ by less than this the plan with less offload and recomputation is preferred,
+// and then the one that was tried first.
+constexpr double kSameTime = 0.005;
+
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+std::vector<int64_t> Divisors(int64_t n, int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t d = 1; d <= std::min(n, most); ++d) {
+    if (n % d == 0) all.push_back(d);
+  }
+  return all;
+}
+
+std::vector<int64_t> PowersOfTwo(int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t n = 1; n <= most; n *= 2) all.push_back(n);
+  return all;
+}
+
+class Search {
+ public:
+  Search(const Options& options, const RunSetup& setup, const Cluster& cluster,
+         const SearchOptions& search)
+      : options_(options),
+        setup_(setup),
+        cluster_(cluster),
+        search_(search),
+        asked_(setup.asked),
+        model_(PlannedModel::Of(setup)),
+        memory_(setup),
+        trial_(setup) {}
+
+  SearchResult Run() {
+    const std::vector<MeshSizes> meshes = Meshes();
+    if (meshes.empty()) {
+      throw InputError(StrCat("no plan with these sizes (parallel.pp, tp, cp, ep) has ",
+                              cluster_.devices, " ranks: leave one of them out"));
+    }
+    for (const MeshSizes& mesh : meshes) TryMesh(mesh);
+    Rank();
+    SearchResult result{.tried = tried_, .fitted = fitted_};
+    PlanExactly(&result);
+    for (auto& [reason, failed] : failed_) result.failed.push_back(std::move(failed));
+    std::ranges::stable_sort(result.failed, std::greater(), &FailedPlans::plans);
+    return result;
+  }
+
+ private:
+  using Candidates = std::vector<FoundPlan>;
+
+  // The values of an option: the user's, or all that are tried, from the simplest on.
+  template <class T>
+  std::vector<T> Choices(const char* key, const T& asked, std::vector<T> all) const {
+    return search_.is_fixed(key) ? std::vector<T>{asked} : all;
+  }
+
+  std::vector<MeshSizes> Meshes() const;
+  std::vector<std::pair<std::string, int64_t>> Shards(const MeshSizes& mesh) const;
+  std::vector<std::string> Recomputations() const;
+  void TryMesh(const MeshSizes& mesh);
+  void TryLayout(const Layout& layout, Candidates* candidates);
+  bool KeepsRules(const Layout& layout);
+  void Fail(const std::string& reason, const std::string& nearest, double lacks = 0);
+  void Rank();
+  void PlanExactly(SearchResult* result);
+  bool FitsExactly(FoundPlan* plan);
+
+  const Options& options_;
+  const RunSetup& setup_;
+  const Cluster& cluster_;
+  const SearchOptions& search_;
+  const RunConfig& asked_;
+  const PlannedModel model_;
+  QuickMemory memory_;
+  RunSetup trial_;  // of the rules
+  std::vector<Candidates> of_mesh_;
+  std::map<std::string, FailedPlans> failed_;
+  int64_t tried_ = 0, fitted_ = 0;
+};
+
+// Layers are divided among the ranks of a node only.
+std::vector<MeshSizes> Search::Meshes() const {
+  const ParallelOptions& p = asked_.parallel;
+  const int64_t experts = setup_.model.mixture.n_expert;
+  const int64_t parts = std::max<int64_t>(1, setup_.window() / kLeastTokens);
+  std::vector<MeshSizes> all;
+  for (const int64_t pp :
+       Choices("parallel.pp", p.pp, Divisors(cluster_.devices, setup_.model.n_layer + 2))) {
+    for (const int64_t tp :
+         Choices("parallel.tp", p.tp, Divisors(cluster_.devices / pp, cluster_.per_node))) {
+      for (const int64_t cp :
+           Choices("parallel.cp", p.cp, PowersOfTwo(std::min<int64_t>(64, parts)))) {
+        const int64_t dp = cluster_.devices / (pp * tp * cp);
+        if (dp == 0 || dp * pp * tp * cp != cluster_.devices) continue;
+        for (const int64_t ep :
+             Choices("parallel.ep", p.ep,
+                     PowersOfTwo(std::max<int64_t>(1, std::min(experts, dp * cp))))) {
+          all.push_back({.dp = dp, .tp = tp, .pp = pp, .cp = cp, .ep = ep});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// Across all data ranks, or those of a node.
+std::vector<std::pair<std::string, int64_t>> Search::Shards(const MeshSizes& mesh) const {
+  const ParallelOptions& p = asked_.parallel;
+  if (search_.is_fixed("parallel.shard")) return {{p.shard, p.shard_ranks}};
+  std::vector<std::pair<std::string, int64_t>> all = {{"none", 0}};
+  if (mesh.dp == 1) return all;
+  const int64_t in_node = cluster_.per_node / (mesh.tp * mesh.cp);
+  for (const char* level : {"optimizer", "gradients", "full"}) {
+    if (mesh.pp > 1 && level == std::string_view("full")) continue;  // does what gradients does
+    all.emplace_back(level, 0);
+    if (in_node > 1 && in_node < mesh.dp) all.emplace_back(level, in_node);
+  }
+  return all;
+}
+
+std::vector<std::string> Search::Recomputations() const {
+  if (search_.is_fixed("train.recompute") && asked_.train.recompute != "auto") {
+    return {asked_.train.recompute};
+  }
+  std::vector<std::string> all = RecomputeLadder(setup_.model);
+  all.insert(all.begin(), "none");
+  return all;
+}
+
+void Search::TryMesh(const MeshSizes& mesh) {
+  of_mesh_.emplace_back();
+  const int64_t samples = setup_.samples_per_step();
+  const int64_t longest = std::max<int64_t>(1, kMostTokens * mesh.cp / setup_.window());
+  const auto schedules = mesh.pp == 1
+                             ? std::vector<std::string>{"1f1b"}
+                             : Choices<std::string>("parallel.schedule", asked_.parallel.schedule,
+                                                    {"1f1b", "interleaved", "zb_h1", "zbv"});
+  if (samples % mesh.dp != 0) {
+    return Fail("samples", StrCat("dp=", mesh.dp, " does not divide the ", samples,
+                                  " sequences of a step (train.global_batch_size)"));
+  }
+  for (const int64_t batch :
+       Choices("train.batch_size", asked_.train.batch_size, Divisors(samples / mesh.dp, longest))) {
+    if (samples % (mesh.dp * batch) != 0) continue;
+    for (const std::string& schedule : schedules) {
+      for (const auto& [shard, shard_ranks] : Shards(mesh)) {
+        const Layout layout{.mesh = mesh,
+                            .shard = shard,
+                            .shard_ranks = shard_ranks,
+                            .schedule = schedule,
+                            .batch = batch,
+                            .grad_accum = samples / (mesh.dp * batch),
+                            .chunks = search_.chunks};
+        if (KeepsRules(layout)) TryLayout(layout, &of_mesh_.back());
+      }
+    }
+  }
+}
+
+bool Search::KeepsRules(const Layout& layout) {
+  const int64_t stages = layout.mesh.pp * layout.stages_of_rank();
+  const int64_t parts = setup_.model.n_layer + 2;
+  if (stages > parts) {
+    Fail("stages", StrCat(layout.schedule, " on pp=", layout.mesh.pp, " has ", stages,
+                          " stages, and the model only ", parts, " parts"));
+    return false;
+  }
+  if (layout.schedule == "interleaved" && layout.grad_accum % layout.mesh.pp != 0) {
+    Fail("rounds", StrCat("interleaved on pp=", layout.mesh.pp, " needs a multiple of ",
+                          layout.mesh.pp, " micro-batches, not ", layout.grad_accum));
+    return false;
+  }
+  Apply(layout, trial_);
+  std::string why;
+  const PlanRule* const rule = BrokenRule(FactsOf(trial_), &why);
+  if (rule != nullptr) Fail(std::string(rule->name), why);
+  return rule == nullptr;
+}
+
+void Search::TryLayout(const Layout& layout, Candidates* candidates) {
+  const std::vector<std::string> offloads =
+      cluster_.is_cpu ? std::vector<std::string>{"none"}
+                      : Choices<std::string>("train.offload", asked_.train.offload,
+                                             {"none", "optimizer", "activations"});
+  for (const std::string& offload : offloads) {
+    for (const std::string& recompute : Recomputations()) {
+      FoundPlan plan{.layout = layout};
+      plan.layout.recompute = recompute;
+      plan.layout.offload = offload;
+      ++tried_;
+      const QuickPlan memory = memory_.Of(plan.layout);
+      plan.bytes = memory.total;
+      plan.host = memory.host;
+      const double lacks = memory.total - static_cast<double>(cluster_.bytes);
+      if (lacks > 0 || (plan.host > static_cast<double>(cluster_.host_bytes))) {
+        const bool weights = memory.weights > memory.activations;
+        Fail(lacks <= 0 ? "memory of the host"
+             : weights  ? "memory: weights, gradients and optimizer state"
+                        : "memory: activations",
+             Describe(plan.layout), std::max(lacks, 1.0));
+        continue;
+      }
+      ++fitted_;
+      plan.time = TimeOf(model_, plan.layout, cluster_, /*exact=*/false);
+      candidates->push_back(std::move(plan));
+    }
+  }
+}
+
+void Search::Fail(const std::string& reason, const std::string& nearest, double lacks) {
+  if (lacks == 0) ++tried_;
+  FailedPlans& failed = failed_[reason];
+  failed.reason = reason;
+  if (failed.plans++ == 0 || lacks < failed.lacks) {
+    failed.nearest = nearest;
+    failed.lacks = lacks;
+  }
+}
+
+bool Faster(const FoundPlan& a, const FoundPlan& b) { return a.time.total < b.time.total; }
+
+// The plan that comes first among those of about the least time comes first.
+void SortByTime(std::vector<FoundPlan>* plans) { std::ranges::stable_sort(*plans, Faster); }
+
+void Search::Rank() {
+  std::erase_if(of_mesh_, [](const Candidates& c) { return c.empty(); });
+  const auto by_best = [](const Candidates& a, const Candidates& b) {
+    return Faster(a.front(), b.front());
+  };
+  for (Candidates& c : of_mesh_) {
+    const double least = std::ranges::min_element(c, Faster)->time.total;
+    const auto extras = [&](const FoundPlan& p) {
+      if (p.time.total > (1 + kSameTime) * least) return 4;
+      return 2 * (p.layout.offload != "none") + (p.layout.recompute != "none");
+    };
+    const auto simplest = std::ranges::min_element(c, {}, extras);
+    std::rotate(c.begin(), simplest, simplest + 1);
+    std::stable_sort(c.begin() + 1, c.end(), Faster);
+    if (c.size() > kOfMesh) c.resize(kOfMesh);
+  }
+  std::ranges::stable_sort(of_mesh_, by_best);
+  if (of_mesh_.size() > 2 * search_.best) of_mesh_.resize(2 * search_.best);
+  for (Candidates& c : of_mesh_) {
+    for (FoundPlan& p : c) p.time = TimeOf(model_, p.layout, cluster_);
+    SortByTime(&c);
+  }
+  std::ranges::stable_sort(of_mesh_, by_best);
+}
+
+bool Search::FitsExactly(FoundPlan* plan) {
+  RunSetup run = setup_;
+  Apply(plan->layout, run);
+  try {
+    CheckPlan(options_, run);
+    const MemoryPlan memory = PlanMemory(run);
+    plan->bytes = static_cast<double>(memory.needed(run.device));
+    plan->host = static_cast<double>(memory.host);
+  } catch (const InputError& error) {
+    Fail("the library", error.what());
+    return false;
+  } catch (const ArgumentError& error) {
+    Fail("the library", error.what());
+    return false;
+  }
+  plan->exact = true;
+  const double lacks = plan->bytes - (1 - kPlanTolerance) * static_cast<double>(cluster_.bytes);
+  if (lacks > 0) Fail("memory: too close", Describe(plan->layout), lacks);
+  return lacks <= 0;
+}
+
+void Search::PlanExactly(SearchResult* result) {
+  const double end = CpuSeconds() + search_.exact_seconds;
+  // A memory plan computes on every rank about ten blocks for each of its micro-batches in flight,
+  // of some 0.3 ms each: too long for deep pipelines of deep models.
+  const auto is_long = [&](const Layout& l) {
+    return l.mesh.pp > 1 && 0.003 * static_cast<double>(l.mesh.pp) * model_.layers > 5;
+  };
+  for (Candidates& c : of_mesh_) {
+    if (result->best.size() == search_.best) break;
+    for (FoundPlan& p : c) {
+      const bool late =
+          CpuSeconds() >= end || is_long(p.layout) || search_.chunks != Layout().chunks;
+      if (!late && !FitsExactly(&p)) continue;
+      p.mfu = MfuOf(model_, p.layout, cluster_, p.time.total);
+      result->best.push_back(p);
+      break;
+    }
+  }
+  SortByTime(&result->best);
+}
+
+}  // namespace
+
+SearchResult SearchPlans(const Options& options, const RunSetup& setup, const Cluster& cluster,
+                         const SearchOptions& search) {
+  return Search(options, setup, cluster, search).Run();
+}
+
+RunSetup PrepareForSearch(const Options& options, const RunConfig& config, const Cluster& cluster) {
+  RunConfig alone = config;
+  const ParallelOptions none;
+  ParallelOptions& p = alone.parallel;
+  std::tie(p.tp, p.pp, p.cp, p.ep) = std::tuple(1, 1, 1, 1);
+  p.shard = none.shard;
+  p.shard_ranks = none.shard_ranks;
+  p.schedule = none.schedule;
+  alone.train.recompute = alone.train.offload = "none";
+  if (!cluster.is_cpu && !options.IsWritten("train.precision")) alone.train.precision = "bf16";
+  const Device device = cluster.is_cpu ? kCpu : Device{DeviceType::kCuda, 0};
+  RunSetup setup = PrepareShape(options, alone, device, /*processes=*/1);
+  if (!cluster.is_cpu) setup.runtime_bytes = kRuntimeBytes;
+  setup.asked.parallel = config.parallel;
+  setup.asked.train.recompute = config.train.recompute;
+  setup.asked.train.offload = config.train.offload;
+  return setup;
+}
+
+}  // namespace lockstep::models

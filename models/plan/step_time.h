@@ -1,0 +1,81 @@
+// How long a step takes on paper: products and kernels by a roofline, messages by latency and
+// bandwidth, overlap by playing the step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/plan/cluster.h"
+#include "models/plan/layout.h"
+
+namespace lockstep::models {
+
+struct RunSetup;
+
+// Seconds of one kernel or message: max(FLOPs / (peak x efficiency), bytes / bandwidth).
+//
+// A product [m, k] x [k, n]. Its efficiency is the device's share for large ones, times how full
+// the last round of 128 x 128 tiles over its units is, times k / (k + 128), for the way in and out
+// of a tile; elements take `bytes` each.
+double ProductSeconds(const Cluster& cluster, double m, double n, double k, int bytes);
+// `bytes` are read or written.
+double MemorySeconds(const Cluster& cluster, double bytes);
+// A ring over `ranks` that gathers, or scatters sums of, `bytes` in all.
+double RingSeconds(const Link& link, int64_t ranks, double bytes);
+
+// Of a rank, in seconds of a step. They add up to `total`.
+struct StepTime {
+  double products = 0, attention = 0;           // forward and backward
+  double other = 0;                             // norms, activations, losses, the update
+  double recomputed = 0;                        // all of what backward computes again
+  double tensor = 0, context = 0, experts = 0;  // messages within layers: nothing hides them
+  double data = 0;     // gradients and weights between data ranks, as far as exposed
+  double offload = 0;  // copies to and from the host, as far as exposed
+  double idle = 0;     // a pipeline's bubble, and stages that are less than the largest
+  double total = 0;
+};
+
+// For a picture: what a rank does when.
+struct StepSpan {
+  enum class Kind { kForward, kBackward, kUpdate, kMessage } kind = Kind::kForward;
+  double begin = 0, end = 0;
+};
+
+// What the time of a step depends on, of a model, its windows and its precision: plain numbers, so
+// that a test can write down a published model.
+struct PlannedModel {
+  double layers = 0, embd = 0, queries = 0, keys = 0;  // queries, keys: width of all heads together
+  double inner = 0, vocabulary = 0;                    // inner: of the MLP
+  bool gated = false, tied = false;
+  double experts = 0, experts_used = 0, expert_inner = 0, shared_inner = 0;  // 0: no mixture
+  double window = 0;                                                         // tokens of a sequence
+  double attended = 0;   // keys that a query sees, at the mean of tokens and layers
+  int weight_bytes = 2;  // of a weight, or an activation
+  // Of a block without its experts, of its experts, both at the mean; of embedding and head.
+  double block_parameters = 0, expert_parameters = 0, end_parameters = 0;
+  double flops_per_token = 0;  // Gpt::FlopsPerToken
+
+  static PlannedModel Of(const RunSetup& setup);
+  // Of a rank that has so many blocks, and all or nothing of embedding and head.
+  double ParametersOf(const MeshSizes& mesh, double blocks, bool ends) const;
+};
+
+// A model's blocks and its head, which takes as long as `head` blocks, cut into two stages or more
+// (models/train/pipeline_stages.h): the most blocks of a stage without the head, and how many
+// blocks' time the longest stage takes.
+struct StageCut {
+  double blocks = 0, longest = 0;
+};
+StageCut CutStages(double layers, double head, double stages);
+
+// The step of the rank that takes longest. `exact`: plays a pipeline's schedule, rather than to
+// take its bubble from the formula in dist/pipeline/schedule.h. `spans` (may be null) gets
+// what a rank without a pipeline does, of at most three micro-batches.
+StepTime TimeOf(const PlannedModel& model, const Layout& layout, const Cluster& cluster,
+                bool exact = true, std::vector<StepSpan>* spans = nullptr);
+
+// Model FLOPs utilisation of the datasheet's peak, causal attention counted once.
+double MfuOf(const PlannedModel& model, const Layout& layout, const Cluster& cluster,
+             double seconds);
+
+}  // namespace lockstep::models
