@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/autograd/node.h"
+#include "core/autograd/op_observer.h"
 #include "core/autograd/recompute.h"
 #include "core/math.h"
 #include "core/philox.h"
@@ -206,6 +207,7 @@ uint64_t DistinctSite(uint64_t site) {
     site = HashName(StrCat(site, "#", uses));
   }
   Decisions::NoteSite(site);
+  internal::TellOfOp([&](OpObserver& o) { o.OnRandom(state->seed(), site); });
   return site;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "dist/call_observer.h"
 #include "dist/content_hash.h"
 #include "dist/control/control_plane.h"
 #include "dist/user_call.h"
@@ -61,7 +62,16 @@ WorkPtr ProcessGroup::SubmitCollective(Call call, const std::string& purpose) {
   call.collective.sequence = NextSequence();
   const bool leaves = call.collective.kind == CollectiveKind::kLeave;
   call.purpose = leaves ? purpose : WithUserCall(purpose);
-  return Submit(std::move(call));
+  CallObserver* const observer = ObserveCalls::observer();
+  if (observer == nullptr || !call.output.defined()) return Submit(std::move(call));
+  const Collective collective = call.collective;
+  const Tensor input = call.input, output = call.output;
+  const std::string of = call.purpose;
+  observer->OnCall(name(), collective, of, input.defined() ? input : output);
+  const WorkPtr work = Submit(std::move(call));
+  work->Synchronize();
+  observer->OnResult(name(), collective, output);
+  return work;
 }
 
 WorkPtr ProcessGroup::Leave() {

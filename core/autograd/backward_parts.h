@@ -63,6 +63,8 @@ class GradSink {
   // Moves the gradient into an empty destination, if nobody else holds it, or adds it.
   void Put(Tensor grad);
   void Finish();
+  // What has been collected so far.
+  const Tensor& result() const { return *slot(); }
   // Another sink that is open at the same time has the same destination: write to a scratch.
   bool SameAs(const GradSink& other) const { return slot() == other.slot(); }
   void ScratchOnly() { scratch_only_ = true; }

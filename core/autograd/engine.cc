@@ -7,6 +7,7 @@
 
 #include "core/autograd/backward_parts.h"
 #include "core/autograd/grad_hooks.h"
+#include "core/autograd/op_observer.h"
 #include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "core/step_state.h"
@@ -159,13 +160,17 @@ class BackwardRun {
         if (inputs[j].needed && inputs[i].sink.SameAs(inputs[j].sink)) inputs[i].sink.ScratchOnly();
       }
     }
+    internal::TellOfOp([&](OpObserver& o) { o.OnBackward(node, grads.of_outputs()); });
     node.Backward(grads);
+    std::vector<Tensor> given;  // for those who observe
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].needed) continue;
       if (!inputs[i].given) ThrowNothingGiven(node, i);
       inputs[i].sink.Finish();
       inputs[i].needed = false;
+      if (internal::OpsAreObserved()) given.push_back(inputs[i].sink.result());
     }
+    internal::TellOfOp([&](OpObserver& o) { o.OnGradients(node, given); });
   }
 
   static void RunDeferred(std::vector<DeferredGradients::Item> items) {

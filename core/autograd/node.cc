@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "core/autograd/op_observer.h"
 #include "core/error.h"
 #include "core/step_state.h"
 
@@ -48,6 +49,9 @@ bool NeedsGrad(std::initializer_list<const Tensor*> inputs) {
 void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
             std::span<Tensor* const> outputs) {
   if (!node) {
+    if (internal::OpsAreObserved() && GradEnabled() && CurrentStepState() != nullptr) {
+      internal::TellOfOp([&](OpObserver& o) { o.OnForward(nullptr, inputs, outputs); });
+    }
     const auto evaluated = [](const Tensor* x) {
       return x->autograd() && x->autograd()->evaluated;
     };
@@ -75,6 +79,7 @@ void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
     node->outputs_.push_back({{output->shape(), output->dtype(), output->device()}});
     output->set_autograd(std::make_shared<Edge>(Edge{node, index++, nullptr}));
   }
+  internal::TellOfOp([&](OpObserver& o) { o.OnForward(node.get(), inputs, outputs); });
 }
 
 std::shared_ptr<Node> MakeOpNode(const char* name, std::span<const Kept> keep,

@@ -38,4 +38,17 @@ std::optional<StepRange> ParseStepRange(std::string_view text) {
   return StepRange{*first, *last};
 }
 
+std::optional<TracedOps> ParseTracedOps(std::string_view text) {
+  if (text.empty()) return {};
+  const size_t colon = text.find(':');
+  const auto step = ParseStep(text.substr(0, colon));
+  const bool names = colon != std::string_view::npos;
+  if (!step || *step < 1 || (names && colon + 1 == text.size())) {
+    throw InputError(
+        "must be a step, counted from 1, as in 100, or a step and an event, as in "
+        "100:17");
+  }
+  return TracedOps{*step, names ? std::string(text.substr(colon + 1)) : ""};
+}
+
 }  // namespace lockstep::models

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace lockstep::models {
@@ -17,5 +18,15 @@ inline constexpr int64_t kMaxTraceSteps = 1000;
 // Parses "100:110"; "" gives none. Throws InputError, also for more than kMaxTraceSteps steps; the
 // message does not say where the text came from.
 std::optional<StepRange> ParseStepRange(std::string_view text);
+
+// A step whose operations are traced, and the one of its events whose tensors are kept; empty:
+// none.
+struct TracedOps {
+  int64_t step = 0;
+  std::string event;
+};
+
+// Parses "100" or "100:event"; "" gives none. Throws InputError as above.
+std::optional<TracedOps> ParseTracedOps(std::string_view text);
 
 }  // namespace lockstep::models

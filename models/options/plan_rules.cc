@@ -181,6 +181,17 @@ constexpr PlanRule kRulesOfOptions[] = {
               "leave "
               "log.trace out, or trace some steps without dist.elastic";
      }},
+    {"workers have no weights in common",
+     {"log.fingerprints", "log.ops", "dist.outer_every"},
+     kOfOptions,
+     [](const Facts& f, const ParallelOptions&) -> std::string {
+       const LogOptions& log = f.config.log;
+       if (f.config.dist.outer_every == 0 || (log.fingerprints == 0 && log.ops.empty())) return "";
+       return StrCat(
+           "log.", log.ops.empty() ? "fingerprints" : "ops",
+           " is of the weights that all ranks have, and with dist.outer_every each has its "
+           "own between two meetings: leave one of them out");
+     }},
     {"elastic workers are not built",
      {"dist.elastic", "dist.outer_every"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {

@@ -101,6 +101,25 @@ TimeBudgetOptions BudgetOf(const RunSetup& setup, const Gpt& model,
   return options;
 }
 
+bool IsObserved(const RunSetup& setup) {
+  const LogOptions& log = setup.config.log;
+  return !setup.start.evaluates && (log.fingerprints > 0 || !log.ops.empty());
+}
+
+std::unique_ptr<FingerprintRecorder> MakeFingerprints(const RunSetup& setup, const RunRanks& ranks,
+                                                      const Gpt& model, ForwardPlace* place) {
+  if (place == nullptr || setup.config.log.fingerprints == 0) return nullptr;
+  return std::make_unique<FingerprintRecorder>(setup, ranks, model, *place);
+}
+
+std::unique_ptr<OpTrace> MakeOpTrace(const RunSetup& setup, const RunRanks& ranks, const Gpt& model,
+                                     ForwardPlace* place) {
+  const auto traced = ParseTracedOps(setup.config.log.ops);
+  if (place == nullptr || !traced) return nullptr;
+  return std::make_unique<OpTrace>(*traced, setup.config.out_dir, ranks.rank(), model.Parameters(),
+                                   *place);
+}
+
 }  // namespace
 
 TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
@@ -129,13 +148,16 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                .document_mask = setup.document_mask,
                .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
+      place_(IsObserved(setup) ? std::make_unique<ForwardPlace>(model_) : nullptr),
+      fingerprints_(MakeFingerprints(setup, ranks, model_, place_.get())),
+      ops_(MakeOpTrace(setup, ranks, model_, place_.get())),
       trainer_(model_, optimizer_.get(), MakeSchedule(setup.config), loader_,
                {.first_step = setup.start.step,
                 .micro_batches = setup.micro_batches,
                 .clip = config_.optim.clip,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .trace = trace_.get(),
-                .cuda_graphs = config_.train.cuda_graphs,
+                .cuda_graphs = config_.train.cuda_graphs && config_.log.ops.empty(),
                 .say = Warn,
                 .objective = objective_.get(),
                 .ranks = step_ranks_.get(),
@@ -150,7 +172,8 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                 .before_update =
                     [this] {
                       if (copies_) copies_->Confirm();
-                    }}),
+                    },
+                .observers = Observers()}),
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_),
@@ -188,6 +211,13 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
       LoadOptimizerState(*setup.start.checkpoint, *outer, kOuterFile);
     }
   }
+}
+
+std::vector<StepObserver*> TrainingLoop::Observers() const {
+  std::vector<StepObserver*> all;
+  if (fingerprints_) all.push_back(fingerprints_.get());
+  if (ops_) all.push_back(ops_.get());
+  return all;
 }
 
 int TrainingLoop::Train() {
@@ -268,6 +298,15 @@ int TrainingLoop::TrainSteps() {
         progress_.PrintStep(m, OutlookByClock());
         log_->Flush();
       });
+    }
+    if (ops_ && ops_->done()) {
+      checkpoints_.FinishSave();
+      ranks_.OnMain("printing", [&] {
+        Print(StrCat("step ", m.step, ": its operations are in ",
+                     JoinPath(config_.out_dir, OpEventsFile(m.step, 0)),
+                     " and its like; the run ends here (log.ops)"));
+      });
+      return 0;
     }
     rest_ = DoWhatIsDue(m);
   }

@@ -219,6 +219,8 @@ const std::set<std::string> kOthers = {
     "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
     "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
     "checkpoint.save_initial", "log.trace",
+    // Tested in tests/blame.
+    "log.fingerprints", "log.ops",
     // Tested on several ranks in train_gpt_ranks_test and train_gpt_ranks_operation_test; what
     // dist.check and check_every find, in tests/dist and trainer_ranks_test.
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",

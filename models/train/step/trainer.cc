@@ -101,6 +101,7 @@ StepMetrics Trainer::Step() {
 std::optional<StepMetrics> Trainer::Submit() {
   LS_CHECK(optimizer_ != nullptr, "a trainer without an optimizer only evaluates: give it one");
   if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
+  for (StepObserver* const o : options_.observers) o->BeginStep(step_ + 1);
   std::optional<TraceCopies> copies;  // until the GPU has made them
   const TraceSpan span(options_.trace, "step", "step");
   if (state_.device().is_cuda() && options_.trace != nullptr && options_.trace->active()) {
@@ -132,10 +133,12 @@ std::optional<StepMetrics> Trainer::Submit() {
   }
   if (guard_) LimitNorm(next);
   if (options_.before_update) options_.before_update();
+  for (StepObserver* const o : options_.observers) o->BeforeUpdate();
   graphs_ ? graphs_->Update() : Update();
   MoveExpertBiases(next);
   next.values = state_.ReadLater();
   const dist::CommunicationTimes of_round = data.EndStep(++step_);
+  for (StepObserver* const o : options_.observers) o->EndStep();
   next.metrics.communication_ms += of_round.communication_ms;
   clock.Move(&StepTimes::update_ms, &StepTimes::exposed_ms, of_round.exposed_ms);
   next.metrics.times = clock.Stop();
@@ -175,6 +178,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_batch == micro_batch,
                  "the loader is at another step");
+    for (StepObserver* const o : options_.observers) o->OnBatch(batch);
     return batch;
   };
   StepWork work(model_, objective_, state_, options_.micro_batches, read, clock, observers);

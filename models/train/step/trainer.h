@@ -16,6 +16,7 @@
 #include "models/report/trace.h"
 #include "models/train/step/objective.h"
 #include "models/train/step/step_graphs.h"
+#include "models/train/step/step_observer.h"
 #include "models/train/step/step_ranks.h"
 #include "nn/mixture/expert_loads.h"
 #include "optim/lr_schedule.h"
@@ -61,7 +62,8 @@ struct TrainerOptions {
   // needs the other ranks any more: a rank makes a step entirely, or not at all. The host then
   // waits for the loss before each update.
   bool sums_first = false;
-  std::function<void()> before_update;  // called before each update; may be empty
+  std::function<void()> before_update;     // called before each update; may be empty
+  std::vector<StepObserver*> observers{};  // of each step; they outlive the trainer
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the

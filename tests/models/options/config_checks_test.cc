@@ -223,6 +223,15 @@ TEST(ConfigChecks, StepsToTrace) {
             "(default): write log.trace = \"990:1000\"");
 }
 
+TEST(ConfigChecks, StepsWhoseOperationsAreTraced) {
+  EXPECT_EQ(ParsedRun({"--log.ops=3:world#7"}).config.log.ops, "3:world#7");
+  EXPECT_EQ(
+      ErrorOf({"--log.ops=0"}),
+      "command line: --log.ops=0: must be a step, counted from 1, as in 100, or a step and an "
+      "event, as in 100:17");
+  EXPECT_THAT(ErrorOf({"--log.ops=7:"}), HasSubstr("as in 100:17"));
+}
+
 TEST(ConfigChecks, LearningRates) {
   EXPECT_EQ(ErrorOf({"--model.preset=shakespeare-char", "--optim.lr=1e-5"}),
             "command line: optim.min_lr = 1e-4 (preset) is above optim.lr = 1e-5 (command line): "

@@ -158,7 +158,9 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "dist.check",
                                 "dist.check_every",
                                 "dist.timeout",
-                                "log.trace"}) {
+                                "log.trace",
+                                "log.fingerprints",
+                                "log.ops"}) {
     EXPECT_THAT(help, HasSubstr("  --" + key));
     run.options.source(key);
   }

@@ -90,6 +90,8 @@ const std::vector<Broken> kBroken = {
     {"the clock of one world", 0, {kTime, "--dist.elastic=true"}, "leave dist.elastic out"},
     {"elastic runs keep their samples", 2, {"--dist.elastic=true"}, "train.global_batch_size = "},
     {"elastic runs are not traced", 0, {"--dist.elastic=true", "--log.trace=3:5"}},
+    {"workers have no weights in common", 0, {kOuter, "--log.fingerprints=5"}},
+    {"workers have no weights in common", 0, {kOuter, "--log.ops=5"}, "log.ops is"},
     {"elastic workers are not built", 0, {kOuter, "--dist.elastic=true"}},
     {"elastic experts are not built", 0, {kEp, "--dist.elastic=true"}, "parallel.ep = 4"},
     {"elastic adapters are whole", 0, {kRank, kFull, "--dist.elastic=true"}, "parallel.shard"},
