@@ -13,7 +13,7 @@
 #include "core/system/shell_word.h"
 #include "dist/control/socket.h"
 #include "models/checkpoint/fetched_checkpoint.h"
-#include "models/options/option_duration.h"
+#include "models/options/option_text.h"
 
 namespace lockstep::models {
 namespace {

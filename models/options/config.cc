@@ -6,10 +6,10 @@
 #include "core/io/file.h"
 #include "models/options/config_checks.h"
 #include "models/options/depth_laws.h"
-#include "models/options/option_duration.h"
 #include "models/options/option_offload.h"
 #include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
+#include "models/options/option_text.h"
 #include "models/options/presets.h"
 
 namespace lockstep::models {

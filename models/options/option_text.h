@@ -28,6 +28,10 @@ OptionValue FitToml(const TomlEntry& entry, const OptionValue& like);
 // The same from the text of an argument or variable; `where` starts the error.
 OptionValue ParseValue(const std::string& text, const OptionValue& like, const std::string& where);
 
+// The seconds of "90s", "10m", "1.5h", "2d" or "1h30m"; "" gives 0. Throws InputError; the message
+// does not say where the text came from.
+double ParseDuration(std::string_view text);
+
 // The words between commas, without spaces: "a" and "b" of "a, b", one empty word of "".
 std::vector<std::string> WordsOf(std::string_view list);
 

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "models/options/plan_rules_of_runs.h"
 
 namespace lockstep::models {
 namespace {

@@ -57,6 +57,8 @@ struct PlanRule {
 // All rules, those about options first. What only the library can tell, such as whether a model has
 // as many parts as a pipeline has stages, is asked of it (models/train/run_checks.h).
 std::span<const PlanRule> PlanRules();
+// Those about a run that is prepared.
+std::span<const PlanRule> PlanRulesOfRuns();
 
 // The first rule that the plan breaks, with its refusal in `why` unless that is null; null: none.
 const PlanRule* BrokenRule(const PlanFacts& facts, std::string* why = nullptr);

@@ -1,8 +1,7 @@
-#include "models/options/plan_rules_of_runs.h"
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "models/options/plan_rules.h"
 
 namespace lockstep::models {
 namespace {

@@ -12,7 +12,7 @@
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/run_folder.h"
-#include "models/options/option_duration.h"
+#include "models/options/option_text.h"
 #include "models/train/interrupt.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"

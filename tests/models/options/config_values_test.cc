@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "core/io/file.h"
-#include "models/options/option_duration.h"
+#include "models/options/option_text.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
