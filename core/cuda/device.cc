@@ -8,11 +8,12 @@
 
 namespace lockstep::cuda {
 
-#ifdef CUDASIM
-const bool kSimulated = true;
-#else
-const bool kSimulated = false;
-#endif
+// Whether programs contain nvcc's objects and load the runtime (backend_either.cc). Then these make
+// CUDA's functions those of NVIDIA's libraries, unless they are the simulator's: empty, or why they
+// cannot.
+extern const bool kLoadsEitherRuntime;
+std::string ConnectNvidiaRuntime();
+std::string ConnectNvidiaCublasLt();
 
 namespace {
 
@@ -28,9 +29,12 @@ namespace {
                             "one (tools/setup makes that the default where it finds one), or use "
                             "--device=sim, which is slow, or --device=cpu"));
   }
-  throw InputError(StrCat("device=", text,
-                          ": this build is for real GPUs. Build without --config=cuda to simulate "
-                          "one, or use --device=cuda"));
+  throw InputError(StrCat("device=", text, ": this build is for real GPUs. ",
+                          kLoadsEitherRuntime
+                              ? "Give LOCKSTEP_SIMULATED_GPU=/path/to/libcudart.so.13 of "
+                                "//tools/cudasim/ptx to simulate one"
+                              : "Build without --config=cuda to simulate one",
+                          ", or use --device=cuda"));
 }
 
 // Without one, CUDA says that it is too old.
@@ -44,6 +48,12 @@ bool HasDriver() {
 }  // namespace
 
 int DeviceCount() {
+  if (const std::string why_not = ConnectNvidiaRuntime(); !why_not.empty()) {
+    if (!HasDriver()) return 0;
+    throw Error(StrCat("CUDA does not start: its runtime cannot be loaded (", why_not,
+                       "); install NVIDIA's package cuda-cudart, or add its folder to "
+                       "LD_LIBRARY_PATH"));
+  }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess) return count;
@@ -83,6 +93,11 @@ Device ParseDevice(const std::string& text) {
     throw InputError(StrCat("device=", text, ": there are ", count, " devices, ", name, ":0 to ",
                             name, ":", count - 1,
                             kSimulated ? "; CUDASIM_DEVICES=n simulates n of them" : ""));
+  }
+  if (const std::string why_not = ConnectNvidiaCublasLt(); !why_not.empty()) {
+    throw InputError(StrCat("device=", text, ": cuBLASLt cannot be loaded (", why_not,
+                            "); install NVIDIA's package libcublas, or add its folder to "
+                            "LD_LIBRARY_PATH"));
   }
   return {DeviceType::kCuda, index};
 }

@@ -16,6 +16,7 @@ void lockstep::cuda::LoadSimulatedGpu() {}
 #include <string>
 #include <string_view>
 
+#include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/io/mapped_file.h"
 #include "tools/cudasim/loader/loader.h"
@@ -24,6 +25,10 @@ void lockstep::cuda::LoadSimulatedGpu() {}
 extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 
 namespace lockstep::cuda {
+
+// Whether programs contain nvcc's objects and load the runtime (backend_either.cc).
+extern const bool kLoadsEitherRuntime;
+
 namespace {
 
 constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";
@@ -58,12 +63,14 @@ void Load() {
     throw InputError(StrCat("--device=sim needs the simulated GPU; build it with ", kBuild,
                             " (or LOCKSTEP_SIMULATED_GPU=/path/to/libsimulated_gpu.so)"));
   }
-  LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr, "this program has no kernels");
-  // Checked before it is loaded, so that no code of a stale library runs.
+  LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr || kLoadsEitherRuntime,
+               "this program has no kernels");
+  // Checked before it is loaded, so that no code of a stale library runs. A simulator without
+  // kernels fits every program.
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
-  if (bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
+  if (!kLoadsEitherRuntime && bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
     throw InputError(StrCat("--device=sim: the simulated GPU ", path,
                             " was built from other sources than this program; rebuild it with ",
                             kBuild));
@@ -84,7 +91,7 @@ void Load() {
 void LoadSimulatedGpu() {
   static std::mutex loading;
   const std::lock_guard lock(loading);
-  if (!cudasim::Connected()) Load();
+  if (kSimulated && !cudasim::Connected()) Load();
 }
 
 }  // namespace lockstep::cuda

@@ -7,16 +7,14 @@ namespace lockstep::dist {
 namespace {
 
 #ifdef CUDASIM
-
-NcclApi Load() {
+NcclApi OfSimulator() {
   return {ncclGetVersion,         ncclGetErrorString,    ncclGetLastError, ncclGetUniqueId,
           ncclCommInitRankConfig, ncclCommSplit,         ncclCommFinalize, ncclCommDestroy,
           ncclCommAbort,          ncclCommGetAsyncError, ncclAllReduce,    ncclReduceScatter,
           ncclAllGather,          ncclBroadcast,         ncclSend,         ncclRecv,
           ncclGroupStart,         ncclGroupEnd};
 }
-
-#else
+#endif
 
 NcclApi Load() {
   const SharedLibrary library({.name = "NCCL, which training on several GPUs needs,",
@@ -44,12 +42,14 @@ NcclApi Load() {
   return api;
 }
 
-#endif
-
 }  // namespace
 
 const NcclApi& Nccl() {
+#ifdef CUDASIM
+  static const NcclApi api = cuda::kSimulated ? OfSimulator() : Load();
+#else
   static const NcclApi api = Load();
+#endif
   return api;
 }
 

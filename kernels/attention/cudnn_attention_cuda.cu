@@ -22,12 +22,8 @@
 
 namespace lockstep::cuda {
 namespace {
+
 constexpr const char* kNoneSimulated = "a simulated GPU has no cuDNN";
-}  // namespace
-
-#ifdef LOCKSTEP_HAS_CUDNN
-
-namespace {
 
 using Problem = CudnnAttentionProblem;
 using Value = CudnnGraph::Value;
@@ -403,22 +399,5 @@ std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& a
   deliver(own.dv, args.dv, args.accumulate_v);
   return "";
 }
-
-#else
-
-std::string_view WhyNoCudnnAttention(Stream) {
-  return kSimulated
-             ? kNoneSimulated
-             : "this program was built without cuDNN's headers: install cuDNN 9.8 or newer and "
-               "build again";
-}
-std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs&, std::string*) {
-  return std::string(WhyNoCudnnAttention(stream));
-}
-std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs&, std::string*) {
-  return std::string(WhyNoCudnnAttention(stream));
-}
-
-#endif
 
 }  // namespace lockstep::cuda

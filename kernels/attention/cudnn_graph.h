@@ -1,21 +1,7 @@
 // A graph of cuDNN's operations and the plan that runs it: as much of cuDNN's backend API as
-// attention needs (docs.nvidia.com/deeplearning/cudnn, "Graph API"). The library is loaded at run
-// time: nothing is linked, and programs run where it is not installed. For .cu files.
+// attention needs. The library is loaded at run time: nothing is linked, and programs run where it
+// is not installed. For .cu files.
 #pragma once
-
-#include "core/cuda/error.h"  // CUDASIM
-
-// Defines LOCKSTEP_HAS_CUDNN, and declares anything, only where cuDNN's headers are installed.
-#if !defined(CUDASIM) && __has_include(<cudnn_version.h>)
-#include <cudnn_version.h>
-#if CUDNN_VERSION >= 90800
-#define LOCKSTEP_HAS_CUDNN 1
-#endif
-#endif
-
-#ifdef LOCKSTEP_HAS_CUDNN
-
-#include <cudnn.h>
 
 #include <array>
 #include <deque>
@@ -24,6 +10,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "kernels/attention/cudnn_api.h"
 
 namespace lockstep::cuda {
 
@@ -163,5 +151,3 @@ class CudnnPlan {
 };
 
 }  // namespace lockstep::cuda
-
-#endif  // LOCKSTEP_HAS_CUDNN

@@ -1,8 +1,6 @@
-#include "kernels/attention/cudnn_graph.h"
-
-#ifdef LOCKSTEP_HAS_CUDNN
-
+#include "core/error.h"
 #include "core/system/shared_library.h"
+#include "kernels/attention/cudnn_graph.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -297,5 +295,3 @@ void CudnnPlan::Run(cudnnHandle_t handle,
 }
 
 }  // namespace lockstep::cuda
-
-#endif

@@ -1,5 +1,5 @@
 // Attention as a graph of cuDNN's operations, and the plan for it. A file of its own because
-// cudnn_attention.h must not need cuDNN's headers.
+// cudnn_attention.h must not need cuDNN's declarations.
 #pragma once
 
 #include <string>
@@ -8,8 +8,6 @@
 
 #include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/cudnn_graph.h"
-
-#ifdef LOCKSTEP_HAS_CUDNN
 
 namespace lockstep::cuda {
 
@@ -34,5 +32,3 @@ struct CudnnAttentionPlan {
 };
 
 }  // namespace lockstep::cuda
-
-#endif  // LOCKSTEP_HAS_CUDNN

@@ -1,3 +1,5 @@
+#include "core/cuda/device.h"
+#include "core/error.h"
 #include "kernels/attention/cudnn_plan.h"
 
 namespace lockstep::cuda {
@@ -66,8 +68,6 @@ CudnnSlices FitWorkspace(const CudnnAttentionProblem& whole, int64_t most,
   throw Error(StrCat("even for one key head of one sample the workspace of its backward would be ",
                      "more than ", most, " bytes"));
 }
-
-#ifdef LOCKSTEP_HAS_CUDNN
 
 namespace {
 
@@ -190,16 +190,9 @@ CudnnAttentionPlan::CudnnAttentionPlan(const CudnnAttentionProblem& problem,
     : CudnnAttentionPlan(Describe(problem), target) {}
 
 CudnnChoice AskCudnnAttention(const CudnnAttentionProblem& problem, const std::string& properties) {
+  if (kSimulated) throw Error("a simulated GPU has no cuDNN");
   const CudnnAttentionPlan made(problem, {.properties = properties});
   return {made.plan.workspace_bytes(), made.plan.engine()};
 }
-
-#else
-
-CudnnChoice AskCudnnAttention(const CudnnAttentionProblem&, const std::string&) {
-  throw Error("this program was built without cuDNN's headers");
-}
-
-#endif
 
 }  // namespace lockstep::cuda

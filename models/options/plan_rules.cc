@@ -182,7 +182,6 @@ constexpr PlanRule kRulesOfOptions[] = {
      }},
     {"workers have no weights in common",
      {"log.fingerprints", "log.ops", "dist.outer_every"},
-     kOfOptions,
      [](const Facts& f, const ParallelOptions&) -> std::string {
        const LogOptions& log = f.config.log;
        if (f.config.dist.outer_every == 0 || (log.fingerprints == 0 && log.ops.empty())) return "";

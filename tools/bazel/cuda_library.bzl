@@ -1,30 +1,36 @@
-"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, for real GPUs, and with --config=ptx, for
-simulated ones that execute PTX; otherwise by the C++ compiler against tools/cudasim."""
+"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, for real GPUs, with --config=ptx, for simulated
+ones that execute PTX, and with --config=either, for both; otherwise by the C++ compiler against tools/cudasim."""
 
 load("//tools/bazel:cuda_archs.bzl", "CudaArchsInfo")
-load("@cuda//:cuda_toolkit.bzl", "CudaToolkitInfo")
+load("//tools/bazel:cuda_toolkit.bzl", "CudaToolkitInfo")
 
 _NVCC_FLAGS = [
     "-std=c++20",
     "--expt-relaxed-constexpr",
     "--extended-lambda",
     "-lineinfo",
-    # Every program holds all kernels: 16 MB of them instead of 109.
-    "-compress-mode=size",
     # Eigen: annotations on defaulted members.
     "-diag-suppress=20012",
 ]
 
+# These are for the host's half, which only launches: -O3 takes a third longer than -O1. The device's half is
+# always optimised.
 _BY_MODE = {
     "dbg": ["-O0", "-g"],
     "fastbuild": ["-O1"],
-    "opt": ["-O3", "-DNDEBUG"],
+    "opt": ["-O1", "-DNDEBUG"],
 }
+
+# Every program holds all kernels: 16 MB of them instead of 109. Of PTX alone they are small, and this would
+# take a tenth of the compiler's time.
+_MACHINE_CODE_FLAGS = ["-compress-mode=size"]
 
 # As labels, so that macros find these in other workspaces, too.
 _IS_CUDA = str(Label("//tools/bazel:is_cuda"))
+_IS_EITHER = str(Label("//tools/bazel:is_either"))
 _IS_PTX = str(Label("//tools/bazel:is_ptx"))
 _CUDASIM = str(Label("//tools/cudasim"))
+_CUDASIM_LOADER = str(Label("//tools/cudasim/loader"))
 _CUDASIM_PTX = str(Label("//tools/cudasim/ptx:host"))
 
 # OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
@@ -63,10 +69,15 @@ def _nvcc_library_impl(ctx):
     common = ctx.actions.args()
     common.add_all(_NVCC_FLAGS)
     common.add_all(_BY_MODE[ctx.var["COMPILATION_MODE"]])
-    common.add_all(ctx.attr._archs[CudaArchsInfo].gencode)
+    gencode = ctx.attr._archs[CudaArchsInfo].gencode
+    common.add_all(gencode)
+    if [flag for flag in gencode if "code=sm_" in flag]:
+        common.add_all(_MACHINE_CODE_FLAGS)
     common.add_all(_host_flags(ctx))
     common.add_all(context.defines, format_each = "-D%s")
-    common.add_all(context.quote_includes, before_each = "-I")
+    # The root is there only if a library of the workspace is among deps.
+    quote_includes = context.quote_includes.to_list()
+    common.add_all((["."] if "." not in quote_includes else []) + quote_includes, before_each = "-I")
     common.add_all(context.includes, before_each = "-I")
     common.add_all(_not_simulated(context.system_includes), before_each = "-isystem")
     inputs = depset(ctx.files.hdrs + [toolkit.version] + _not_simulated(context.headers))
@@ -212,6 +223,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         tags = ["manual"],
         deps = deps + ["@cuda//:headers"],
         runtime = select({
+            _IS_EITHER: [_CUDASIM_LOADER],
             _IS_PTX: [_CUDASIM_PTX],
             "//conditions:default": ["@cuda//:cudart"],
         }),
@@ -236,6 +248,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     )
     compiled = select({
         _IS_CUDA: [":" + name + "_nvcc"],
+        _IS_EITHER: [":" + name + "_nvcc"],
         _IS_PTX: [":" + name + "_nvcc"],
         "//conditions:default": [":" + name + "_cudasim"],
     })
@@ -259,6 +272,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         name = name + "_resources",
         srcs = select({
             _IS_CUDA: [":" + name + "_nvcc"],
+            _IS_EITHER: [":" + name + "_nvcc"],
             "//conditions:default": [],
         }),
         output_group = "resources",

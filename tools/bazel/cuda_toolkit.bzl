@@ -1,7 +1,7 @@
 """What cuda_library needs to know about the CUDA toolkit."""
 
 CudaToolkitInfo = provider(
-    "A CUDA toolkit, or why there is none.",
+    "A CUDA toolkit.",
     fields = {
         "nvcc": "absolute path of nvcc",
         "version": "a file that changes with the toolkit's version",
@@ -9,8 +9,6 @@ CudaToolkitInfo = provider(
 )
 
 def _cuda_toolkit_impl(ctx):
-    if ctx.attr.missing:
-        fail("\n\n" + ctx.attr.missing + "\n")
     return [
         CudaToolkitInfo(nvcc = ctx.attr.nvcc, version = ctx.file.version),
         DefaultInfo(files = depset([ctx.file.version])),
@@ -19,7 +17,6 @@ def _cuda_toolkit_impl(ctx):
 cuda_toolkit = rule(
     implementation = _cuda_toolkit_impl,
     attrs = {
-        "missing": attr.string(),
         "nvcc": attr.string(),
         "version": attr.label(mandatory = True, allow_single_file = True),
     },

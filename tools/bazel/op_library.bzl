@@ -46,6 +46,7 @@ def op_library(name, ops = [], deps = []):
         # Programs do not contain simulated kernels; they load them (//kernels:simulated_gpu).
         cuda = select({
             "//tools/bazel:is_cuda": [":" + name + "_cuda"],
+            "//tools/bazel:is_either": [":" + name + "_cuda"],
             "//conditions:default": [],
         })
     case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)

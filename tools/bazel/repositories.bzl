@@ -1,6 +1,6 @@
 """Everything that Lockstep needs from outside its tree, for its own WORKSPACE and those of its users.
 
-Libraries come from the system (apt): nothing is downloaded.
+Libraries come from the system (apt). Nothing is downloaded but nvcc, if a target needs it and the system has none.
 """
 
 load("//tools/bazel:cuda_repository.bzl", "cuda_repository")

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # What a program prints does not depend on whether it was compiled against the simulator's headers or
-# NVIDIA's. Arguments: the folder of the simulator's headers, the program, and how many lines it prints.
+# NVIDIA's. Arguments: the folder of the simulator's headers, the program, how many lines it prints, and which of
+# NVIDIA's headers it needs.
 set -euo pipefail
 cuda=
 for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do
-  if [[ -z $cuda && -n $home && -e $home/include/cuda_fp8.h ]]; then cuda=$home/include; fi
+  if [[ -z $cuda && -n $home && -e $home/include/$4 ]]; then cuda=$home/include; fi
 done
 if [[ -z $cuda ]]; then
-  echo "skipped: there is no CUDA toolkit with cuda_fp8.h"
+  echo "skipped: there is no CUDA toolkit with $4"
   exit 0
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-g++ -std=c++20 -O1 -march=x86-64-v3 -isystem "$1" "$2" -o "$work/ours"
-g++ -std=c++20 -O1 -march=x86-64-v3 -isystem "$cuda" "$2" -o "$work/theirs"
+g++ -std=c++20 -O1 -march=x86-64-v3 -I. -isystem "$1" "$2" -o "$work/ours"
+g++ -std=c++20 -O1 -march=x86-64-v3 -I. -isystem "$cuda" "$2" -o "$work/theirs"
 "$work/ours" > "$work/ours.txt"
 "$work/theirs" > "$work/theirs.txt"
 wc -l < "$work/ours.txt" | grep -qx "$3" || { echo "the dump is incomplete"; exit 1; }

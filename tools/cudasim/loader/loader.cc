@@ -2,20 +2,71 @@
 
 #include <dlfcn.h>
 
-#include <iterator>
+#include <span>
+#include <vector>
 
 #include "cudasim/executor.h"
+#include "tools/cudasim/loader/kernels.h"
+#include "tools/cudasim/loader/nvidia.h"
+#include "tools/cudasim/loader/nvtx.h"
 
-// The functions that programs call outside of .cu files: those that return a text, and those that
-// return a status. The linker names any that are missing here. clang-format off
-#define CUDASIM_TEXTS(X)     \
-  X(cublasLtGetStatusString) \
-  X(cudaGetErrorName)        \
-  X(cudaGetErrorString)      \
-  X(ncclGetErrorString)      \
-  X(ncclGetLastError)
+// The functions that programs call outside of kernels, by the library that has them in NVIDIA's
+// hands: those that return a text, and those that return a status. The linker names any that are
+// missing here.
+// clang-format off
+#define CUDASIM_RUNTIME_TEXTS(X) \
+  X(cudaGetErrorName)            \
+  X(cudaGetErrorString)
 
-#define CUDASIM_CALLS(X)                  \
+#define CUDASIM_RUNTIME_CALLS(X) \
+  X(cudaDeviceCanAccessPeer)     \
+  X(cudaDeviceGetAttribute)      \
+  X(cudaDeviceGetPCIBusId)       \
+  X(cudaDeviceSynchronize)       \
+  X(cudaDriverGetVersion)        \
+  X(cudaEventCreate)             \
+  X(cudaEventCreateWithFlags)    \
+  X(cudaEventDestroy)            \
+  X(cudaEventElapsedTime)        \
+  X(cudaEventQuery)              \
+  X(cudaEventRecord)             \
+  X(cudaEventSynchronize)        \
+  X(cudaFree)                    \
+  X(cudaFreeAsync)               \
+  X(cudaFuncSetAttribute)        \
+  X(cudaGetDeviceCount)          \
+  X(cudaGetDeviceProperties)     \
+  X(cudaGetLastError)            \
+  X(cudaGraphDestroy)            \
+  X(cudaGraphExecDestroy)        \
+  X(cudaGraphInstantiate)        \
+  X(cudaGraphLaunch)             \
+  X(cudaHostAlloc)               \
+  X(cudaMalloc)                  \
+  X(cudaMallocAsync)             \
+  X(cudaMemcpyAsync)             \
+  X(cudaMemcpyPeerAsync)         \
+  X(cudaMemGetInfo)              \
+  X(cudaMemsetAsync)             \
+  X(cudaRuntimeGetVersion)       \
+  X(cudaSetDevice)               \
+  X(cudaStreamBeginCapture)      \
+  X(cudaStreamCreateWithFlags)   \
+  X(cudaStreamDestroy)           \
+  X(cudaStreamEndCapture)        \
+  X(cudaStreamIsCapturing)       \
+  X(cudaStreamSynchronize)       \
+  X(cudaStreamWaitEvent)
+
+// What objects of nvcc's call besides. A simulator of other kernels does not have them.
+#define CUDASIM_LAUNCHES(X)      \
+  X(__cudaGetKernel)             \
+  X(__cudaLaunchKernel)          \
+  X(__cudaPopCallConfiguration)  \
+  X(__cudaPushCallConfiguration) \
+  X(cudaLaunchKernelExC)
+
+#define CUDASIM_CUBLASLT_CALLS(X)         \
   X(cublasLtCreate)                       \
   X(cublasLtGetVersion)                   \
   X(cublasLtMatmul)                       \
@@ -29,61 +80,25 @@
   X(cublasLtMatmulPreferenceSetAttribute) \
   X(cublasLtMatrixLayoutCreate)           \
   X(cublasLtMatrixLayoutDestroy)          \
-  X(cublasLtMatrixLayoutSetAttribute)     \
-  X(cudaDeviceCanAccessPeer)              \
-  X(cudaDeviceGetPCIBusId)                \
-  X(cudaDeviceSynchronize)                \
-  X(cudaDriverGetVersion)                 \
-  X(cudaEventCreate)                      \
-  X(cudaEventCreateWithFlags)             \
-  X(cudaEventDestroy)                     \
-  X(cudaEventElapsedTime)                 \
-  X(cudaEventQuery)                       \
-  X(cudaEventRecord)                      \
-  X(cudaEventSynchronize)                 \
-  X(cudaFree)                             \
-  X(cudaFreeAsync)                        \
-  X(cudaFuncSetAttribute)                 \
-  X(cudaGetDeviceCount)                   \
-  X(cudaGetDeviceProperties)              \
-  X(cudaGetLastError)                     \
-  X(cudaGraphDestroy)                     \
-  X(cudaGraphExecDestroy)                 \
-  X(cudaGraphInstantiate)                 \
-  X(cudaGraphLaunch)                      \
-  X(cudaHostAlloc)                        \
-  X(cudaMalloc)                           \
-  X(cudaMallocAsync)                      \
-  X(cudaMemGetInfo)                       \
-  X(cudaMemcpyAsync)                      \
-  X(cudaMemsetAsync)                      \
-  X(cudaRuntimeGetVersion)                \
-  X(cudaSetDevice)                        \
-  X(cudaStreamBeginCapture)               \
-  X(cudaStreamCreateWithFlags)            \
-  X(cudaStreamDestroy)                    \
-  X(cudaStreamEndCapture)                 \
-  X(cudaStreamIsCapturing)                \
-  X(cudaStreamSynchronize)                \
-  X(cudaStreamWaitEvent)                  \
-  X(ncclAllGather)                        \
-  X(ncclAllReduce)                        \
-  X(ncclBroadcast)                        \
-  X(ncclCommAbort)                        \
-  X(ncclCommDestroy)                      \
-  X(ncclCommFinalize)                     \
-  X(ncclCommGetAsyncError)                \
-  X(ncclCommInitRankConfig)               \
-  X(ncclCommSplit)                        \
-  X(ncclGetUniqueId)                      \
-  X(ncclGetVersion)                       \
-  X(ncclGroupEnd)                         \
-  X(ncclGroupStart)                       \
-  X(ncclRecv)                             \
-  X(ncclReduceScatter)                    \
-  X(ncclSend)                             \
-  X(nvtxRangePop)                         \
-  X(nvtxRangePushA)
+  X(cublasLtMatrixLayoutSetAttribute)
+
+#define CUDASIM_NCCL_CALLS(X) \
+  X(ncclAllGather)            \
+  X(ncclAllReduce)            \
+  X(ncclBroadcast)            \
+  X(ncclCommAbort)            \
+  X(ncclCommDestroy)          \
+  X(ncclCommFinalize)         \
+  X(ncclCommGetAsyncError)    \
+  X(ncclCommInitRankConfig)   \
+  X(ncclCommSplit)            \
+  X(ncclGetUniqueId)          \
+  X(ncclGetVersion)           \
+  X(ncclGroupEnd)             \
+  X(ncclGroupStart)           \
+  X(ncclRecv)                 \
+  X(ncclReduceScatter)        \
+  X(ncclSend)
 // clang-format on
 
 namespace cudasim {
@@ -95,7 +110,7 @@ namespace {
 
 // cudaErrorInsufficientDriver, which is an error of cuBLASLt and NCCL, too.
 int NoDriver() { return 35; }
-const char* NoDriverText() { return "the simulated GPU is not loaded"; }
+const char* NoDriverText() { return "no CUDA runtime is loaded"; }
 
 }  // namespace
 }  // namespace cudasim
@@ -116,8 +131,16 @@ const char* NoDriverText() { return "the simulated GPU is not loaded"; }
       "  jmp *cudasim_address_of_" #name "(%rip)\n.size " #name ", .-" #name "\n.popsection\n");
 #define CUDASIM_JUMP_FOR_TEXT(name) CUDASIM_JUMP(name, NoDriverText)
 #define CUDASIM_JUMP_FOR_CALL(name) CUDASIM_JUMP(name, NoDriver)
-CUDASIM_TEXTS(CUDASIM_JUMP_FOR_TEXT)
-CUDASIM_CALLS(CUDASIM_JUMP_FOR_CALL)
+CUDASIM_RUNTIME_TEXTS(CUDASIM_JUMP_FOR_TEXT)
+CUDASIM_RUNTIME_CALLS(CUDASIM_JUMP_FOR_CALL)
+CUDASIM_LAUNCHES(CUDASIM_JUMP_FOR_CALL)
+CUDASIM_JUMP_FOR_TEXT(cublasLtGetStatusString)
+CUDASIM_CUBLASLT_CALLS(CUDASIM_JUMP_FOR_CALL)
+CUDASIM_JUMP_FOR_TEXT(ncclGetErrorString)
+CUDASIM_JUMP_FOR_TEXT(ncclGetLastError)
+CUDASIM_NCCL_CALLS(CUDASIM_JUMP_FOR_CALL)
+CUDASIM_JUMP(nvtxRangePushA, PushNvtxRange)
+CUDASIM_JUMP(nvtxRangePop, PopNvtxRange)
 
 namespace cudasim {
 namespace {
@@ -128,23 +151,69 @@ struct Function {
 };
 
 #define CUDASIM_FUNCTION(name) {#name, reinterpret_cast<void**>(&cudasim_address_of_##name)},
-const Function kFunctions[] = {CUDASIM_TEXTS(CUDASIM_FUNCTION) CUDASIM_CALLS(CUDASIM_FUNCTION)};
+const Function kRuntime[] = {CUDASIM_RUNTIME_TEXTS(CUDASIM_FUNCTION)
+                                 CUDASIM_RUNTIME_CALLS(CUDASIM_FUNCTION)};
+const Function kLaunches[] = {CUDASIM_LAUNCHES(CUDASIM_FUNCTION)};
+const Function kCublasLt[] = {CUDASIM_FUNCTION(cublasLtGetStatusString)
+                                  CUDASIM_CUBLASLT_CALLS(CUDASIM_FUNCTION)};
+const Function kOnlySimulators[] = {CUDASIM_FUNCTION(ncclGetErrorString) CUDASIM_FUNCTION(
+    ncclGetLastError) CUDASIM_NCCL_CALLS(CUDASIM_FUNCTION) CUDASIM_FUNCTION(nvtxRangePushA)
+                                        CUDASIM_FUNCTION(nvtxRangePop)};
 
-bool connected = false;
+bool simulated = false;
+
+// All of the functions or none. Returns the name of one that the library lacks.
+const char* Point(std::initializer_list<std::span<const Function>> lists, void* library) {
+  std::vector<void*> found;
+  for (const std::span<const Function> list : lists) {
+    for (const Function& function : list) {
+      found.push_back(dlsym(library, function.name));
+      if (found.back() == nullptr) return function.name;
+    }
+  }
+  auto next = found.begin();
+  for (const std::span<const Function> list : lists) {
+    for (const Function& function : list) *function.address = *next++;
+  }
+  return nullptr;
+}
+
+std::string ConnectNvidia(const char* file, std::initializer_list<std::span<const Function>> lists,
+                          bool announces) {
+  void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return dlerror();
+  const char* missing = Point(lists, library);
+  if (missing == nullptr && announces) missing = AnnounceKernels(library);
+  return missing == nullptr ? "" : std::string(file) + " has no " + missing;
+}
 
 }  // namespace
 
-bool Connected() { return connected || &GetExecutorSettings != nullptr; }
+bool Connected() { return simulated || &GetExecutorSettings != nullptr; }
 
 const char* Connect(void* library) {
-  void* found[std::size(kFunctions)];
-  for (size_t i = 0; i < std::size(kFunctions); ++i) {
-    found[i] = dlsym(library, kFunctions[i].name);
-    if (found[i] == nullptr) return kFunctions[i].name;
-  }
-  for (size_t i = 0; i < std::size(kFunctions); ++i) *kFunctions[i].address = found[i];
-  connected = true;
+  const char* missing = Point({kRuntime, kCublasLt, kOnlySimulators}, library);
+  if (missing == nullptr) missing = AnnounceKernels(library);
+  if (missing != nullptr) return missing;
+  Point({kLaunches}, library);
+  simulated = true;
   return nullptr;
+}
+
+std::string ConnectNvidiaRuntime() {
+  static bool connected = false;
+  if (connected || Connected()) return "";
+  std::string why_not = ConnectNvidia("libcudart.so.13", {kRuntime, kLaunches}, true);
+  connected = why_not.empty();
+  return why_not;
+}
+
+std::string ConnectNvidiaCublasLt() {
+  static bool connected = false;
+  if (connected || Connected()) return "";
+  std::string why_not = ConnectNvidia("libcublasLt.so.13", {kCublasLt}, false);
+  connected = why_not.empty();
+  return why_not;
 }
 
 }  // namespace cudasim
