@@ -99,6 +99,25 @@ const Reported kReported[] = {
      "thread \\(17,0,0\\) of .*0 bytes after .*at .*bugs.cu:[0-9]+"},
     {PlantedBug::kGlobalBeforeBegin, "access out of bounds", "GlobalBeforeBeginKernel",
      "thread \\(3,0,0\\) of .*4 bytes before .*at .*bugs.cu:[0-9]+"},
+    // With ExecutorSettings::find_races.
+    {PlantedBug::kMissingBarrier, "data race", "MissingBarrierKernel",
+     "nothing orders the two; +the other at .*bugs.cu:[0-9]+.*at .*bugs.cu:[0-9]+"},
+    {PlantedBug::kMissingBarrierAfterRead, "data race", "MissingBarrierAfterReadKernel",
+     "nothing orders the two; +the other at .*bugs.cu:[0-9]+.*at .*bugs.cu:[0-9]+"},
+    {PlantedBug::kMissingSyncWarp, "data race", "MissingSyncWarpKernel",
+     "thread \\(0,0,0\\) of .*byte 4, which thread \\(1,0,0\\) wrote.*bugs.cu:[0-9]+.*bugs.cu"},
+    {PlantedBug::kMissingAsyncWait, "missing wait", "MissingAsyncWaitKernel",
+     "has begun a copy, and not waited for it, at .*cp_async.cuh.*bugs.cu.* at .*bugs.cu:[0-9]+"},
+    {PlantedBug::kMissingAsyncBarrier, "data race", "MissingAsyncBarrierKernel",
+     "cp_async.cuh:[0-9]+, inlined at .*bugs.cu"},
+    {PlantedBug::kUninitialisedShared, "uninitialised read", "UninitialisedSharedKernel",
+     "thread \\(0,0,0\\) of .*byte 0, which was not written before +at .*bugs.cu:[0-9]+"},
+    {PlantedBug::kGlobalRaceBetweenBlocks, "data race", "GlobalRaceBetweenBlocksKernel",
+     "which thread \\(5,0,0\\) of block \\(0,0,0\\) wrote.*bugs.cu:[0-9]+"},
+    {PlantedBug::kGlobalRaceInBlock, "data race", "GlobalRaceInBlockKernel",
+     "global memory at 0x.*bugs.cu:[0-9]+.*bugs.cu:[0-9]+"},
+    {PlantedBug::kLastBlockWithoutFence, "data race", "LastBlockWithoutFenceKernel",
+     "which thread \\(0,0,0\\) of block \\(0,0,0\\) wrote.*bugs.cu:[0-9]+.*bugs.cu:[0-9]+"},
 };
 #else
 const Reported kReported[] = {
@@ -176,6 +195,7 @@ class BugsTest : public ::testing::Test {
 };
 
 TEST_F(BugsTest, AreReported) {
+  settings_->find_races = true;
   for (const Reported& expected : kReported) {
     if (!expected.here) continue;
     SCOPED_TRACE(expected.kernel);
@@ -266,22 +286,25 @@ TEST_F(BugsTest, ShowInResultsOfSomeOrder) {
                          PlantedBug::kMissingSyncWarp, PlantedBug::kMissingAsyncWait,
                          PlantedBug::kMissingAsyncBarrier, PlantedBug::kUninitialisedShared,
                          PlantedBug::kUninitialisedGlobal, PlantedBug::kGlobalRaceInBlock}) {
-    // The machine for PTX runs lanes in lockstep.
-    if (kPtx && bug == PlantedBug::kMissingSyncWarp) continue;
     SCOPED_TRACE(static_cast<int>(bug));
     bool seen = false;
     for (cudasim::Order order :
          {cudasim::Order::kForward, cudasim::Order::kReverse, cudasim::Order::kRandom}) {
       settings_->order = order;
-      const Outcome outcome = RunBug(bug, true);
-      ASSERT_FALSE(outcome.failed);
-      for (float y : outcome.y) seen = seen || y != 2;  // NaN is not 2 either
+      // The machine for PTX runs the lanes of a warp together but now and then.
+      const uint64_t seeds = kPtx && order == cudasim::Order::kRandom ? 50 : 1;
+      for (settings_->seed = 1; settings_->seed <= seeds && !seen; ++settings_->seed) {
+        const Outcome outcome = RunBug(bug, true);
+        ASSERT_FALSE(outcome.failed);
+        for (float y : outcome.y) seen = seen || y != 2;  // NaN is not 2 either
+      }
     }
     EXPECT_TRUE(seen);
   }
 }
 
 TEST_F(BugsTest, TheSameKernelsWithoutThemAreNotReported) {
+  settings_->find_races = true;
   for (cudasim::Order order :
        {cudasim::Order::kForward, cudasim::Order::kReverse, cudasim::Order::kRandom}) {
     settings_->order = order;

@@ -1,9 +1,10 @@
-// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS [PART_OF_A_NAME]]. Prints
-// the least time.
+// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS [PART_OF_A_NAME [races]]].
+// Prints the least time; with "races", while races are sought.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <string_view>
 
 #include "tests/cudasim/ptx/our_kernels.h"
 
@@ -20,12 +21,14 @@ double ProcessorSeconds() {
 int main(int argc, char** argv) {
   using namespace cudasim::ptx;  // NOLINT
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 5;
+  Settings settings;
+  settings.find_races = argc > 3 && std::string_view(argv[3]) == "races";
   for (KernelRun& run : OurKernels()) {
     if (argc > 2 && run.name.find(argv[2]) == std::string::npos) continue;
     double least = 1e30;
     for (int j = 0; j < repetitions; ++j) {
       const double begin = ProcessorSeconds();
-      Run(run.launch, Settings{});
+      Run(run.launch, settings);
       least = std::min(least, ProcessorSeconds() - begin);
     }
     std::printf("%-34s %8.2f ms   error %.3f of the tolerance\n", run.name.c_str(), least * 1e3,
@@ -37,7 +40,7 @@ int main(int argc, char** argv) {
   launch.program = image.FindKernel("empty");
   constexpr int kLaunches = 5000;
   const double begin = ProcessorSeconds();
-  for (int j = 0; j < kLaunches; ++j) Run(launch, Settings{});
+  for (int j = 0; j < kLaunches; ++j) Run(launch, settings);
   std::printf("%-34s %8.2f us\n", "an empty launch",
               (ProcessorSeconds() - begin) / kLaunches * 1e6);
 }

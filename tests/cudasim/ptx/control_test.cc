@@ -191,14 +191,21 @@ TEST(ControlTest, RacesInSharedMemoryAreFound) {
   EXPECT_EQ(RunThreads(Neighbour("bar.warp.sync -1;\n", 1), 64, settings)[3], 2u);
   // In the order in which warps run here, the first reads what the second is yet to write.
   const std::string message = MessageOf([&] { RunThreads(Neighbour("", 32), 64, settings); });
-  EXPECT_NE(message.find("with no barrier between, at file 1:7"), std::string::npos) << message;
+  EXPECT_NE(
+      message.find("which thread (0,0,0) read, and nothing orders the two;\nthe other at file 1:7"),
+      std::string::npos)
+      << message;
   EXPECT_NE(message.find("st.shared.u32"), std::string::npos) << message;
   settings.find_races = false;
   EXPECT_EQ(MessageOf([&] { RunThreads(Neighbour("", 32), 64, settings); }), "");
   // Atomics do not race with each other.
   settings.find_races = true;
   EXPECT_EQ(MessageOf([&] {
-              RunThreads(".shared .b32 s;\natom.shared.add.u32 %r9, [s], 1;", 64, settings);
+              RunThreads(
+                  ".shared .b32 s;\nsetp.ne.u32 %p1, %r0, 0; @%p1 bra START;\n"
+                  "st.shared.u32 [s], 0;\nSTART: bar.sync 0;\n"
+                  "atom.shared.add.u32 %r9, [s], 1;",
+                  64, settings);
             }),
             "");
 }

@@ -59,6 +59,7 @@ ExecutorSettings FromEnvironment() {
   }
   settings.abort_on_bug = Choice("CUDASIM_ON_BUG", "abort", "error", true);
   settings.report_exited = Choice("CUDASIM_EXITED", "report", "allow", true);
+  settings.find_races = Choice("CUDASIM_RACES", "1", "0", false);
   return settings;
 }
 

@@ -50,7 +50,8 @@ void FailAccess(const Warp& warp, const Instruction* i, Space space, const uint6
 
 void CheckGlobalLanes(Warp& warp, const Instruction* i, const uint64_t* at, uint32_t bytes) {
   const Settings& settings = warp.block->settings();
-  Extent& cached = warp.block->CachedExtent(i);
+  Races* const races = warp.block->races();
+  Extent& cached = races != nullptr ? races->CachedExtent(i) : warp.block->CachedExtent(i);
   for (int lane : LanesOf(warp.mask)) {
     if (at[lane] % bytes != 0) FailMisaligned(warp, i, lane, Space::kGlobal, at[lane], bytes);
     if (cached.Contains(at[lane], bytes)) continue;
@@ -64,6 +65,7 @@ void CheckGlobalLanes(Warp& warp, const Instruction* i, const uint64_t* at, uint
     if (!what.empty()) text += "\n" + what;
     warp.Fail(Bug::kOutOfBounds, i, lane, text);
   }
+  if (races != nullptr) races->CheckGlobal(warp, i, at, bytes);
 }
 
 void ResolveGeneric(Warp& warp, const Instruction* i, uint64_t* at, uint32_t bytes) {
@@ -73,39 +75,32 @@ void ResolveGeneric(Warp& warp, const Instruction* i, uint64_t* at, uint32_t byt
     CheckGlobal(warp, i, at, bytes);
     return;
   }
-  const auto check = [&](int lane, Space space, uint64_t offset, uint64_t limit) {
-    if (offset % bytes == 0 && offset + bytes <= limit) return;
+  const Block& block = *warp.block;
+  const uint32_t mask = warp.mask;
+  for (int lane : LanesOf(mask)) {
+    warp.mask = uint32_t{1} << lane;
+    const uint64_t offset = at[lane] & ~kWindowMask;
     uint64_t same[kLanes];
     for (uint64_t& other : same) other = offset;
-    const uint32_t mask = warp.mask;
-    warp.mask = 1u << lane;
-    FailAccess(warp, i, space, same, bytes, limit);
-    warp.mask = mask;
-  };
-  const Block& block = *warp.block;
-  for (int lane : LanesOf(warp.mask)) {
-    const uint64_t offset = at[lane] & ~kWindowMask;
     switch (at[lane] & kWindowMask) {
       case kSharedWindow:
-        check(lane, Space::kShared, offset, block.shared_bytes());
+        CheckOffsets(warp, i, Space::kShared, same, bytes, block.shared_bytes());
         at[lane] = reinterpret_cast<uintptr_t>(block.shared()) + offset;
         break;
       case kLocalWindow:
-        check(lane, Space::kLocal, offset, warp.local_stride);
+        CheckOffsets(warp, i, Space::kLocal, same, bytes, warp.local_stride);
         at[lane] = reinterpret_cast<uintptr_t>(warp.local_memory) +
                    static_cast<uintptr_t>(lane) * warp.local_stride + offset;
         break;
       case kParamWindow:
-        check(lane, Space::kParam, offset, block.parameter_bytes());
+        CheckOffsets(warp, i, Space::kParam, same, bytes, block.parameter_bytes());
         at[lane] = reinterpret_cast<uintptr_t>(block.parameters()) + offset;
         break;
-      default: {
-        uint64_t same[kLanes];
-        for (uint64_t& other : same) other = at[lane];
+      default:
         CheckGlobal(warp, i, same, bytes);
-      }
     }
   }
+  warp.mask = mask;
   const uint64_t first = at[__builtin_ctz(warp.mask)];
   for (int k = 0; k < kLanes; ++k) {
     if ((warp.mask >> k & 1) == 0) at[k] = first;

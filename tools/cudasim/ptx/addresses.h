@@ -72,7 +72,7 @@ inline void CheckOffsets(const Warp& warp, const Instruction* i, Space space, co
     FailAccess(warp, i, space, at, bytes, limit);
   }
   if (space == Space::kShared && warp.block->races() != nullptr) [[unlikely]] {
-    warp.block->races()->Check(warp, i, at, bytes);
+    warp.block->races()->CheckShared(warp, i, at, bytes);
   }
 }
 

@@ -21,15 +21,17 @@ const Instruction* BeginCopy(Warp& warp, const Instruction* i) {
   ReadAddresses<uint64_t>(warp, &at, from);
   const uint32_t* const present = warp.Lanes<uint32_t>(i->b);
   // A source of which nothing is copied may be anything.
-  int some = -1;
-  for (int lane : LanesOf(warp.mask)) {
-    if (present[lane] != 0) some = lane;
-  }
-  if (some >= 0) {
+  uint32_t reading = 0;
+  for (int k = 0; k < kLanes; ++k) reading |= static_cast<uint32_t>(present[k] != 0) << k;
+  const uint32_t mask = warp.mask;
+  reading &= mask;
+  if (reading != 0) {
     for (int k = 0; k < kLanes; ++k) {
-      if ((warp.mask >> k & 1) == 0 || present[k] == 0) from[k] = from[some];
+      if ((reading >> k & 1) == 0) from[k] = from[__builtin_ctz(reading)];
     }
+    warp.mask = reading;
     CheckGlobal(warp, i, from, bytes);
+    warp.mask = mask;
   }
   for (int lane : LanesOf(warp.mask)) {
     if (present[lane] > bytes) {
@@ -38,21 +40,24 @@ const Instruction* BeginCopy(Warp& warp, const Instruction* i) {
     std::memset(warp.block->shared() + to[lane], 0xff, bytes);
     warp.copies.push_back({static_cast<uint32_t>(to[lane]),
                            reinterpret_cast<const void*>(from[lane]), static_cast<uint8_t>(bytes),
-                           static_cast<uint8_t>(present[lane]), warp.copy_group});
+                           static_cast<uint8_t>(present[lane]), static_cast<uint8_t>(lane),
+                           warp.copy_groups[lane], i});
   }
   return warp.AfterAccess(i);
 }
 
 const Instruction* CommitCopies(Warp& warp, const Instruction* i) {
-  ++warp.copy_group;
+  for (int k = 0; k < kLanes; ++k) warp.copy_groups[k] += warp.mask >> k & 1;
   return i + 1;
 }
 
 const Instruction* WaitForCopies(Warp& warp, const Instruction* i) {
-  size_t done = 0;
-  for (; done < warp.copies.size(); ++done) {
-    const AsyncCopy& copy = warp.copies[done];
-    if (warp.copy_group - copy.group <= i->imm) break;
+  size_t kept = 0;
+  for (const AsyncCopy& copy : warp.copies) {
+    if ((warp.mask >> copy.lane & 1) == 0 || warp.copy_groups[copy.lane] - copy.group <= i->imm) {
+      warp.copies[kept++] = copy;
+      continue;
+    }
     std::byte* const to = warp.block->shared() + copy.to;
     if (copy.bytes == 16 && copy.present == 16) {
       std::memcpy(to, copy.from, 16);
@@ -60,8 +65,9 @@ const Instruction* WaitForCopies(Warp& warp, const Instruction* i) {
       std::memset(to, 0, copy.bytes);
       std::memcpy(to, copy.from, copy.present);
     }
+    if (warp.block->races() != nullptr) warp.block->races()->CheckArrival(warp, i, copy);
   }
-  warp.copies.erase(warp.copies.begin(), warp.copies.begin() + static_cast<ptrdiff_t>(done));
+  warp.copies.resize(kept);
   return warp.AfterAccess(i);
 }
 

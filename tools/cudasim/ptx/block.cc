@@ -94,7 +94,7 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   std::iota(order_.begin(), order_.end(), 0);
   if (settings.order == Settings::Order::kReverse) std::reverse(order_.begin(), order_.end());
   extents_.fill({});
-  races_ = settings.find_races ? std::make_unique<SharedRaces>() : nullptr;
+  races_ = nullptr;
 }
 
 void Block::Begin(uint64_t number) {
@@ -110,7 +110,7 @@ void Block::Begin(uint64_t number) {
   running_ = static_cast<uint32_t>(warp_count_);
   // NaN in every type.
   if (shared_bytes_ > 0) std::memset(shared_.data(), 0xff, shared_bytes_);
-  if (races_ != nullptr) races_->Begin(shared_bytes_);
+  if (races_ != nullptr) races_->Begin(static_cast<uint32_t>(number), warp_count_, shared_bytes_);
   const auto threads = static_cast<uint32_t>(launch_->block.count());
   for (size_t j = 0; j < warp_count_; ++j) {
     Warp& warp = *warps_[j];
@@ -123,7 +123,7 @@ void Block::Begin(uint64_t number) {
     warp.stuck = warp.wanted = 0;
     warp.existing = warp.live;
     warp.copies.clear();
-    warp.copy_group = 0;
+    warp.copy_groups.fill(0);
     warp.local = 0;
     warp.program = &program;
     warp.files[kConstants] = program.constants.data();
@@ -136,6 +136,15 @@ void Block::Begin(uint64_t number) {
 
 void Block::Turn(Warp* warp) {
   const bool random = settings_->order == Settings::Order::kRandom;
+  // Lanes need not go on together.
+  if (Chance(4)) {
+    const auto ahead = warp->mask & static_cast<uint32_t>(random_.Below(uint64_t{1} << 32));
+    if (ahead != 0 && ahead != warp->mask) {
+      warp->AddWaiting({warp->NumberOf(warp->resume), warp->mask & ~ahead});
+      warp->SetMask(ahead);
+      if (warp->resume->run == &Meet) ++warp->resume;
+    }
+  }
   // Where a warp has yielded, lanes that wait may have to run for the others to go on.
   if (warp->state == Warp::State::kYielded && !warp->waiting.empty() &&
       (!random || random_.Below(2) == 0)) {
@@ -166,13 +175,17 @@ bool Block::Run(bool once) {
       Turn(warp);
       progress = true;
     }
-    if (running_ == 0) return true;
+    if (running_ == 0) {
+      if (races_ != nullptr) races_->End();
+      return true;
+    }
     if (!OpenBarriers() && !progress) FailDeadlock();
     if (once) return false;
   }
 }
 
 void Block::Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes) {
+  if (races_ != nullptr) races_->clocks().Arrive(warp, barrier);
   Barrier& state = barriers_[barrier];
   ++state.arrived;
   state.expected = threads / kLanes;
@@ -194,7 +207,6 @@ bool Block::OpenBarriers() {
       FailExited(number);
     }
     opened = true;
-    if (races_ != nullptr) races_->NextPhase();
     barrier.last = barrier.votes;
     barrier.votes = {};
     barrier.arrived = 0;
@@ -202,8 +214,10 @@ bool Block::OpenBarriers() {
       Warp& warp = *warps_[j];
       if (warp.state == Warp::State::kAtBarrier && warp.barrier == number) {
         warp.state = Warp::State::kRunning;
+        if (races_ != nullptr) races_->clocks().Leave(warp, number);
       }
     }
+    if (races_ != nullptr) races_->clocks().Close(number);
   }
   return opened;
 }
@@ -230,6 +244,15 @@ void Block::FailDeadlock() {
             warp.program->Describe(warp.resume - 1);
   }
   waiting->Fail(Bug::kBarrierDivergence, waiting->resume - 1, __builtin_ctz(waiting->mask), text);
+}
+
+std::string Block::NameOther(uint32_t block, uint32_t thread) const {
+  const auto format = [](const Size& size, uint32_t number) {
+    return Format(number % size.x, number / size.x % size.y, number / size.x / size.y);
+  };
+  const std::string name = "thread " + format(launch_->block, thread);
+  const std::string own = Format(index_), its = format(launch_->grid, block);
+  return its == own ? name : name + " of block " + its;
 }
 
 std::string Block::NameThread(const Warp& warp, int lane) const {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/cudasim/ptx/detectors/races.h"
 #include "tools/cudasim/ptx/launch.h"
-#include "tools/cudasim/ptx/races.h"
 #include "tools/cudasim/ptx/warp.h"
 
 namespace cudasim {
@@ -70,6 +70,8 @@ class Block {
  public:
   // For the blocks of a launch, which must outlive them. Keeps the memory of launches before it.
   void Prepare(const Launch& launch, const Settings& settings);
+  // After Prepare: looks for races.
+  void Watch(GridRaces* grid) { races_ = std::make_unique<Races>(grid); }
   // Makes it the block of the grid with this number.
   void Begin(uint64_t number);
   // Runs the warps, each until it waits or yields. Returns whether all are done; with `once`, after
@@ -82,8 +84,8 @@ class Block {
   const std::byte* parameters() const { return launch_->parameters.data(); }
   uint32_t parameter_bytes() const { return static_cast<uint32_t>(launch_->parameters.size()); }
   const Settings& settings() const { return *settings_; }
-  // Null unless races are sought.
-  SharedRaces* races() const { return races_.get(); }
+  // Null unless races are sought: see Watch.
+  Races* races() const { return races_.get(); }
   // Recently accessed global memory, by the instruction's `access`.
   Extent& CachedExtent(const Instruction* i) { return extents_[i->access % extents_.size()]; }
 
@@ -97,6 +99,12 @@ class Block {
 
   // "kernel K, block (0,0,0) of (4,1,1), thread (3,0,0) of (64,1,1)".
   std::string NameThread(const Warp& warp, int lane) const;
+  // "thread (3,0,0)", of a block with this number; " of block (1,0,0)" unless it is this one.
+  std::string NameOther(uint32_t block, uint32_t thread) const;
+  // In a random order, true once in n times.
+  bool Chance(uint64_t n) {
+    return settings_->order == Settings::Order::kRandom && random_.Below(n) == 0;
+  }
 
  private:
   struct Barrier {
@@ -122,7 +130,7 @@ class Block {
   LaneMemory shared_, registers_, local_, block_values_, warp_values_;
   uint32_t shared_bytes_ = 0;
   std::array<Barrier, 16> barriers_;
-  std::unique_ptr<SharedRaces> races_;
+  std::unique_ptr<Races> races_;
   std::array<Extent, 256> extents_ = {};
   uint32_t running_ = 0;  // warps that are not done
 };

@@ -242,6 +242,14 @@ const Instruction* Elect(Warp& warp, const Instruction* i) {
 const Instruction* SynchronizeWarp(Warp& warp, const Instruction* i) {
   uint32_t members;
   if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  if (warp.block->races() != nullptr) {
+    // There may be several masks.
+    const uint32_t* const masks = warp.Lanes<uint32_t>(i->c);
+    for (uint32_t rest = warp.mask; rest != 0; rest &= ~members) {
+      members = masks[__builtin_ctz(rest)] & warp.mask;
+      warp.block->races()->clocks().MeetLanes(warp, members);
+    }
+  }
   return warp.AfterAccess(i);
 }
 

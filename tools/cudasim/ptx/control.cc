@@ -97,7 +97,7 @@ const Instruction* Meet(Warp& warp, const Instruction* i) {
   if (warp.waiting.empty()) [[likely]]
     return i + 1;
   const uint32_t at = warp.NumberOf(i);
-  if (at < warp.first_waiting) return i + 1;
+  if (at < warp.first_waiting || warp.block->Chance(2)) return i + 1;
   warp.AddWaiting({at, warp.mask});
   const Instruction* const next = warp.NextGroup();
   return next == i ? i + 1 : next;
@@ -112,7 +112,8 @@ const Instruction* BranchIf(Warp& warp, const Instruction* i) {
   const uint32_t others = warp.mask & ~lanes;
   warp.AddWaiting({warp.NumberOf(i->next), lanes});
   warp.AddWaiting({warp.NumberOf(i) + 1, others});
-  return warp.NextGroup();
+  const Instruction* const next = warp.NextGroup();
+  return warp.block->Chance(2) ? warp.Yield(next) : next;
 }
 
 const Instruction* ReturnIf(Warp& warp, const Instruction* i) {
@@ -264,6 +265,7 @@ const Instruction* Sleep(Warp& warp, const Instruction* i) { return warp.Yield(i
 
 const Instruction* Fence(Warp& warp, const Instruction* i) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (warp.block->races() != nullptr) warp.block->races()->clocks().Fence(warp, i->option == 0);
   return warp.AfterAccess(i);
 }
 

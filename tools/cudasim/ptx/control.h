@@ -8,7 +8,7 @@ namespace cudasim {
 namespace ptx {
 
 // At the beginning of each block: lanes that waited here join, and those at a smaller instruction
-// go first.
+// go first; in a random order, not always.
 const Instruction* Meet(Warp& warp, const Instruction* i);
 const Instruction* Branch(Warp& warp, const Instruction* i);  // next
 // The lanes whose predicate a holds (option 1: does not) go to `next`.
@@ -39,7 +39,7 @@ const Instruction* BarrierVotes(Warp& warp, const Instruction* i);
 
 const Instruction* Trap(Warp& warp, const Instruction* i);
 const Instruction* Sleep(Warp& warp, const Instruction* i);
-const Instruction* Fence(Warp& warp, const Instruction* i);
+const Instruction* Fence(Warp& warp, const Instruction* i);  // option 1: for the block alone
 const Instruction* Clock(Warp& warp, const Instruction* i);  // d of 64 bits
 const Instruction* NoOperation(Warp& warp, const Instruction* i);
 

@@ -129,7 +129,7 @@ void Decoder::DecodeBarrier() {
   }
 }
 
-void Decoder::DecodeFence() { Emit(&Fence); }
+void Decoder::DecodeFence() { Emit(&Fence).option = parts_.Has("cta") ? 1 : 0; }
 void Decoder::DecodeTrap() { Emit(&Trap); }
 void Decoder::DecodeSleep() { Emit(&Sleep); }
 void Decoder::DecodeNothing() { Emit(&NoOperation); }

@@ -39,12 +39,15 @@ class BlockOrder {
 
 struct Grid {
   Grid(const Launch& launch, const Settings& settings)
-      : launch(launch), settings(settings), blocks(launch.grid.count()), order(settings, blocks) {}
+      : launch(launch), settings(settings), blocks(launch.grid.count()), order(settings, blocks) {
+    if (settings.find_races) races = std::make_unique<GridRaces>();
+  }
 
   const Launch& launch;
   const Settings& settings;
   const uint64_t blocks;
   const BlockOrder order;
+  std::unique_ptr<GridRaces> races;  // null unless they are sought
   std::atomic<uint64_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;  // the first
@@ -58,6 +61,11 @@ Block& ThreadsBlock() {
   return *block;
 }
 
+void Prepare(Grid* grid, Block* block) {
+  block->Prepare(grid->launch, grid->settings);
+  if (grid->races != nullptr) block->Watch(grid->races.get());
+}
+
 void RunBlocks(Grid* grid) {
   const std::shared_ptr<void> entered = grid->settings.enter ? grid->settings.enter() : nullptr;
   try {
@@ -66,7 +74,7 @@ void RunBlocks(Grid* grid) {
     for (;;) {
       const uint64_t i = grid->next.fetch_add(1, std::memory_order_relaxed);
       if (i >= grid->blocks) return;
-      if (!prepared) block.Prepare(grid->launch, grid->settings);
+      if (!prepared) Prepare(grid, &block);
       prepared = true;
       block.Begin(grid->order(i));
       block.Run(false);
@@ -84,7 +92,7 @@ void RunTogether(Grid* grid) {
   std::vector<std::unique_ptr<Block>> blocks;
   for (uint64_t i = 0; i < grid->blocks; ++i) {
     blocks.push_back(std::make_unique<Block>());
-    blocks.back()->Prepare(grid->launch, grid->settings);
+    Prepare(grid, blocks.back().get());
     blocks.back()->Begin(grid->order(i));
   }
   while (!blocks.empty()) {
@@ -113,6 +121,7 @@ class Pool {
 
  private:
   static int Helpers(const Grid& grid) {
+    if (grid.races != nullptr) return 0;
     // Waking a thread costs as much as running some thousand threads of a small kernel.
     if (grid.blocks < 2 || grid.blocks * grid.launch.block.count() < 4096) return 0;
     return static_cast<int>(std::min<uint64_t>(grid.settings.threads - 1, grid.blocks - 1));

@@ -44,9 +44,10 @@ struct Settings {
   enum class Order : uint8_t { kForward, kReverse, kRandom };
   Order order = Order::kForward;
   // With kRandom, warps also take turns after a random number of accesses to memory and of
-  // instructions that synchronise. The same seed gives the same turns within each block.
+  // instructions that synchronise, and the lanes of a warp part and meet at random. The same seed
+  // gives the same turns within each block.
   uint64_t seed = 1;
-  bool find_races = false;  // in shared memory: see races.h
+  bool find_races = false;  // see detectors/races.h; blocks run on one thread
   // Global memory: what a kernel may access around an address, and what an address is, for reports.
   std::function<Extent(uintptr_t)> accessible;  // unset: everything
   std::function<std::string(uintptr_t)> describe;

@@ -303,7 +303,9 @@ const Instruction* LoadMatrices(Warp& warp, const Instruction* i) {
   uint64_t at[kLanes];
   ReadAddresses<uint32_t>(warp, i, at);
   for (int k = 8 * i->count; k < kLanes; ++k) at[k] = at[0];  // these are not used
+  warp.mask = kAllLanes >> (kLanes - 8 * i->count);
   CheckOffsets(warp, i, Space::kShared, at, 16, warp.block->shared_bytes());
+  warp.mask = kAllLanes;
   const Slot* const slots = warp.program->slots.data() + i->extra;
   for (int m = 0; m < i->count; ++m) {
     __m128i rows[8], columns[8];

@@ -71,13 +71,20 @@ const Instruction* Warp::NextGroup() {
 
 const Instruction* Warp::Yield(const Instruction* at) { return Wait(State::kYielded, at); }
 
-void Warp::Fail(Bug bug, const Instruction* at, int lane, const std::string& text) const {
+std::string Warp::Message(const Instruction* at, int lane, const std::string& text) const {
   std::string message = block->NameThread(*this, lane) + "\n" + text;
   if (at != nullptr) message += "\nat " + program->Describe(at);
   for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
     message += "\ncalled at " + frame->program->Describe(frame->next - 1);
   }
-  throw Fault(bug, message);
+  if (block->settings().order == Settings::Order::kRandom) {
+    message += "\nin this order: CUDASIM_ORDER=random:" + std::to_string(block->settings().seed);
+  }
+  return message;
+}
+
+void Warp::Fail(Bug bug, const Instruction* at, int lane, const std::string& text) const {
+  throw Fault(bug, Message(at, lane, text));
 }
 
 std::string Program::Describe(const Instruction* instruction) const {

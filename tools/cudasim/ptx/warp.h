@@ -41,7 +41,9 @@ struct AsyncCopy {
   uint32_t to;  // in shared memory
   const void* from;
   uint8_t bytes, present;  // what is not present becomes 0
+  uint8_t lane;
   uint32_t group;
+  const Instruction* at;
 };
 
 struct Warp {
@@ -75,8 +77,8 @@ struct Warp {
   std::vector<Frame> frames;
   std::vector<LaneMemory> frame_registers;  // by depth of calls
 
-  std::vector<AsyncCopy> copies;  // the oldest first
-  uint32_t copy_group = 0;        // that is open
+  std::vector<AsyncCopy> copies;                  // the oldest first
+  std::array<uint32_t, kLanes> copy_groups = {};  // of each lane: that is open
 
   int barrier = 0;      // that it waits at
   uint32_t number = 0;  // in its block
@@ -125,7 +127,8 @@ struct Warp {
     return nullptr;
   }
 
-  // Ends the grid with a report that names the kernel, a thread, and the source's line. Throws.
+  // A report that names the kernel, a thread, and the source's line; Fail ends the grid with it.
+  std::string Message(const Instruction* at, int lane, const std::string& text) const;
   [[noreturn]] void Fail(Bug bug, const Instruction* at, int lane, const std::string& text) const;
 };
 

@@ -1,6 +1,5 @@
 // The functions that objects made by nvcc call: registration of device code, launches, and
 // variables. With them and the rest of the runtime, such objects run unchanged.
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -39,9 +38,8 @@ Settings SettingsFor(int device) {
   settings.order = executor.order == Order::kForward   ? Settings::Order::kForward
                    : executor.order == Order::kReverse ? Settings::Order::kReverse
                                                        : Settings::Order::kRandom;
-  static const char* const races = std::getenv("CUDASIM_RACES");
   settings.report_exited = executor.report_exited;
-  settings.find_races = races != nullptr && std::strcmp(races, "1") == 0;
+  settings.find_races = executor.find_races;
   settings.accessible = &AccessibleAt;
   settings.describe = &DescribeAddress;
   settings.enter = [device] { return std::make_shared<DeviceAccess>(device); };
