@@ -3,12 +3,11 @@
 
 #include <thread>
 
+#include "tests/cudasim/stream_kernels.h"
 #include "tests/cudasim/support.h"
 
 namespace cudasim_test {
 namespace {
-
-__global__ void AddKernel(int* x, int value) { x[threadIdx.x] += value; }
 
 class GraphTest : public testing::Test {
  protected:
@@ -29,9 +28,7 @@ class GraphTest : public testing::Test {
   cudaError_t Begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
     return cudaStreamBeginCapture(a_, mode);
   }
-  cudaError_t Add(cudaStream_t stream, int value) {
-    return Launch(stream, dim3(1), dim3(2), 0, AddKernel, x_, value);
-  }
+  cudaError_t Add(cudaStream_t stream, int value) { return lockstep::RunAdd(stream, x_, value); }
   // Ends a capture that must have failed.
   void ExpectEnd(cudaError_t error) {
     cudaGraph_t graph = nullptr;

@@ -6,17 +6,16 @@
 #include <thread>
 
 #include "nvtx3/nvToolsExt.h"
+#include "tests/cudasim/device_buffer.h"
+#include "tests/cudasim/stream_kernels.h"
 #include "tests/cudasim/support.h"
 
 namespace cudasim_test {
 namespace {
 
-__global__ void CopyKernel(int* to, const int* from) { to[threadIdx.x] = from[threadIdx.x]; }
-__global__ void NothingKernel() {}
-
 TEST(KernelTest, RefusesBadConfigurations) {
   const auto launch = [](dim3 grid, dim3 block, size_t shared) {
-    return Launch(nullptr, grid, block, shared, NothingKernel);
+    return lockstep::RunNothing(nullptr, grid, block, shared);
   };
   EXPECT_EQ(launch(dim3(0), dim3(1), 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(dim3(1), dim3(0), 0), cudaErrorInvalidConfiguration);
@@ -26,17 +25,18 @@ TEST(KernelTest, RefusesBadConfigurations) {
   EXPECT_EQ(launch(dim3(1, 65536), dim3(1), 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(dim3(1), dim3(1), 49153), cudaErrorInvalidValue);
   CUDA_OK(launch(dim3(1), dim3(1), 49152));
-  EXPECT_EQ(cudaFuncSetAttribute(NothingKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 227 * 1024 + 1),
-            cudaErrorInvalidValue);
-  CUDA_OK(
-      cudaFuncSetAttribute(NothingKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
+  const void* const kernel = lockstep::NothingKernelFunction();
+  const auto allow = [kernel](int bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  };
+  EXPECT_EQ(allow(227 * 1024 + 1), cudaErrorInvalidValue);
+  CUDA_OK(allow(227 * 1024));
   CUDA_OK(launch(dim3(1), dim3(1), 227 * 1024));
   cudaFuncAttributes attributes;
-  CUDA_OK(cudaFuncGetAttributes(&attributes, NothingKernel));
+  CUDA_OK(cudaFuncGetAttributes(&attributes, kernel));
   EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 227 * 1024);
   int blocks = 0;
-  CUDA_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, NothingKernel, 256, 100 * 1024));
+  CUDA_OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 100 * 1024));
   EXPECT_EQ(blocks, 2);
   CUDA_OK(cudaDeviceSynchronize());
   cudaGetLastError();
@@ -46,7 +46,7 @@ TEST(KernelTest, RefusesAnotherDevicesStream) {
   cudaStream_t stream = nullptr;
   CUDA_OK(cudaStreamCreate(&stream));
   CUDA_OK(cudaSetDevice(1));
-  EXPECT_EQ(Launch(stream, dim3(1), dim3(1), 0, NothingKernel), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(lockstep::RunNothing(stream, 1, 1, 0), cudaErrorInvalidResourceHandle);
   CUDA_OK(cudaSetDevice(0));
   CUDA_OK(cudaStreamDestroy(stream));
   cudaGetLastError();
@@ -73,7 +73,7 @@ class OrderingTest : public testing::Test {
     CUDA_OK(cudaEventDestroy(event_));
   }
   cudaError_t Copy(cudaStream_t stream, int* to, const int* from) {
-    return Launch(stream, dim3(1), dim3(2), 0, CopyKernel, to, from);
+    return lockstep::RunCopy(stream, to, from);
   }
   cudaStream_t a_ = nullptr;
   cudaStream_t b_ = nullptr;
@@ -171,8 +171,6 @@ TEST_F(OrderingTest, TheCheckCanBeTurnedOff) {
 
 #if !defined(__SANITIZE_ADDRESS__)
 
-__global__ void StoreKernel(int** target, int value) { **target = value; }
-
 TEST_F(OrderingDeathTest, KernelsUseTheirOwnDevicesMemory) {
   int** pointers = nullptr;
   CUDA_OK(cudaMallocHost(&pointers, sizeof(int*)));
@@ -181,7 +179,7 @@ TEST_F(OrderingDeathTest, KernelsUseTheirOwnDevicesMemory) {
   CUDA_OK(cudaSetDevice(0));
   *pointers = there;
   const auto store = [&] {
-    Launch(nullptr, dim3(1), dim3(1), 0, StoreKernel, pointers, 7);
+    lockstep::RunStore(pointers, 7);
     return cudaDeviceSynchronize();
   };
   EXPECT_DEATH(store(), "memory of another device, without peer access");
@@ -190,11 +188,43 @@ TEST_F(OrderingDeathTest, KernelsUseTheirOwnDevicesMemory) {
   EXPECT_EQ(Download(there, 1)[0], 7);
   CUDA_OK(cudaDeviceDisablePeerAccess(1));
   *pointers = x_ + 64;
-  EXPECT_DEATH(store(), "StoreKernel(.|\n)*a kernel uses memory out of bounds");
+  EXPECT_DEATH(store(),
+               "StoreKernel(.|\n)*(a kernel uses memory out of bounds|no global memory of this "
+               "kernel(.|\n)*248 bytes after device memory)");
   CUDA_OK(cudaFree(there));
   *pointers = there;
   EXPECT_DEATH(store(), "a kernel uses freed memory(.|\n)*freed at");
   CUDA_OK(cudaFreeHost(pointers));
+}
+
+// Of 32 threads that store one does so in another device's memory.
+TEST_F(OrderingDeathTest, AFaultInAKernelNamesThreadAndPlace) {
+  int** targets = nullptr;
+  CUDA_OK(cudaMallocHost(&targets, 32 * sizeof(int*)));
+  int* const here = NewOnDevice<int>(32);
+  CUDA_OK(cudaSetDevice(1));
+  int* const there = NewOnDevice<int>(32);
+  CUDA_OK(cudaSetDevice(0));
+  for (int i = 0; i < 32; ++i) targets[i] = i == 17 ? there + 5 : here + i;
+  const auto store = [&] {
+    lockstep::RunStores(targets);
+    return cudaDeviceSynchronize();
+  };
+#ifdef CUDASIM_PTX
+  const char* const place = "(.|\n)*at .*stream_kernels.cu:[0-9]+, PTX line [0-9]+: st.global";
+#else
+  const char* const place = "";
+#endif
+  EXPECT_DEATH(store(), std::string("StoresKernel, block .0,0,0. of .1,1,1., thread .17,0,0. of "
+                                    "(.|\n)*memory of another device, without peer access, at "
+                                    "0x[0-9a-f]*, at byte 20 of device memory") +
+                            place);
+  targets[17] = here + 17;
+  CUDA_OK(store());
+  EXPECT_EQ(Download(here, 32)[17], 117);
+  CUDA_OK(cudaFree(here));
+  CUDA_OK(cudaFree(there));
+  CUDA_OK(cudaFreeHost(targets));
 }
 
 #endif
@@ -224,6 +254,34 @@ TEST(StickyTest, AFailedKernelFailsEverythingUntilReset) {
       testing::ExitedWithCode(0), "");
   unsetenv("CUDASIM_ON_BUG");
 }
+
+#if !defined(__SANITIZE_ADDRESS__)
+
+TEST(StickyTest, AfterAFaultInAKernelAndAResetTheDeviceIsWell) {
+  lockstep::ScopedSettings settings;
+  settings->abort_on_bug = false;
+  CUDA_OK(cudaSetDevice(1));
+  int* const there = NewOnDevice<int>(1);
+  CUDA_OK(cudaSetDevice(0));
+  for (const bool faults : {false, true, false}) {
+    int** targets = nullptr;
+    CUDA_OK(cudaMallocHost(&targets, 32 * sizeof(int*)));
+    int* const here = NewOnDevice<int>(32);
+    for (int i = 0; i < 32; ++i) targets[i] = here + i;
+    if (faults) targets[9] = there;
+    CUDA_OK(lockstep::RunStores(targets));
+    EXPECT_EQ(cudaDeviceSynchronize(), faults ? cudaErrorLaunchFailure : cudaSuccess);
+    EXPECT_EQ(cudasim::TakeReports().size(), faults ? 1 : 0);
+    if (!faults) {
+      EXPECT_EQ(Download(here, 32)[9], 109);
+    }
+    CUDA_OK(cudaDeviceReset());
+    cudaGetLastError();
+  }
+  CUDA_OK(cudaFree(there));
+}
+
+#endif
 
 using NvtxDeathTest = testing::Test;
 

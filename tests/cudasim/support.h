@@ -51,17 +51,6 @@ std::vector<T> Download(const T* pointer, size_t count) {
   return values;
 }
 
-template <typename Kernel, typename... Arguments>
-cudaError_t Launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, Kernel kernel,
-                   Arguments... arguments) {
-  cudaLaunchConfig_t config;
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
 }  // namespace cudasim_test
 
 #endif  // LOCKSTEP_TESTS_CUDASIM_SUPPORT_H_

@@ -182,7 +182,10 @@ def _simulated_objects_impl(ctx):
            linked.owner.package in ["tools/cudasim", "tools/cudasim/ptx"] or
            linked.owner.name.endswith("_cudasim") or linked.owner.name.endswith("_nvcc")
     ]
-    return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs)))]
+
+    # In this order what uses a library comes before it; the default one would be turned round.
+    ordered = depset(inputs, order = "topological")
+    return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = ordered))]
 
 # Of everything that deps are linked with, only simulated kernels, the simulator and system
 # libraries. The program provides the rest, above all core, which must not exist twice.

@@ -119,6 +119,27 @@ TEST(ControlTest, PrintsAndFails) {
   EXPECT_NE(message.find("the kernel gave up"), std::string::npos) << message;
 }
 
+TEST(ControlTest, AssertionsAreReportedWithTheirText) {
+  const std::string text =
+      Header() +
+      ".extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, "
+      ".param .b64 s);\n"
+      ".global .align 1 .b8 what[6] = {120, 32, 60, 32, 50};\n"
+      ".global .align 1 .b8 file[5] = {97, 46, 99, 117};\n"
+      ".global .align 1 .b8 name[2] = {75};\n"
+      ".visible .entry test() {\n.reg .b64 %rd<5>;\n"
+      "cvta.global.u64 %rd1, what; cvta.global.u64 %rd2, file; cvta.global.u64 %rd3, name;\n"
+      "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;\n"
+      "st.param.b64 [a], %rd1; st.param.b64 [b], %rd2; st.param.b32 [c], 7; st.param.b64 [d], "
+      "%rd3; st.param.b64 [e], 1;\n"
+      "call.uni __assertfail, (a, b, c, d, e); }\nret;\n}\n";
+  const std::string message = MessageOf([&] {
+    Image image(text);
+    Launch1(&image, "test", {1}, {1}, Settings{});
+  });
+  EXPECT_NE(message.find("a.cu:7: K: x < 2"), std::string::npos) << message;
+}
+
 // A lock that a lane holds while the others of its warp spin, and that warps hold in turn.
 constexpr char kLock[] =
     ".shared .b32 lock; .shared .b32 count;\n"

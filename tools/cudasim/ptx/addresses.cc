@@ -53,7 +53,9 @@ void CheckGlobalLanes(Warp& warp, const Instruction* i, const uint64_t* at, uint
   Races* const races = warp.block->races();
   Extent& cached = races != nullptr ? races->CachedExtent(i) : warp.block->CachedExtent(i);
   for (int lane : LanesOf(warp.mask)) {
-    if (at[lane] % bytes != 0) FailMisaligned(warp, i, lane, Space::kGlobal, at[lane], bytes);
+    if ((at[lane] & (bytes - 1)) != 0) {
+      FailMisaligned(warp, i, lane, Space::kGlobal, at[lane], bytes);
+    }
     if (cached.Contains(at[lane], bytes)) continue;
     // Half of the addresses are the kernel's.
     cached =

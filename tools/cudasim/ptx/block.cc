@@ -15,6 +15,12 @@ constexpr uint32_t kStackBytes = 16 << 10;
 // Accesses to memory after which a warp yields: others may have to run for it to go on.
 constexpr int64_t kPatience = 1 << 20;
 
+constinit thread_local Block* running = nullptr;
+struct RunningHere {
+  explicit RunningHere(Block* block) { running = block; }
+  ~RunningHere() { running = nullptr; }
+};
+
 std::string Format(uint32_t x, uint32_t y, uint32_t z) {
   return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
 }
@@ -70,6 +76,8 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   constexpr size_t kValues = 128 * static_cast<size_t>(WarpValue::kCount);
   warp_values_.Reserve(warp_count_ * kValues);
   block_values_.Reserve(128 * static_cast<size_t>(BlockValue::kCount));
+  const bool same_shape = shape_ == launch.block;
+  shape_ = launch.block;
   SetValue(BlockValue::kNtidX, launch.block.x);
   SetValue(BlockValue::kNtidY, launch.block.y);
   SetValue(BlockValue::kNtidZ, launch.block.z);
@@ -88,12 +96,14 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
     warp.files[kRegisters] = registers_.data() + j * registers;
     warp.files[kBlockValues] = block_values_.data();
     warp.files[kWarpValues] = warp_values_.data() + j * kValues;
-    SetWarpValues(warp);
+    if (!same_shape) SetWarpValues(warp);
   }
   order_.resize(warp_count_);
   std::iota(order_.begin(), order_.end(), 0);
   if (settings.order == Settings::Order::kReverse) std::reverse(order_.begin(), order_.end());
-  extents_.fill({});
+  const uint64_t changes = settings.changes != nullptr ? settings.changes->load() : 0;
+  if (changes == 0 || changes != changes_) extents_.fill({});
+  changes_ = changes;
   races_ = nullptr;
 }
 
@@ -157,13 +167,42 @@ void Block::Turn(Warp* warp) {
     // There they would let those at smaller instructions go first.
     if (warp->resume->run == &Meet) ++warp->resume;
   }
+  turn_ = warp;
+  accessing_ = nullptr;
   warp->state = Warp::State::kRunning;
   warp->patience = random ? static_cast<int64_t>(random_.Below(32)) : kPatience;
   for (const Instruction* i = warp->resume; i != nullptr;) i = i->run(*warp, i);
   if (warp->state == Warp::State::kDone) --running_;
 }
 
+Block* Block::Running() { return running; }
+
+void Block::Leave(uintptr_t address, Bug bug, const std::string& text) {
+  left_ = {address, bug, text};
+  std::longjmp(leave_, 1);
+}
+
+void Block::FailLeft() {
+  // The lane whose access of up to 16 bytes begins there or before.
+  int lane = __builtin_ctz(turn_->mask);
+  uint64_t least = 16;
+  for (int other : LanesOf(accessing_ != nullptr ? turn_->mask : 0)) {
+    const uint64_t at = turn_->Lanes<uint64_t>(accessing_->a)[other] + accessing_->imm;
+    if (left_.address - at >= least) continue;
+    least = left_.address - at;
+    lane = other;
+  }
+  turn_->Fail(left_.bug, accessing_, lane, left_.text);
+}
+
 bool Block::Run(bool once) {
+  const RunningHere here(this);
+  // What is left has no destructors: instructions, and the functions that run them.
+  if (setjmp(leave_) != 0) FailLeft();
+  return TakeTurns(once);
+}
+
+bool Block::TakeTurns(bool once) {
   for (;;) {
     if (settings_->order == Settings::Order::kRandom) {
       for (size_t j = order_.size(); j > 1; --j) std::swap(order_[j - 1], order_[random_.Below(j)]);

@@ -3,6 +3,7 @@
 #define CUDASIM_PTX_BLOCK_H_
 
 #include <array>
+#include <csetjmp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -78,6 +79,11 @@ class Block {
   // one turn of each.
   bool Run(bool once);
 
+  // The block that this thread runs; null elsewhere.
+  static Block* Running();
+  // For handlers of signals, while it runs: ends the grid for a fault at a global address.
+  [[noreturn]] void Leave(uintptr_t address, Bug bug, const std::string& text);
+
   // What instructions use.
   std::byte* shared() const { return shared_.data(); }
   uint32_t shared_bytes() const { return shared_bytes_; }
@@ -87,7 +93,10 @@ class Block {
   // Null unless races are sought: see Watch.
   Races* races() const { return races_.get(); }
   // Recently accessed global memory, by the instruction's `access`.
-  Extent& CachedExtent(const Instruction* i) { return extents_[i->access % extents_.size()]; }
+  Extent& CachedExtent(const Instruction* i) {
+    accessing_ = i;
+    return extents_[i->access % extents_.size()];
+  }
 
   // Arrival of a warp at one of the 16 barriers, which opens after so many threads (0: all).
   void Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes);
@@ -114,11 +123,13 @@ class Block {
 
   void SetValue(BlockValue value, uint32_t x);
   void SetWarpValues(const Warp& warp);
+  bool TakeTurns(bool once);
   void Turn(Warp* warp);
   bool OpenBarriers();
   bool Opens(const Barrier& barrier) const;
   [[noreturn]] void FailDeadlock();
   [[noreturn]] void FailExited(int barrier);
+  [[noreturn]] void FailLeft();
 
   const Launch* launch_ = nullptr;
   const Settings* settings_ = nullptr;
@@ -133,6 +144,20 @@ class Block {
   std::unique_ptr<Races> races_;
   std::array<Extent, 256> extents_ = {};
   uint32_t running_ = 0;  // warps that are not done
+  // What earlier launches have left: the shape for which the warps' values hold, and the settings'
+  // count of changes for which the extents do (0: none).
+  Size shape_{0, 0, 0};
+  uint64_t changes_ = 0;
+  // For faults: whose turn it is, its last instruction that has accessed global memory, where to
+  // go, and with what.
+  Warp* turn_ = nullptr;
+  const Instruction* accessing_ = nullptr;
+  std::jmp_buf leave_;
+  struct {
+    uintptr_t address;
+    Bug bug;
+    std::string text;
+  } left_;
 };
 
 }  // namespace ptx

@@ -67,28 +67,20 @@ void Prepare(Grid* grid, Block* block) {
 }
 
 void RunBlocks(Grid* grid) {
-  const std::shared_ptr<void> entered = grid->settings.enter ? grid->settings.enter() : nullptr;
-  try {
-    Block& block = ThreadsBlock();
-    bool prepared = false;
-    for (;;) {
-      const uint64_t i = grid->next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= grid->blocks) return;
-      if (!prepared) Prepare(grid, &block);
-      prepared = true;
-      block.Begin(grid->order(i));
-      block.Run(false);
-    }
-  } catch (...) {
-    grid->next.store(grid->blocks, std::memory_order_relaxed);
-    const std::lock_guard<std::mutex> lock(grid->mutex);
-    if (grid->error == nullptr) grid->error = std::current_exception();
+  Block& block = ThreadsBlock();
+  bool prepared = false;
+  for (;;) {
+    const uint64_t i = grid->next.fetch_add(1, std::memory_order_relaxed);
+    if (i >= grid->blocks) return;
+    if (!prepared) Prepare(grid, &block);
+    prepared = true;
+    block.Begin(grid->order(i));
+    block.Run(false);
   }
 }
 
 // Blocks of a cooperative launch wait for each other: they take turns on one thread.
 void RunTogether(Grid* grid) {
-  const std::shared_ptr<void> entered = grid->settings.enter ? grid->settings.enter() : nullptr;
   std::vector<std::unique_ptr<Block>> blocks;
   for (uint64_t i = 0; i < grid->blocks; ++i) {
     blocks.push_back(std::make_unique<Block>());
@@ -97,6 +89,28 @@ void RunTogether(Grid* grid) {
   }
   while (!blocks.empty()) {
     std::erase_if(blocks, [](const std::unique_ptr<Block>& block) { return block->Run(true); });
+  }
+}
+
+// A thread's part of a grid. Of the threads that fail the first one's error is kept.
+void TakePart(Grid* grid) {
+  const auto run = [grid] {
+    try {
+      if (grid->launch.cooperative) {
+        RunTogether(grid);
+      } else {
+        RunBlocks(grid);
+      }
+    } catch (...) {
+      grid->next.store(grid->blocks, std::memory_order_relaxed);
+      const std::lock_guard<std::mutex> lock(grid->mutex);
+      if (grid->error == nullptr) grid->error = std::current_exception();
+    }
+  };
+  if (grid->settings.around) {
+    grid->settings.around(run);
+  } else {
+    run();
   }
 }
 
@@ -112,7 +126,7 @@ class Pool {
       grids_.push_back(grid);
       wake_.notify_all();
     }
-    RunBlocks(grid);
+    TakePart(grid);
     if (helpers == 0) return;
     std::unique_lock<std::mutex> lock(mutex_);
     std::erase(grids_, grid);
@@ -123,7 +137,9 @@ class Pool {
   static int Helpers(const Grid& grid) {
     if (grid.races != nullptr) return 0;
     // Waking a thread costs as much as running some thousand threads of a small kernel.
-    if (grid.blocks < 2 || grid.blocks * grid.launch.block.count() < 4096) return 0;
+    if (grid.launch.cooperative || grid.blocks < 2 ||
+        grid.blocks * grid.launch.block.count() < 4096)
+      return 0;
     return static_cast<int>(std::min<uint64_t>(grid.settings.threads - 1, grid.blocks - 1));
   }
 
@@ -142,7 +158,7 @@ class Pool {
       });
       ++grid->helpers;
       lock.unlock();
-      RunBlocks(grid);
+      TakePart(grid);
       lock.lock();
       if (--grid->helpers == 0) done_.notify_all();
     }
@@ -159,11 +175,7 @@ class Pool {
 void Run(const Launch& launch, const Settings& settings) {
   static auto* const pool = new Pool;
   Grid grid(launch, settings);
-  if (launch.cooperative) {
-    RunTogether(&grid);
-  } else {
-    pool->Run(&grid);
-  }
+  pool->Run(&grid);
   if (grid.error != nullptr) std::rethrow_exception(grid.error);
 }
 

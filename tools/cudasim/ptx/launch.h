@@ -2,10 +2,10 @@
 #ifndef CUDASIM_PTX_LAUNCH_H_
 #define CUDASIM_PTX_LAUNCH_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,6 +27,7 @@ struct Fault : std::runtime_error {
 struct Size {
   uint32_t x = 1, y = 1, z = 1;
   uint64_t count() const { return uint64_t{x} * y * z; }
+  bool operator==(const Size&) const = default;
 };
 
 struct Launch {
@@ -51,11 +52,13 @@ struct Settings {
   // Global memory: what a kernel may access around an address, and what an address is, for reports.
   std::function<Extent(uintptr_t)> accessible;  // unset: everything
   std::function<std::string(uintptr_t)> describe;
-  // Called on each thread before it runs blocks; what it returns is destroyed after them.
-  std::function<std::shared_ptr<void>()> enter;
+  // Called on each thread that runs blocks, with what runs them and throws nothing.
+  std::function<void(const std::function<void()>&)> around;
   // Whether it is a bug if threads have exited when others meet at a barrier, or lanes of a
   // collective's mask. Legal since Volta, but seldom intended.
   bool report_exited = false;
+  // Counts changes of what is accessible; null: each launch asks anew.
+  const std::atomic<uint64_t>* changes = nullptr;
 };
 
 // The arguments as cudaLaunchKernel takes them: a pointer to each.

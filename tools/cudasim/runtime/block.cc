@@ -1,6 +1,7 @@
 // The table of memory blocks, by address.
 #include "block.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -18,6 +19,7 @@ constexpr uintptr_t kNear = 8192;
 struct Table {
   std::map<uintptr_t, std::shared_ptr<Block>> live;   // By their first address.
   std::map<uintptr_t, std::shared_ptr<Block>> freed;  // For reports.
+  std::atomic<uint64_t> changes{1};
 };
 
 Table& GetTable() {
@@ -114,13 +116,17 @@ std::string DamageOn(int device) {
   return text;
 }
 
+const std::atomic<uint64_t>& MemoryChanges() { return GetTable().changes; }
+
 void AddBlock(std::shared_ptr<Block> block) {
+  ++GetTable().changes;
   Table& table = GetTable();
   table.freed.erase(block->begin);
   table.live[block->begin] = std::move(block);
 }
 
 void RemoveBlock(const std::shared_ptr<Block>& block) {
+  ++GetTable().changes;
   Table& table = GetTable();
   table.live.erase(block->begin);
   block->freed = true;

@@ -2,6 +2,7 @@
 #ifndef CUDASIM_RUNTIME_BLOCK_H_
 #define CUDASIM_RUNTIME_BLOCK_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -64,6 +65,8 @@ std::vector<std::shared_ptr<Block>> LiveBlocks();
 void AddBlock(std::shared_ptr<Block> block);
 // Removes a block; freed device memory is remembered for a while, for reports.
 void RemoveBlock(const std::shared_ptr<Block>& block);
+// Grows with each of the two, from 1 on. Needs no lock.
+const std::atomic<uint64_t>& MemoryChanges();
 
 // "device memory 0x... of 1024 bytes on device 0".
 std::string Describe(const Block& block);

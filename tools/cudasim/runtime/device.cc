@@ -161,7 +161,9 @@ cudaError_t Reset() {
   }
   std::erase_if(state.events, [&](const CUevent_st* event) { return event->device == index; });
   for (const auto& block : LiveBlocks()) {
-    if (block->device != index || block->kind == BlockKind::kRegistered) continue;
+    if (block->device != index || block->kind == BlockKind::kRegistered || block->permanent) {
+      continue;
+    }
     if (block->pool != nullptr) block->pool->used -= Charge(block->size);
     Release(lock, block);
   }

@@ -75,10 +75,13 @@ void HandleFault(int signal, siginfo_t* info, void* context) {
   // ThreadSanitizer blocks all signals in a handler, and a fiber that leaves it by switching away
   // would leave them blocked: the thread's next fault would end the process.
   pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
-  const bool in_kernel = !CurrentThread().empty();
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const auto leave_kernel = GetThread().leave_kernel;
+  const bool in_kernel = leave_kernel != nullptr || !CurrentThread().empty();
   Bug bug = Bug::kOther;
   std::string text;
-  if (Explain(reinterpret_cast<uintptr_t>(info->si_addr), in_kernel, &bug, &text)) {
+  if (Explain(address, in_kernel, &bug, &text)) {
+    if (leave_kernel != nullptr) leave_kernel(address, bug, text);
     Report(bug, text);
   }
   const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_bus;

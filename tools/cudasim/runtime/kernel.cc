@@ -84,6 +84,7 @@ cudaError_t LaunchKernel(cudaStream_t handle, Launch launch) {
   Work work;
   work.type = cudaGraphNodeTypeKernel;
   work.what = "kernel " + KernelName(launch);
+  work.ranges.reserve(launch.pointers.size());
   for (const PointerArgument& pointer : launch.pointers) {
     if (pointer.address != nullptr) work.ranges.push_back({pointer.address, 1, !pointer.is_const});
   }

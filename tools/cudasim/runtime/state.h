@@ -105,6 +105,8 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  // While it runs blocks of a kernel that nvcc made: reports what faulted, and leaves the kernel.
+  void (*leave_kernel)(uintptr_t address, Bug bug, const std::string& text) = nullptr;
 };
 ThreadState& GetThread();
 

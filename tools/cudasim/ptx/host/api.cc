@@ -1,12 +1,14 @@
 // The functions that objects made by nvcc call: registration of device code, launches, and
 // variables. With them and the rest of the runtime, such objects run unchanged.
 #include <cstring>
-#include <memory>
+#include <functional>
+#include <utility>
 
 #include "cudasim/access.h"
 #include "cudasim/executor.h"
 #include "cudasim/launch.h"
 #include "cudasim/runtime_api.h"
+#include "tools/cudasim/ptx/block.h"
 #include "tools/cudasim/ptx/host/registry.h"
 #include "tools/cudasim/ptx/launch.h"
 #include "tools/cudasim/runtime/state.h"
@@ -30,6 +32,10 @@ struct Configuration {
 };
 thread_local Configuration configuration;
 
+void LeaveKernel(uintptr_t address, Bug bug, const std::string& text) {
+  if (Block* const block = Block::Running(); block != nullptr) block->Leave(address, bug, text);
+}
+
 Settings SettingsFor(int device) {
   const ExecutorSettings& executor = GetExecutorSettings();
   Settings settings;
@@ -42,7 +48,13 @@ Settings SettingsFor(int device) {
   settings.find_races = executor.find_races;
   settings.accessible = &AccessibleAt;
   settings.describe = &DescribeAddress;
-  settings.enter = [device] { return std::make_shared<DeviceAccess>(device); };
+  settings.changes = &runtime::MemoryChanges();
+  settings.around = [device](const std::function<void()>& run_blocks) {
+    const DeviceAccess access(device);
+    runtime::GetThread().leave_kernel = &LeaveKernel;
+    run_blocks();
+    runtime::GetThread().leave_kernel = nullptr;
+  };
   return settings;
 }
 
@@ -71,15 +83,15 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
   return ReportUnsupported([&] {
     const Program* const kernel = Registry::Get().FindKernel(stub, runtime::GetThread().device);
     if (kernel == nullptr) return runtime::Return(cudaErrorInvalidDeviceFunction);
-    auto launch = std::make_shared<Launch>();
-    launch->program = kernel;
-    launch->grid = {config.gridDim.x, config.gridDim.y, config.gridDim.z};
-    launch->block = {config.blockDim.x, config.blockDim.y, config.blockDim.z};
-    launch->dynamic_shared = config.dynamicSmemBytes;
-    launch->parameters = PackParameters(*kernel, arguments);
+    Launch launch;
+    launch.program = kernel;
+    launch.grid = {config.gridDim.x, config.gridDim.y, config.gridDim.z};
+    launch.block = {config.blockDim.x, config.blockDim.y, config.blockDim.z};
+    launch.dynamic_shared = config.dynamicSmemBytes;
+    launch.parameters = PackParameters(*kernel, arguments);
     for (unsigned j = 0; j < config.numAttrs; ++j) {
       if (config.attrs[j].id == cudaLaunchAttributeCooperative) {
-        launch->cooperative = config.attrs[j].val.cooperative != 0;
+        launch.cooperative = config.attrs[j].val.cooperative != 0;
       }
     }
     cudasim::Launch work;
@@ -88,13 +100,14 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
     work.grid = config.gridDim;
     work.block = config.blockDim;
     work.shared_bytes = config.dynamicSmemBytes;
-    work.cooperative = launch->cooperative;
+    work.cooperative = launch.cooperative;
+    work.pointers.reserve(kernel->pointers.size());
     for (const PointerParameter& pointer : kernel->pointers) {
       const void* address;
-      std::memcpy(&address, launch->parameters.data() + pointer.offset, sizeof(address));
+      std::memcpy(&address, launch.parameters.data() + pointer.offset, sizeof(address));
       work.pointers.push_back({address, !pointer.written});
     }
-    work.run_grid = [launch](int device) { return RunOn(device, *launch); };
+    work.run_grid = [launch = std::move(launch)](int device) { return RunOn(device, launch); };
     return Enqueue(config.stream, std::move(work));
   });
 }

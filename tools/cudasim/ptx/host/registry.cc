@@ -46,12 +46,12 @@ void Registry::RemoveBinary(Binary* binary) {
 
 void Registry::AddKernel(const void* stub, Binary* binary, const char* name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  kernels_[stub] = {binary, name};
+  kernels_[stub] = {binary, name, {}};
 }
 
 void Registry::AddVariable(const void* host, Binary* binary, const char* name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  variables_[host] = {binary, name};
+  variables_[host] = {binary, name, {}};
 }
 
 Image& Registry::ImageOn(Binary* binary, int device) {
@@ -68,7 +68,10 @@ const Program* Registry::FindKernel(const void* stub, int device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = kernels_.find(stub);
   if (found == kernels_.end()) return nullptr;
-  return ImageOn(found->second.binary, device).FindKernel(found->second.name);
+  Named& kernel = found->second;
+  const Program*& program = kernel.programs[device];
+  if (program == nullptr) program = ImageOn(kernel.binary, device).FindKernel(kernel.name);
+  return program;
 }
 
 Image::Memory Registry::FindVariable(const void* host, int device) {

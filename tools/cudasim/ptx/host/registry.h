@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "tools/cudasim/ptx/image.h"
 
@@ -36,12 +37,13 @@ class Registry {
   struct Named {
     Binary* binary;
     std::string name;
+    std::map<int, const Program*> programs;  // a kernel's, by device, once they were asked for
   };
   Image& ImageOn(Binary* binary, int device);
 
   std::mutex mutex_;
   std::map<Binary*, std::unique_ptr<Binary>> binaries_;
-  std::map<const void*, Named> kernels_, variables_;
+  std::unordered_map<const void*, Named> kernels_, variables_;  // by what the host calls them
 };
 
 }  // namespace ptx

@@ -1,5 +1,7 @@
 #include "tools/cudasim/ptx/text/lexer.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +13,18 @@ namespace {
 bool IsWordCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
          c == '$' || c == '%' || c == '.';
+}
+
+// The first of the three, or the end. Most of what a program reads is bodies that it skips.
+const char* FindBraceOrSlash(const char* at, const char* end) {
+  for (; end - at >= 32; at += 32) {
+    const __m256i text = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    const auto is = [text](char c) { return _mm256_cmpeq_epi8(text, _mm256_set1_epi8(c)); };
+    const __m256i any = _mm256_or_si256(_mm256_or_si256(is('{'), is('}')), is('/'));
+    const auto found = static_cast<uint32_t>(_mm256_movemask_epi8(any));
+    if (found != 0) return at + __builtin_ctz(found);
+  }
+  return std::find_if(at, end, [](char c) { return c == '{' || c == '}' || c == '/'; });
 }
 
 }  // namespace
@@ -81,15 +95,14 @@ std::string_view Lexer::Until(char c) {
 std::string_view Lexer::Block() {
   const char* const begin = next_;
   int depth = 1;
-  for (; next_ < end_; ++next_) {
-    const char c = *next_;
-    if (c == '\n') {
-      ++line_;
-    } else if (c == '{') {
+  for (next_ = FindBraceOrSlash(next_, end_); next_ < end_;
+       next_ = FindBraceOrSlash(next_ + 1, end_)) {
+    if (*next_ == '{') {
       ++depth;
-    } else if (c == '}' && --depth == 0) {
+    } else if (*next_ == '}' && --depth == 0) {
+      line_ += static_cast<int>(std::count(begin, next_, '\n'));
       return {begin, static_cast<size_t>(next_++ - begin)};
-    } else if (c == '/' && next_ + 1 < end_ && next_[1] == '/') {
+    } else if (*next_ == '/' && next_ + 1 < end_ && next_[1] == '/') {
       while (next_ + 1 < end_ && next_[1] != '\n') ++next_;
     }
   }
