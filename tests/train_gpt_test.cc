@@ -94,7 +94,8 @@ TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
     if (next == 0) continue;
     for (const char* phase : {"forward_ms", "backward_ms", "update_ms"})
       steps_ms += j[phase].get<double>();
-    for (const auto& [name, ms] : j.value("kernel_ms", nlohmann::json::object()).items()) {
+    const auto kernel_ms = j.value("kernel_ms", nlohmann::json::object());
+    for (const auto& [name, ms] : kernel_ms.items()) {
       kernels.insert(name);
       kernels_ms += ms.get<double>();
     }
