@@ -58,7 +58,15 @@ copy_licenses "$root/licenses" "${packages[@]}"
 # The CUDA version that the program is linked with; a simulated GPU needs none.
 cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')
 backend=simulated
-[[ -z $cuda ]] || backend=cuda
+if [[ -n $cuda ]]; then
+  backend=cuda
+elif readelf -SW "$program" | grep -F .nv_fatbin >/dev/null &&
+  ! nm "$program" 2>/dev/null | grep ' T _ZN7cudasim19GetExecutorSettingsEv$' >/dev/null; then
+  # Kernels of nvcc's, and neither CUDA nor the simulator to run them.
+  echo "make_bundle: $program chooses its CUDA runtime when it runs (--config=either), which gpu_check does not" >&2
+  echo "  know yet; build the bundle with --config=cuda" >&2
+  exit 1
+fi
 cat >"$root/bundle.json" <<JSON
 {
  "build": "$(cat "$program_there" "$root"/checks/*.py | sha256sum | head -c 16)",

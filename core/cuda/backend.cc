@@ -1,3 +1,5 @@
+#include "core/cuda/backend.h"
+
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"  // CUDASIM
 
@@ -11,7 +13,6 @@ const bool kSimulated = true;
 const bool kSimulated = false;
 #endif
 
-extern const bool kLoadsEitherRuntime;
 const bool kLoadsEitherRuntime = false;
 
 // NVIDIA's libraries are linked, or the simulator.

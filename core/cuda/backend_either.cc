@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "core/cuda/backend.h"
 #include "core/cuda/device.h"
 #include "tools/cudasim/loader/loader.h"
 #include "tools/cudasim/loader/nvidia.h"
@@ -22,14 +23,15 @@ const bool kSimulated = [] {
   return simulated;
 }();
 
-extern const bool kLoadsEitherRuntime;
 const bool kLoadsEitherRuntime = true;
 
 std::string ConnectNvidiaRuntime() {
+  if (kSimulated) return "";
   const std::lock_guard lock(connecting);
   return cudasim::ConnectNvidiaRuntime();
 }
 std::string ConnectNvidiaCublasLt() {
+  if (kSimulated) return "";
   const std::lock_guard lock(connecting);
   return cudasim::ConnectNvidiaCublasLt();
 }

@@ -2,19 +2,12 @@
 
 #include <charconv>
 
+#include "core/cuda/backend.h"
 #include "core/cuda/error.h"
 #include "core/cuda/simulated_gpu.h"
 #include "core/io/file.h"
 
 namespace lockstep::cuda {
-
-// Whether programs contain nvcc's objects and load the runtime (backend_either.cc). Then these make
-// CUDA's functions those of NVIDIA's libraries, unless they are the simulator's: empty, or why they
-// cannot.
-extern const bool kLoadsEitherRuntime;
-std::string ConnectNvidiaRuntime();
-std::string ConnectNvidiaCublasLt();
-
 namespace {
 
 [[maybe_unused]] const bool named = [] {
@@ -66,7 +59,7 @@ int DeviceCount() {
 Device ParseDevice(const std::string& text) {
   if (text == "cpu") return kCpu;
   if (text == "auto") {
-    return kSimulated || DeviceCount() == 0 ? kCpu : Device{DeviceType::kCuda, 0};
+    return kSimulated || DeviceCount() == 0 ? kCpu : ParseDevice("cuda:0");
   }
   const size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);

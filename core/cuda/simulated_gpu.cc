@@ -16,6 +16,7 @@ void lockstep::cuda::LoadSimulatedGpu() {}
 #include <string>
 #include <string_view>
 
+#include "core/cuda/backend.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/io/mapped_file.h"
@@ -25,10 +26,6 @@ void lockstep::cuda::LoadSimulatedGpu() {}
 extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 
 namespace lockstep::cuda {
-
-// Whether programs contain nvcc's objects and load the runtime (backend_either.cc).
-extern const bool kLoadsEitherRuntime;
-
 namespace {
 
 constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";

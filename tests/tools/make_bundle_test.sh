@@ -52,8 +52,15 @@ print(b["backend"], b["cuda"], b["architectures"], b["glibc"], b["build"])')"
 newest=$(objdump -T libexec/lockstep lib/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 [[ GLIBC_$glibc == "$newest" ]] || fail "$newest is not $glibc"
 
-# A program of CUDA, of a version that no machine has; its libraries are not in the bundle.
+# A program with nvcc's kernels that neither contains the simulator nor is linked with CUDA.
 cd "$OLDPWD"
+echo kernels >"$folder/kernels"
+objcopy --add-section ".nv_fatbin=$folder/kernels" "$folder/program" "$folder/either"
+said=$(tools/make_bundle.sh "$folder/either.tar.gz" "$folder/either" sm_90a either -- LICENSE 2>&1) &&
+  fail "a bundle of --config=either was made"
+[[ $said == *--config=cuda* && ! -e $folder/either.tar.gz ]] || fail "$said"
+
+# A program of CUDA, of a version that no machine has; its libraries are not in the bundle.
 mkdir "$folder/installed"
 library() { cc -shared -x c - -o "$folder/installed/$1" -Wl,-soname,"$1"; }
 for name in cublasLt.so.99 cudnn{,_graph,_heuristic,_engines_precompiled,_engines_runtime_compiled}.so.9 nccl.so.2 \

@@ -28,6 +28,17 @@ cuda_toolkit(
     version = "version.txt",
 )
 
+# What only --config=cuda needs, and not every toolkit has: the headers of cuBLASLt and NCCL.
+constraint_setting(
+    name = "libraries",
+    default_constraint_value = {default_libraries},
+)
+
+constraint_value(
+    name = "cublas_and_nccl_are_there",
+    constraint_setting = ":libraries",
+)
+
 # The headers that host code can include. nvcc itself reads the toolkit's folder.
 cc_library(
     name = "headers",
@@ -75,6 +86,7 @@ cc_library(
             "-L{lib}",
             "-Wl,-rpath,{lib}",
         ] + ["-l" + library for library in libraries],
+        target_compatible_with = [":cublas_and_nccl_are_there"],
         deps = [":cudart"],
     )
     for name, libraries in {{
@@ -85,30 +97,46 @@ cc_library(
 ]
 """
 
+# As in tools/find_nvcc.sh.
 _SYSTEM = ["/usr/local/cuda", "/usr", "/opt/cuda"]
 
+# Of CUDA, with whose headers and libraries the sources are written.
+_MAJOR_VERSION = 13
+
+def _major_version(ctx, nvcc):
+    """Of CUDA, as nvcc says; 0 if it does not."""
+    said = ctx.execute([nvcc, "--version"]).stdout
+    major = said.partition("release ")[2].partition(".")[0]
+    return int(major) if major.isdigit() else 0
+
 def _system_toolkit(ctx):
+    """Its folder; else why not."""
+    old = ""
     for home in [ctx.os.environ.get("CUDA_HOME", "")] + _SYSTEM:
-        if home and ctx.path(home + "/bin/nvcc").exists:
-            return home
-    return None
+        nvcc = home + "/bin/nvcc"
+        if home and ctx.path(nvcc).exists:
+            version = _major_version(ctx, nvcc)
+            if version >= _MAJOR_VERSION:
+                return home, None
+            old += ", but %s of CUDA %s" % (nvcc, version or "(unknown version)")
+    return None, "there is no bin/nvcc of CUDA %d in $CUDA_HOME, %s%s" % (_MAJOR_VERSION, ", ".join(_SYSTEM), old)
 
 def _pypi_toolkit(ctx):
     """Its folder, outside of Bazel's, so that clones share it and a restarted server does not fetch it; else why not."""
     python, user = ctx.which("python3"), ctx.os.environ.get("HOME", "")
     if not python or not user:
         return None, "python3 and $HOME are needed to fetch it from PyPI"
-    home = user + "/.cache/lockstep-nvcc"
-    ctx.report_progress("fetching nvcc from PyPI (105 MB), unless " + home + " has it")
+    folders = user + "/.cache/lockstep-nvcc"
+    ctx.report_progress("fetching nvcc from PyPI (105 MB), unless " + folders + " has it")
     fetched = ctx.execute([
         python,
         ctx.path(Label("//tools/bazel:fetch_nvcc.py")),
-        home,
+        folders,
         ctx.path(Label("//tools/bazel:nvcc_requirements.txt")),
     ], timeout = 1800)
     if fetched.return_code != 0:
         return None, "it could not be fetched from PyPI (%s)" % fetched.stderr.strip()
-    return home, None
+    return fetched.stdout.strip(), None
 
 def _toolkit(ctx):
     which = ctx.os.environ.get("LOCKSTEP_NVCC", "")
@@ -116,11 +144,18 @@ def _toolkit(ctx):
         fail("LOCKSTEP_NVCC is '%s'; it must be system, pypi, none, or empty: the system's or else PyPI's" % which)
     if which == "none":
         return None, "LOCKSTEP_NVCC=none"
+    system, why_not = None, ""
     if which != "pypi":
-        home = _system_toolkit(ctx)
-        if home or which == "system":
-            return home, "there is no bin/nvcc in $CUDA_HOME, " + ", ".join(_SYSTEM)
-    return _pypi_toolkit(ctx)
+        system, why_not = _system_toolkit(ctx)
+        if system or which == "system":
+            return system, why_not
+        why_not += "; "
+    pypi, why_not_pypi = _pypi_toolkit(ctx)
+    return pypi, "%s%s" % (why_not, why_not_pypi)
+
+def _has_header(ctx, home, name):
+    # The compiler looks into /usr/include, too.
+    return ctx.path(home + "/include/" + name).exists or ctx.path("/usr/include/" + name).exists
 
 def _cuda_repository_impl(ctx):
     home, why_not = _toolkit(ctx)
@@ -131,14 +166,22 @@ def _cuda_repository_impl(ctx):
         # buildifier: disable=print
         print("no nvcc: %s. What needs it is skipped. Install NVIDIA's package cuda-toolkit, or python3-pip." % why_not)
         ctx.file("version.txt", "", executable = False)
-        ctx.file("BUILD", _BUILD.format(lockstep = lockstep, nvcc = "", default = "None", lib = "/"), executable = False)
+        ctx.file("BUILD", _BUILD.format(
+            lockstep = lockstep,
+            nvcc = "",
+            default = "None",
+            default_libraries = "None",
+            lib = "/",
+        ), executable = False)
         return
 
     nvcc = home + "/bin/nvcc"
-    version = ctx.execute([nvcc, "--version"])
-    if version.return_code != 0:
-        fail("%s --version failed: %s%s" % (nvcc, version.stdout, version.stderr))
-    ctx.file("version.txt", version.stdout, executable = False)
+    ctx.file("version.txt", ctx.execute([nvcc, "--version"]).stdout, executable = False)
+    missing = [header for header in ["cublasLt.h", "nccl.h"] if not _has_header(ctx, home, header)]
+    if missing:
+        # buildifier: disable=print
+        print("%s comes without %s: what --config=cuda builds is skipped; --config=ptx and either do not need them" %
+              (nvcc, " and ".join(missing)))
     libs = [home + folder for folder in ["/lib64", "/lib", "/lib/x86_64-linux-gnu"]]
     libs = [lib for lib in libs if ctx.path(lib + "/libcudart_static.a").exists]
     if home != "/usr":
@@ -147,6 +190,7 @@ def _cuda_repository_impl(ctx):
         lockstep = lockstep,
         nvcc = nvcc,
         default = "\":nvcc_is_there\"",
+        default_libraries = "None" if missing else "\":cublas_and_nccl_are_there\"",
         lib = libs[0] if libs else home + "/lib64",
     ), executable = False)
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""fetch_nvcc.py FOLDER REQUIREMENTS: nvcc from PyPI's wheels, pinned by their hashes, into FOLDER.
+"""fetch_nvcc.py FOLDER REQUIREMENTS: nvcc from PyPI's wheels, pinned by their hashes; prints where it is.
 
-105 MB, of which 170 MB remain on the disk: what compiling does not need is left out. Does nothing if the folder
-holds the same wheels already. If it cannot, says why in one line and leaves the folder as it was.
+That is a folder in FOLDER for these requirements: clones with others have their own, and what is complete does not
+change. 105 MB, of which 170 MB remain on the disk: what compiling does not need is left out. If it cannot be
+fetched, says why in one line.
 """
 
+import hashlib
 import os
 import pathlib
 import shutil
@@ -52,29 +54,23 @@ def fetch(folder: pathlib.Path, requirements: pathlib.Path) -> None:
             sys.exit("pip: " + (errors[-1] if errors else f"exit status {said.returncode}"))
         for wheel in sorted(wheels.iterdir()):
             unpack(wheel, unpacked)
-        shutil.copyfile(requirements, unpacked / "requirements.txt")
         unpacked.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
         try:
             unpacked.rename(folder)
-        except OSError:  # another fetch came first
-            if not same(folder, requirements):
+        except OSError:
+            if not folder.exists():  # else another fetch came first
                 raise
 
 
-def same(folder: pathlib.Path, requirements: pathlib.Path) -> bool:
-    wanted = folder / "requirements.txt"
-    return wanted.exists() and wanted.read_bytes() == requirements.read_bytes()
-
-
 def main() -> None:
-    folder, requirements = (pathlib.Path(os.path.abspath(argument)) for argument in sys.argv[1:])
-    if same(folder, requirements):
-        return
+    folders, requirements = (pathlib.Path(os.path.abspath(argument)) for argument in sys.argv[1:])
     try:
-        fetch(folder, requirements)
+        folder = folders / hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+        if not folder.exists():
+            fetch(folder, requirements)
     except (OSError, zipfile.BadZipFile) as error:
         sys.exit(str(error))
+    print(folder)
 
 
 if __name__ == "__main__":

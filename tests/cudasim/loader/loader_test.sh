@@ -4,12 +4,10 @@
 set -euo pipefail
 program=$1 profiler=$2 simulator=$(realpath "$3")
 shift 3
-cuda=
-for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do
-  if [[ -z $cuda && -n $home && -x $home/bin/nvcc ]]; then cuda=$home; fi
-done
+source tools/find_nvcc.sh
+cuda=$(find_toolkit bin/nvcc)
 if [[ -z $cuda ]]; then
-  echo "skipped: there is no nvcc"
+  echo "skipped: there is no nvcc of CUDA 13"
   exit 0
 fi
 if ldd "$simulator" | grep -qE 'lib(a|t|ub)san'; then
@@ -29,6 +27,12 @@ expect() {  # NAME LINE...: what $work/said is
 # 0 * 1 + 1 * 2 + 2 * 3 + 3 * 4 + 4 * 1 ..., and what a range is without a profiler.
 "$work/program" "$simulator" >"$work/said"
 expect "simulated" "before: no CUDA runtime is loaded" "ranges: -2 -2 -2 -2" "after: 1250000"
+
+# A library that lacks a function is left alone.
+sed 's/__cudaRegisterVar/__cudaRegisterVax/g' "$simulator" >"$work/lacking.so"
+"$work/program" "$work/lacking.so" >"$work/said"
+expect "lacking a function" "before: no CUDA runtime is loaded" "ranges: -2 -2 -2 -2" \
+  "__cudaRegisterVar is missing" "after: no CUDA runtime is loaded"
 
 "$work/program" >"$work/said"
 after=$(tail -n 1 "$work/said")

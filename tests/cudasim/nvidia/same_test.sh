@@ -3,10 +3,8 @@
 # NVIDIA's. Arguments: the folder of the simulator's headers, the program, how many lines it prints, and which of
 # NVIDIA's headers it needs.
 set -euo pipefail
-cuda=
-for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do
-  if [[ -z $cuda && -n $home && -e $home/include/$4 ]]; then cuda=$home/include; fi
-done
+source tools/find_nvcc.sh
+cuda=$(find_toolkit "include/$4")
 if [[ -z $cuda ]]; then
   echo "skipped: there is no CUDA toolkit with $4"
   exit 0
@@ -14,8 +12,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 g++ -std=c++20 -O1 -march=x86-64-v3 -I. -isystem "$1" "$2" -o "$work/ours"
-g++ -std=c++20 -O1 -march=x86-64-v3 -I. -isystem "$cuda" "$2" -o "$work/theirs"
+g++ -std=c++20 -O1 -march=x86-64-v3 -I. -isystem "$cuda/include" "$2" -o "$work/theirs"
 "$work/ours" > "$work/ours.txt"
 "$work/theirs" > "$work/theirs.txt"
 wc -l < "$work/ours.txt" | grep -qx "$3" || { echo "the dump is incomplete"; exit 1; }
-diff "$work/theirs.txt" "$work/ours.txt" && echo "the same as $cuda"
+diff "$work/theirs.txt" "$work/ours.txt" && echo "the same as $cuda/include"

@@ -1,6 +1,7 @@
 // Branches, predicates, calls, and how warps and blocks take turns.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 
 #include "tests/cudasim/ptx/machine.h"
@@ -79,6 +80,20 @@ TEST(ControlTest, FunctionsCallEachOther) {
   Launch1(&image, "test", {1}, {40}, Settings{}, out.data(), out.data(), out.data(), out.data());
   const uint32_t expected[] = {0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89};
   for (int j = 0; j < 40; ++j) EXPECT_EQ(out[j], expected[j % 12]) << j;
+}
+
+// What a call has put aside is gone with the memory that a larger kernel outgrows.
+TEST(ControlTest, AFaultInAFunctionLeavesNothingToTheNextKernel) {
+  std::string text = KernelText("call.uni bad, ();\n", {0, 0, 0, 0});
+  text.insert(text.find(".visible"),
+              ".func bad() {\n.reg .b64 %rd1; .reg .b32 %r1;\n"
+              "mov.u64 %rd1, 8; ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1; ret;\n}\n");
+  Image image(text);
+  const std::string message = MessageOf(
+      [&] { Launch1(&image, "test", {1}, {32}, Settings{}, nullptr, nullptr, nullptr, nullptr); });
+  EXPECT_NE(message.find("called at"), std::string::npos) << message;
+  const std::vector<uint32_t> out = RunThreads("mul.lo.u32 %r9, %r0, 3;", 1024);
+  for (uint32_t j = 0; j < out.size(); ++j) ASSERT_EQ(out[j], 3 * j);
 }
 
 TEST(ControlTest, CallsByPointer) {
@@ -229,6 +244,49 @@ TEST(ControlTest, RacesInSharedMemoryAreFound) {
                   64, settings);
             }),
             "");
+}
+
+// What earlier launches have found accessible does not hide accesses from the detector.
+TEST(ControlTest, RacesAreFoundAsSoonAsTheyAreSought) {
+  std::vector<uint32_t> out(1);
+  Image image(KernelText("st.global.u32 [%rd3], %r0;", {0, 0, 0, 0}));
+  const std::atomic<uint64_t> changes{1};
+  Settings settings;
+  settings.changes = &changes;
+  const auto run = [&] {
+    Launch1(&image, "test", {1}, {64}, settings, out.data(), out.data(), out.data(), out.data());
+  };
+  EXPECT_EQ(MessageOf(run), "");
+  settings.find_races = true;
+  EXPECT_NE(MessageOf(run).find("nothing orders the two"), std::string::npos);
+}
+
+// bar.arrive tells those who wait at the barrier what its lanes have written, but not each other.
+TEST(ControlTest, ArrivingAtABarrierOrdersNoLanes) {
+  Settings settings;
+  settings.find_races = true;
+  const auto meet = [](const std::string& first_warp) {
+    return "setp.ge.u32 %p1, %r0, 32; @%p1 bra WAIT;\n" + first_warp +
+           "bra GO;\nWAIT: bar.sync 1, 64;\nGO:\n";
+  };
+  EXPECT_EQ(RunThreads(Neighbour(meet("bar.sync 1, 64;\n"), 1), 64, settings)[3], 2u);
+  EXPECT_EQ(
+      RunThreads(Neighbour(meet("bar.arrive 1, 64; bar.warp.sync -1;\n"), 1), 64, settings)[3], 2u);
+  const std::string message =
+      MessageOf([&] { RunThreads(Neighbour(meet("bar.arrive 1, 64;\n"), 1), 64, settings); });
+  EXPECT_NE(message.find("which thread (1,0,0) wrote, and nothing orders the two"),
+            std::string::npos)
+      << message;
+}
+
+TEST(ControlTest, BarriersAre16) {
+  for (const std::string number : {"16", "-1"}) {
+    for (const std::string opcode : {"bar.sync ", "bar.arrive "}) {
+      const std::string message =
+          MessageOf([&] { RunThreads("mov.u32 %r9, 0;\n" + opcode + number + ", 64;", 64); });
+      EXPECT_NE(message.find("there are 16 barriers"), std::string::npos) << opcode << message;
+    }
+  }
 }
 
 TEST(ControlTest, BlocksRunOnThreadsAndTogether) {

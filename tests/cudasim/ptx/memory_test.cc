@@ -1,8 +1,14 @@
 // Loads and stores of each space, atomics, copies, and what is reported about wrong ones.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
+#include <cstdlib>
 #include <numeric>
 
 #include "tests/cudasim/ptx/machine.h"
+#include "tools/cudasim/ptx/block.h"
 
 namespace cudasim::ptx {
 namespace {
@@ -156,6 +162,59 @@ std::string Report(const std::string& body, uint32_t threads, const Settings& se
   });
 }
 
+// The copy is made at the wait, when its lane's registers hold something else.
+TEST(MemoryTest, AFaultInACopyIsReportedOfTheInstructionThatBeganIt) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const memory =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const end = static_cast<std::byte*>(memory) + page;
+  ASSERT_EQ(mprotect(end, page, PROT_NONE), 0);
+  struct sigaction action = {}, previous;
+  action.sa_sigaction = [](int, siginfo_t* info, void*) {
+    if (Block::Running() == nullptr) std::abort();
+    Block::Running()->Leave(reinterpret_cast<uintptr_t>(info->si_addr), Bug::kOutOfBounds, "freed");
+  };
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &previous);
+  std::vector<uint32_t> out(32);
+  Image image(KernelText(
+      ".shared .align 16 .b8 tile[512];\nmov.u32 %r3, tile; shl.b32 %r4, %r0, 4; add.u32 %r3, %r3, "
+      "%r4;\ncp.async.cg.shared.global [%r3], [%rd0], 16;\n"
+      "mov.u64 %rd0, %rd3; st.global.u32 [%rd3], %r0; cp.async.wait_all;",
+      {16, 0, 0, 4}));
+  const std::string message = MessageOf([&] {
+    Launch1(&image, "test", {1}, {32}, Settings{}, end - 5 * 16, out.data(), out.data(),
+            out.data());
+  });
+  sigaction(SIGSEGV, &previous, nullptr);
+  munmap(memory, 2 * page);
+  EXPECT_NE(message.find("thread (5,0,0) of (32,1,1)\nfreed"), std::string::npos) << message;
+  EXPECT_NE(message.find(": cp.async.cg"), std::string::npos) << message;
+}
+
+// The first warp's lanes have begun to copy what the second's then write.
+TEST(MemoryTest, WritingTheSourceOfACopyThatIsNotWaitedForIsARace) {
+  const auto message = [](const std::string& between) {
+    std::vector<uint32_t> in(4 * 64);
+    Image image(
+        KernelText(".shared .align 16 .b8 tile[512];\nsetp.ge.u32 %p1, %r0, 32; @%p1 bra SECOND;\n"
+                   "mov.u32 %r3, tile; shl.b32 %r4, %r0, 4; add.u32 %r3, %r3, %r4;\n"
+                   "cp.async.cg.shared.global [%r3], [%rd0], 16;\n" +
+                       between + "cp.async.wait_all;\nbra END;\n" +
+                       "SECOND: bar.sync 0; st.global.u32 [%rd0+-508], %r0;\nEND:",
+                   {16, 0, 0, 0}));
+    Settings settings;
+    settings.find_races = true;
+    return MessageOf([&] {
+      Launch1(&image, "test", {1}, {64}, settings, in.data(), in.data(), in.data(), in.data());
+    });
+  };
+  EXPECT_EQ(message("cp.async.wait_all;\nbar.sync 0;\n"), "");
+  EXPECT_NE(message("bar.sync 0;\n").find("which thread (0,0,0) read, and nothing orders the two"),
+            std::string::npos);
+}
+
 TEST(MemoryTest, WrongAccessesAreReportedWithTheirPlace) {
   uint32_t data[64] = {};
   Settings settings;
@@ -177,6 +236,10 @@ TEST(MemoryTest, WrongAccessesAreReportedWithTheirPlace) {
   EXPECT_NE(message.find("shared memory, which has 16 bytes"), std::string::npos) << message;
   message = Report("ld.shared.u32 %r4, [%r1+2];", 1, settings, data);
   EXPECT_NE(message.find("no multiple of 4"), std::string::npos) << message;
+  // A generic address whose upper bits are no window's.
+  message = Report("or.b64 %rd5, %rd0, 0x8000000000000000; ld.u32 %r4, [%rd5];", 1, settings, data);
+  EXPECT_NE(message.find("at address 0x8"), std::string::npos) << message;
+  EXPECT_NE(message.find("no global memory of this kernel"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -162,14 +162,19 @@ const Function kOnlySimulators[] = {CUDASIM_FUNCTION(ncclGetErrorString) CUDASIM
 
 bool simulated = false;
 
-// All of the functions or none. Returns the name of one that the library lacks.
-const char* Point(std::initializer_list<std::span<const Function>> lists, void* library) {
+// All of the functions or none, and only with the program's kernels, if they are to be announced to
+// it. Returns the name of one that the library lacks.
+const char* Point(std::initializer_list<std::span<const Function>> lists, void* library,
+                  bool announces) {
   std::vector<void*> found;
   for (const std::span<const Function> list : lists) {
     for (const Function& function : list) {
       found.push_back(dlsym(library, function.name));
       if (found.back() == nullptr) return function.name;
     }
+  }
+  if (announces) {
+    if (const char* missing = AnnounceKernels(library)) return missing;
   }
   auto next = found.begin();
   for (const std::span<const Function> list : lists) {
@@ -182,8 +187,7 @@ std::string ConnectNvidia(const char* file, std::initializer_list<std::span<cons
                           bool announces) {
   void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return dlerror();
-  const char* missing = Point(lists, library);
-  if (missing == nullptr && announces) missing = AnnounceKernels(library);
+  const char* const missing = Point(lists, library, announces);
   return missing == nullptr ? "" : std::string(file) + " has no " + missing;
 }
 
@@ -192,10 +196,10 @@ std::string ConnectNvidia(const char* file, std::initializer_list<std::span<cons
 bool Connected() { return simulated || &GetExecutorSettings != nullptr; }
 
 const char* Connect(void* library) {
-  const char* missing = Point({kRuntime, kCublasLt, kOnlySimulators}, library);
-  if (missing == nullptr) missing = AnnounceKernels(library);
-  if (missing != nullptr) return missing;
-  Point({kLaunches}, library);
+  if (const char* missing = Point({kRuntime, kCublasLt, kOnlySimulators}, library, true)) {
+    return missing;
+  }
+  Point({kLaunches}, library, false);
   simulated = true;
   return nullptr;
 }

@@ -98,7 +98,8 @@ void ResolveGeneric(Warp& warp, const Instruction* i, uint64_t* at, uint32_t byt
         CheckOffsets(warp, i, Space::kParam, same, bytes, block.parameter_bytes());
         at[lane] = reinterpret_cast<uintptr_t>(block.parameters()) + offset;
         break;
-      default:
+      default:  // of no window: the upper bits are part of the address
+        for (uint64_t& other : same) other = at[lane];
         CheckGlobal(warp, i, same, bytes);
     }
   }

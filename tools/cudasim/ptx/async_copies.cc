@@ -59,6 +59,7 @@ const Instruction* WaitForCopies(Warp& warp, const Instruction* i) {
       continue;
     }
     std::byte* const to = warp.block->shared() + copy.to;
+    warp.block->SetAccessing(copy.at);
     if (copy.bytes == 16 && copy.present == 16) {
       std::memcpy(to, copy.from, 16);
     } else {

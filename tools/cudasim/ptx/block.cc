@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "tools/cudasim/ptx/control.h"
+#include "tools/cudasim/ptx/memory.h"
 
 namespace cudasim {
 namespace ptx {
@@ -91,6 +93,7 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
     Warp& warp = *warps_[j];
     warp.number = static_cast<uint32_t>(j);
     warp.block = this;
+    warp.frames.clear();  // of calls that a fault has ended
     warp.local_memory = local_.data() + j * kLanes * stride;
     warp.local_stride = static_cast<uint32_t>(stride);
     warp.files[kRegisters] = registers_.data() + j * registers;
@@ -102,7 +105,8 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   std::iota(order_.begin(), order_.end(), 0);
   if (settings.order == Settings::Order::kReverse) std::reverse(order_.begin(), order_.end());
   const uint64_t changes = settings.changes != nullptr ? settings.changes->load() : 0;
-  if (changes == 0 || changes != changes_) extents_.fill({});
+  // Where races are sought, no access may take the way on which it is not watched.
+  if (changes == 0 || changes != changes_ || settings.find_races) extents_.fill({});
   changes_ = changes;
   races_ = nullptr;
 }
@@ -126,8 +130,6 @@ void Block::Begin(uint64_t number) {
     Warp& warp = *warps_[j];
     const uint32_t lanes = std::min<uint32_t>(kLanes, threads - warp.number * kLanes);
     warp.live = lanes == kLanes ? kAllLanes : (uint32_t{1} << lanes) - 1;
-    if (!warp.frames.empty()) warp.files[kRegisters] = warp.frames.front().registers;
-    warp.frames.clear();
     warp.waiting.clear();
     warp.first_waiting = kAllLanes;
     warp.stuck = warp.wanted = 0;
@@ -177,8 +179,10 @@ void Block::Turn(Warp* warp) {
 
 Block* Block::Running() { return running; }
 
-void Block::Leave(uintptr_t address, Bug bug, const std::string& text) {
-  left_ = {address, bug, text};
+void Block::Leave(uintptr_t address, Bug bug, std::string&& text) {
+  left_.address = address;
+  left_.bug = bug;
+  left_.text.swap(text);  // which gets an empty one: its destructor is passed over
   std::longjmp(leave_, 1);
 }
 
@@ -186,18 +190,27 @@ void Block::FailLeft() {
   // The lane whose access of up to 16 bytes begins there or before.
   int lane = __builtin_ctz(turn_->mask);
   uint64_t least = 16;
-  for (int other : LanesOf(accessing_ != nullptr ? turn_->mask : 0)) {
-    const uint64_t at = turn_->Lanes<uint64_t>(accessing_->a)[other] + accessing_->imm;
-    if (left_.address - at >= least) continue;
+  const auto consider = [&](int other, uint64_t at) {
+    if (left_.address - at >= least) return;
     least = left_.address - at;
     lane = other;
+  };
+  if (accessing_ != nullptr && accessing_->run == &BeginCopy) {
+    // The copy is made at the wait, when the registers may hold something else.
+    for (const AsyncCopy& copy : turn_->copies) {
+      consider(copy.lane, reinterpret_cast<uintptr_t>(copy.from));
+    }
+  } else if (accessing_ != nullptr && accessing_->run != &CallFunction) {
+    for (int other : LanesOf(turn_->mask)) {
+      consider(other, turn_->Lanes<uint64_t>(accessing_->a)[other] + accessing_->imm);
+    }
   }
-  turn_->Fail(left_.bug, accessing_, lane, left_.text);
+  turn_->Fail(left_.bug, accessing_, lane, std::exchange(left_.text, {}));
 }
 
 bool Block::Run(bool once) {
   const RunningHere here(this);
-  // What is left has no destructors: instructions, and the functions that run them.
+  // What is left has no destructors, and so nothing is leaked but what vprintf was formatting.
   if (setjmp(leave_) != 0) FailLeft();
   return TakeTurns(once);
 }
@@ -223,8 +236,8 @@ bool Block::TakeTurns(bool once) {
   }
 }
 
-void Block::Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes) {
-  if (races_ != nullptr) races_->clocks().Arrive(warp, barrier);
+void Block::Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes, bool waits) {
+  if (races_ != nullptr) races_->clocks().Arrive(warp, barrier, waits);
   Barrier& state = barriers_[barrier];
   ++state.arrived;
   state.expected = threads / kLanes;

@@ -82,7 +82,7 @@ class Block {
   // The block that this thread runs; null elsewhere.
   static Block* Running();
   // For handlers of signals, while it runs: ends the grid for a fault at a global address.
-  [[noreturn]] void Leave(uintptr_t address, Bug bug, const std::string& text);
+  [[noreturn]] void Leave(uintptr_t address, Bug bug, std::string&& text);
 
   // What instructions use.
   std::byte* shared() const { return shared_.data(); }
@@ -92,14 +92,17 @@ class Block {
   const Settings& settings() const { return *settings_; }
   // Null unless races are sought: see Watch.
   Races* races() const { return races_.get(); }
+  // The instruction that a fault at a global address is to be reported of.
+  void SetAccessing(const Instruction* i) { accessing_ = i; }
   // Recently accessed global memory, by the instruction's `access`.
   Extent& CachedExtent(const Instruction* i) {
-    accessing_ = i;
+    SetAccessing(i);
     return extents_[i->access % extents_.size()];
   }
 
-  // Arrival of a warp at one of the 16 barriers, which opens after so many threads (0: all).
-  void Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes);
+  // Arrival of a warp at one of the 16 barriers, which opens after so many threads (0: all). It
+  // waits there, or goes on (bar.arrive).
+  void Arrive(const Warp& warp, int barrier, uint32_t threads, uint32_t votes, bool waits);
   struct Votes {
     uint32_t for_it = 0, threads = 0;
   };

@@ -30,6 +30,18 @@ const Instruction* Target(const Warp& warp, const Instruction* i) {
                 (exited ? "has exited" : "is not at this barrier"));
 }
 
+// At barrier a, for b threads. Returns the barrier's number.
+int Arrive(const Warp& warp, const Instruction* i, uint32_t votes, bool waits) {
+  const int first = __builtin_ctz(warp.mask);
+  const uint32_t barrier = warp.Lanes<uint32_t>(i->a)[first];
+  const uint32_t threads = warp.Lanes<uint32_t>(i->b)[first];
+  if (barrier > 15 || threads % kLanes != 0) {
+    warp.Fail(Bug::kOther, i, first, "there are 16 barriers, for multiples of 32 threads");
+  }
+  warp.block->Arrive(warp, static_cast<int>(barrier), threads, votes, waits);
+  return static_cast<int>(barrier);
+}
+
 // The callee's frame ends: the caller's lanes that are still live go on.
 const Instruction* EndCall(Warp& warp) {
   Frame frame = std::move(warp.frames.back());
@@ -226,22 +238,14 @@ const Instruction* Barrier(Warp& warp, const Instruction* i) {
   if (warp.live != warp.existing && warp.block->settings().report_exited) {
     FailBarrier(warp, i, first, __builtin_ctz(warp.existing & ~warp.live));
   }
-  const uint32_t barrier = warp.Lanes<uint32_t>(i->a)[first];
-  const uint32_t threads = warp.Lanes<uint32_t>(i->b)[first];
-  if (barrier > 15 || threads % kLanes != 0) {
-    warp.Fail(Bug::kOther, i, first, "there are 16 barriers, for multiples of 32 threads");
-  }
   uint32_t votes = 0;
   if (i->option != 0) votes = (warp.Predicate(i->c) ^ (i->option == 2 ? kAllLanes : 0)) & warp.mask;
-  warp.block->Arrive(warp, static_cast<int>(barrier), threads, votes);
-  warp.barrier = static_cast<int>(barrier);
+  warp.barrier = Arrive(warp, i, votes, true);
   return warp.Wait(Warp::State::kAtBarrier, i + 1);
 }
 
 const Instruction* ArriveAtBarrier(Warp& warp, const Instruction* i) {
-  const int first = __builtin_ctz(warp.mask);
-  warp.block->Arrive(warp, static_cast<int>(warp.Lanes<uint32_t>(i->a)[first]),
-                     warp.Lanes<uint32_t>(i->b)[first], 0);
+  Arrive(warp, i, 0, false);
   return warp.AfterAccess(i);
 }
 

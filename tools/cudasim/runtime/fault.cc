@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "cudasim/access.h"
 #include "cudasim/settings.h"
@@ -81,7 +82,7 @@ void HandleFault(int signal, siginfo_t* info, void* context) {
   Bug bug = Bug::kOther;
   std::string text;
   if (Explain(address, in_kernel, &bug, &text)) {
-    if (leave_kernel != nullptr) leave_kernel(address, bug, text);
+    if (leave_kernel != nullptr) leave_kernel(address, bug, std::move(text));
     Report(bug, text);
   }
   const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_bus;

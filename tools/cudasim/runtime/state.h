@@ -106,7 +106,8 @@ struct ThreadState {
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   // While it runs blocks of a kernel that nvcc made: reports what faulted, and leaves the kernel.
-  void (*leave_kernel)(uintptr_t address, Bug bug, const std::string& text) = nullptr;
+  // It takes the text over, since it passes the destructors of its callers.
+  void (*leave_kernel)(uintptr_t address, Bug bug, std::string&& text) = nullptr;
 };
 ThreadState& GetThread();
 

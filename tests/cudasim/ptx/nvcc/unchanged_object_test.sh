@@ -2,12 +2,10 @@
 # What nvcc makes of a program runs on the machine as it is. Arguments: the program, and the library.
 set -euo pipefail
 source=$1 library=$(realpath "$2")
-nvcc=
-for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do
-  if [[ -z $nvcc && -n $home && -x $home/bin/nvcc ]]; then nvcc=$home/bin/nvcc; fi
-done
-if [[ -z $nvcc ]]; then
-  echo "skipped: there is no nvcc"
+source tools/find_nvcc.sh
+cuda=$(find_toolkit bin/nvcc)
+if [[ -z $cuda ]]; then
+  echo "skipped: there is no nvcc of CUDA 13"
   exit 0
 fi
 if ldd "$library" | grep -qE 'lib(a|t|ub)san'; then
@@ -17,7 +15,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work CUDASIM_LEAKS=error
-"$nvcc" -arch=compute_80 -lineinfo -c "$source" -o "$work/program.o"
+"$cuda/bin/nvcc" -arch=compute_80 -lineinfo -c "$source" -o "$work/program.o"
 
 cat >"$work/expected" <<'END'
 y[0] 1.0, y[500] 1001.0, sum 956428.0
@@ -38,7 +36,7 @@ g++ "$work/program.o" -L"$work/simulated" -lcudart -o "$work/linked"
 check "linked" env LD_LIBRARY_PATH="$work/simulated" "$work/linked"
 check "in random turns" env LD_LIBRARY_PATH="$work/simulated" CUDASIM_ORDER=random:3 "$work/linked"
 
-if "$nvcc" -arch=compute_80 -cudart shared "$work/program.o" -o "$work/shared" 2>"$work/link"; then
+if "$cuda/bin/nvcc" -arch=compute_80 -cudart shared "$work/program.o" -o "$work/shared" 2>"$work/link"; then
   check "by LD_LIBRARY_PATH" env LD_LIBRARY_PATH="$work/simulated" "$work/shared"
   check "by LD_PRELOAD" env LD_PRELOAD="$library" "$work/shared"
 else

@@ -47,27 +47,30 @@ ThreadClock& Clocks::OwnOf(const Warp& warp, int lane) {
   return clock.lanes[lane];
 }
 
-void Clocks::MeetLanes(const Warp& warp, uint32_t members) {
-  WarpClock& clock = warps_[warp.number];
+ThreadClock Clocks::Joined(const Warp& warp, uint32_t members) const {
+  const WarpClock& clock = warps_[warp.number];
   const auto with_own = [&](ThreadClock one, uint32_t lanes) {
     one.parts[ThreadClock::kKnown].own = grid_->now;
     AddOwn(&one, lanes);
     return one;
   };
-  if (clock.lanes.empty() && members == warp.live) {
-    clock.common = with_own(clock.common, members);
+  if (clock.lanes.empty() && members == warp.live) return with_own(clock.common, members);
+  ThreadClock all;
+  for (int lane : LanesOf(members)) all.Join(with_own(Of(warp, lane), uint32_t{1} << lane));
+  return all;
+}
+
+void Clocks::Teach(const Warp& warp, uint32_t members, const ThreadClock& all) {
+  if (members == warp.live) {
+    warps_[warp.number].common = all;
+    warps_[warp.number].lanes.clear();
   } else {
-    ThreadClock all;
-    for (int lane : LanesOf(members)) {
-      all.Join(with_own(Of(warp, lane), uint32_t{1} << lane));
-    }
-    if (members == warp.live) {
-      clock.common = all;
-      clock.lanes.clear();
-    } else {
-      for (int lane : LanesOf(members)) OwnOf(warp, lane) = all;
-    }
+    for (int lane : LanesOf(members)) OwnOf(warp, lane) = all;
   }
+}
+
+void Clocks::MeetLanes(const Warp& warp, uint32_t members) {
+  Teach(warp, members, Joined(warp, members));
   ++grid_->now;
 }
 
@@ -81,9 +84,10 @@ void Clocks::Fence(const Warp& warp, bool for_all) {
   ++grid_->now;
 }
 
-void Clocks::Arrive(const Warp& warp, int barrier) {
-  MeetLanes(warp, warp.mask);
-  ThreadClock clock = Of(warp, __builtin_ctz(warp.mask));
+void Clocks::Arrive(const Warp& warp, int barrier, bool waits) {
+  ThreadClock clock = Joined(warp, warp.mask);
+  if (waits) Teach(warp, warp.mask, clock);
+  ++grid_->now;
   // Others know as much of the warp as of the least known of its lanes.
   for (Knowledge& part : clock.parts) {
     Time least = ~Time{0};

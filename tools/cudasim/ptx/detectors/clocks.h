@@ -1,12 +1,14 @@
 // What the threads of a grid know of each other's accesses to memory: an access comes before
 // another only if the thread of the second knows of the first.
 //
-// Within a block this is exact. A thread knows another's accesses up to a time, and learns of more
-// where they meet: bar.sync joins what all warps know, bar.warp.sync what the lanes know; shuffles
-// and votes order no memory. Atomic and volatile accesses pass on only what a fence has covered,
-// at the fence's scope; of those of another thread a thread remembers a single time, of the last
-// that it has seen, rather than one for each thread. So orders that do not exist may be taken for
-// granted across atomics (a race is missed), but no order that exists is overlooked.
+// A thread knows another's accesses up to a time, and learns of more where they meet: bar.sync
+// joins what all warps know, bar.warp.sync what the lanes know; shuffles and votes order no memory.
+// Atomic and volatile accesses pass on only what a fence has covered, at the fence's scope. No
+// order that exists is overlooked, but across atomics some that do not exist are taken for granted,
+// and races missed: of others' atomics a thread remembers a single time, of the last that it has
+// seen, rather than one for each thread; it acquires by a relaxed access at once, without the fence
+// that must follow; and what a thread's fence has covered, others who then meet it at a barrier may
+// publish.
 #ifndef CUDASIM_PTX_DETECTORS_CLOCKS_H_
 #define CUDASIM_PTX_DETECTORS_CLOCKS_H_
 
@@ -64,8 +66,9 @@ class Clocks {
 
   void MeetLanes(const Warp& warp, uint32_t members);
   void Fence(const Warp& warp, bool for_all);
-  // A warp has come to a barrier; a warp leaves it when it opens; it has opened for all.
-  void Arrive(const Warp& warp, int barrier);
+  // A warp has come to a barrier, where it waits or not; a warp leaves it when it opens; it has
+  // opened for all.
+  void Arrive(const Warp& warp, int barrier, bool waits);
   void Leave(const Warp& warp, int barrier);
   void Close(int barrier) { meetings_[barrier] = {}; }
   // An atomic or volatile access to an address. `fence`: it has release semantics of its own.
@@ -87,6 +90,9 @@ class Clocks {
     return clock.lanes.empty() ? clock.common : clock.lanes[lane];
   }
   ThreadClock& OwnOf(const Warp& warp, int lane);
+  // What the lanes know together, and of each other; and makes it what each knows.
+  ThreadClock Joined(const Warp& warp, uint32_t members) const;
+  void Teach(const Warp& warp, uint32_t members, const ThreadClock& all);
 
   GridClock* grid_;
   uint32_t block_ = 0;

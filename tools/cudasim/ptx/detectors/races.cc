@@ -143,7 +143,13 @@ void Races::CheckGlobal(const Warp& warp, const Instruction* i, const uint64_t* 
 
 void Races::CheckArrival(const Warp& warp, const Instruction* wait, const AsyncCopy& copy) {
   std::fill_n(states_.begin() + copy.to, copy.bytes, State::kWritten);
-  Touch({warp, wait, copy.lane, grid_->SiteOf(warp, copy.at), true, true}, copy.to, copy.bytes);
+  const uint32_t site = grid_->SiteOf(warp, copy.at);
+  // Until now its source had to stay as it was.
+  if (copy.present > 0) {
+    Touch({warp, wait, copy.lane, site, false, false}, reinterpret_cast<uintptr_t>(copy.from),
+          copy.present);
+  }
+  Touch({warp, wait, copy.lane, site, true, true}, copy.to, copy.bytes);
 }
 
 void Races::CheckState(const Side& side, uint64_t offset, uint32_t bytes) {

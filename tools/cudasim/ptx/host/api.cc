@@ -32,8 +32,10 @@ struct Configuration {
 };
 thread_local Configuration configuration;
 
-void LeaveKernel(uintptr_t address, Bug bug, const std::string& text) {
-  if (Block* const block = Block::Running(); block != nullptr) block->Leave(address, bug, text);
+void LeaveKernel(uintptr_t address, Bug bug, std::string&& text) {
+  if (Block* const block = Block::Running(); block != nullptr) {
+    block->Leave(address, bug, std::move(text));
+  }
 }
 
 Settings SettingsFor(int device) {
