@@ -19,6 +19,25 @@ struct Asked {
   double tokens = 0;
 };
 
+// Fails for options without effect.
+void CheckAsked(const Options& options, const RunConfig& config, const Asked& asked) {
+  const auto refuse = [&](std::initializer_list<const char*> keys, const char* why) {
+    for (const char* key : keys) {
+      if (options.IsWritten(key)) options.Fail({key}, StrCat(options.Describe(key), why));
+    }
+  };
+  if (asked.cluster.empty()) {
+    return refuse({"tokens", "write", "picture"},
+                  " does nothing without cluster: use cluster = \"64xH100\", or leave it out");
+  }
+  refuse({"gpus", "hosts"}, " does nothing with cluster, which says both: leave one of them out");
+  if (config.train.grad_accum > 0) {
+    refuse({"train.grad_accum"},
+           " does nothing with cluster, whose plans have micro-batches of their own: say how many "
+           "sequences a step has, by train.global_batch_size");
+  }
+}
+
 // Whether the plan that the options describe fits.
 int PlanOne(const Options& options, const RunConfig& config, const Asked& asked) {
   size_t printed = 0;
@@ -93,11 +112,13 @@ int main(int argc, char** argv) {
         {.operational = true, .doc = "with cluster: HTML file to draw the best plan's step in"});
     options.Add("gpus", &asked.gpus,
                 {.operational = true,
-                 .doc = "number of GPUs, with a rank on each, and GB of memory of each: 8x80"});
+                 .doc = "without cluster: number of GPUs, with a rank on each, and GB of memory of "
+                        "each: 8x80"});
     options.Add("hosts", &asked.hosts,
                 {.operational = true,
                  .doc = "number of machines with these GPUs, and GB of host memory of each, for "
                         "offload and checkpoints: 1x512; empty: enough"});
+    options.OnResolve([&](const models::Options&) { models::CheckAsked(options, config, asked); });
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     return asked.cluster.empty() ? models::PlanOne(options, config, asked)
                                  : models::Search(options, config, asked);

@@ -322,32 +322,24 @@ void CheckDpo(const Options& options, const RunConfig& config) {
 }  // namespace
 
 void CheckMixture(const Options& options, const ModelOptions& model, const std::string& weights) {
-  const ModelOptions d, &m = model;  // d: the defaults
+  const ModelOptions& m = model;
   const bool experts = m.n_expert > 0, sigmoid = m.router == "sigmoid";
-  const auto needs = [&](std::string_view key, const auto& value, const auto& initial,
-                         bool has_effect, std::string_view what) {
+  const auto needs = [&](std::string_view key, bool has_effect, std::string_view what) {
     if (weights.empty()) return CheckEffect(options, {key}, has_effect, what);
-    if (has_effect || value == initial || !options.IsWritten(key)) return;
+    if (has_effect || !options.IsWritten(key) || options.value(key) == DefaultOf(key)) return;
     options.Fail({key},
                  StrCat(options.Describe(key), " does nothing without ", what,
                         ", which the weights of ", weights, " do not have: leave ", key, " out"));
   };
-  const auto needs_experts = [&](std::string_view key, const auto& value, const auto& initial) {
-    needs(key, value, initial, experts, weights.empty() ? "model.n_expert = 8" : "experts");
-  };
-  needs_experts("model.n_expert_used", m.n_expert_used, d.n_expert_used);
-  needs_experts("model.n_expert_inner", m.n_expert_inner, d.n_expert_inner);
-  needs_experts("model.n_shared_expert", m.n_shared_expert, d.n_shared_expert);
-  needs_experts("model.n_dense", m.n_dense, d.n_dense);
-  needs_experts("model.router", m.router, d.router);
-  needs_experts("model.router_scale", m.router_scale, d.router_scale);
-  needs_experts("model.z_loss", m.z_loss, d.z_loss);
-  needs("model.balance_loss", m.balance_loss, d.balance_loss, experts && !sigmoid,
+  for (const char* key : {"model.n_expert_used", "model.n_expert_inner", "model.n_shared_expert",
+                          "model.n_dense", "model.router", "model.router_scale", "model.z_loss"}) {
+    needs(key, experts, weights.empty() ? "model.n_expert = 8" : "experts");
+  }
+  needs("model.balance_loss", experts && !sigmoid,
         "model.router = \"softmax\" or \"softmax_all\" and experts");
-  needs("model.bias_rate", m.bias_rate, d.bias_rate, experts && sigmoid,
-        "model.router = \"sigmoid\"");
-  needs("model.shared_gate", m.shared_gate, d.shared_gate,
-        m.n_shared_expert > 0 || (experts && !weights.empty()), "model.n_shared_expert = 1");
+  needs("model.bias_rate", experts && sigmoid, "model.router = \"sigmoid\"");
+  needs("model.shared_gate", m.n_shared_expert > 0 || (experts && !weights.empty()),
+        "model.n_shared_expert = 1");
   if (!experts || !weights.empty()) return;
   if (m.n_expert_used > m.n_expert) {
     options.Fail({"model.n_expert_used", "model.n_expert"},

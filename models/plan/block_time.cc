@@ -114,12 +114,10 @@ class Block {
 
   void AddRecomputation(double query, double up, double down, double elementwise) {
     const std::string& what = layout_.recompute;
-    double share = 1;
-    if (what.starts_with("block:"))
-      share = std::min(1.0, std::stod(what.substr(6)) / model_.layers);
+    const double share = BlockShare(layout_, model_.layers);
     const double whole = time_.forward() - down;
     double kept = 8 * model_.embd + 2 * (model_.queries + model_.keys) + 3 * model_.inner;
-    if (what.starts_with("block")) {
+    if (share > 0) {
       time_.recomputed = share * whole;
       kept = (1 - share) * kept + share * model_.embd;
     } else if (what == "attention") {

@@ -1,10 +1,10 @@
 #include "models/plan/layout.h"
 
-#include <string_view>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
+#include "models/options/option_recompute.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
@@ -61,23 +61,10 @@ std::string Describe(const Layout& layout) {
   return s;
 }
 
-std::string ToArguments(const Layout& layout) {
-  const Layout none;
-  const MeshSizes& m = layout.mesh;
-  std::string s = StrCat("--train.batch_size=", layout.batch);
-  for (const auto& [key, size] :
-       {std::pair("tp", m.tp), {"pp", m.pp}, {"cp", m.cp}, {"ep", m.ep}}) {
-    if (size > 1) s += StrCat(" --parallel.", key, "=", size);
-  }
-  const auto add = [&](std::string_view key, const std::string& value, const std::string& usual) {
-    if (value != usual) s += StrCat(" --", key, "=", value);
-  };
-  add("parallel.schedule", layout.schedule, none.schedule);
-  add("parallel.shard", layout.shard, none.shard);
-  if (layout.shard_ranks > 0) s += StrCat(" --parallel.shard_ranks=", layout.shard_ranks);
-  add("train.recompute", layout.recompute, none.recompute);
-  add("train.offload", layout.offload, none.offload);
-  return s;
+double BlockShare(const Layout& layout, double layers) {
+  const RecomputeChoice choice = ParseRecompute(layout.recompute);
+  if (choice.part != RecomputeChoice::Part::kBlock) return 0;
+  return choice.layers < 0 ? 1 : std::min(1.0, static_cast<double>(choice.layers) / layers);
 }
 
 }  // namespace lockstep::models

@@ -43,7 +43,8 @@ void Apply(const Layout& layout, RunSetup& setup);
 
 // "dp=8 tp=8 pp=16 zbv, shard=gradients, batch 1 x 16, recompute=block".
 std::string Describe(const Layout& layout);
-// "--parallel.tp=8 --parallel.pp=16 ...": what differs from the defaults, and the batch.
-std::string ToArguments(const Layout& layout);
+// Of so many layers, the share whose blocks are computed again: with recompute=block all, with
+// block:3 three of them, else none.
+double BlockShare(const Layout& layout, double layers);
 
 }  // namespace lockstep::models

@@ -93,6 +93,26 @@ std::string SvgSpans(const std::vector<StepSpan>& spans) {
   return s + "</svg>";
 }
 
+// What the user asked for, with this plan.
+RunConfig ConfigOf(const RunSetup& setup, const Layout& layout, double tokens) {
+  RunSetup run = setup;
+  Apply(layout, run);
+  RunConfig config = run.asked;
+  TrainOptions& train = config.train;
+  config.parallel = run.config.parallel;
+  train.precision = run.config.train.precision;
+  train.batch_size = layout.batch;
+  train.recompute = layout.recompute;
+  train.offload = layout.offload;
+  train.global_batch_size = run.samples_per_step();
+  train.grad_accum = 0;
+  if (tokens > 0) {
+    train.steps = std::llround(std::ceil(tokens / static_cast<double>(setup.tokens_per_step)));
+    train.epochs = train.tokens_per_parameter = 0;
+  }
+  return config;
+}
+
 }  // namespace
 
 std::string ReportOf(const RunSetup& setup, const Cluster& cluster, const SearchResult& found,
@@ -114,27 +134,28 @@ std::string ReportOf(const RunSetup& setup, const Cluster& cluster, const Search
                      i == 0 ? Shares(p.time) : Slower(p.time, found.best[0].time));
   }
   const FoundPlan& best = found.best.front();
-  s += fmt::format("\nbest: {}\n", ToArguments(best.layout));
+  s += fmt::format("\nbest: {}\n", ArgumentsOf(setup, best.layout, tokens));
   if (tokens > 0) s += Cost(setup, cluster, best.time.total, tokens);
   return s + Reasons(found);
 }
 
 std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens) {
-  RunSetup run = setup;
-  Apply(layout, run);
-  RunConfig config = run.asked;
-  TrainOptions& train = config.train;
-  config.parallel = run.config.parallel;
-  train.batch_size = layout.batch;
-  train.recompute = layout.recompute;
-  train.offload = layout.offload;
-  train.global_batch_size = run.samples_per_step();
-  train.grad_accum = 0;
-  if (tokens > 0) {
-    train.steps = std::llround(std::ceil(tokens / static_cast<double>(setup.tokens_per_step)));
-    train.epochs = train.tokens_per_parameter = 0;
+  return ToToml(ConfigOf(setup, layout, tokens));
+}
+
+std::string ArgumentsOf(const RunSetup& setup, const Layout& layout, double tokens) {
+  const RunConfig planned = ConfigOf(setup, layout, tokens);
+  RunConfig given = setup.asked;
+  // The run settles it as the plan did; and its sequences are always said.
+  if (setup.leaves_loss_chunk_open) given.train.loss_chunk = planned.train.loss_chunk;
+  given.train.batch_size = given.train.global_batch_size = 0;
+  std::string s;
+  for (const OptionDifference& option : Difference(given, planned)) {
+    std::string value = option.b;
+    std::erase(value, '"');
+    s += StrCat(s.empty() ? "--" : " --", option.key, "=", value);
   }
-  return ToToml(config);
+  return s;
 }
 
 std::string PictureOf(const RunSetup& setup, const Cluster& cluster, const FoundPlan& plan) {

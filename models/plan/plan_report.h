@@ -16,6 +16,10 @@ std::string ReportOf(const RunSetup& setup, const Cluster& cluster, const Search
 // The config.toml of train_gpt for this plan, with as many steps as `tokens` need; 0: as they were.
 std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens);
 
+// "--train.batch_size=1 --parallel.shard=full": what makes that configuration when it is added to
+// the options that were given.
+std::string ArgumentsOf(const RunSetup& setup, const Layout& layout, double tokens);
+
 // A page with the step of a rank, or of a pipeline's ranks.
 std::string PictureOf(const RunSetup& setup, const Cluster& cluster, const FoundPlan& plan);
 

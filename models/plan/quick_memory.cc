@@ -23,15 +23,12 @@ double InFlight(const Layout& layout) {
 
 }  // namespace
 
-const QuickMemory::Shallow& QuickMemory::ShallowOf(const Layout& layout, int64_t batch) {
+QuickMemory::Shallow QuickMemory::Make(const Layout& layout, int64_t batch) const {
   const MeshSizes& m = layout.mesh;
-  const bool sums = m.ranks() > 1;
-  const auto [it, is_new] = made_.try_emplace({m.tp, m.cp, m.ep, batch, sums, layout.recompute});
-  if (!is_new) return it->second;
-  const Layout alone{
-      .mesh = {.dp = sums ? std::max<int64_t>(2, m.ep) : 1, .tp = m.tp, .cp = m.cp, .ep = m.ep},
-      .recompute = layout.recompute,
-      .batch = batch};
+  const int64_t dp = m.ranks() > 1 ? std::max<int64_t>(2, m.ep) : 1;
+  const Layout alone{.mesh = {.dp = dp, .tp = m.tp, .cp = m.cp, .ep = m.ep},
+                     .recompute = layout.recompute,
+                     .batch = batch};
   const auto plan = [&](int64_t blocks) {
     RunSetup setup = setup_;
     setup.config.model.n_layer = setup.model.n_layer = blocks;
@@ -41,21 +38,52 @@ const QuickMemory::Shallow& QuickMemory::ShallowOf(const Layout& layout, int64_t
     return PlanMemory(setup).peak;
   };
   const MemoryKinds few = plan(kFew), more = plan(kMore);
+  Shallow made;
   const auto split = [&](int64_t MemoryKinds::*kind, double Part::*part) {
     const double of_block =
         static_cast<double>(more.*kind - few.*kind) / static_cast<double>(kMore - kFew);
-    it->second.block.*part = of_block;
-    it->second.ends.*part = static_cast<double>(few.*kind) - of_block * kFew;
+    made.block.*part = of_block;
+    made.ends.*part = static_cast<double>(few.*kind) - of_block * kFew;
   };
   split(&MemoryKinds::parameters, &Part::parameters);
   split(&MemoryKinds::gradients, &Part::gradients);
   split(&MemoryKinds::optimizer, &Part::optimizer);
   split(&MemoryKinds::activations, &Part::activations);
-  it->second.workspace = static_cast<double>(more.workspace + more.buckets);
-  return it->second;
+  made.workspace = static_cast<double>(more.workspace + more.buckets);
+  return made;
 }
 
-QuickMemory::Shallow QuickMemory::BlocksOf(const Layout& layout) {
+const QuickMemory::Shallow& QuickMemory::ShallowOf(const Layout& layout, int64_t batch) {
+  const MeshSizes& m = layout.mesh;
+  const auto [it, is_new] =
+      made_.try_emplace({m.tp, m.cp, m.ep, batch, m.ranks() > 1, layout.recompute});
+  Made& made = it->second;
+  if (is_new) {
+    try {
+      made.shallow = Make(layout, batch);
+    } catch (...) {
+      made.error = std::current_exception();
+    }
+  }
+  if (made.error) std::rethrow_exception(made.error);
+  return made.shallow;
+}
+
+QuickMemory::Shallow QuickMemory::BlocksOf(Layout layout) {
+  const double share = BlockShare(layout, static_cast<double>(setup_.model.n_layer));
+  if (share > 0 && share < 1) {
+    layout.recompute = "block";
+    Shallow s = BlocksOf(layout);
+    layout.recompute = "none";
+    const Shallow none = BlocksOf(layout);
+    const auto mix = [&](double* again, double kept) {
+      *again = share * *again + (1 - share) * kept;
+    };
+    mix(&s.block.activations, none.block.activations);
+    mix(&s.ends.activations, none.ends.activations);
+    mix(&s.workspace, none.workspace);
+    return s;
+  }
   Shallow s = ShallowOf(layout, 1);
   if (layout.batch == 1) return s;
   const Shallow &one = ShallowOf(layout, 1), &two = ShallowOf(layout, 2);

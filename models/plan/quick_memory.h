@@ -1,6 +1,7 @@
 // A closed form of the memory plan, for searching among many thousands of layouts.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <string>
 #include <tuple>
@@ -37,14 +38,20 @@ class QuickMemory {
     Part block, ends;
     double workspace = 0;
   };
+  // What PlanMemory threw, too, is thrown again for the same block.
+  struct Made {
+    Shallow shallow;
+    std::exception_ptr error;
+  };
+  Shallow Make(const Layout& layout, int64_t batch) const;
   // With so many sequences in a micro-batch; it is made once.
   const Shallow& ShallowOf(const Layout& layout, int64_t batch);
   // With those of the layout.
-  Shallow BlocksOf(const Layout& layout);
+  Shallow BlocksOf(Layout layout);
 
   const RunSetup& setup_;
   // By tp, cp, ep, micro-batch, whether ranks sum gradients, and recomputation.
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, std::string>, Shallow> made_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, std::string>, Made> made_;
 };
 
 }  // namespace lockstep::models

@@ -21,9 +21,7 @@ constexpr int64_t kRuntimeBytes =
 constexpr int64_t kMostTokens = 65536;  // of a micro-batch
 constexpr int64_t kLeastTokens = 2048;  // of a sequence's part, with cp
 constexpr size_t kOfMesh = 6;           // candidates that are kept for each mesh
-// Of times that differ by less than this the plan with less offload and recomputation is preferred,
-// and then the one that was tried first.
-constexpr double kSameTime = 0.005;
+constexpr double kSameTime = 0.005;     // times that differ by less are equal
 
 double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
@@ -40,6 +38,9 @@ std::vector<int64_t> PowersOfTwo(int64_t most) {
   for (int64_t n = 1; n <= most; n *= 2) all.push_back(n);
   return all;
 }
+
+// Whether the closed form may be far too low: these keep what weight gradients need.
+bool NeedsPlan(const Layout& l) { return l.schedule == "zb_h1" || l.schedule == "zbv"; }
 
 class Search {
  public:
@@ -62,9 +63,13 @@ class Search {
     }
     for (const MeshSizes& mesh : meshes) TryMesh(mesh);
     Rank();
-    SearchResult result{.tried = tried_, .fitted = fitted_};
+    SearchResult result;
     PlanExactly(&result);
-    for (auto& [reason, failed] : failed_) result.failed.push_back(std::move(failed));
+    result.tried = result.fitted = fitted_;
+    for (auto& [reason, failed] : failed_) {
+      result.tried += failed.plans;
+      result.failed.push_back(std::move(failed));
+    }
     std::ranges::stable_sort(result.failed, std::greater(), &FailedPlans::plans);
     return result;
   }
@@ -84,10 +89,18 @@ class Search {
   void TryMesh(const MeshSizes& mesh);
   void TryLayout(const Layout& layout, Candidates* candidates);
   bool KeepsRules(const Layout& layout);
+  bool TakesLong(const Layout& layout) const;
   void Fail(const std::string& reason, const std::string& nearest, double lacks = 0);
+  void FailUnplanned(const Layout& layout);
+  template <class F>
+  bool Accepts(const F& plan);
   void Rank();
   void PlanExactly(SearchResult* result);
   bool FitsExactly(FoundPlan* plan);
+  // Bytes beyond what a plan may need, which is not all: no plan is exact.
+  double Lacks(const FoundPlan& plan) const {
+    return plan.bytes - (1 - kPlanTolerance) * static_cast<double>(cluster_.bytes);
+  }
 
   const Options& options_;
   const RunSetup& setup_;
@@ -99,7 +112,7 @@ class Search {
   RunSetup trial_;  // of the rules
   std::vector<Candidates> of_mesh_;
   std::map<std::string, FailedPlans> failed_;
-  int64_t tried_ = 0, fitted_ = 0;
+  int64_t fitted_ = 0;
 };
 
 // Layers are divided among the ranks of a node only.
@@ -194,11 +207,22 @@ bool Search::KeepsRules(const Layout& layout) {
                           layout.mesh.pp, " micro-batches, not ", layout.grad_accum));
     return false;
   }
+  if (NeedsPlan(layout) && TakesLong(layout)) {
+    FailUnplanned(layout);
+    return false;
+  }
   Apply(layout, trial_);
   std::string why;
   const PlanRule* const rule = BrokenRule(FactsOf(trial_), &why);
   if (rule != nullptr) Fail(std::string(rule->name), why);
   return rule == nullptr;
+}
+
+// A memory plan computes on every rank about ten blocks for each of its micro-batches in flight, of
+// some 0.3 ms each: too long for deep pipelines of deep models.
+bool Search::TakesLong(const Layout& l) const {
+  return search_.chunks != Layout().chunks ||
+         (l.mesh.pp > 1 && 0.003 * static_cast<double>(l.mesh.pp) * model_.layers > 5);
 }
 
 void Search::TryLayout(const Layout& layout, Candidates* candidates) {
@@ -211,12 +235,12 @@ void Search::TryLayout(const Layout& layout, Candidates* candidates) {
       FoundPlan plan{.layout = layout};
       plan.layout.recompute = recompute;
       plan.layout.offload = offload;
-      ++tried_;
-      const QuickPlan memory = memory_.Of(plan.layout);
+      QuickPlan memory;
+      if (!Accepts([&] { memory = memory_.Of(plan.layout); })) continue;
       plan.bytes = memory.total;
       plan.host = memory.host;
-      const double lacks = memory.total - static_cast<double>(cluster_.bytes);
-      if (lacks > 0 || (plan.host > static_cast<double>(cluster_.host_bytes))) {
+      const double lacks = Lacks(plan);
+      if (lacks > 0 || plan.host > static_cast<double>(cluster_.host_bytes)) {
         const bool weights = memory.weights > memory.activations;
         Fail(lacks <= 0 ? "memory of the host"
              : weights  ? "memory: weights, gradients and optimizer state"
@@ -232,7 +256,6 @@ void Search::TryLayout(const Layout& layout, Candidates* candidates) {
 }
 
 void Search::Fail(const std::string& reason, const std::string& nearest, double lacks) {
-  if (lacks == 0) ++tried_;
   FailedPlans& failed = failed_[reason];
   failed.reason = reason;
   if (failed.plans++ == 0 || lacks < failed.lacks) {
@@ -241,10 +264,38 @@ void Search::Fail(const std::string& reason, const std::string& nearest, double 
   }
 }
 
+void Search::FailUnplanned(const Layout& layout) {
+  Fail("memory: not planned exactly",
+       StrCat(Describe(layout), " takes too long to plan, and ", layout.schedule,
+              " may need far more than the closed form says (//tools:plan --gpus plans it)"));
+}
+
+// Whether the library has nothing against a plan.
+template <class F>
+bool Search::Accepts(const F& plan) {
+  const auto fail = [&](const Error& error) { Fail("the library", error.what()); };
+  try {
+    plan();
+    return true;
+  } catch (const InputError& error) {
+    fail(error);
+  } catch (const ArgumentError& error) {
+    fail(error);
+  }
+  return false;
+}
+
 bool Faster(const FoundPlan& a, const FoundPlan& b) { return a.time.total < b.time.total; }
 
-// The plan that comes first among those of about the least time comes first.
-void SortByTime(std::vector<FoundPlan>* plans) { std::ranges::stable_sort(*plans, Faster); }
+// Those of about the least time come first, the one with the least offload and recomputation, and
+// then the one that was tried first, at the front; the others follow, the fastest first.
+void SimplestFirst(std::vector<FoundPlan>* plans) {
+  const double least = std::ranges::min_element(*plans, Faster)->time.total;
+  std::ranges::stable_sort(*plans, {}, [&](const FoundPlan& p) {
+    if (p.time.total > (1 + kSameTime) * least) return std::pair(4, p.time.total);
+    return std::pair(2 * (p.layout.offload != "none") + (p.layout.recompute != "none"), 0.0);
+  });
+}
 
 void Search::Rank() {
   std::erase_if(of_mesh_, [](const Candidates& c) { return c.empty(); });
@@ -252,21 +303,14 @@ void Search::Rank() {
     return Faster(a.front(), b.front());
   };
   for (Candidates& c : of_mesh_) {
-    const double least = std::ranges::min_element(c, Faster)->time.total;
-    const auto extras = [&](const FoundPlan& p) {
-      if (p.time.total > (1 + kSameTime) * least) return 4;
-      return 2 * (p.layout.offload != "none") + (p.layout.recompute != "none");
-    };
-    const auto simplest = std::ranges::min_element(c, {}, extras);
-    std::rotate(c.begin(), simplest, simplest + 1);
-    std::stable_sort(c.begin() + 1, c.end(), Faster);
+    SimplestFirst(&c);
     if (c.size() > kOfMesh) c.resize(kOfMesh);
   }
   std::ranges::stable_sort(of_mesh_, by_best);
   if (of_mesh_.size() > 2 * search_.best) of_mesh_.resize(2 * search_.best);
   for (Candidates& c : of_mesh_) {
     for (FoundPlan& p : c) p.time = TimeOf(model_, p.layout, cluster_);
-    SortByTime(&c);
+    SimplestFirst(&c);
   }
   std::ranges::stable_sort(of_mesh_, by_best);
 }
@@ -274,43 +318,40 @@ void Search::Rank() {
 bool Search::FitsExactly(FoundPlan* plan) {
   RunSetup run = setup_;
   Apply(plan->layout, run);
-  try {
+  const bool accepted = Accepts([&] {
     CheckPlan(options_, run);
     const MemoryPlan memory = PlanMemory(run);
     plan->bytes = static_cast<double>(memory.needed(run.device));
     plan->host = static_cast<double>(memory.host);
-  } catch (const InputError& error) {
-    Fail("the library", error.what());
-    return false;
-  } catch (const ArgumentError& error) {
-    Fail("the library", error.what());
-    return false;
-  }
+  });
+  if (!accepted) return false;
   plan->exact = true;
-  const double lacks = plan->bytes - (1 - kPlanTolerance) * static_cast<double>(cluster_.bytes);
+  const double lacks = Lacks(*plan);
   if (lacks > 0) Fail("memory: too close", Describe(plan->layout), lacks);
   return lacks <= 0;
 }
 
 void Search::PlanExactly(SearchResult* result) {
   const double end = CpuSeconds() + search_.exact_seconds;
-  // A memory plan computes on every rank about ten blocks for each of its micro-batches in flight,
-  // of some 0.3 ms each: too long for deep pipelines of deep models.
-  const auto is_long = [&](const Layout& l) {
-    return l.mesh.pp > 1 && 0.003 * static_cast<double>(l.mesh.pp) * model_.layers > 5;
+  // Whether it may be offered.
+  const auto stands = [&](FoundPlan* p) {
+    if (CpuSeconds() < end && !TakesLong(p->layout)) return FitsExactly(p);
+    if (NeedsPlan(p->layout)) FailUnplanned(p->layout);
+    return !NeedsPlan(p->layout);
   };
   for (Candidates& c : of_mesh_) {
     if (result->best.size() == search_.best) break;
     for (FoundPlan& p : c) {
-      const bool late =
-          CpuSeconds() >= end || is_long(p.layout) || search_.chunks != Layout().chunks;
-      if (!late && !FitsExactly(&p)) continue;
+      if (!stands(&p)) {
+        --fitted_;
+        continue;
+      }
       p.mfu = MfuOf(model_, p.layout, cluster_, p.time.total);
       result->best.push_back(p);
       break;
     }
   }
-  SortByTime(&result->best);
+  std::ranges::stable_sort(result->best, Faster);
 }
 
 }  // namespace
@@ -336,6 +377,7 @@ RunSetup PrepareForSearch(const Options& options, const RunConfig& config, const
   setup.asked.parallel = config.parallel;
   setup.asked.train.recompute = config.train.recompute;
   setup.asked.train.offload = config.train.offload;
+  setup.asked.train.precision = config.train.precision;
   return setup;
 }
 

@@ -46,9 +46,8 @@ struct SearchResult {
 };
 
 // `setup`: the run on one process (PrepareForSearch), whose samples in a step every plan keeps.
-// Every layout that divides the cluster is tried by the rules of models/options/plan_rules, the
-// closed forms of memory and time; of those that fit, the fastest of each mesh are timed by playing
-// their schedules, and the best of these are planned by the memory plan.
+// Every layout that divides the cluster is tried by the rules and closed forms; of those that fit,
+// the fastest of each mesh are timed by playing their schedules, and then planned exactly.
 SearchResult SearchPlans(const Options& options, const RunSetup& setup, const Cluster& cluster,
                          const SearchOptions& search = {});
 

@@ -1,5 +1,4 @@
-// How long a step takes on paper: products and kernels by a roofline, messages by latency and
-// bandwidth, overlap by playing the step.
+// How long a step takes on paper.
 #pragma once
 
 #include <string>

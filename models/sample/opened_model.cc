@@ -8,6 +8,7 @@
 
 #include "core/system/shell_word.h"
 #include "dist/control/rendezvous.h"
+#include "dist/launch/rank_device.h"
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
@@ -86,21 +87,37 @@ std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::Tens
                           opened.averages);
 }
 
+namespace {
+
+std::vector<std::string> WhatTakesLess(const ModelSource& source, const std::string& fewer,
+                                       const std::string& more) {
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  const std::string base = OpenModel(source, "", /*verifies=*/false).base;
+  // Matrices in 4 bits are not cut.
+  std::vector<std::string> less;
+  if (!fewer.empty()) less.push_back(fewer);
+  if (base == "model" && rendezvous.world_size == 1) {
+    less.push_back("--base=nf4 (4 bits for the matrices of attention and MLPs)");
+  }
+  // On a CPU the parts would share its memory.
+  if (base == "model" && !more.empty() && !dist::DeviceOfRank(source.device, rendezvous).is_cpu()) {
+    less.push_back(fmt::format("{} (each GPU has a part of the model)", more));
+  }
+  return less;
+}
+
+}  // namespace
+
 int AdviseOnMemory(const ModelSource& source, const std::string& fewer, const std::string& more,
                    const std::function<int()>& run) {
   try {
     return run();
   } catch (const OutOfMemoryError& e) {
-    const int processes = dist::ReadRendezvous().world_size;
-    const std::string base = OpenModel(source, "", /*verifies=*/false).base;
-    // Matrices in 4 bits are not cut.
     std::vector<std::string> less;
-    if (!fewer.empty()) less.push_back(fewer);
-    if (base == "model" && processes == 1) {
-      less.push_back("--base=nf4 (4 bits for the matrices of attention and MLPs)");
-    }
-    if (base == "model" && !more.empty()) {
-      less.push_back(fmt::format("{} (each GPU has a part of the model)", more));
+    try {
+      less = WhatTakesLess(source, fewer, more);
+    } catch (const std::exception&) {
+      // The checkpoint may be gone by now, or the memory: then the error stays as it was.
     }
     if (less.empty()) throw;
     throw OutOfMemoryError(fmt::format("{}. What takes less: {}", e.what(), fmt::join(less, "; ")));

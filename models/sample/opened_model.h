@@ -53,6 +53,7 @@ std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::Tens
 
 // Returns run(). To an OutOfMemoryError of it adds what would take less: `fewer`, options of this
 // program, 4 bits for the weights, and `more`, options for more GPUs (both "" if there are none).
+// Where the model cannot be opened again to tell, the error stays as it was.
 int AdviseOnMemory(const ModelSource& source, const std::string& fewer, const std::string& more,
                    const std::function<int()>& run);
 

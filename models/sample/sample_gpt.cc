@@ -366,8 +366,10 @@ int Sample(const SampleConfig& c) {
 
 int SampleGpt(const SampleConfig& c) {
   const int processes = dist::ReadRendezvous().world_size;
+  const bool can_divide = c.adapters.size() < 2;  // several take one rank
   return AdviseOnMemory(c, c.batch_size > 1 ? "--batch_size=1" : "",
-                        StrCat("--nproc=", 2 * processes), [&] { return Sample(c); });
+                        can_divide ? StrCat("--nproc=", 2 * processes) : "",
+                        [&] { return Sample(c); });
 }
 
 }  // namespace lockstep::models

@@ -76,7 +76,7 @@ int Serve(const ServeConfig& c) {
       LoadOpenedModel(opened, std::make_shared<dist::TensorRanks>(nullptr, 1), device);
   Engine engine(*model, std::min(tokenizer->vocab_size(), served.vocab_size),
                 {.max_batch = c.max_batch, .context = served.context});
-  const InterruptGuard interrupt;
+  const InterruptGuard interrupt("the texts that are being written end here");
   const HttpServer server({.host = c.host, .port = c.port}, MakeApi(served, engine));
   fmt::print(
       "serve: {} at http://{}:{}/ (a page) and .../v1 (OpenAI's interface): {} texts of up to "

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 
 #include "core/error.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 std::atomic<bool> waiting{false}, stopping{false}, guarded{false};
 std::atomic<int> received{0};
+std::atomic<const char*> lost_by_guard{""};
 
 sigset_t Signals() {
   sigset_t set;
@@ -55,11 +57,11 @@ void WaitForSignals() {
       continue;
     }
     if (Clock::now() - first < kOneSignal) continue;
-    constexpr char kText[] = "\nexiting at once: what was not saved is lost\n";
+    const std::string text = StrCat("\nexiting at once: ", lost_by_guard.load(), "\n");
     pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
     // Writing to a stopped terminal, or a pipe that nobody reads, would block.
     if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0) {
-      [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+      [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text.data(), text.size());
     }
     _exit(128 + number);
   }
@@ -86,9 +88,10 @@ SignalThread::~SignalThread() {
   waiting = false;
 }
 
-InterruptGuard::InterruptGuard() {
+InterruptGuard::InterruptGuard(const char* lost) {
   LS_CHECK(waiting, "no thread takes signals: begin main with 'models::SignalThread signals;'");
   received = 0;
+  lost_by_guard = lost;
   guarded = true;
 }
 

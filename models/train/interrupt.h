@@ -13,8 +13,8 @@ namespace lockstep::models {
 //
 // While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
 // checkpoint be written, or a server end its texts. Those of the next second belong to it
-// (`timeout` signals a process and its group); a later one ends the program at once. Without a
-// guard a signal ends the program as usual.
+// (`timeout` signals a process and its group); a later one ends the program at once, which is said
+// on stderr. Without a guard a signal ends the program as usual.
 class SignalThread {
  public:
   SignalThread();
@@ -29,7 +29,8 @@ class SignalThread {
 // At most one at a time. Throws Error without a SignalThread, which takes the signals.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  // `lost`: what is said of a program that ends at once; it outlives the guard.
+  explicit InterruptGuard(const char* lost = "what was not saved is lost");
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;

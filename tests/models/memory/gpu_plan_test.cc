@@ -495,6 +495,22 @@ TEST(GpuPlan, TheProgramSaysWhetherItFits) {
   }
 }
 
+TEST(GpuPlan, TheProgramRefusesOptionsWithoutEffect) {
+  const auto expect = [](const Arguments& more, const char* text) {
+    Arguments all = {"tools/plan", "--model.preset=gpt2"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result run = RunProgram(all);
+    EXPECT_EQ(run.exit_code, 2) << run;
+    EXPECT_THAT(run.err, HasSubstr(text));
+  };
+  for (const char* option : {"--write=plan.toml", "--picture=plan.html", "--tokens=1e9"}) {
+    expect({option}, "does nothing without cluster");
+  }
+  expect({"--cluster=8xH100", "--gpus=8x80"}, "does nothing with cluster");
+  expect({"--cluster=8xH100", "--hosts=1x512"}, "does nothing with cluster");
+  expect({"--cluster=8xH100", "--train.grad_accum=4"}, "train.global_batch_size");
+}
+
 // The lines of a page may be broken where the program's are not.
 TEST(GpuPlan, IsWhatThePageShows) {
   std::istringstream page(ReadFile("models/memory/README.md"));

@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <set>
+#include <sstream>
+#include <string_view>
 
 #include "models/memory/memory_plan.h"
 #include "models/plan/plan_report.h"
@@ -43,6 +45,11 @@ struct Searched {
   SearchResult found;
 };
 
+const Searched& Searched8B() {
+  static const Searched s("8xH100", {"--model.preset=llama-3-8b", "--train.global_batch_size=32"});
+  return s;
+}
+
 // Within a tenth of the memory plan, for layouts of every kind.
 TEST(QuickMemory, IsNearTheMemoryPlan) {
   const ParsedRun run({"--model.preset=llama-3.2-1b", "--model.n_layer=12",
@@ -58,6 +65,8 @@ TEST(QuickMemory, IsNearTheMemoryPlan) {
         Layout{.mesh = {.dp = 4, .cp = 2}}, Layout{.mesh = {.dp = 2, .pp = 4}},
         Layout{.mesh = {.tp = 2, .pp = 4}, .schedule = "zb_h1"},
         Layout{.mesh = {.dp = 4, .pp = 2}, .shard = "optimizer"},
+        Layout{.mesh = {.dp = 8}, .shard = "optimizer", .recompute = "block:3", .batch = 4},
+        Layout{.mesh = {.dp = 8}, .shard = "optimizer", .recompute = "block:9", .batch = 4},
         Layout{.mesh = {.dp = 8}, .offload = "optimizer"},
         Layout{.mesh = {.dp = 8}, .offload = "activations", .batch = 2}}) {
     layout.grad_accum = 64 / layout.mesh.dp / layout.batch;
@@ -69,10 +78,18 @@ TEST(QuickMemory, IsNearTheMemoryPlan) {
   }
 }
 
+TEST(QuickMemory, WhatCannotBeIsRefusedEachTime) {
+  const ParsedRun run({"--model.preset=smollm2-135m"});
+  const RunSetup setup = PrepareForSearch(run.options, run.config, ParseCluster("8xH100", "bf16"));
+  QuickMemory quick(setup);
+  for (int i = 0; i < 2; ++i) EXPECT_ANY_THROW(quick.Of({.mesh = {.tp = 2}}));  // 9 heads
+}
+
 TEST(Search, WhatItFindsKeepsTheRulesAndFits) {
-  const Searched s("8xH100", {"--model.preset=llama-3-8b", "--train.global_batch_size=32"});
+  const Searched& s = Searched8B();
   ASSERT_FALSE(s.found.best.empty()) << s.Report();
   EXPECT_TRUE(s.found.best[0].exact);
+  const PlannedModel model = PlannedModel::Of(s.setup);
   for (const FoundPlan& plan : s.found.best) {
     RunSetup run = s.setup;
     Apply(plan.layout, run);
@@ -84,8 +101,65 @@ TEST(Search, WhatItFindsKeepsTheRulesAndFits) {
       EXPECT_EQ(plan.bytes, static_cast<double>(PlanMemory(run).needed(run.device)));
     }
     EXPECT_LE(plan.bytes, static_cast<double>(s.cluster.bytes));
-    EXPECT_GE(plan.time.total, s.found.best[0].time.total);
+    EXPECT_EQ(plan.time.total, TimeOf(model, plan.layout, s.cluster).total);
+    EXPECT_EQ(s.found.best[s.PlaceOf(plan.layout.mesh) - 1].layout, plan.layout);
   }
+}
+
+// Of layouts that were chosen by hand none is much faster, or as fast and simpler.
+TEST(Search, NothingThatFitsIsFasterOrSimpler) {
+  const Searched& s = Searched8B();
+  ASSERT_FALSE(s.found.best.empty()) << s.Report();
+  const PlannedModel model = PlannedModel::Of(s.setup);
+  const auto fits = [&](const Layout& layout) {
+    RunSetup run = s.setup;
+    Apply(layout, run);
+    return BrokenRule(FactsOf(run)) == nullptr &&
+           static_cast<double>(PlanMemory(run).needed(run.device)) <=
+               (1 - kPlanTolerance) * static_cast<double>(s.cluster.bytes);
+  };
+  const FoundPlan& best = s.found.best[0];
+  for (const char* shard : {"none", "optimizer", "gradients", "full"}) {
+    for (const char* recompute : {"none", "mlp", "block"}) {
+      for (const int64_t batch : {1, 2, 4}) {
+        const Layout layout{.mesh = {.dp = 8},
+                            .shard = shard,
+                            .recompute = recompute,
+                            .batch = batch,
+                            .grad_accum = 4 / batch};
+        if (TimeOf(model, layout, s.cluster).total > 0.99 * best.time.total) continue;
+        EXPECT_FALSE(fits(layout)) << Describe(layout) << "\n" << s.Report();
+      }
+    }
+  }
+  for (const FoundPlan& plan : s.found.best) {
+    Layout plain = plan.layout;
+    plain.recompute = plain.offload = "none";
+    if (plain == plan.layout || plain.mesh.pp > 1 || !plan.exact) continue;
+    if (TimeOf(model, plain, s.cluster).total > 1.004 * plan.time.total) continue;
+    EXPECT_FALSE(fits(plain)) << Describe(plain) << "\n" << s.Report();
+  }
+}
+
+// However many are planned exactly, each plan is tried once.
+TEST(Search, CountsEachPlanOnce) {
+  const Searched& s = Searched8B();
+  const SearchResult few = SearchPlans(s.run.options, s.setup, s.cluster, {.exact_seconds = 0});
+  EXPECT_EQ(few.tried, s.found.tried);
+  EXPECT_LE(few.fitted, few.tried);
+  // Without a memory plan, a schedule that keeps more than the closed form knows is not offered.
+  for (const FoundPlan& plan : few.best) {
+    EXPECT_FALSE(plan.exact);
+    EXPECT_LE(plan.bytes, (1 - kPlanTolerance) * static_cast<double>(s.cluster.bytes));
+    EXPECT_TRUE(plan.layout.schedule == "1f1b" || plan.layout.schedule == "interleaved");
+  }
+}
+
+TEST(Search, ZeroBubblesOfDeepPipelinesAreNotOffered) {
+  const Searched s("1024xH100", {"--model.preset=llama-3.1-405b", "--train.global_batch_size=512",
+                                 "--parallel.tp=8", "--parallel.pp=16", "--parallel.schedule=zbv"});
+  EXPECT_TRUE(s.found.best.empty());
+  EXPECT_THAT(s.Report(), HasSubstr("zbv may need far more than the closed form says"));
 }
 
 // 8B on H100s is sharded, and neither split nor in a pipeline (torchtitan's plan).
@@ -161,7 +235,21 @@ TEST(Search, FailuresHaveTheirRule) {
   EXPECT_THAT(large.Report(), HasSubstr("memory: weights, gradients and optimizer state"));
 }
 
-// The file makes the plan's run.
+// What a search does not know fails what it is about, and not the search.
+TEST(Search, TheLibrarysRefusalsAreReasons) {
+  const ParsedRun run({"--model.preset=llama-3.2-1b"});
+  const Cluster cluster = ParseCluster("8xH100", "bf16");
+  RunSetup setup = PrepareForSearch(run.options, run.config, cluster);
+  setup.asked.train.recompute = "unknown";
+  const SearchResult found = SearchPlans(
+      run.options, setup, cluster,
+      {.is_fixed = [](const char* key) { return std::string_view(key) == "train.recompute"; }});
+  EXPECT_TRUE(found.best.empty());
+  EXPECT_TRUE(std::ranges::any_of(found.failed,
+                                  [](const FailedPlans& f) { return f.reason == "the library"; }));
+}
+
+// The file makes the plan's run, and so do the arguments, added to those that were given.
 TEST(Search, ItsConfigurationIsThePlan) {
   const Searched s("8xH100", {"--model.preset=llama-3.2-1b"});
   ASSERT_FALSE(s.found.best.empty());
@@ -174,6 +262,14 @@ TEST(Search, ItsConfigurationIsThePlan) {
   EXPECT_EQ(config.train.global_batch_size, 256);
   EXPECT_EQ(config.train.precision, "bf16");
   EXPECT_EQ(config.train.steps, std::llround(std::ceil(1e9 / (256 * 8192))));
+  Arguments given = {"--model.preset=llama-3.2-1b"};
+  std::istringstream arguments(ArgumentsOf(s.setup, best, 1e9));
+  for (std::string word; arguments >> word;) given.push_back(word);
+  ParsedRun run(given);
+  run.config.train.loss_chunk = config.train.loss_chunk;  // which the run settles
+  EXPECT_EQ(ToString(Difference(run.config, config)), "");
+  EXPECT_THAT(s.Report(), HasSubstr("--train.precision=bf16"));
+  EXPECT_THAT(s.Report(), HasSubstr("--train.global_batch_size=256"));
   EXPECT_THAT(PictureOf(s.setup, s.cluster, s.found.best[0]), HasSubstr("<svg"));
 }
 
