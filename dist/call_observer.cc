@@ -12,7 +12,8 @@ std::atomic<CallObserver*> current = nullptr;
 }  // namespace
 
 ObserveCalls::ObserveCalls(CallObserver* observer) {
-  LS_CHECK(current.exchange(observer) == nullptr, "collectives are observed already");
+  CallObserver* nobody = nullptr;
+  LS_CHECK(current.compare_exchange_strong(nobody, observer), "collectives are observed already");
 }
 ObserveCalls::~ObserveCalls() { current = nullptr; }
 CallObserver* ObserveCalls::observer() { return current; }

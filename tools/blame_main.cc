@@ -7,6 +7,7 @@
 
 #include "core/io/file.h"
 #include "dist/launch/launch.h"
+#include "dist/launch/nproc.h"
 #include "models/blame/blame.h"
 #include "models/blame/compared_tensors.h"
 #include "models/options/invocation.h"
@@ -69,14 +70,19 @@ int main(int argc, char** argv) {
                 {.operational = true, .doc = "the same for the second; empty: the first one's"});
     options.Add("folder", &blame.folder,
                 {.operational = true,
-                 .doc = "where the runs are played again, and what they left is kept; empty: in a "
-                        "temporary folder"});
+                 .doc = "where the runs are played again, in new folders a and b, which are kept; "
+                        "empty: in a temporary folder"});
     options.Add("tolerance", &tolerance,
                 {.min = 0, .doc = "for files: of a tensor's largest element"});
     options.AddFlag("recorded", &only_recorded, "only compare what was recorded; play nothing");
-    std::vector<std::string> runs, rest;
-    for (int i = 1; i < argc; ++i) {
-      const std::string word = argv[i];
+    std::vector<std::string> words(argv + 1, argv + argc), runs, rest;
+    // Their values may be words of their own, which are no runs.
+    for (const char* option : {"--train_gpt_a", "--train_gpt_b", "--folder", "--tolerance"}) {
+      for (const auto& value : dist::TakeOption(option, StrCat(option, "=..."), &words)) {
+        rest.push_back(StrCat(option, "=", value));
+      }
+    }
+    for (const std::string& word : words) {
       (word.starts_with("-") ? rest : runs).push_back(word);
     }
     if (const auto exit_code = options.Start(rest)) return *exit_code;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -83,15 +84,51 @@ std::string Steps(const std::vector<int64_t>& steps) {
   return StrCat(steps.size(), " steps from ", steps.front(), " to ", steps.back());
 }
 
+// "data (1), gradients (30) and weights (30)": the kinds of tensors that were compared.
+std::string Kinds(const ComparedFingerprints& compared) {
+  std::vector<std::string> kinds;
+  for (size_t kind = 0; kind < kFingerprintKinds.size(); ++kind) {
+    if (compared.tensors[kind] == 0) continue;
+    kinds.push_back(StrCat(kFingerprintKinds[kind], " (", compared.tensors[kind], ")"));
+  }
+  std::string text = kinds[0];
+  for (size_t i = 1; i < kinds.size(); ++i) {
+    text += (i + 1 < kinds.size() ? ", " : " and ") + kinds[i];
+  }
+  return text;
+}
+
+// Equal weights say little if they are those that both runs began with.
+void CheckStepsWereCompared(const ComparedFingerprints& compared) {
+  if (compared.tensors[0] > 0 || compared.tensors[2] > 0) return;
+  throw InputError(StrCat("of the fingerprints that both runs have, in ",
+                          Steps(compared.equal_steps),
+                          ", only the weights with which they began are equal, and of no step that "
+                          "they made can anything be compared: give both the same "
+                          "log.fingerprints, or one a multiple of the other's, at most their "
+                          "train.steps"));
+}
+
 // The runs played again to the step in which they part.
 class Replays {
  public:
-  Replays(const BlameOptions& o, int64_t ranks_a, int64_t ranks_b)
+  // The runs are equal up to step `last`.
+  Replays(const BlameOptions& o, int64_t ranks_a, int64_t ranks_b, int64_t last)
       : place_(o.folder),
-        runs_{ReplayedRun{o.a, o.train_gpt_a, ranks_a}, ReplayedRun{o.b, o.train_gpt_b, ranks_b}} {}
+        runs_{ReplayedRun{o.a, o.train_gpt_a, ranks_a}, ReplayedRun{o.b, o.train_gpt_b, ranks_b}} {
+    for (size_t i = 0; i < 2; ++i) {
+      if (!PathExists(Folder(i))) continue;
+      throw InputError(StrCat(Folder(i), " exists already, and runs are only played again in new ",
+                              "folders: name another one by --folder"));
+    }
+    StartTogether(runs_[0], runs_[1], last);
+  }
 
   void Play(int64_t step, const std::string& event = "") {
-    for (size_t i = 0; i < 2; ++i) Replay(runs_[i], Folder(i), step, event);
+    for (size_t i = 0; i < 2; ++i) {
+      RemoveTree(Folder(i));  // what an earlier call left
+      Replay(runs_[i], Folder(i), step, event);
+    }
   }
   FingerprintsOfRun Fingerprints(size_t i) const {
     return ReadFingerprints(JoinPath(Folder(i), "run"));
@@ -108,7 +145,7 @@ class Replays {
 
  private:
   const Workplace place_;
-  const std::vector<ReplayedRun> runs_;
+  std::array<ReplayedRun, 2> runs_;
 };
 
 std::string Name(const OpEvent& e) {
@@ -118,6 +155,26 @@ std::string Name(const OpEvent& e) {
     return StrCat("the sum of the gradient of ", e.name, " over micro-batches and ranks");
   }
   return e.name;
+}
+
+// The largest difference, of a tensor's largest element, that rounding explains: much more than an
+// operation in f32 loses in its sums, and of shorter dtypes one unit in the last place of a result.
+double RoundingOf(DType dtype) {
+  constexpr double kSums = 1e-4;
+  switch (dtype) {
+    case DType::kF64:
+      return 1e-12;
+    case DType::kF16:
+      return kSums + 0x1p-10;
+    case DType::kBF16:
+      return kSums + 0x1p-7;
+    case DType::kF8E4M3:
+      return kSums + 0x1p-3;
+    case DType::kF8E5M2:
+      return kSums + 0x1p-2;
+    default:
+      return kSums;
+  }
 }
 
 // What the two runs have where they part.
@@ -135,13 +192,13 @@ void SayValues(Replays& replays, const Parting& p, int64_t step, const Say& say)
                   p.given ? "given" : "result", a.Describe(), difference->index, difference->a,
                   difference->b, difference->differing, a.numel()));
   if (p.cause != PartingCause::kKernel) return;
-  constexpr double kRounding = 1e-4;  // much more than an operation in f32 loses
   const double relative = difference->largest / std::max(difference->scale, 1e-30);
   say(fmt::format("  at most by {:.2g} of the largest element: {}", relative,
-                  relative <= kRounding
+                  relative <= RoundingOf(a.dtype())
                       ? "rounding"
-                      : "more than f32 rounds. What the operation is given besides tensors may "
-                        "differ: a mask, the key of random numbers, a constant"));
+                      : StrCat("more than ", a.dtype(),
+                               " rounds. What the operation is given besides tensors may differ: "
+                               "a mask, the key of random numbers, a constant")));
 }
 
 void SayParting(Replays& replays, int64_t step, const Say& say) {
@@ -186,8 +243,9 @@ bool Blame(const BlameOptions& o, const Say& say) {
   SayDifferences(o, runs[0].names, runs[1].names, say);
   const ComparedFingerprints compared = CompareFingerprints(runs[0], runs[1]);
   if (!compared.differs) {
+    CheckStepsWereCompared(compared);
     say(StrCat("equal: the fingerprints of ", Steps(compared.equal_steps), ", of ",
-               compared.tensors, " tensors each (tokens, activations, gradients, weights)"));
+               Kinds(compared)));
     return true;
   }
   say(StrCat("equal in ", Steps(compared.equal_steps)));
@@ -195,7 +253,8 @@ bool Blame(const BlameOptions& o, const Say& say) {
              " of ", List(compared.names)));
   if (!o.replays) return false;
   int64_t step = std::max<int64_t>(*compared.differs, 1);
-  Replays replays(o, runs[0].names.ranks, runs[1].names.ranks);
+  Replays replays(o, runs[0].names.ranks, runs[1].names.ranks,
+                  compared.equal_steps.empty() ? 0 : compared.equal_steps.back());
   say(StrCat("both are played again to step ", step));
   replays.Play(step);
   if (const std::string names = NotRepeated(replays, runs); !names.empty()) {
@@ -209,8 +268,9 @@ bool Blame(const BlameOptions& o, const Say& say) {
     say("played again, the two are equal");
     return false;
   }
-  if (*again.differs != step) {
-    step = std::max<int64_t>(*again.differs, 1);
+  // The weights of step 0 are those before step 1.
+  if (const int64_t parts = std::max<int64_t>(*again.differs, 1); parts != step) {
+    step = parts;
     replays.Play(step);
   }
   say(StrCat("they part in step ", step, ": first in the ", kFingerprintKinds[again.kind], " of ",

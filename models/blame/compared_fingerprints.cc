@@ -17,11 +17,10 @@ ComparedFingerprints CompareFingerprints(const FingerprintsOfRun& a, const Finge
   for (const auto& [step, of_a] : a.steps) {
     const auto of_b = b.steps.find(step);
     if (of_b == b.steps.end()) continue;
-    int64_t tensors = 0;
     for (size_t kind = 0; kind < kFingerprintKinds.size() && !result.differs; ++kind) {
       const auto &x = of_a.of_kind[kind], &y = of_b->second.of_kind[kind];
       if (x.size() != y.size() || (kind == 1 && !same_activations)) continue;
-      tensors += std::ssize(x);
+      result.tensors[kind] = std::max(result.tensors[kind], std::ssize(x));
       if (x == y) continue;
       result.differs = step;
       result.kind = kind;
@@ -30,7 +29,6 @@ ComparedFingerprints CompareFingerprints(const FingerprintsOfRun& a, const Finge
       }
       if (kFingerprintKinds[kind] == std::string("gradients")) std::ranges::reverse(result.names);
     }
-    result.tensors = std::max(result.tensors, tensors);
     if (result.differs) break;
     result.equal_steps.push_back(step);
   }

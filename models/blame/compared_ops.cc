@@ -109,8 +109,8 @@ std::optional<Parting> FindParting(const std::vector<std::vector<OpEvent>>& a,
       return !than || p->a.at < than->a.at;
     };
     if (earlier(first)) first = p;
-    const bool received = p->cause == PartingCause::kUnseen ||
-                          (p->cause == PartingCause::kCollective && given_otherwise(p->a.key));
+    const bool received =
+        p->cause == PartingCause::kUnseen || (IsCollective(p->a) && given_otherwise(p->a.key));
     if (!received && earlier(to_blame)) to_blame = p;
   }
   return to_blame ? to_blame : first;

@@ -1,7 +1,7 @@
 #include "models/blame/replay.h"
 
 #include <cstdlib>
-#include <optional>
+#include <map>
 
 #include "core/error.h"
 #include "core/io/file.h"
@@ -11,13 +11,11 @@
 namespace lockstep::models {
 namespace {
 
-// Of checkpoints that hold a step before this one.
-std::optional<Checkpoint> NewestBefore(const std::string& out_dir, int64_t step) {
-  std::optional<Checkpoint> newest;
-  for (const Checkpoint& c : CheckpointStore(out_dir).List()) {
-    if (c.step < step && (!newest || c.step > newest->step)) newest = c;
-  }
-  return newest;
+// The folders of a run's checkpoints, by step.
+std::map<int64_t, std::string> CheckpointsOf(const std::string& out_dir) {
+  std::map<int64_t, std::string> all;
+  for (const Checkpoint& c : CheckpointStore(out_dir).List()) all[c.step] = c.path;
+  return all;
 }
 
 std::string EndOf(const std::string& text) {
@@ -27,22 +25,31 @@ std::string EndOf(const std::string& text) {
 
 }  // namespace
 
+void StartTogether(ReplayedRun& a, ReplayedRun& b, int64_t last) {
+  const auto of_a = CheckpointsOf(a.out_dir), of_b = CheckpointsOf(b.out_dir);
+  for (const auto& [step, path] : of_a) {
+    const auto other = of_b.find(step);
+    if (step > last || other == of_b.end()) continue;
+    a.checkpoint = path;
+    b.checkpoint = other->second;
+  }
+}
+
 void Replay(const ReplayedRun& run, const std::string& folder, int64_t step,
             const std::string& event) {
-  RemoveTree(folder);
   MakeDirectories(folder);
-  const auto checkpoint = NewestBefore(run.out_dir, step);
   std::vector<std::string> words = {run.train_gpt, JoinPath(run.out_dir, "config.toml")};
   if (run.ranks > 1) words.push_back(StrCat("--nproc=", run.ranks));
   for (const std::string& option :
        {StrCat("out_dir=", JoinPath(folder, "run")),
-        StrCat("checkpoint.resume=", checkpoint ? checkpoint->path : "none"),
+        StrCat("checkpoint.resume=", run.checkpoint.empty() ? "none" : run.checkpoint),
         StrCat("log.ops=", step, event.empty() ? "" : ":", event),
         // What bits do not depend on.
         std::string("log.fingerprints=1"), std::string("log.trace="),
         std::string("checkpoint.every=0"), std::string("checkpoint.mirror="),
         std::string("checkpoint.save_initial=false"), std::string("train.eval_every=0"),
-        std::string("train.sample_every=0"), std::string("dist.elastic=false")}) {
+        std::string("eval.every=0"), std::string("train.sample_every=0"),
+        std::string("dist.elastic=false")}) {
     words.push_back("--" + option);
   }
   std::string command;

@@ -14,12 +14,17 @@ struct ReplayedRun {
   std::string out_dir;    // of the run, which is only read
   std::string train_gpt;  // the program that plays it again
   int64_t ranks = 1;
+  std::string checkpoint = {};  // the folder of the one that it goes on from; "": its beginning
 };
 
-// Plays the run again in `folder`, which it makes or empties, by its config.toml: from its newest
-// checkpoint of a step before `step`, or from its beginning, to the end of `step`, whose operations
-// it traces (log.ops) and whose steps have fingerprints. `event`: whose tensors are kept; may be
-// empty. Its output is folder/log. Throws InputError if it fails, with the end of that.
+// Sets the checkpoints of two runs that are equal up to step `last`: those of the newest step up to
+// that of which both have one. Later ones may have what differs in them already.
+void StartTogether(ReplayedRun& a, ReplayedRun& b, int64_t last);
+
+// Plays the run again in `folder`, which must not exist yet, by its config.toml, from its
+// checkpoint to the end of `step`, whose operations it traces (log.ops) and whose steps have
+// fingerprints. `event`: whose tensors are kept; may be empty. Its output is folder/log. Throws
+// InputError if the program fails, with the end of its output.
 void Replay(const ReplayedRun& run, const std::string& folder, int64_t step,
             const std::string& event = "");
 

@@ -59,6 +59,23 @@ void CheckTrace(Options& options, const RunConfig& config) {
              ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
 }
 
+void CheckOps(Options& options, const RunConfig& config) {
+  const auto traced = ParseTracedOps(config.log.ops);
+  if (!traced) return;
+  const int64_t steps = config.train.steps;
+  if (steps > 0 && traced->step > steps) {
+    options.Fail({"log.ops", "train.steps"},
+                 StrCat(options.Describe("log.ops"), " is past ", options.Describe("train.steps"),
+                        ": write log.ops = \"", steps, "\""));
+  }
+  if (config.train.objective != "dpo" || traced->event != kKeepModules) return;
+  options.Fail({"log.ops", "train.objective"},
+               StrCat(options.Describe("log.ops"), " keeps what each module gives once, and with ",
+                      options.Describe("train.objective"),
+                      " modules run twice, as policy and as reference: write log.ops = \"",
+                      traced->step, "\""));
+}
+
 void CheckDepth(Options& options, const RunConfig& config) {
   if (config.depth == 0 || config.model.preset.empty()) return;
   options.Fail({"depth", "model.preset"},
@@ -397,6 +414,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckDpo(options, config);
   CheckEvalTasks(options, config.eval);
   CheckTrace(options, config);
+  CheckOps(options, config);
 }
 
 }  // namespace lockstep::models

@@ -26,6 +26,9 @@ struct TracedOps {
   std::string event;
 };
 
+// The event of TracedOps that stands for what all modules give (models/train/step/op_trace.h).
+inline constexpr char kKeepModules[] = "modules";
+
 // Parses "100" or "100:event"; "" gives none. Throws InputError as above.
 std::optional<TracedOps> ParseTracedOps(std::string_view text);
 

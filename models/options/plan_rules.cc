@@ -173,22 +173,30 @@ constexpr PlanRule kRulesOfOptions[] = {
        return "";
      }},
     {"elastic runs are not traced",
-     {"dist.elastic", "log.trace"},
+     {"dist.elastic", "log.trace", "log.fingerprints", "log.ops"},
      [](const Facts& f, const ParallelOptions&) -> std::string {
-       if (!f.config.dist.elastic || f.config.log.trace.empty()) return "";
-       return "dist.elastic goes on with another rank 0 when that ends, which a trace cannot: "
-              "leave "
-              "log.trace out, or trace some steps without dist.elastic";
+       const LogOptions& log = f.config.log;
+       if (!f.config.dist.elastic) return "";
+       for (const auto& [key, set] : {std::pair("log.trace", !log.trace.empty()),
+                                      {"log.fingerprints", log.fingerprints > 0},
+                                      {"log.ops", !log.ops.empty()}}) {
+         if (!set) continue;
+         return StrCat("dist.elastic goes on with other ranks when some end, which ",
+                       f.describe(key), " cannot follow: leave ", key,
+                       " out, or dist.elastic for the steps that it is about");
+       }
+       return "";
      }},
     {"workers have no weights in common",
      {"log.fingerprints", "log.ops", "dist.outer_every"},
      [](const Facts& f, const ParallelOptions&) -> std::string {
        const LogOptions& log = f.config.log;
-       if (f.config.dist.outer_every == 0 || (log.fingerprints == 0 && log.ops.empty())) return "";
-       return StrCat(
-           "log.", log.ops.empty() ? "fingerprints" : "ops",
-           " is of the weights that all ranks have, and with dist.outer_every each has its "
-           "own between two meetings: leave one of them out");
+       if (!f.has_rounds() || (log.fingerprints == 0 && log.ops.empty())) return "";
+       return StrCat(f.describe(log.ops.empty() ? "log.fingerprints" : "log.ops"),
+                     " is for ranks that share one set of weights, and with ",
+                     f.describe("dist.outer_every"),
+                     " each rank trains weights of its own between two meetings: leave one of the "
+                     "two options out");
      }},
     {"elastic workers are not built",
      {"dist.elastic", "dist.outer_every"},

@@ -4,8 +4,9 @@
 //    "of":"f32[4, 64, 512]","in":["0f3c..."],"out":["91ab..."]}
 //
 // Runs of one plan have the same events in the same order, but for collectives, which several
-// threads may call: these have the key "group#number", the same on all ranks of the group, and `at`
-// says how many other events came before.
+// threads may call: these have the key "group#number", counted in the step, the same on all
+// ranks of the group, and `at` says how many other events came before. That of a backward is where
+// it ends.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,9 @@ struct OpEvent {
   // start     a weight before the step: out
   // data      a micro-batch's inputs and targets: out
   // random    random numbers: in, their seed and site
-  // op        an operation: the tensors that it was given, and gave
+  // op        an operation: the tensors that it was given, and gave; its name says if it has no
+  // backward,
+  //           as those of frozen weights
   // backward  a node's backward: the gradients of its outputs, and of its inputs as far as they are
   //           added up
   // collective  what this rank gave, and got

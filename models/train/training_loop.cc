@@ -106,16 +106,31 @@ bool IsObserved(const RunSetup& setup) {
   return !setup.start.evaluates && (log.fingerprints > 0 || !log.ops.empty());
 }
 
+// Whether the trainer is asked for CUDA graphs: they run no operation of which a trace could be
+// told.
+bool AsksForGraphs(const RunConfig& config) {
+  return config.train.cuda_graphs && config.log.ops.empty();
+}
+
 std::unique_ptr<FingerprintRecorder> MakeFingerprints(const RunSetup& setup, const RunRanks& ranks,
-                                                      const Gpt& model, ForwardPlace* place) {
+                                                      const StepRanks& step_ranks,
+                                                      const Objective& objective, const Gpt& model,
+                                                      ForwardPlace* place) {
   if (place == nullptr || setup.config.log.fingerprints == 0) return nullptr;
-  return std::make_unique<FingerprintRecorder>(setup, ranks, model, *place);
+  const bool graphs = AsksForGraphs(setup.config) && setup.device.is_cuda() &&
+                      step_ranks.may_be_graphs() && objective.is_model_loss();
+  return std::make_unique<FingerprintRecorder>(setup, ranks, model, *place, graphs);
 }
 
 std::unique_ptr<OpTrace> MakeOpTrace(const RunSetup& setup, const RunRanks& ranks, const Gpt& model,
                                      ForwardPlace* place) {
   const auto traced = ParseTracedOps(setup.config.log.ops);
   if (place == nullptr || !traced) return nullptr;
+  if (ranks.is_main() && setup.start.step >= traced->step) {
+    Warn(StrCat("log.ops = ", setup.config.log.ops,
+                ": no operation will be written, since this run begins with step ",
+                setup.start.step + 1));
+  }
   return std::make_unique<OpTrace>(*traced, setup.config.out_dir, ranks.rank(), model.Parameters(),
                                    *place);
 }
@@ -149,7 +164,8 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
       place_(IsObserved(setup) ? std::make_unique<ForwardPlace>(model_) : nullptr),
-      fingerprints_(MakeFingerprints(setup, ranks, model_, place_.get())),
+      fingerprints_(
+          MakeFingerprints(setup, ranks, *step_ranks_, *objective_, model_, place_.get())),
       ops_(MakeOpTrace(setup, ranks, model_, place_.get())),
       trainer_(model_, optimizer_.get(), MakeSchedule(setup.config), loader_,
                {.first_step = setup.start.step,
@@ -157,7 +173,7 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                 .clip = config_.optim.clip,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .trace = trace_.get(),
-                .cuda_graphs = config_.train.cuda_graphs && config_.log.ops.empty(),
+                .cuda_graphs = AsksForGraphs(config_),
                 .say = Warn,
                 .objective = objective_.get(),
                 .ranks = step_ranks_.get(),
@@ -397,9 +413,10 @@ int TrainingLoop::Interrupt(bool ask) {
 // Whether something happens after this step that needs its numbers or its weights.
 bool TrainingLoop::Due(int64_t step) const {
   return step == 1 || step == setup_.steps() || step == config_.optim.decay_start ||
-         (traced_ && step <= traced_->last) || Every(config_.train.log_every, step) ||
-         Every(config_.train.eval_every, step) || TasksAreDue(step) ||
-         Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
+         (ops_ && ops_->done()) || (traced_ && step <= traced_->last) ||
+         Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
+         TasksAreDue(step) || Every(config_.train.sample_every, step) ||
+         Every(config_.checkpoint.every, step);
 }
 
 // Submits a step, and notes the memory that it takes. Returns the metrics of the step before if

@@ -82,7 +82,21 @@ TEST_F(Blame, EqualRunsAreEqual) {
   Train("b", kPlanted, {});
   const Result result = Compare();
   EXPECT_EQ(result.exit_code, 0) << result;
-  EXPECT_THAT(result.out, HasSubstr("equal: the fingerprints of 3 steps from 0 to 4, of "));
+  EXPECT_THAT(result.out, HasSubstr("equal: the fingerprints of 3 steps from 0 to 4, of data (1), "
+                                    "activations (5), gradients ("));
+  // A value may be a word of its own.
+  const Result apart = Compare({}, {"--folder", Path("new"), "--recorded"});
+  EXPECT_EQ(apart.exit_code, 0) << apart;
+}
+
+// The folder of the runs themselves, as a place to play in.
+TEST_F(Blame, RunsAreNotPlayedOver) {
+  Train("a", "models/train_gpt", {"--seed=1"});
+  Train("b", "models/train_gpt", {"--seed=2"});
+  const Result result = Compare({}, {"--folder=" + folder_});
+  EXPECT_EQ(result.exit_code, 2) << result;
+  EXPECT_THAT(result.err, HasSubstr("exists already"));
+  EXPECT_TRUE(PathExists(Path("a/config.toml")) && PathExists(Path("b/config.toml")));
 }
 
 // Another plan, and another number of micro-steps on a rank, give the same bits.

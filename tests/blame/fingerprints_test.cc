@@ -95,7 +95,7 @@ TEST_F(Fingerprints, GoOnWithARun) {
 
 TEST_F(Fingerprints, AreRefusedOfWorkers) {
   Train("workers", {"--nproc=2", "--dist.outer_every=2"}, 2);
-  EXPECT_THAT(err_, HasSubstr("log.fingerprints is of the weights that all ranks have"));
+  EXPECT_THAT(err_, HasSubstr("is for ranks that share one set of weights"));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ int64_t FirstSample() {
 }  // namespace
 
 FingerprintRecorder::FingerprintRecorder(const RunSetup& setup, const RunRanks& ranks,
-                                         const Gpt& model, ForwardPlace& place)
+                                         const Gpt& model, ForwardPlace& place, bool graphs)
     : setup_(setup),
       ranks_(ranks),
       parts_(PartsOf(setup, ranks.groups())),
@@ -49,7 +49,6 @@ FingerprintRecorder::FingerprintRecorder(const RunSetup& setup, const RunRanks& 
   names_.ranks = ranks.size();
   names_.arithmetic = ArithmeticOf(setup);
   names_.data_fingerprint = setup.dataset.fingerprint;
-  const bool graphs = setup.config.train.cuda_graphs && setup.device.is_cuda();
   for (int64_t i = 0; i < setup.model.n_layer && !graphs; ++i) {
     for (const char* name : {".attn", ".mlp"}) names_.activations.push_back(StrCat("h.", i, name));
   }
@@ -72,10 +71,11 @@ FingerprintRecorder::FingerprintRecorder(const RunSetup& setup, const RunRanks& 
         dist::Fingerprint(*s.parameter, s.parameter->value(), s.begin, s.end));
   }
   AddUp(&start);
-  if (!ranks.is_main()) return;
-  file_ = std::make_unique<JsonLinesWriter>(JoinPath(setup.config.out_dir, kFingerprintsFile),
-                                            "fingerprints", start.step + 1, Warn);
-  file_->Write(ToJson(names_, start));
+  ranks.OnMain("opening its fingerprints", [&] {
+    file_ = std::make_unique<JsonLinesWriter>(JoinPath(setup.config.out_dir, kFingerprintsFile),
+                                              "fingerprints", start.step + 1, Warn);
+    file_->Write(ToJson(names_, start));
+  });
 }
 
 void FingerprintRecorder::BeginStep(int64_t step) {
@@ -101,6 +101,8 @@ void FingerprintRecorder::OnBatch(const data::Batch& batch) {
 
 void FingerprintRecorder::OnForward(const Node*, std::span<const Tensor* const>,
                                     std::span<Tensor* const> outputs) {
+  // Held until the next such operation, which so cannot write in its place; the bits are the same,
+  // and only the last one of a module is read.
   for (const Tensor* const x : outputs) {
     if (x->defined() && x->ndim() == 3 && x->dim(2) == setup_.model.n_embd) last_ = x->Detach();
   }

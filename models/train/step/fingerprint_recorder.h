@@ -27,12 +27,12 @@ namespace lockstep::models {
 //
 // Activations are those of the residual stream, [B, T, C], of which ranks have parts by sample,
 // position and stage: what attention, the layers after it and the last norm give. A module gives
-// what its last operation does. Steps that are launched as CUDA graphs have none.
+// what its last operation does. Runs whose steps may be CUDA graphs have none.
 class FingerprintRecorder : public StepObserver, public OpObserver {
  public:
-  // Collective. Everything outlives it.
+  // Collective. Everything outlives it. `graphs`: whether steps may be CUDA graphs.
   FingerprintRecorder(const RunSetup& setup, const RunRanks& ranks, const Gpt& model,
-                      ForwardPlace& place);
+                      ForwardPlace& place, bool graphs);
 
   void BeginStep(int64_t step) override;
   void OnBatch(const data::Batch& batch) override;

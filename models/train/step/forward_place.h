@@ -11,7 +11,8 @@
 namespace lockstep::models {
 
 // Follows the forwards of a model and of each module in it by hooks, which cannot be removed: both
-// must live as long as forwards run. A forward that runs again to recompute is followed no more.
+// must live as long as forwards run, of which none may be left by an exception. A forward that runs
+// again to recompute is followed no more.
 class ForwardPlace {
  public:
   // Called when a module's forward has ended, with its path.
@@ -24,8 +25,6 @@ class ForwardPlace {
   void AddOnEnd(OnEnd on_end) { on_end_.push_back(std::move(on_end)); }
   // The innermost module; "": the model itself, or none.
   const std::string& path() const;
-  // After a forward that was left by an exception.
-  void Clear() { running_.clear(); }
 
  private:
   std::vector<std::string> running_;

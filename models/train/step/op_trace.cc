@@ -13,13 +13,11 @@ std::vector<const Tensor*> Pointers(std::span<const Tensor> tensors) {
   return all;
 }
 
+constexpr char kNoBackward[] = "operation without backward";
+
 // Other calls carry times and decisions of the loop.
 bool IsOfTensors(const dist::Collective& call) {
   return IsFloating(call.dtype) && call.dtype != DType::kF64;
-}
-
-std::string KeyOf(const std::string& group, const dist::Collective& call) {
-  return StrCat(group, "#", call.sequence);
 }
 
 }  // namespace
@@ -79,6 +77,7 @@ void OpTrace::BeginStep(int64_t step) {
     AddTensor(Add("start", p->name(), ""), false, p->value());
     if (keeps_modules()) Keep("weights." + p->name(), p->value());
   }
+  numbers_.clear();
   observe_.emplace(this);
   observe_calls_.emplace(this);
 }
@@ -98,11 +97,12 @@ void OpTrace::OnBatch(const data::Batch& batch) {
 
 void OpTrace::OnForward(const Node* node, std::span<const Tensor* const> inputs,
                         std::span<Tensor* const> outputs) {
-  if (node == nullptr) return;  // it runs again, with one
-  modules_[node->sequence()] = place_.path();
-  OpEvent& event = Add("op", node->name(), place_.path());
+  // Null: of frozen weights, or of a forward that runs again, with a node.
+  if (node != nullptr) modules_[node->sequence()] = place_.path();
+  OpEvent& event = Add("op", node != nullptr ? node->name() : kNoBackward, place_.path());
   AddTensors(event, true, inputs);
   AddTensors(event, false, std::vector<const Tensor*>(outputs.begin(), outputs.end()));
+  // Held until the next operation, which so cannot write in its place; the bits are the same.
   if (keeps_modules()) last_ = outputs.back()->Detach();
 }
 
@@ -114,7 +114,9 @@ void OpTrace::OnBackward(const Node& node, std::span<const Tensor> of_outputs) {
 
 void OpTrace::OnGradients(const Node&, std::span<const Tensor> of_inputs) {
   if (backwards_.empty()) return;
-  AddTensors(events_[backwards_.back()], false, Pointers(of_inputs));
+  OpEvent& event = events_[backwards_.back()];
+  event.at = count_++;  // what it gives is there now, after the forwards that it has run again
+  AddTensors(event, false, Pointers(of_inputs));
   backwards_.pop_back();
 }
 
@@ -126,11 +128,12 @@ void OpTrace::OnCall(const std::string& group, const dist::Collective& call,
                      const std::string& purpose, const Tensor& input) {
   if (!IsOfTensors(call)) return;
   const std::lock_guard lock(mutex_);
-  OpEvent& event = calls_[KeyOf(group, call)];
-  event = {.kind = "collective",
-           .key = KeyOf(group, call),
-           .name = dist::Describe(call, purpose),
-           .at = count_};
+  dist::Collective of_step = call;
+  of_step.sequence = NumberOf(group, call);
+  const std::string key = StrCat(group, "#", of_step.sequence);
+  OpEvent& event = calls_[key];
+  event = {
+      .kind = "collective", .key = key, .name = dist::Describe(of_step, purpose), .at = count_};
   AddTensor(event, true, input);
 }
 
@@ -138,7 +141,12 @@ void OpTrace::OnResult(const std::string& group, const dist::Collective& call,
                        const Tensor& output) {
   if (!IsOfTensors(call)) return;
   const std::lock_guard lock(mutex_);
-  AddTensor(calls_[KeyOf(group, call)], false, output);
+  AddTensor(calls_[StrCat(group, "#", NumberOf(group, call))], false, output);
+}
+
+int64_t OpTrace::NumberOf(const std::string& group, const dist::Collective& call) {
+  auto& of_group = numbers_[group];
+  return of_group.try_emplace(call.sequence, std::ssize(of_group) + 1).first->second;
 }
 
 void OpTrace::BeforeUpdate() {

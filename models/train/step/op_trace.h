@@ -22,13 +22,12 @@
 
 namespace lockstep::models {
 
-// The event whose name keeps no event's tensors, but what another program can be compared with:
-// of micro-batch M "data.M.inputs", "data.M.targets" and "activations.M.PATH", which is what the
-// last operation of a module gave, and "weights.NAME", before the update, and "gradients.NAME".
-inline constexpr char kKeepModules[] = "modules";
-
 // Of one rank, on which it writes its own file. Within the step, collectives do not overlap with
 // anything; the bits are those of any other run.
+//
+// The event kKeepModules keeps no event's tensors, but what another program can be compared with:
+// of micro-batch M "data.M.inputs", "data.M.targets" and "activations.M.PATH", which is what the
+// last operation of a module gave, and "weights.NAME", before the update, and "gradients.NAME".
 class OpTrace : public StepObserver, public OpObserver, public dist::CallObserver {
  public:
   // `folder`: of the files. `place` and the parameters outlive it.
@@ -60,6 +59,9 @@ class OpTrace : public StepObserver, public OpObserver, public dist::CallObserve
   void AddTensor(OpEvent& event, bool in, const Tensor& x);
   void Keep(const std::string& name, const Tensor& x);
   void OnModule(const std::string& path);
+  // From 1 in the step: a group counts its calls since it was made, and runs that went on from
+  // checkpoints have made fewer.
+  int64_t NumberOf(const std::string& group, const dist::Collective& call);
   bool keeps_modules() const { return traced_.event == kKeepModules; }
 
   const TracedOps traced_;
@@ -77,6 +79,7 @@ class OpTrace : public StepObserver, public OpObserver, public dist::CallObserve
   std::vector<OpEvent> events_;
   std::atomic<int64_t> count_ = 0;  // of these
   std::mutex mutex_;                // of what follows, which lanes' threads change, too
+  std::map<std::string, std::map<int64_t, int64_t>> numbers_;  // of calls, by group and sequence
   std::map<std::string, OpEvent> calls_;
   std::vector<SafetensorsItem> kept_;
 };

@@ -78,6 +78,17 @@ TEST(FindParting, BlamesTheRankThatSentIt) {
   EXPECT_EQ(FindParting(a, b)->cause, PartingCause::kCollective);
 }
 
+// Keys of events but collectives are of one rank: another's event with the same key says nothing.
+TEST(FindParting, KeysAreOfOneRank) {
+  const Ranks a = {{Event("gradient", 5, {}, {"g"})},
+                   {Event("op", 3, {"x"}, {"y"}), Event("op", 5, {"y"}, {"z"})}};
+  Ranks b = {{Event("gradient", 5, {}, {"another g"})},
+             {Event("op", 3, {"x'"}, {"y'"}), Event("op", 5, {"y'"}, {"z'"})}};
+  const auto parting = FindParting(a, b);
+  EXPECT_EQ(parting->cause, PartingCause::kCollective);
+  EXPECT_EQ(parting->rank, 0);
+}
+
 // A stage of a pipeline that first differs in what it received.
 TEST(FindParting, BlamesTheStageBefore) {
   const Ranks a = {{Event("op", 0, {"w"}, {"v"}), Event("op", 1, {"v"}, {"x"})},

@@ -230,6 +230,12 @@ TEST(ConfigChecks, StepsWhoseOperationsAreTraced) {
       "command line: --log.ops=0: must be a step, counted from 1, as in 100, or a step and an "
       "event, as in 100:17");
   EXPECT_THAT(ErrorOf({"--log.ops=7:"}), HasSubstr("as in 100:17"));
+  EXPECT_EQ(ErrorOf({"--log.ops=1001:17"}),
+            "command line: log.ops = \"1001:17\" (command line) is past train.steps = 1000 "
+            "(default): write log.ops = \"1000\"");
+  EXPECT_EQ(ErrorOf({"--log.ops=1001", "--train.epochs=2"}), "no error");
+  EXPECT_THAT(ErrorOf({"--log.ops=3:modules", "--train.objective=dpo", "--lora.rank=2"}),
+              HasSubstr("write log.ops = \"3\""));
 }
 
 TEST(ConfigChecks, LearningRates) {
