@@ -13,8 +13,6 @@ std::vector<const Tensor*> Pointers(std::span<const Tensor> tensors) {
   return all;
 }
 
-constexpr char kNoBackward[] = "operation without backward";
-
 // Other calls carry times and decisions of the loop.
 bool IsOfTensors(const dist::Collective& call) {
   return IsFloating(call.dtype) && call.dtype != DType::kF64;
@@ -97,13 +95,15 @@ void OpTrace::OnBatch(const data::Batch& batch) {
 
 void OpTrace::OnForward(const Node* node, std::span<const Tensor* const> inputs,
                         std::span<Tensor* const> outputs) {
-  // Null: of frozen weights, or of a forward that runs again, with a node.
-  if (node != nullptr) modules_[node->sequence()] = place_.path();
-  OpEvent& event = Add("op", node != nullptr ? node->name() : kNoBackward, place_.path());
-  AddTensors(event, true, inputs);
-  AddTensors(event, false, std::vector<const Tensor*>(outputs.begin(), outputs.end()));
   // Held until the next operation, which so cannot write in its place; the bits are the same.
   if (keeps_modules()) last_ = outputs.back()->Detach();
+  // Null: a part of another operation, of a forward that runs again with a node, or of frozen
+  // weights; nothing tells these apart.
+  if (node == nullptr) return;
+  modules_[node->sequence()] = place_.path();
+  OpEvent& event = Add("op", node->name(), place_.path());
+  AddTensors(event, true, inputs);
+  AddTensors(event, false, std::vector<const Tensor*>(outputs.begin(), outputs.end()));
 }
 
 void OpTrace::OnBackward(const Node& node, std::span<const Tensor> of_outputs) {
