@@ -162,8 +162,8 @@ std::string Report(const std::string& body, uint32_t threads, const Settings& se
   });
 }
 
-#if !defined( \
-    __SANITIZE_THREAD__)  // which takes all that follows for a part of the handler that is left
+// ThreadSanitizer takes all that follows for a part of the handler that is left.
+#if !defined(__SANITIZE_THREAD__)
 // The copy is made at the wait, when its lane's registers hold something else.
 TEST(MemoryTest, AFaultInACopyIsReportedOfTheInstructionThatBeganIt) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
