@@ -319,11 +319,11 @@ class BackwardRun {
       Execute(node, grads);
     };
     if (later.empty() && node.SplitsByInput() && IsAwaited(i)) {
-      const auto others = std::ranges::stable_partition(
-          now, [&](size_t j) { return node.inputs()[j].leaf != nullptr; });
-      run({now.begin(), others.begin()}, !others.empty());
+      const auto others = std::stable_partition(
+          now.begin(), now.end(), [&](size_t j) { return node.inputs()[j].leaf != nullptr; });
+      run({now.begin(), others}, others != now.end());
       TellReady(static_cast<int64_t>(i));
-      run(others, false);
+      run({others, now.end()}, false);
     } else {
       run(now, !later.empty());
     }
