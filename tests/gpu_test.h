@@ -3,13 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <utility>
-
 #include "core/cuda/device.h"
-#include "core/cuda/error.h"  // CUDASIM
-#ifdef CUDASIM
-#include "cudasim/settings.h"
-#endif
 
 namespace lockstep::test {
 
@@ -23,6 +17,14 @@ class GpuTest : public testing::Test {
   }
 };
 
+// For what only simulated GPUs can be told to do.
+class SimulatedGpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::Simulated()) GTEST_SKIP() << "the GPUs of this build are real";
+  }
+};
+
 // The same for tests that run on the CPU and on a GPU.
 class DeviceTest : public testing::TestWithParam<Device> {
  protected:
@@ -33,20 +35,5 @@ class DeviceTest : public testing::TestWithParam<Device> {
   virtual void Prepare() {}
 };
 inline auto Devices() { return testing::Values(kCpu, kGpu); }
-
-#ifdef CUDASIM
-// During its lifetime simulated GPUs have ten times this compute capability.
-class Capability {
- public:
-  explicit Capability(int capability)
-      : before_(std::exchange(cudasim::runtime::GetSettings().capability, capability)) {}
-  ~Capability() { cudasim::runtime::GetSettings().capability = before_; }
-  Capability(const Capability&) = delete;
-  Capability& operator=(const Capability&) = delete;
-
- private:
-  const int before_;
-};
-#endif
 
 }  // namespace lockstep::test

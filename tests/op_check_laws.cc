@@ -6,13 +6,10 @@
 
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
-#include "core/cuda/error.h"  // CUDASIM
+#include "core/cuda/device.h"
 #include "core/thread_pool.h"
-#include "tests/op_check_run.h"
-
-#ifdef CUDASIM
 #include "cudasim/executor.h"
-#endif
+#include "tests/op_check_run.h"
 
 namespace lockstep::check {
 
@@ -174,7 +171,11 @@ namespace {
 // Calls f(description) once for each order in which the device can run threads.
 template <class F>
 void ForEachThreadOrder(const F& f) {
-#ifdef CUDASIM
+  if (!cuda::Simulated()) {
+    f("the first time");
+    f("the second time");
+    return;
+  }
   cudasim::ExecutorSettings& settings = cudasim::GetExecutorSettings();
   const cudasim::ExecutorSettings before = settings;
   const std::pair<cudasim::Order, const char*> orders[] = {
@@ -186,10 +187,6 @@ void ForEachThreadOrder(const F& f) {
     f(name);
   }
   settings = before;
-#else
-  f("the first time");
-  f("the second time");
-#endif
 }
 
 }  // namespace

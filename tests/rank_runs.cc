@@ -141,6 +141,6 @@ std::vector<std::string> RankRuns::Numbers(const std::string& out) const {
   return numbers;
 }
 
-std::string GpuOption() { return cuda::kSimulated ? "--device=sim" : "--device=cuda"; }
+std::string GpuOption() { return cuda::Simulated() ? "--device=sim" : "--device=cuda"; }
 
 }  // namespace lockstep

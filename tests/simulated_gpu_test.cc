@@ -24,7 +24,7 @@ extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 class SimulatedGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (!cuda::kSimulated) GTEST_SKIP() << "a build for real GPUs has no simulated one";
+    if (!cuda::Simulated()) GTEST_SKIP() << "a build for real GPUs has no simulated one";
     folder_ =
         JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
     RemoveTree(folder_);

@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using Arguments = std::vector<std::string>;
 
-const std::string kDevice = cuda::kSimulated ? "sim" : "cuda";
+const std::string kDevice = cuda::Simulated() ? "sim" : "cuda";
 
 const Arguments kTiny = {
     "--model.block_size=16",   "--train.batch_size=3", "--train.grad_accum=2",
@@ -210,7 +210,7 @@ TEST_F(TrainDevice, ALossThatIsNotFiniteIsReportedForItsStep) {
 
 // Checked before anything is allocated on the device; a dry run shows the plan first.
 TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
-  const std::string memory = cuda::kSimulated ? "8M" : "";
+  const std::string memory = cuda::Simulated() ? "8M" : "";
   if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
   const Result run =
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
@@ -227,7 +227,7 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
 }
 
 TEST_F(TrainDevice, TextsOfAModelThatDoesNotFitSayWhatTakesLess) {
-  if (!cuda::kSimulated) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
+  if (!cuda::Simulated()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
   ASSERT_EQ(Train("out", "cpu", kLlama, {"--train.steps=1"}).exit_code, 0);
   const auto sample = [&](const std::string& more) {
     return RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"), "--prompt=The ",
@@ -245,9 +245,9 @@ TEST_F(TrainDevice, TextsOfAModelThatDoesNotFitSayWhatTakesLess) {
 }
 
 TEST_F(TrainDevice, TheOtherBackendIsRefused) {
-  const Result run = Train("out", cuda::kSimulated ? "cuda" : "sim", kGpt2);
+  const Result run = Train("out", cuda::Simulated() ? "cuda" : "sim", kGpt2);
   EXPECT_NE(run.exit_code, 0);
-  EXPECT_THAT(run.err, HasSubstr(cuda::kSimulated ? "Build with --config=cuda" : "simulate"));
+  EXPECT_THAT(run.err, HasSubstr(cuda::Simulated() ? "Build with --config=cuda" : "simulate"));
 }
 
 }  // namespace

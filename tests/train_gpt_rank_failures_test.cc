@@ -174,7 +174,7 @@ TEST_F(RankFailures, ASaveThatARanksDeathInterruptsIsNeverChosen) {
 
 // Through NCCL's asynchronous errors and abort.
 TEST_F(RankFailures, AKilledRankIsNamedOnGpus) {
-  if (!cuda::kSimulated && cuda::DeviceCount() < 3) GTEST_SKIP() << "this needs 3 GPUs";
+  if (!cuda::Simulated() && cuda::DeviceCount() < 3) GTEST_SKIP() << "this needs 3 GPUs";
   ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000", GpuOption()})));
 }
 

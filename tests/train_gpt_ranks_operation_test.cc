@@ -264,13 +264,13 @@ TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
 
 // As with srun --gpus-per-task=1: each rank sees one device, which may be number 0 on all of them.
 TEST_F(Ranks, UseTheOnlyVisibleDevice) {
-  if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
   const auto train = Train("out", {"--train.steps=4", GpuOption()});
   Processes processes;
   for (int r = 0; r < 2; ++r) {
     auto place = Place(r, 2, Path("meeting"));
     place["CUDASIM_DEVICES"] = "1";
-    place["CUDA_VISIBLE_DEVICES"] = std::to_string(cuda::kSimulated ? 0 : r);
+    place["CUDA_VISIBLE_DEVICES"] = std::to_string(cuda::Simulated() ? 0 : r);
     processes.push_back(std::make_unique<Subprocess>(train, place));
   }
   for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;

@@ -358,7 +358,7 @@ TEST_F(Ranks, ARunMovesToOtherRanksAndBack) {
 // The same on GPUs, one process each, through NCCL; comparing each call changes nothing.
 TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   const int most = test::kSanitized ? 2 : 8;
-  if (!cuda::kSimulated && cuda::DeviceCount() < most) GTEST_SKIP() << "this needs 8 GPUs";
+  if (!cuda::Simulated() && cuda::DeviceCount() < most) GTEST_SKIP() << "this needs 8 GPUs";
   const Arguments options = {GpuOption(), "--train.steps=4", "--dist.reduction=ordered",
                              "--train.global_batch_size=16"};
   Arguments checked = options;
@@ -380,7 +380,7 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
 
 // Each rank's own part waits in its host's memory; files are the same, for runs with or without.
 TEST_F(Ranks, OffloadedRunsAreTheSameOnGpus) {
-  if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
   const auto with = [](Arguments more, const std::string& steps) {
     for (const std::string& option :
          {GpuOption(), "--train.steps=" + steps, std::string("--dist.reduction=ordered"),

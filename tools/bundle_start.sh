@@ -18,9 +18,11 @@ case $name in
     ;;
 esac
 if [ -e /lib64/ld-linux-x86-64.so.2 ]; then
-  # "libx.so.1 => not found", "version `GLIBC_2.34' not found"
-  missing=$(LD_TRACE_LOADED_OBJECTS=1 LD_WARN=yes "$programs/$name" 2>&1 |
-    sed -n "s/^[[:space:]]*\([^ ]*\) => not found.*/\1/p; s/.*version \`\([^']*\)' not found.*/\1/p" | sort -u)
+  # "libx.so.1 => not found", "version `GLIBC_2.34' not found", "object 'libx.so.1' from LD_PRELOAD cannot be ..."
+  loads=$(sed -n 's/^ "loads": "\(.*\)",$/\1/p' "$bundle/bundle.json")
+  missing=$(LD_TRACE_LOADED_OBJECTS=1 LD_WARN=yes LD_PRELOAD="$loads" "$programs/$name" 2>&1 |
+    sed -n "s/^[[:space:]]*\([^ ]*\) => not found.*/\1/p; s/.*version \`\([^']*\)' not found.*/\1/p
+      s/.*object '\([^']*\)' from LD_PRELOAD cannot.*/\1/p" | sort -u)
 else
   missing="glibc for x86-64, which Debian 12 and Ubuntu 22.04 have,"
 fi

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS CUDA_ARCHS NAME... -- FILE...
+# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS simulated|cuda CUDA_ARCHS NAME... -- FILE...
 # Packs the programs, stripped and under their names, and the shared libraries that a GPU host may
 # lack, into a tarball that runs without Bazel; bundle.json says what the host needs. The host
-# provides the libraries of CUDA and the driver, and also glibc and libstdc++: those of the build
-# machine might need a later glibc than everything else does. The programs look for libraries in the
+# provides the driver and the libraries of CUDA but for its runtime, and also glibc and libstdc++: those of the
+# build machine might need a later glibc than everything else does. The programs look for libraries in the
 # bundle's folders lib and cuda (which make_cuda_libraries.sh fills), not in the build machine's
-# toolkit, where the linker found CUDA's: on a host with such a folder it would take precedence over
+# toolkit, whose folder the linker put into them: on a host with such a folder it would take precedence over
 # LD_LIBRARY_PATH. What is called is bundle_start.sh, which says what a host lacks. Of the files, those in Python are
 # gpu_check's, and the others lie at the top. Fails above 50 MB.
 set -euo pipefail
 shopt -s nullglob
 source "$(dirname "$0")/archive.sh"
-output=$1 program=$2 architectures=$3
-shift 3
+output=$1 program=$2 backend=$3 architectures=$4
+shift 4
 names=()
 while [[ $1 != -- ]]; do
   names+=("$1")
@@ -33,6 +33,20 @@ ln -s libexec/start "$root/gpu_check"
 program_there=$root/libexec/lockstep
 strip -o "$program_there" "$program"
 chmod 755 "$program_there"
+# What simulated GPUs need is in the programs; for real ones they load these.
+version=null loads=
+if [[ $backend == cuda ]]; then
+  version=$(grep -aoE 'libcudart\.so\.[0-9]+' "$program" | sort -u | tail -n 1 | sed 's/.*\.//')
+  loads="libcudart.so.$version libcublasLt.so.$version"
+  # The runtime is small, and the toolkit's folder is in the program's run path.
+  IFS=: read -ra folders <<<"$(objdump -p "$program" | awk '$1 ~ /^(RPATH|RUNPATH)$/ { print $2; exit }')"
+  for folder in "${folders[@]}"; do
+    if [[ -e $folder/libcudart.so.$version ]]; then
+      cp -L "$folder/libcudart.so.$version" "$root/lib/"
+      break
+    fi
+  done
+fi
 # Cuts the string off after the bundle's folders.
 perl -0777 -pi -e 's{(?<=\$ORIGIN/\.\./lib:\$ORIGIN/\.\./cuda)(:[^\0]*)(?=\0)}{"\0" x length $1}ge' "$program_there"
 install -m 755 "$(dirname "$0")/bundle_start.sh" "$root/libexec/start"
@@ -55,23 +69,12 @@ for library in "$root"/lib/*; do
 done
 copy_licenses "$root/licenses" "${packages[@]}"
 
-# The CUDA version that the program is linked with; a simulated GPU needs none.
-cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')
-backend=simulated
-if [[ -n $cuda ]]; then
-  backend=cuda
-elif readelf -SW "$program" | grep -F .nv_fatbin >/dev/null &&
-  ! nm "$program" 2>/dev/null | grep ' T _ZN7cudasim19GetExecutorSettingsEv$' >/dev/null; then
-  # Kernels of nvcc's, and neither CUDA nor the simulator to run them.
-  echo "make_bundle: $program chooses its CUDA runtime when it runs (--config=either), which gpu_check does not" >&2
-  echo "  know yet; build the bundle with --config=cuda" >&2
-  exit 1
-fi
 cat >"$root/bundle.json" <<JSON
 {
  "build": "$(cat "$program_there" "$root"/checks/*.py | sha256sum | head -c 16)",
  "backend": "$backend",
- "cuda": ${cuda:-null},
+ "cuda": $version,
+ "loads": "$loads",
  "architectures": "$architectures",
  "glibc": "$(newest_version GLIBC "$program_there" "$root"/lib/*)",
  "glibcxx": "$(newest_version GLIBCXX "$program_there" "$root"/lib/*)"

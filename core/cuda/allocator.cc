@@ -355,7 +355,7 @@ void TrimAtExit() {
              DeviceCount());
     const std::optional<uint64_t> poison = PoisonSeed();
     if (UseDirectAllocator()) return std::make_unique<DirectAllocator>(device, poison);
-    static const bool trims = kSimulated && std::atexit(TrimAtExit) == 0;
+    static const bool trims = Simulated() && std::atexit(TrimAtExit) == 0;
     static_cast<void>(trims);
     return std::make_unique<CachingAllocator>(device, poison);
   });

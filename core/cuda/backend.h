@@ -1,17 +1,11 @@
-// How programs get CUDA's functions: linked (backend.cc), or loaded as they choose
-// (backend_either.cc). For the files of this folder.
+// What differs between builds. For the files of this folder.
 #pragma once
-
-#include <string>
 
 namespace lockstep::cuda {
 
-// Whether programs contain nvcc's objects and choose the runtime when they run (--config=either).
-extern const bool kLoadsEitherRuntime;
-
-// Then these make CUDA's functions those of NVIDIA's libraries, unless this process simulates its
-// GPUs. Return an empty text, or why they cannot.
-std::string ConnectNvidiaRuntime();
-std::string ConnectNvidiaCublasLt();
+// Whether programs contain the kernels (--config=cuda), and load NVIDIA's libraries to run them.
+// Others load the kernels with a simulated GPU (simulated_gpu.h), unless they contain both, as
+// tests do.
+extern const bool kProgramsContainKernels;
 
 }  // namespace lockstep::cuda

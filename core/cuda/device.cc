@@ -1,33 +1,40 @@
 #include "core/cuda/device.h"
 
 #include <charconv>
+#include <cstdlib>
+#include <mutex>
 
 #include "core/cuda/backend.h"
 #include "core/cuda/error.h"
 #include "core/cuda/simulated_gpu.h"
 #include "core/io/file.h"
+#include "tools/cudasim/loader/loader.h"
 
 namespace lockstep::cuda {
 namespace {
 
-[[maybe_unused]] const bool named = [] {
-  if (kSimulated) NameCudaDevices("sim");
-  return true;
-}();
+// Devices have their names from the start.
+[[maybe_unused]] const bool named = Simulated();
+
+// Empty, or why NVIDIA's functions could not be loaded.
+std::string Connect(std::string (*nvidia)()) {
+  if (Simulated()) return "";
+  static std::mutex connecting;
+  const std::lock_guard lock(connecting);
+  return nvidia();
+}
 
 [[noreturn]] void ThrowOtherBackend(const std::string& text) {
-  if (kSimulated) {
+  if (Simulated()) {
     throw InputError(StrCat("device=", text,
                             ": this build simulates its GPUs. Build with --config=cuda for a real "
                             "one (tools/setup makes that the default where it finds one), or use "
                             "--device=sim, which is slow, or --device=cpu"));
   }
-  throw InputError(StrCat("device=", text, ": this build is for real GPUs. ",
-                          kLoadsEitherRuntime
-                              ? "Give LOCKSTEP_SIMULATED_GPU=/path/to/libcudart.so.13 of "
-                                "//tools/cudasim/ptx to simulate one"
-                              : "Build without --config=cuda to simulate one",
-                          ", or use --device=cuda"));
+  throw InputError(StrCat("device=", text,
+                          ": this build is for real GPUs. Give LOCKSTEP_SIMULATED_GPU=/path/to/"
+                          "libcudart.so.13 of //tools/cudasim/ptx to simulate one, or use "
+                          "--device=cuda"));
 }
 
 // Without one, CUDA says that it is too old.
@@ -40,8 +47,19 @@ bool HasDriver() {
 
 }  // namespace
 
+bool Simulated() {
+  static const bool simulated = [] {
+    const char* const library = std::getenv("LOCKSTEP_SIMULATED_GPU");
+    const bool simulates = !kProgramsContainKernels || cudasim::Connected() ||
+                           (library != nullptr && *library != '\0');
+    if (simulates) NameCudaDevices("sim");
+    return simulates;
+  }();
+  return simulated;
+}
+
 int DeviceCount() {
-  if (const std::string why_not = ConnectNvidiaRuntime(); !why_not.empty()) {
+  if (const std::string why_not = Connect(cudasim::ConnectNvidiaRuntime); !why_not.empty()) {
     if (!HasDriver()) return 0;
     throw Error(StrCat("CUDA does not start: its runtime cannot be loaded (", why_not,
                        "); install NVIDIA's package cuda-cudart, or add its folder to "
@@ -59,7 +77,7 @@ int DeviceCount() {
 Device ParseDevice(const std::string& text) {
   if (text == "cpu") return kCpu;
   if (text == "auto") {
-    return kSimulated || DeviceCount() == 0 ? kCpu : ParseDevice("cuda:0");
+    return Simulated() || DeviceCount() == 0 ? kCpu : ParseDevice("cuda:0");
   }
   const size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);
@@ -74,7 +92,7 @@ Device ParseDevice(const std::string& text) {
     throw InputError(
         StrCat("device=", text, " is not a device; use auto, cpu, cuda, cuda:0, sim or sim:0"));
   }
-  if ((name == "sim") != kSimulated) ThrowOtherBackend(text);
+  if ((name == "sim") != Simulated()) ThrowOtherBackend(text);
   LoadSimulatedGpu();
   const int count = DeviceCount();
   if (count == 0) {
@@ -85,9 +103,9 @@ Device ParseDevice(const std::string& text) {
   if (index >= count) {
     throw InputError(StrCat("device=", text, ": there are ", count, " devices, ", name, ":0 to ",
                             name, ":", count - 1,
-                            kSimulated ? "; CUDASIM_DEVICES=n simulates n of them" : ""));
+                            Simulated() ? "; CUDASIM_DEVICES=n simulates n of them" : ""));
   }
-  if (const std::string why_not = ConnectNvidiaCublasLt(); !why_not.empty()) {
+  if (const std::string why_not = Connect(cudasim::ConnectNvidiaCublasLt); !why_not.empty()) {
     throw InputError(StrCat("device=", text, ": cuBLASLt cannot be loaded (", why_not,
                             "); install NVIDIA's package libcublas, or add its folder to "
                             "LD_LIBRARY_PATH"));

@@ -1,13 +1,5 @@
 #include "core/cuda/simulated_gpu.h"
 
-#include <cuda_runtime.h>
-
-#ifndef CUDASIM
-
-void lockstep::cuda::LoadSimulatedGpu() {}
-
-#else
-
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -60,14 +52,14 @@ void Load() {
     throw InputError(StrCat("--device=sim needs the simulated GPU; build it with ", kBuild,
                             " (or LOCKSTEP_SIMULATED_GPU=/path/to/libsimulated_gpu.so)"));
   }
-  LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr || kLoadsEitherRuntime,
+  LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr || kProgramsContainKernels,
                "this program has no kernels");
   // Checked before it is loaded, so that no code of a stale library runs. A simulator without
   // kernels fits every program.
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
-  if (!kLoadsEitherRuntime && bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
+  if (!kProgramsContainKernels && bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
     throw InputError(StrCat("--device=sim: the simulated GPU ", path,
                             " was built from other sources than this program; rebuild it with ",
                             kBuild));
@@ -88,9 +80,7 @@ void Load() {
 void LoadSimulatedGpu() {
   static std::mutex loading;
   const std::lock_guard lock(loading);
-  if (kSimulated && !cudasim::Connected()) Load();
+  if (Simulated() && !cudasim::Connected()) Load();
 }
 
 }  // namespace lockstep::cuda
-
-#endif

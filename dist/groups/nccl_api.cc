@@ -6,7 +6,6 @@
 namespace lockstep::dist {
 namespace {
 
-#ifdef CUDASIM
 NcclApi OfSimulator() {
   return {ncclGetVersion,         ncclGetErrorString,    ncclGetLastError, ncclGetUniqueId,
           ncclCommInitRankConfig, ncclCommSplit,         ncclCommFinalize, ncclCommDestroy,
@@ -14,7 +13,6 @@ NcclApi OfSimulator() {
           ncclAllGather,          ncclBroadcast,         ncclSend,         ncclRecv,
           ncclGroupStart,         ncclGroupEnd};
 }
-#endif
 
 NcclApi Load() {
   const SharedLibrary library({.name = "NCCL, which training on several GPUs needs,",
@@ -45,11 +43,7 @@ NcclApi Load() {
 }  // namespace
 
 const NcclApi& Nccl() {
-#ifdef CUDASIM
-  static const NcclApi api = cuda::kSimulated ? OfSimulator() : Load();
-#else
-  static const NcclApi api = Load();
-#endif
+  static const NcclApi api = cuda::Simulated() ? OfSimulator() : Load();
   return api;
 }
 

@@ -1,5 +1,5 @@
-// NCCL's functions. A build for real GPUs loads the library on first use, so that programs also run
-// where it is not installed; in a simulated build the functions are tools/cudasim's.
+// NCCL's functions. For real GPUs the library is loaded on first use, so that programs also run
+// where it is not installed; for simulated ones they are tools/cudasim's.
 #pragma once
 
 #include <cuda_runtime.h>

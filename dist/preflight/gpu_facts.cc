@@ -88,7 +88,7 @@ std::map<std::string, std::string> GpuVersions() {
     versions["NCCL"] = Dotted(nccl, 10000);
   } catch (const Error&) {  // the report says on which ranks it is missing
   }
-  if (cuda::kSimulated) return versions;
+  if (cuda::Simulated()) return versions;
   if (const std::string module = VersionOfModule(); !module.empty()) versions["driver"] = module;
   try {
     size_t (*get)() = nullptr;

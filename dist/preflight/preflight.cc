@@ -86,7 +86,7 @@ void Measure(World& world, ProcessGroup& control, Device device, const Preflight
   }
   // At once: while it still runs at the clocks of work.
   std::optional<GpuClocks> clocks;
-  if (device.is_cuda() && !cuda::kSimulated)
+  if (device.is_cuda() && !cuda::Simulated())
     clocks = ClocksOfGpu(facts->ranks[static_cast<size_t>(world.rank())].gpu.bus);
   const auto texts = GatherTexts(control, ToText(clocks));
   for (size_t r = 0; r < texts.size(); ++r) {

@@ -317,7 +317,7 @@ bool RepeatsBits(Stream stream, const DeviceState& state, const Answer& answer,
 }  // namespace
 
 std::string_view WhyNoCudnnAttention(Stream stream) {
-  if (kSimulated) return kNoneSimulated;
+  if (Simulated()) return kNoneSimulated;
   DeviceState& state = StateOf(stream.device);
   if (state.asked) return state.why_not;
   const std::lock_guard lock(state.asking);
@@ -331,7 +331,7 @@ std::string_view WhyNoCudnnAttention(Stream stream) {
 
 std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& args,
                                   std::string* ran) {
-  if (kSimulated) return kNoneSimulated;
+  if (Simulated()) return kNoneSimulated;
   AttentionForwardArgs own = args;
   own.q = Aligned(args.q);
   own.k = Aligned(args.k);
@@ -357,7 +357,7 @@ std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& arg
 
 std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& args,
                                    std::string* ran) {
-  if (kSimulated) return kNoneSimulated;
+  if (Simulated()) return kNoneSimulated;
   AttentionBackwardArgs own = args;
   for (Tensor* x : {&own.q, &own.k, &own.v, &own.y, &own.dy}) *x = Aligned(*x);
   own.dy = own.dy.Contiguous();

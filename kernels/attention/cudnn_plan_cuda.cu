@@ -190,7 +190,7 @@ CudnnAttentionPlan::CudnnAttentionPlan(const CudnnAttentionProblem& problem,
     : CudnnAttentionPlan(Describe(problem), target) {}
 
 CudnnChoice AskCudnnAttention(const CudnnAttentionProblem& problem, const std::string& properties) {
-  if (kSimulated) throw Error("a simulated GPU has no cuDNN");
+  if (Simulated()) throw Error("a simulated GPU has no cuDNN");
   const CudnnAttentionPlan made(problem, {.properties = properties});
   return {made.plan.workspace_bytes(), made.plan.engine()};
 }

@@ -1,6 +1,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/flash_tile.cuh"
+#include "kernels/cuda/shared.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   constexpr int kN = kRules ? 2 : Shape::kKeyN;  // rules need registers
   constexpr int kQueries = Shape::kColumns;
   DYN_SHARED(T, shared);
-  SHARED_ARRAY(float2, pairs, Shape::kStatistics);
+  __shared__ float2 pairs[Shape::kStatistics];
   float* statistics = reinterpret_cast<float*>(pairs);  // log-sum-exps and deltas, of two tiles
   T* k_tile = shared;
   T* v_tile = k_tile + Shape::kRowsSize;

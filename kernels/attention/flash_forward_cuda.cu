@@ -1,6 +1,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/flash_tile.cuh"
+#include "kernels/cuda/shared.cuh"
 
 namespace lockstep::cuda {
 namespace {

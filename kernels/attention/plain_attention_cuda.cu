@@ -3,6 +3,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/attention_kernels.h"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/cuda/shared.cuh"
 
 namespace lockstep::cuda {
 namespace {

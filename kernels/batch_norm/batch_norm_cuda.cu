@@ -59,7 +59,7 @@ template <int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads)
     PlaneMomentsKernel(const T* x, int64_t c, int64_t size, float* parts) {
   constexpr int N = kPackSize<T>;
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   const int64_t row = blockIdx.x;
   const T* from = x + row * size;
   float sum = 0, squares = 0;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Threads)
     PlaneGradientSumsKernel(const T* x, const T* dy, const float* mean, const float* rstd,
                             int64_t c, int64_t size, float* parts) {
   constexpr int N = kPackSize<T>;
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   const int64_t row = blockIdx.x, channel = row % c;
   const float centre = mean[channel];
   float sum = 0, product = 0;

@@ -173,7 +173,7 @@ Json DescribeMachine(Device device) {
     name = properties.name;
   }
   return {{"device", name},
-          {"simulated", device.is_cuda() && cuda::kSimulated},
+          {"simulated", device.is_cuda() && cuda::Simulated()},
           {"threads", NumThreads()}};
 }
 
@@ -232,7 +232,7 @@ Json ToJson(const Peaks& peaks, const Json& benchmarks) {
 }
 
 // GPUs are counted in TFLOP/s, the CPU and simulated ones in GFLOP/s.
-double FlopsUnit(Device device) { return device.is_cuda() && !cuda::kSimulated ? 1e12 : 1e9; }
+double FlopsUnit(Device device) { return device.is_cuda() && !cuda::Simulated() ? 1e12 : 1e9; }
 const char* FlopsName(Device device) { return FlopsUnit(device) == 1e12 ? "TFLOP/s" : "GFLOP/s"; }
 
 void PrintPeaks(const Peaks& peaks, Device device) {

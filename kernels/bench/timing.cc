@@ -23,7 +23,7 @@ double Since(Clock::time_point start) {
 // Several times the last level of cache of any device. A simulated one has none.
 int64_t FlushBytes(Device device) {
   if (device.is_cpu()) return 64 << 20;
-  return cuda::kSimulated ? 1 << 16 : 512 << 20;
+  return cuda::Simulated() ? 1 << 16 : 512 << 20;
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ Timing Bench::Measure(const std::function<void()>& prepare, const std::function<
 }
 
 Peaks::Peaks(Bench& bench) : bench_(bench) {
-  const bool gpu = bench.device().is_cuda() && !cuda::kSimulated;
+  const bool gpu = bench.device().is_cuda() && !cuda::Simulated();
   const double bytes = gpu ? 1 << 30 : 128 << 20;
   bytes_per_second_ = bytes / CopySeconds(bytes);
 }
@@ -110,7 +110,7 @@ double Peaks::CopySeconds(double bytes) {
 
 void Peaks::MeasureGemm(DType dtype) {
   NoGrad no_grad;
-  const int64_t size = bench_.device().is_cuda() && !cuda::kSimulated ? 8192 : 1024;
+  const int64_t size = bench_.device().is_cuda() && !cuda::Simulated() ? 8192 : 1024;
   const Tensor a = RandomTensor({size, size}, dtype, bench_.device());
   const Tensor b = a.Transpose(0, 1).Contiguous();
   const Timing t = bench_.Measure([] {}, [&] { ops::Linear(a, b); });

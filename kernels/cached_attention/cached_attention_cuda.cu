@@ -2,6 +2,7 @@
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/shared.cuh"
 #include "kernels/cuda/types.cuh"
 
 namespace lockstep::cuda {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
     CachedAttentionKernel(Tokens<T> q, CachePlaces places, const T* k, const T* v, float scale,
                           float softcap, int64_t window, T* y) {
   DYN_SHARED(float, shared);
-  SHARED_ARRAY(float, scratch, kWarps);
+  __shared__ float scratch[kWarps];
   const int d = static_cast<int>(places.d), thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpSize, warp = WarpOfBlock();
   float *query = shared, *out = query + d, *p = out + d;

@@ -79,7 +79,7 @@ template <int Threads, class T, class D>
 __global__ void __launch_bounds__(Threads)
     Conv2dWeightGradientKernel(Conv2dShape s, const T* x, const T* dy, D* dweight,
                                bool accumulate) {
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   const int64_t at = blockIdx.x;
   const int64_t j = at % s.columns.kernel, i = at / s.columns.kernel % s.rows.kernel;
   const int64_t c = at / (s.columns.kernel * s.rows.kernel) % s.channels, o = at / s.taps();
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(Threads)
 template <int Threads, class T, class D>
 __global__ void __launch_bounds__(Threads)
     Conv2dBiasGradientKernel(Conv2dShape s, const T* dy, D* dbias, bool accumulate) {
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   const int64_t o = blockIdx.x, filters = s.groups * s.filters;
   float sum = 0;
   for (int64_t k = threadIdx.x; k < s.images * s.out_pixels(); k += Threads) {

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kColumnSumWarps* kWarpSize)
     ColumnSumsKernel(const From* from, int64_t rows, int64_t columns, int64_t stride,
                      int64_t chunk_rows, To* to, bool accumulate) {
   constexpr int N = kPackSize<From>;
-  SHARED_ARRAY(float, sums, kColumnSumWarps* kWarpSize* N);
+  __shared__ float sums[kColumnSumWarps * kWarpSize * N];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kWarpSize + lane) * N;

@@ -14,9 +14,6 @@ namespace lockstep::cuda {
 template <int kBytes>
 __device__ inline void CpAsync(void* shared, const void* global, int source_bytes = kBytes) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
-#ifdef CUDASIM
-  cudasim::CpAsync<kBytes>(shared, global, source_bytes);
-#else
   const auto target = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const auto source = __cvta_generic_to_global(global);
   if constexpr (kBytes == 16) {
@@ -31,26 +28,15 @@ __device__ inline void CpAsync(void* shared, const void* global, int source_byte
                  : "r"(target), "l"(source), "n"(kBytes), "r"(source_bytes)
                  : "memory");
   }
-#endif
 }
 
 // Closes the group of this thread's copies since the last commit.
-__device__ inline void CpAsyncCommit() {
-#ifdef CUDASIM
-  cudasim::CpAsyncCommit();
-#else
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
+__device__ inline void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most the newest kPending groups of this thread are still in flight.
 template <int kPending>
 __device__ inline void CpAsyncWait() {
-#ifdef CUDASIM
-  cudasim::CpAsyncWait<kPending>();
-#else
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
 }
 
 }  // namespace lockstep::cuda

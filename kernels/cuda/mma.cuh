@@ -1,4 +1,4 @@
-// The warp's matrix instructions of sm_80: real ones under nvcc, twins on the simulated GPU.
+// The warp's matrix instructions of sm_80.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,11 +22,6 @@ template <class T>
 __device__ inline void MmaM16N8K16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                    const float (&c)[4]) {
   static_assert(std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>);
-#ifdef CUDASIM
-  constexpr auto kType =
-      std::is_same_v<T, __half> ? cudasim::MmaType::kF16 : cudasim::MmaType::kBf16;
-  cudasim::MmaM16N8K16(kType, d, a, b, c);
-#else
   if constexpr (std::is_same_v<T, __half>) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -42,19 +37,14 @@ __device__ inline void MmaM16N8K16(float (&d)[4], const uint32_t (&a)[4], const 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
           "f"(c[2]), "f"(c[3]));
   }
-#endif
 }
 
 // x rounded to TF32, which has 10 bits of mantissa (to nearest, ties away from zero), as an element
 // of the fragments below.
 __device__ inline uint32_t ToTf32(float x) {
-#ifdef CUDASIM
-  return cudasim::ToTf32(x);
-#else
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return bits;
-#endif
 }
 
 // d = a * b + c for A[16][8] and B[8][8] in TF32, a number per register; C and D as above. With
@@ -63,16 +53,12 @@ __device__ inline uint32_t ToTf32(float x) {
 //   4] b[0] = B[t][group]   b[1] = B[t + 4][group]
 __device__ inline void MmaM16N8K8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                   const float (&c)[4]) {
-#ifdef CUDASIM
-  cudasim::MmaM16N8K8(d, a, b, c);
-#else
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%10,%11,%12,%13};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
-#endif
 }
 
 // Loads kCount (1, 2, 4) matrices of 8 x 8 16-bit numbers from shared memory. Lane 8m + r gives the
@@ -81,9 +67,6 @@ __device__ inline void MmaM16N8K8(float (&d)[4], const uint32_t (&a)[4], const u
 template <int kCount, bool kTransposed = false>
 __device__ inline void LoadMatrix(uint32_t (&result)[kCount], const void* row) {
   static_assert(kCount == 1 || kCount == 2 || kCount == 4);
-#ifdef CUDASIM
-  cudasim::LoadMatrix(kCount, kTransposed, result, row);
-#else
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   if constexpr (kCount == 1 && !kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
@@ -116,7 +99,6 @@ __device__ inline void LoadMatrix(uint32_t (&result)[kCount], const void* row) {
                  : "r"(address)
                  : "memory");
   }
-#endif
 }
 
 }  // namespace lockstep::cuda

@@ -68,7 +68,7 @@ template <Centring kCentring, int Threads, bool kAligned, class T, class W, clas
 __global__ void __launch_bounds__(Threads, kAligned ? Branch::kBlocks : 0)
     NormForwardKernel(NormForwardRows<T, W> in, Branch branch) {
   constexpr int N = kPackSize<T>;
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   const int64_t c = in.c, row = blockIdx.x;
   const auto bound = branch.Bind();
   const T* x = in.x + row * c;
@@ -179,8 +179,8 @@ template <bool kAligned, class T, class W>
 __global__ void __launch_bounds__(kNormRowSumsThreads)
     NormRowSumsKernel(NormBackwardRows<T, W> in, float2* row_sums) {
   constexpr int N = kPackSize<T>, kThreads = kNormRowSumsThreads;
-  SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
-  SHARED_ARRAY(float, scratch2, kThreads / kWarpSize);
+  __shared__ float scratch[kThreads / kWarpSize];
+  __shared__ float scratch2[kThreads / kWarpSize];
   const int64_t c = in.c, row = blockIdx.x;
   const float mean = in.mean != nullptr ? in.mean[row] : 0.0f, rstd = in.rstd[row];
   float2 sum{0, 0};
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize,
   constexpr int N = kNormPack;
   constexpr bool kCentred = kCentring == Centring::kMean;
   constexpr int kNormSums = kCentred ? 2 : 1, kSums = kNormSums + Branch::kSums;
-  SHARED_ARRAY(float2, of_warps, 2 * kWarps);  // of even and odd rows
+  __shared__ float2 of_warps[2 * kWarps];  // of even and odd rows
   const int64_t c = in.c;
   const int64_t at = blockIdx.y * kNormColumns + static_cast<int64_t>(threadIdx.x) * N;
   const bool has_columns = at < c;

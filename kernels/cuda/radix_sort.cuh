@@ -38,7 +38,7 @@ __device__ inline unsigned SameDigit(bool active, int digit) {
 template <class I>
 __global__ void __launch_bounds__(kWarpSize)
     RadixCountKernel(const I* keys, int n, int64_t first_id, int v, int shift, int* counts) {
-  SHARED_ARRAY(int, count, kRadix);
+  __shared__ int count[kRadix];
   const int lane = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
   for (int digit = lane; digit < kRadix; digit += kWarpSize) count[digit] = 0;
   __syncwarp();
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpSize)
 // Grid: one block; thread t has the t-th run of neighbours. Shared memory: an i32 per thread.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) RadixScanKernel(int* counts, int n) {
-  SHARED_ARRAY(int, sums, kThreads);
+  __shared__ int sums[kThreads];
   const int t = static_cast<int>(threadIdx.x);
   const int run = (n + kThreads - 1) / kThreads;
   const int begin = Min(t * run, n), end = Min(begin + run, n);
@@ -89,7 +89,7 @@ template <class I>
 __global__ void __launch_bounds__(kWarpSize)
     RadixScatterKernel(const I* keys, const int* positions, int n, int64_t first_id, int v,
                        int shift, const int* offsets, int* sorted_keys, int* sorted_positions) {
-  SHARED_ARRAY(int, next, kRadix);
+  __shared__ int next[kRadix];
   const int lane = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
   const int tiles = static_cast<int>(gridDim.x);
   for (int digit = lane; digit < kRadix; digit += kWarpSize) {

@@ -2,8 +2,6 @@
 // the threads: the same bits in every run, on every device, in every order of execution.
 #pragma once
 
-#include "kernels/cuda/shared.cuh"
-
 namespace lockstep::cuda {
 
 inline constexpr int kWarpSize = 32;

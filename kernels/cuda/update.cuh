@@ -8,7 +8,6 @@
 
 #include "core/cuda/launch.h"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/shared.cuh"
 #include "kernels/update.h"
 
 namespace lockstep::cuda {
@@ -115,7 +114,7 @@ __global__ void __launch_bounds__(kUpdateThreads, std::is_same_v<S, bf16> ? 2 : 
   struct alignas(16) Bytes {
     unsigned char at[sizeof(Coefficients)];
   };
-  SHARED_ARRAY(Bytes, shared, 1);
+  __shared__ Bytes shared[1];
   if (values->found_inf != 0) return;
   const UpdateTensor& t = table.tensors[FindTensor(table, static_cast<int>(blockIdx.x))];
   if (threadIdx.x == 0) {

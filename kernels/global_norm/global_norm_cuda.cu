@@ -46,7 +46,7 @@ __device__ double SquareSum(const T* grad, int n, bool aligned) {
 // Grid: a block to a chunk. Shared memory: one f64 per warp. Deterministic: the order follows from
 // the chunk's length; the alignment does not matter.
 __global__ void __launch_bounds__(kThreads) GradSquareSumsKernel(GradTable table, double* sums) {
-  SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
+  __shared__ double scratch[kThreads / kWarpSize];
   const int block = static_cast<int>(blockIdx.x);
   int low = 0, high = table.count;  // the last gradient whose chunks begin at or before the block
   while (high - low > 1) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) GradSquareSumsKernel(GradTable table
 // t + kFinishThreads, ..., and the block their sums.
 __global__ void __launch_bounds__(kFinishThreads)
     GradNormFinishKernel(const double* sums, int64_t n, double max_norm, StepValues* values) {
-  SHARED_ARRAY(double, scratch, kFinishThreads / kWarpSize);
+  __shared__ double scratch[kFinishThreads / kWarpSize];
   double total = 0;
   for (int64_t i = threadIdx.x; i < n; i += kFinishThreads) total += sums[i];
   total = BlockSum<kFinishThreads>(total, scratch);

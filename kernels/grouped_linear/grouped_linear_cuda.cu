@@ -2,7 +2,6 @@
 #include "core/cuda/launch.h"
 #include "core/kernel_choices.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/shared.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/grouped_linear/grouped_mma.h"
 #include "kernels/grouped_linear/row_tile.cuh"
@@ -26,8 +25,8 @@ class Tile {
   template <bool a_along, bool b_along, class LoadA, class LoadB>
   __device__ void Multiply(int64_t depth, const LoadA& load_a, const LoadB& load_b) {
     using Row = float[kTile + 1];  // one more: transposed writes meet different banks
-    SHARED_ARRAY(Row, a_tile, kDepth);
-    SHARED_ARRAY(Row, b_tile, kDepth);
+    __shared__ Row a_tile[kDepth];
+    __shared__ Row b_tile[kDepth];
     const int thread = static_cast<int>(threadIdx.x);
     for (int64_t first = 0; first < depth; first += kDepth) {
       for (int i = thread; i < kTile * kDepth; i += kThreads) {

@@ -5,7 +5,6 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/packed.cuh"
-#include "kernels/cuda/shared.cuh"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/product_of.h"
@@ -36,8 +35,8 @@ struct GemmOperands {
 template <class T, class C>
 __global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
   using Row = float[kTile + 1];  // one more: transposed writes meet different banks
-  SHARED_ARRAY(Row, a_tile, kDepth);
-  SHARED_ARRAY(Row, b_tile, kDepth);
+  __shared__ Row a_tile[kDepth];
+  __shared__ Row b_tile[kDepth];
   const int64_t tiles_n = DivideUp(g.n, kTile), tiles_m = DivideUp(g.m, kTile);
   const int64_t first_column = blockIdx.x % tiles_n * kTile;
   const int64_t first_row = blockIdx.x / tiles_n % tiles_m * kTile;

@@ -37,7 +37,7 @@ struct MixBackwardRow {
 template <class T>
 __global__ void __launch_bounds__(kThreads) MixBackwardKernel(MixBackwardRow<T> in) {
   constexpr int N = kPackSize<T>;
-  SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
+  __shared__ float scratch[kThreads / kWarpSize];
   const float a = *in.a, b = *in.b;
   float of_x = 0, of_z = 0;
 #pragma unroll

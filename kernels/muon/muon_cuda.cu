@@ -15,7 +15,7 @@ constexpr int64_t kNormChunk = 16384;  // elements whose squares one block adds 
 // Grid: a block to a chunk. Shared memory: one f64 per warp. Deterministic.
 __global__ void __launch_bounds__(kThreads)
     MuonSquareSumsKernel(const float* x, int64_t n, double* sums) {
-  SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
+  __shared__ double scratch[kThreads / kWarpSize];
   const int64_t begin = blockIdx.x * kNormChunk;
   const int64_t end = Min(begin + kNormChunk, n);
   double sum = 0;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 // factor = 1 / max(|x|, eps). Grid: one block. Shared memory: one f64 per warp. Deterministic.
 __global__ void __launch_bounds__(kThreads)
     MuonFactorKernel(const double* sums, int64_t chunks, double eps, float* factor) {
-  SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
+  __shared__ double scratch[kThreads / kWarpSize];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < chunks; i += kThreads) sum += sums[i];
   sum = BlockSum<kThreads>(sum, scratch);

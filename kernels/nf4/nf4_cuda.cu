@@ -1,6 +1,5 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
-#include "kernels/cuda/shared.cuh"
 #include "kernels/nf4/nf4.h"
 
 namespace lockstep::cuda {
@@ -35,7 +34,7 @@ template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     Nf4DequantizeKernel(const uint8_t* codes, Scales scales, int64_t first, int64_t columns,
                         int64_t m, int64_t n, bool packed, T* out) {
-  SHARED_ARRAY(float, code, 16);
+  __shared__ float code[16];
   if (threadIdx.x < 16) code[threadIdx.x] = kCode[threadIdx.x];
   __syncthreads();
   const int64_t begin = GlobalThread() * kValues;

@@ -83,7 +83,7 @@ struct FoldPass {
 template <class T>
 __global__ void FoldRowChunksKernel(FoldPass pass, const T* x, const float* shift, int64_t n,
                                     int64_t chunks, float* y) {
-  SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
+  __shared__ float scratch[kThreads / kWarpSize];
   const int64_t row = blockIdx.x / chunks, from = blockIdx.x % chunks * kRowChunk;
   const int64_t end = Min(from + kRowChunk, n);
   const float s = pass.ShiftOf(shift, row);
@@ -103,7 +103,7 @@ template <class T>
 __global__ void FoldColumnChunksKernel(FoldPass pass, const T* x, const float* shift,
                                        int64_t columns, int64_t n, int64_t inner, int64_t chunks,
                                        float* y) {
-  SHARED_ARRAY(float, parts, kThreads);
+  __shared__ float parts[kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;

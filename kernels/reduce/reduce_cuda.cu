@@ -58,7 +58,7 @@ __global__ void SumShortRowsKernel(const T* x, int64_t rows, int64_t n, bool pac
 template <class T, class To>
 __global__ void SumRowChunksKernel(const T* x, int64_t n, int64_t chunks, bool packed, float scale,
                                    bool accumulate, To* y) {
-  SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
+  __shared__ float scratch[kThreads / kWarpSize];
   const int64_t row = blockIdx.x / chunks, from = blockIdx.x % chunks * kRowChunk;
   const int64_t length = Min(n - from, kRowChunk);
   const float sum =
@@ -73,7 +73,7 @@ __global__ void SumRowChunksKernel(const T* x, int64_t n, int64_t chunks, bool p
 template <class T, class To>
 __global__ void SumColumnChunksKernel(const T* x, int64_t n, int64_t inner, int64_t chunks,
                                       int64_t parts, float scale, bool accumulate, To* y) {
-  SHARED_ARRAY(float, sums, kThreads);
+  __shared__ float sums[kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
@@ -239,7 +239,7 @@ template <class T>
 __global__ void ExtremeColumnsKernel(Extreme extreme, const T* x, int64_t columns, int64_t n,
                                      int64_t inner, T* y, int64_t* index) {
   using K = KeyOf<T>;
-  SHARED_ARRAY(Best<K>, found, kThreads);
+  __shared__ Best<K> found[kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
@@ -263,7 +263,7 @@ __global__ void ExtremeColumnsKernel(Extreme extreme, const T* x, int64_t column
 template <class T>
 __global__ void ExtremeRowsKernel(Extreme extreme, const T* x, int64_t n, T* y, int64_t* index) {
   using K = KeyOf<T>;
-  SHARED_ARRAY(Best<K>, found, kThreads / kWarpSize);
+  __shared__ Best<K> found[kThreads / kWarpSize];
   const T* row = x + blockIdx.x * n;
   Best<K> best{Lowest(K()), INT64_MAX};
   for (int64_t r = threadIdx.x; r < n; r += kThreads)

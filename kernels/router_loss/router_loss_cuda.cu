@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     RouterLossKernel(Coefficients c, const float* logits, const float* weights, int64_t t, int e,
                      float* losses) {
-  SHARED_ARRAY(float, scratch, kWarps);
+  __shared__ float scratch[kWarps];
   const int warp = WarpOfBlock(), lane = static_cast<int>(threadIdx.x) % kWarpSize;
   float sum = 0;
   for (int64_t token = warp; token < t; token += kWarps) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The sum of n numbers. Grid: one block. Shared memory: a float per warp. Deterministic.
 __global__ void __launch_bounds__(kThreads) SumKernel(const float* from, int64_t n, float* to) {
-  SHARED_ARRAY(float, scratch, kWarps);
+  __shared__ float scratch[kWarps];
   float sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += from[i];
   sum = BlockSum<kThreads>(sum, scratch);

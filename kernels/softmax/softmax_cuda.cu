@@ -11,7 +11,7 @@ namespace {
 template <bool kLogarithm, int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads) SoftmaxForwardKernel(const T* x, int64_t c, T* y) {
   constexpr int N = kPackSize<T>;
-  SHARED_ARRAY(float, scratch, 2 * Threads / kWarpSize);
+  __shared__ float scratch[2 * Threads / kWarpSize];
   const T* from = x + blockIdx.x * c;
   T* to = y + blockIdx.x * c;
   const MaxAndSum row = RowMaxAndSum<Threads, kAligned>(from, c, scratch);
@@ -35,7 +35,7 @@ template <bool kLogarithm, int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads)
     SoftmaxBackwardKernel(const T* y, const T* dy, int64_t c, T* dx, bool accumulate) {
   constexpr int N = kPackSize<T>, kHeld = 2;
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
+  __shared__ float scratch[Threads / kWarpSize];
   y += blockIdx.x * c;
   dy += blockIdx.x * c;
   dx += blockIdx.x * c;

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(Threads, Threads > kThreads ? 2 : 0)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
                               int64_t classes, int64_t ignore_index, float z_loss, Out* losses,
                               Out* log_sum_exp, T* dlogits) {
-  SHARED_ARRAY(float, scratch, 2 * Threads / kWarpSize);
+  __shared__ float scratch[2 * Threads / kWarpSize];
   const int64_t i = blockIdx.x;
   const T* row = logits + i * v;
   const int64_t target = targets[i];
@@ -109,8 +109,8 @@ template <class I>
 __global__ void __launch_bounds__(kReduceThreads)
     CrossEntropyReduceKernel(const float* losses, const I* targets, int64_t n, int64_t ignore_index,
                              bool mean, float* total, float* scale) {
-  SHARED_ARRAY(double, sums, kReduceThreads / kWarpSize);
-  SHARED_ARRAY(int64_t, counts, kReduceThreads / kWarpSize);
+  __shared__ double sums[kReduceThreads / kWarpSize];
+  __shared__ int64_t counts[kReduceThreads / kWarpSize];
   double sum = 0;
   int64_t count = 0;
   for (int64_t i = threadIdx.x; i < n; i += kReduceThreads) {

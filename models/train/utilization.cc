@@ -118,7 +118,7 @@ std::optional<double> DatasheetFlops(const std::string& name, const std::string&
 }
 
 std::optional<double> MeasureGemmFlops(Device device, const std::string& precision) {
-  if (device.is_cuda() && cuda::kSimulated) return {};
+  if (device.is_cuda() && cuda::Simulated()) return {};
   cuda::AllowTf32(precision == "tf32");
   // Enough work for each thread.
   const int64_t side = device.is_cuda() ? 4096 : 512 * std::lround(std::cbrt(NumThreads()));
@@ -155,7 +155,7 @@ std::string Utilization::Describe(double tokens_per_second) const {
 Utilization MeasureUtilization(Device device, const std::string& precision, int64_t ranks,
                                double flops_per_token) {
   Utilization u{.flops_per_token = flops_per_token, .ranks = ranks};
-  if (device.is_cuda() && !cuda::kSimulated)
+  if (device.is_cuda() && !cuda::Simulated())
     u.peak_flops = DatasheetFlops(cuda::GetDeviceInfo(device).name, precision);
   u.gemm_flops = MeasureGemmFlops(device, precision);
   return u;

@@ -85,15 +85,15 @@ __global__ void GlobalBeforeBeginKernel(bool bug, float* x, float* y) {
 }
 
 __global__ void SharedPastEndWriteKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, before, 64);
-  SHARED_ARRAY(float, after, 64);
+  __shared__ float before[64];
+  __shared__ float after[64];
   before[threadIdx.x == 63 && bug ? 64 : threadIdx.x] = 1;
   after[threadIdx.x] = 1;
   y[threadIdx.x] = 2;
 }
 
 __global__ void SharedPastEndReadKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   values[threadIdx.x] = 1;
   __syncthreads();
   const float value = values[threadIdx.x == 63 && bug ? 64 : threadIdx.x];
@@ -107,14 +107,14 @@ __global__ void DynamicSharedPastEndKernel(bool bug, float* y) {
 }
 
 __global__ void MissingBarrierKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   values[threadIdx.x] = 2;
   if (!bug) __syncthreads();
   y[threadIdx.x] = values[63 - threadIdx.x];
 }
 
 __global__ void MissingBarrierAfterReadKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   values[threadIdx.x] = 2;
   __syncthreads();
   const float value = values[63 - threadIdx.x];
@@ -124,14 +124,14 @@ __global__ void MissingBarrierAfterReadKernel(bool bug, float* y) {
 }
 
 __global__ void MissingSyncWarpKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   values[threadIdx.x] = 2;
   if (!bug) __syncwarp();
   y[threadIdx.x] = values[threadIdx.x ^ 1];
 }
 
 __global__ void MissingAsyncWaitKernel(bool bug, const float* x, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   cuda::CpAsync<4>(&values[threadIdx.x], &x[threadIdx.x]);
   cuda::CpAsyncCommit();
   if (!bug) cuda::CpAsyncWait<0>();
@@ -139,7 +139,7 @@ __global__ void MissingAsyncWaitKernel(bool bug, const float* x, float* y) {
 }
 
 __global__ void MissingAsyncBarrierKernel(bool bug, const float* x, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   cuda::CpAsync<4>(&values[threadIdx.x], &x[threadIdx.x]);
   cuda::CpAsyncCommit();
   cuda::CpAsyncWait<0>();
@@ -153,7 +153,7 @@ __global__ void MisalignedVectorKernel(bool bug, const float* x, float* y) {
 }
 
 __global__ void MisalignedAsyncKernel(bool bug, const float* x, float* y) {
-  SHARED_ARRAY(float4, values, 64);
+  __shared__ float4 values[64];
   cuda::CpAsync<16>(&values[threadIdx.x], x + (bug ? 1 : 0));
   cuda::CpAsyncCommit();
   cuda::CpAsyncWait<0>();
@@ -161,7 +161,7 @@ __global__ void MisalignedAsyncKernel(bool bug, const float* x, float* y) {
 }
 
 __global__ void UninitialisedSharedKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, values, 64);
+  __shared__ float values[64];
   if (!bug) values[threadIdx.x] = 0;
   y[threadIdx.x] = values[threadIdx.x] * 0 + 2;
 }
@@ -182,7 +182,7 @@ __global__ void GlobalRaceInBlockKernel(bool bug, float* x, float* y) {
 }
 
 __global__ void LastBlockWithoutFenceKernel(bool bug, float* x, unsigned* counter, float* y) {
-  SHARED_ARRAY(bool, is_last, 1);
+  __shared__ bool is_last[1];
   if (threadIdx.x == 0) {
     x[blockIdx.x] = 1;
     if (!bug) __threadfence();
@@ -201,18 +201,6 @@ __global__ void AssertKernel([[maybe_unused]] bool bug, float* y) {
   assert(!bug || threadIdx.x != 9);
   y[threadIdx.x] = 2;
 }
-
-#ifdef CUDASIM
-__global__ void TooMuchStaticSharedKernel(bool bug, float* y) {
-  SHARED_ARRAY(float, first, 12 * 1024);
-  first[threadIdx.x] = 2;
-  if (bug) {
-    SHARED_ARRAY(float, second, 64);
-    second[threadIdx.x] = 2;
-  }
-  y[threadIdx.x] = first[threadIdx.x];
-}
-#endif
 
 }  // namespace
 
@@ -278,12 +266,6 @@ cudaError_t RunPlanted(PlantedBug bug, bool planted, float* x, float* y, int n) 
       return run(TrapKernel, 1, 0, planted, y);
     case PlantedBug::kAssert:
       return run(AssertKernel, 1, 0, planted, y);
-    case PlantedBug::kTooMuchStaticShared:
-#ifdef CUDASIM
-      return run(TooMuchStaticSharedKernel, 1, 0, planted, y);
-#else
-      return cudaSuccess;  // nvcc refuses it
-#endif
   }
   return cudaErrorInvalidValue;
 }

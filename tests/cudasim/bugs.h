@@ -35,7 +35,6 @@ enum class PlantedBug {
   kLastBlockWithoutFence,    // counts first, publishes without a fence
   kTrap,
   kAssert,
-  kTooMuchStaticShared,
 };
 
 // Runs the kernel with the bug on device memory x[n], y[n] (floats, n >= 256; x is 0, 1, 2, ...);

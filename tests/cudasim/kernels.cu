@@ -20,7 +20,7 @@ __global__ void SaxpyVectorKernel(const float4* x, float4* y, float alpha, int n
 
 // A tree in shared memory.
 __global__ void __launch_bounds__(256) BlockSumKernel(const float* x, float* out, int n) {
-  SHARED_ARRAY(float, sums, 256);
+  __shared__ float sums[256];
   const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
   sums[threadIdx.x] = i < n ? x[i] : 0.0f;
   __syncthreads();
@@ -51,7 +51,7 @@ __global__ void ScanKernel(const int* x, int* out, int n) {
 
 __global__ void TransposeKernel(const float* x, float* out, int rows, int columns) {
   using Row = float[33];  // odd: a column of the tile spreads over 32 banks
-  SHARED_ARRAY(Row, tile, 32);
+  __shared__ Row tile[32];
   const int column = static_cast<int>(blockIdx.x * 32 + threadIdx.x);
   const int first = static_cast<int>(blockIdx.y * 32);
   for (int i = static_cast<int>(threadIdx.y); i < 32; i += 8) {
@@ -80,7 +80,7 @@ __device__ float BlockSum(float x, float* scratch) {
 }
 
 __global__ void LayerNormKernel(const float* x, float* y, int C) {
-  SHARED_ARRAY(float, scratch, 32);
+  __shared__ float scratch[32];
   const float* row = x + static_cast<size_t>(blockIdx.x) * C;
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < C; i += blockDim.x) sum += row[i];
@@ -117,7 +117,7 @@ __global__ void MatmulKernel(const float* a, const float* b, float* c, int M, in
 }
 
 __global__ void HistogramKernel(const uint8_t* x, unsigned* counts, int n) {
-  SHARED_ARRAY(unsigned, local, 256);
+  __shared__ unsigned local[256];
   for (int i = static_cast<int>(threadIdx.x); i < 256; i += blockDim.x) local[i] = 0;
   __syncthreads();
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < n;
@@ -133,8 +133,8 @@ __global__ void HistogramKernel(const uint8_t* x, unsigned* counts, int n) {
 // A fence and a counter publish partial sums; the last block to count may read them all.
 __global__ void LastBlockSumKernel(const float* x, float* partials, unsigned* counter, float* out,
                                    int n) {
-  SHARED_ARRAY(float, scratch, 32);
-  SHARED_ARRAY(bool, is_last, 1);
+  __shared__ float scratch[32];
+  __shared__ bool is_last[1];
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const float sum = BlockSum(i < n ? x[i] : 0.0f, scratch);
   if (threadIdx.x == 0) {

@@ -1,7 +1,6 @@
 // Typical kernels without bugs, and functions that launch them. nvcc compiles all of them.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -37,13 +36,12 @@ cudaError_t RunBlockVotes(const int* predicates, int* out, int threads);
 // Every thread writes its indices: 6 numbers.
 cudaError_t RunIndices(dim3 grid, dim3 block, unsigned* out);
 // One warp multiplies A[16][K] with B[K][8] (B given as its transpose, [8][K]) by mma, K a multiple
-// of 16, staged by cp.async and read by ldmatrix.
-cudaError_t RunMma(const __nv_bfloat16* a, const __nv_bfloat16* bt, float* c, int K);
+// of 16, staged by cp.async and read by ldmatrix; the numbers are bf16.
+cudaError_t RunMma(const uint16_t* a, const uint16_t* bt, float* c, int K);
 // The same of f32 numbers, which are rounded to TF32.
 cudaError_t RunMmaTf32(const float* a, const float* bt, float* c, int K);
-// Attention of one head, causal: q, k, v, o are [T][64], T a multiple of 16; scores and output by
-// mma, softmax in f32, keys and values by two-stage cp.async.
-cudaError_t RunAttention(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v,
-                         float* o, int T);
+// Attention of one head, causal: q, k, v in bf16 and o are [T][64], T a multiple of 16; scores and
+// output by mma, softmax in f32, keys and values by two-stage cp.async.
+cudaError_t RunAttention(const uint16_t* q, const uint16_t* k, const uint16_t* v, float* o, int T);
 
 }  // namespace lockstep

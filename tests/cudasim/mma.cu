@@ -1,7 +1,6 @@
 // Tensor core kernels, with the wrappers of kernels/cuda.
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/shared.cuh"
 #include "tests/cudasim/kernels.h"
 #include "tests/cudasim/launch_kernel.cuh"
 
@@ -24,8 +23,8 @@ __device__ uint32_t PackPair(float low, float high) {
 
 // One warp, one tile of C.
 __global__ void MmaKernel(const bf16* a, const bf16* bt, float* c, int K) {
-  SHARED_ARRAY(bf16, a_tile, 16 * 16);
-  SHARED_ARRAY(bf16, b_tile, 8 * 16);
+  __shared__ bf16 a_tile[16 * 16];
+  __shared__ bf16 b_tile[8 * 16];
   const int lane = static_cast<int>(threadIdx.x);
   float acc[4] = {0, 0, 0, 0};
   for (int k = 0; k < K; k += 16) {
@@ -80,9 +79,9 @@ __device__ void CopyTile(bf16* tile, const bf16* x, int first) {
 
 // One warp per 16 queries; keys in tiles of 16, the next one is copied while this one is used.
 __global__ void AttentionKernel(const bf16* q, const bf16* k, const bf16* v, float* o) {
-  SHARED_ARRAY(bf16, q_tile, 16 * kPad);
-  SHARED_ARRAY(bf16, k_tiles, 2 * kKeys * kPad);
-  SHARED_ARRAY(bf16, v_tiles, 2 * kKeys * kPad);
+  __shared__ bf16 q_tile[16 * kPad];
+  __shared__ bf16 k_tiles[2 * kKeys * kPad];
+  __shared__ bf16 v_tiles[2 * kKeys * kPad];
   const int lane = static_cast<int>(threadIdx.x), group = lane / 4, t = lane % 4;
   const int first_query = static_cast<int>(blockIdx.x) * 16;
   const int tiles = static_cast<int>(blockIdx.x) + 1;  // causal
@@ -169,14 +168,17 @@ __global__ void AttentionKernel(const bf16* q, const bf16* k, const bf16* v, flo
 
 }  // namespace
 
-cudaError_t RunMma(const bf16* a, const bf16* bt, float* c, int K) {
-  return LaunchKernel(MmaKernel, 1, 32, 0, a, bt, c, K);
+cudaError_t RunMma(const uint16_t* a, const uint16_t* bt, float* c, int K) {
+  return LaunchKernel(MmaKernel, 1, 32, 0, reinterpret_cast<const bf16*>(a),
+                      reinterpret_cast<const bf16*>(bt), c, K);
 }
 cudaError_t RunMmaTf32(const float* a, const float* bt, float* c, int K) {
   return LaunchKernel(MmaTf32Kernel, 1, 32, 0, a, bt, c, K);
 }
-cudaError_t RunAttention(const bf16* q, const bf16* k, const bf16* v, float* o, int T) {
-  return LaunchKernel(AttentionKernel, static_cast<unsigned>(T / 16), 32, 0, q, k, v, o);
+cudaError_t RunAttention(const uint16_t* q, const uint16_t* k, const uint16_t* v, float* o, int T) {
+  return LaunchKernel(AttentionKernel, static_cast<unsigned>(T / 16), 32, 0,
+                      reinterpret_cast<const bf16*>(q), reinterpret_cast<const bf16*>(k),
+                      reinterpret_cast<const bf16*>(v), o);
 }
 
 }  // namespace lockstep

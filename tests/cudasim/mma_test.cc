@@ -1,26 +1,30 @@
-// The counterparts of mma, ldmatrix and cp.async: products and attention against double precision.
-#include <cuda_bf16.h>
-
+// mma, ldmatrix and cp.async: products and attention against double precision.
 #include <algorithm>
 #include <cmath>
 
+#include "cudasim/float_formats.h"
 #include "tests/cudasim/device_buffer.h"
 #include "tests/cudasim/kernels.h"
 
 namespace lockstep {
 namespace {
 
-std::vector<__nv_bfloat16> Rounded(size_t n, uint32_t seed) {
-  std::vector<__nv_bfloat16> values;
-  for (float value : Numbers(n, seed)) values.push_back(__float2bfloat16(value));
+std::vector<uint16_t> Rounded(size_t n, uint32_t seed) {
+  std::vector<uint16_t> values;
+  for (float value : Numbers(n, seed)) values.push_back(cudasim::FloatToBf16(value));
   return values;
+}
+double Value(uint16_t bf16) { return cudasim::Bf16ToFloat(bf16); }
+// Rounded to TF32, to nearest; ties go away from zero.
+double Tf32(float x) {
+  return cudasim::FloatFromBits((cudasim::FloatBits(x) + 0x1000u) & ~0x1fffu);
 }
 
 TEST(MmaTest, Product) {
   for (int K : {16, 64}) {
     const auto a = Rounded(16 * K, 1), bt = Rounded(8 * K, 2);
     const auto got = InAllOrders([&] {
-      DeviceBuffer<__nv_bfloat16> da(a), db(bt);
+      DeviceBuffer<uint16_t> da(a), db(bt);
       DeviceBuffer<float> c(16 * 8);
       EXPECT_EQ(RunMma(da.data(), db.data(), c.data(), K), cudaSuccess);
       return c.Read();
@@ -29,23 +33,12 @@ TEST(MmaTest, Product) {
       for (int j = 0; j < 8; ++j) {
         double sum = 0;
         for (int k = 0; k < K; ++k) {
-          sum += static_cast<double>(a[i * K + k].ToFloat()) * bt[j * K + k].ToFloat();
+          sum += Value(a[i * K + k]) * Value(bt[j * K + k]);
         }
         EXPECT_NEAR(got[i * 8 + j], sum, 2e-6) << i << " " << j;
       }
     }
   }
-}
-
-TEST(MmaTest, RoundsToTf32) {
-  const auto bits = [](float x) { return cudasim::FloatFromBits(cudasim::ToTf32(x)); };
-  EXPECT_EQ(bits(1.0f), 1.0f);
-  EXPECT_EQ(bits(1 + 0x1.8p-11f), 1 + 0x1p-10f);
-  EXPECT_EQ(bits(1 + 0x1p-11f), 1 + 0x1p-10f);  // ties go away from zero
-  EXPECT_EQ(bits(-1 - 0x1p-11f), -1 - 0x1p-10f);
-  EXPECT_EQ(bits(1 + 0x1.fp-12f), 1.0f);
-  EXPECT_EQ(bits(INFINITY), INFINITY);
-  EXPECT_TRUE(std::isnan(bits(cudasim::FloatFromBits(0x7fffffffu))));
 }
 
 TEST(MmaTest, ProductInTf32) {
@@ -60,8 +53,7 @@ TEST(MmaTest, ProductInTf32) {
       for (int j = 0; j < 8; ++j) {
         double sum = 0;
         for (int k = 0; k < K; ++k) {
-          sum += static_cast<double>(cudasim::FloatFromBits(cudasim::ToTf32(a[i * K + k]))) *
-                 cudasim::FloatFromBits(cudasim::ToTf32(bt[j * K + k]));
+          sum += Tf32(a[i * K + k]) * Tf32(bt[j * K + k]);
         }
         EXPECT_NEAR(got[i * 8 + j], sum, 2e-6) << i << " " << j;
       }
@@ -73,7 +65,7 @@ TEST(MmaTest, Attention) {
   const int T = 64, D = 64;
   const auto q = Rounded(T * D, 3), k = Rounded(T * D, 4), v = Rounded(T * D, 5);
   const auto got = InAllOrders([&] {
-    DeviceBuffer<__nv_bfloat16> dq(q), dk(k), dv(v);
+    DeviceBuffer<uint16_t> dq(q), dk(k), dv(v);
     DeviceBuffer<float> o(T * D);
     EXPECT_EQ(RunAttention(dq.data(), dk.data(), dv.data(), o.data(), T), cudaSuccess);
     return o.Read();
@@ -83,14 +75,14 @@ TEST(MmaTest, Attention) {
     double most = -1e30, sum = 0;
     for (int j = 0; j <= i; ++j) {
       for (int d = 0; d < D; ++d) {
-        p[j] += static_cast<double>(q[i * D + d].ToFloat()) * k[j * D + d].ToFloat() / 8;
+        p[j] += Value(q[i * D + d]) * Value(k[j * D + d]) / 8;
       }
       most = std::max(most, p[j]);
     }
     for (double& x : p) sum += x = std::exp(x - most);
     for (int d = 0; d < D; ++d) {
       double expected = 0;
-      for (int j = 0; j <= i; ++j) expected += p[j] / sum * v[j * D + d].ToFloat();
+      for (int j = 0; j <= i; ++j) expected += p[j] / sum * Value(v[j * D + d]);
       // Probabilities are rounded to bf16.
       EXPECT_NEAR(got[i * D + d], expected, 0x1p-9) << i << " " << d;
     }

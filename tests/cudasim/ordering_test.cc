@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "cudasim/bug.h"
 #include "nvtx3/nvToolsExt.h"
 #include "tests/cudasim/device_buffer.h"
 #include "tests/cudasim/stream_kernels.h"
@@ -210,11 +211,7 @@ TEST_F(OrderingDeathTest, AFaultInAKernelNamesThreadAndPlace) {
     lockstep::RunStores(targets);
     return cudaDeviceSynchronize();
   };
-#ifdef CUDASIM_PTX
   const char* const place = "(.|\n)*at .*stream_kernels.cu:[0-9]+, PTX line [0-9]+: st.global";
-#else
-  const char* const place = "";
-#endif
   EXPECT_DEATH(store(), std::string("StoresKernel, block .0,0,0. of .1,1,1., thread .17,0,0. of "
                                     "(.|\n)*memory of another device, without peer access, at "
                                     "0x[0-9a-f]*, at byte 20 of device memory") +

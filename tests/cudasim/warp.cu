@@ -1,4 +1,6 @@
 // Every warp function once; the values that come out are derived in warp_test.cc.
+#include <cuda_bf16.h>
+
 #include "tests/cudasim/kernels.h"
 #include "tests/cudasim/launch_kernel.cuh"
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "core/cuda/error.h"  // CUDASIM
+#include "core/cuda/device.h"
 #include "kernels/attention/attention_kernels.h"
 
 namespace lockstep::cuda {
@@ -88,17 +88,14 @@ CudnnAttentionProblem Problem(bool backward, int64_t batch, int64_t length, int6
   return p;
 }
 
-#ifdef CUDASIM
-
 TEST(CudnnAttention, IsNotAvailableOnASimulatedGpu) {
+  if (!Simulated()) GTEST_SKIP() << "the GPUs of this build are real";
   const Stream stream{{DeviceType::kCuda, 0}};
   EXPECT_EQ(WhyNoCudnnAttention(stream), "a simulated GPU has no cuDNN");
   EXPECT_EQ(CudnnAttentionForward(stream, {}), "a simulated GPU has no cuDNN");
   EXPECT_EQ(CudnnAttentionBackward(stream, {}), "a simulated GPU has no cuDNN");
   EXPECT_THROW(AskCudnnAttention(Problem(false, 1, 64, 2, 2, 64), "{}"), Error);
 }
-
-#else
 
 struct Gpu {
   std::string properties;  // as cuDNN describes it
@@ -127,6 +124,7 @@ class CudnnPlans : public testing::TestWithParam<Gpu> {
   // cuDNN needs the driver's library to make a plan; the toolkit has a stand-in of the same name,
   // whose functions fail.
   void SetUp() override {
+    if (Simulated()) GTEST_SKIP() << "a simulated GPU has no cuDNN";
     const char* home = std::getenv("CUDA_HOME");
     const std::string stub =
         StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64/stubs/libcuda.so");
@@ -210,8 +208,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Describe("NVIDIA A100-SXM4-40GB", 800, 108, 2048, 166912, 41943040, 40),
                     Describe("NVIDIA GeForce RTX 4090", 890, 128, 1536, 101376, 75497472, 24)),
     [](const auto& gpu) { return StrCat("Sm", gpu.param.version / 10); });
-
-#endif
 
 }  // namespace
 }  // namespace lockstep::cuda

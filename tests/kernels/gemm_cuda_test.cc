@@ -9,6 +9,7 @@
 
 #include "core/kernel_choices.h"
 #include "core/tensor.h"
+#include "tests/capability.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
@@ -89,8 +90,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlainGemm,
                                                           Out::kBias, Out::kGelu,
                                                           Out::kGeluDerivative)));
 
-#ifdef CUDASIM
-class GeluOnCapability : public test::GpuTest, public testing::WithParamInterface<int> {};
+class GeluOnCapability : public test::SimulatedGpuTest, public testing::WithParamInterface<int> {};
 
 // What does not join is no slow choice where a pass of its own is faster.
 TEST_P(GeluOnCapability, JoinsProductsFrom90On) {
@@ -119,7 +119,6 @@ TEST_P(GeluOnCapability, JoinsProductsFrom90On) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GeluOnCapability, testing::Values(80, 89, 90, 120));
-#endif
 
 }  // namespace
 }  // namespace lockstep::cuda

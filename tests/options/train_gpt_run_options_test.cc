@@ -24,7 +24,7 @@ class TrainGptRunOptions : public OptionRuns {};
 
 TEST_F(TrainGptRunOptions, DeviceChoosesWhereItComputes) {
   EXPECT_THAT(Train({"--device=cpu"}).result.out, HasSubstr("computes   on cpu,"));
-  if (cuda::kSimulated) {
+  if (cuda::Simulated()) {
     EXPECT_THAT(Train({"--device=sim"}).result.out, HasSubstr("computes   on sim:0,"));
   }
   const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
@@ -163,7 +163,7 @@ TEST_F(TrainGptRunOptions, StepsAndEpochsAreTheLength) {
 
 // The numbers do not differ; the report says that graphs were submitted.
 TEST_F(TrainGptRunOptions, CudaGraphsAreSubmittedOnAGpu) {
-  const std::string gpu = cuda::kSimulated ? "--device=sim" : "--device=cuda";
+  const std::string gpu = cuda::Simulated() ? "--device=sim" : "--device=cuda";
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   const TrainingRun& graphs = Train({gpu});
   const TrainingRun& eager = Train({gpu, "--train.cuda_graphs=false"});
@@ -241,7 +241,7 @@ TEST_F(TrainGptRunOptions, RecomputeLowersMemory) {
 
 // It trains where it would not otherwise.
 TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
-  if (!cuda::kSimulated || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
+  if (!cuda::Simulated() || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
   const auto run = [](const std::string& recompute, const Arguments& more = {}) {
     Arguments all = {"models/train_gpt",         "--device=sim",         "--model.n_layer=6",
                      "--model.n_head=2",         "--model.n_embd=64",    "--model.block_size=32",
@@ -275,7 +275,7 @@ TEST_F(TrainGptRunOptions, RecomputeFitsAModelIntoAGpusMemory) {
 TEST_F(TrainGptRunOptions, WeightsOfFourBitsAreNotOffloaded) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   const Result run =
-      RunProgram({"models/train_gpt", cuda::kSimulated ? "--device=sim" : "--device=cuda",
+      RunProgram({"models/train_gpt", cuda::Simulated() ? "--device=sim" : "--device=cuda",
                   "--init_from=" + Train({}).folder + "/latest", "--lora.rank=2", "--lora.base=nf4",
                   "--train.offload=weights", "--out_dir=" + Path("four_bits")});
   EXPECT_EQ(run.exit_code, 2) << run;
@@ -286,7 +286,7 @@ TEST_F(TrainGptRunOptions, WeightsOfFourBitsAreNotOffloaded) {
 TEST_F(TrainGptRunOptions, OffloadLowersAGpusMemory) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   // Without graphs, whose memory is counted in pieces larger than this model.
-  const Arguments model = {cuda::kSimulated ? "--device=sim" : "--device=cuda",
+  const Arguments model = {cuda::Simulated() ? "--device=sim" : "--device=cuda",
                            "--train.cuda_graphs=false", "--model.n_layer=6",
                            "--train.batch_size=16", "--train.steps=3"};
   Arguments offload = model;

@@ -16,7 +16,7 @@ import libraries
 from runner import Failed
 
 BUNDLE = {"build": "1", "backend": "cuda", "cuda": 13, "architectures": "compute_80:sm_80,compute_80;sm_90a",
-          "glibc": "2.34", "glibcxx": "3.4.30"}
+          "glibc": "2.34", "glibcxx": "3.4.30", "loads": "libcudart.so.99"}
 FOUND = "\tlibcublas.so.13 => /usr/lib/libcublas.so.13 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
 
 
@@ -117,12 +117,14 @@ class HostTest(unittest.TestCase):
 
     def test_the_loader_is_asked(self):
         with self.assertRaisesRegex(Failed, "there is no .*/libexec/lockstep"):
-            host.listed_libraries(dict(os.environ))
+            host.listed_libraries(dict(os.environ), BUNDLE)
         shutil.copy("/bin/true", self.root / "libexec" / "lockstep")
-        self.assertIn("libc.so.6 => /", host.listed_libraries(dict(os.environ)))
+        listed = host.listed_libraries(dict(os.environ), BUNDLE)
+        self.assertIn("libc.so.6 => /", listed)
+        self.assertIn("libcudart.so.99 => not found", listed)
         # As on a system without glibc: the dynamic linker is missing.
         (self.root / "libexec" / "lockstep").write_text("#!/no/such/loader\n")
-        (what, _), = host.library_problems(host.listed_libraries(dict(os.environ)), BUNDLE)
+        (what, _), = host.library_problems(host.listed_libraries(dict(os.environ), BUNDLE), BUNDLE)
         self.assertIn("the system is older than the bundle: glibc not found", what)
 
     def test_a_bundle_that_is_not_whole(self):
@@ -139,19 +141,19 @@ class HostTest(unittest.TestCase):
         python = self.program(self.root / "python", "echo /site/nvidia/cublas/lib; echo /site/nvidia/nccl/lib")
         with mock.patch.object(host, "listed_libraries", return_value="libcublas.so.13 => not found"), \
                 mock.patch.dict(os.environ, LD_LIBRARY_PATH="/before", CUDA_HOME="/toolkit"):
-            self.assertEqual(host.find_cuda(str(python))["LD_LIBRARY_PATH"],
+            self.assertEqual(host.find_cuda(str(python), BUNDLE)["LD_LIBRARY_PATH"],
                              "/before:/site/nvidia/cublas/lib:/site/nvidia/nccl/lib:/toolkit/lib64")
             with self.assertRaisesRegex(Failed, "--python=/no/python cannot be run"):
-                host.find_cuda("/no/python")
+                host.find_cuda("/no/python", BUNDLE)
 
     def test_cuda_beside_the_bundle_comes_before_other_versions(self):
         (self.root / "cuda").mkdir()
         python = self.program(self.root / "python", "echo /site/nvidia/cublas/lib")
         with mock.patch.dict(os.environ, LD_LIBRARY_PATH=f"/before::{self.root}/cuda"):
-            self.assertEqual(host.find_cuda(str(python))["LD_LIBRARY_PATH"], f"{self.root}/cuda:/before")
+            self.assertEqual(host.find_cuda(str(python), BUNDLE)["LD_LIBRARY_PATH"], f"{self.root}/cuda:/before")
             # A wrong --python is told before it is needed: for PyTorch.
             with self.assertRaisesRegex(Failed, "--python=/no/python cannot be run"):
-                host.find_cuda("/no/python")
+                host.find_cuda("/no/python", BUNDLE)
 
     def test_libraries_that_a_program_has_mapped_and_their_versions(self):
         source = "#include <stddef.h>\nsize_t cublasLtGetVersion(void) { return 130100; }\n"

@@ -85,7 +85,7 @@ for step in 0 1 2 3 4 5; do echo '{"loss": 4.5001}'; done
 echo '{"tokens_per_second": 1600}'
 """
 BUNDLE = {"build": "1", "backend": "simulated", "cuda": None, "architectures": "compute_80:sm_80,compute_80;sm_90a",
-          "glibc": "2.34", "glibcxx": "3.4.30"}
+          "glibc": "2.34", "glibcxx": "3.4.30", "loads": ""}
 
 
 GPU = {"name": "simulated GPU", "kind": "simulated GPU", "gpus": 1}

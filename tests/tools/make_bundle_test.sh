@@ -14,7 +14,7 @@ int main(int argc, char** argv) { return puts(argv[argc - 1]) < 0; }
 C
 cc "$folder/program.c" -o "$folder/program" -Wl,--no-as-needed "$pcre" \
   -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../lib:$ORIGIN/../cuda',-rpath,/opt/toolkit/lib64
-tools/make_bundle.sh "$folder/b.tar.gz" "$folder/program" 'compute_80:sm_80;sm_90a' program other -- \
+tools/make_bundle.sh "$folder/b.tar.gz" "$folder/program" simulated 'compute_80:sm_80;sm_90a' program other -- \
   tools/gpu_check/gpu_check.py tools/gpu_check/host.py tools/gpu_check/README.md LICENSE
 tar -C "$folder" -xf "$folder/b.tar.gz"
 cd "$folder/lockstep"
@@ -52,29 +52,27 @@ print(b["backend"], b["cuda"], b["architectures"], b["glibc"], b["build"])')"
 newest=$(objdump -T libexec/lockstep lib/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 [[ GLIBC_$glibc == "$newest" ]] || fail "$newest is not $glibc"
 
-# A program with nvcc's kernels that neither contains the simulator nor is linked with CUDA.
 cd "$OLDPWD"
-echo kernels >"$folder/kernels"
-objcopy --add-section ".nv_fatbin=$folder/kernels" "$folder/program" "$folder/either"
-said=$(tools/make_bundle.sh "$folder/either.tar.gz" "$folder/either" sm_90a either -- LICENSE 2>&1) &&
-  fail "a bundle of --config=either was made"
-[[ $said == *--config=cuda* && ! -e $folder/either.tar.gz ]] || fail "$said"
-
-# A program of CUDA, of a version that no machine has; its libraries are not in the bundle.
+# A program of CUDA, of a version that no machine has: of the libraries that it loads only the runtime is in the bundle.
 mkdir "$folder/installed"
 library() { cc -shared -x c - -o "$folder/installed/$1" -Wl,-soname,"$1"; }
-for name in cublasLt.so.99 cudnn{,_graph,_heuristic,_engines_precompiled,_engines_runtime_compiled}.so.9 nccl.so.2 \
+for name in cudart.so.99 cublasLt.so.99 cudnn{,_graph,_heuristic,_engines_precompiled,_engines_runtime_compiled}.so.9 nccl.so.2 \
   nvrtc.so.99 nvrtc-builtins.so.99.1; do
   library "lib$name" <<<'int Version(void) { return 99; }'
 done
-echo 'int Version(void); int main(void) { return Version() != 99; }' >"$folder/gpu.c"
-cc "$folder/gpu.c" -o "$folder/gpu" "$folder/installed/libcublasLt.so.99" \
-  -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../lib:$ORIGIN/../cuda'
-tools/make_bundle.sh "$folder/gpu.tar.gz" "$folder/gpu" sm_90a gpu -- tools/gpu_check/gpu_check.py
+cat >"$folder/gpu.c" <<'C'
+#include <dlfcn.h>
+int main(void) { return !dlopen("libcudart.so.99", RTLD_NOW) || !dlopen("libcublasLt.so.99", RTLD_NOW); }
+C
+mkdir "$folder/toolkit" && mv "$folder/installed/libcudart.so.99" "$folder/toolkit"
+cc "$folder/gpu.c" -o "$folder/gpu" \
+  -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../lib:$ORIGIN/../cuda',-rpath,"$folder/toolkit"
+tools/make_bundle.sh "$folder/gpu.tar.gz" "$folder/gpu" cuda sm_90a gpu -- tools/gpu_check/gpu_check.py
 rm -r "$folder/lockstep"
 tar -C "$folder" -xf "$folder/gpu.tar.gz"
 grep '"cuda": 99,' "$folder/lockstep/bundle.json" >/dev/null || fail "$(cat "$folder/lockstep/bundle.json")"
-ls "$folder/lockstep/lib" | grep . && fail "CUDA's libraries are the host's"
+[[ $(ls "$folder/lockstep/lib") == libcudart.so.99 ]] || fail "of CUDA the bundle has $(ls "$folder/lockstep/lib")"
+mv "$folder/toolkit/libcudart.so.99" "$folder/installed"
 # It says what is missing, and what to do.
 said=$(env -i "PATH=$PATH" "$folder/lockstep/bin/gpu" 2>&1) && fail "the program ran without cuBLASLt"
 [[ $said == *libcublasLt.so.99* && $said == *"$folder/lockstep/gpu_check"* && $said == *lockstep-cuda.tar.gz* ]] ||

@@ -44,7 +44,7 @@ class MutateTest(unittest.TestCase):
             subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
 
             def output(number):
-                environment = dict(os.environ, LOCKSTEP_MUTANT=str(number))
+                environment = dict(os.environ, CUDASIM_ENVREG0=str(number))
                 return subprocess.run([program], env=environment, check=True, text=True,
                                       stdout=subprocess.PIPE).stdout.strip()
 

@@ -1,5 +1,4 @@
-"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, for real GPUs, with --config=ptx, for simulated
-ones that execute PTX, and with --config=either, for both; otherwise by the C++ compiler against tools/cudasim."""
+"""cuda_library: .cu sources, compiled by nvcc. The same objects run on real and on simulated GPUs."""
 
 load("//tools/bazel:cuda_archs.bzl", "CudaArchsInfo")
 load("//tools/bazel:cuda_toolkit.bzl", "CudaToolkitInfo")
@@ -27,11 +26,8 @@ _MACHINE_CODE_FLAGS = ["-compress-mode=size"]
 
 # As labels, so that macros find these in other workspaces, too.
 _IS_CUDA = str(Label("//tools/bazel:is_cuda"))
-_IS_EITHER = str(Label("//tools/bazel:is_either"))
-_IS_PTX = str(Label("//tools/bazel:is_ptx"))
 _CUDASIM = str(Label("//tools/cudasim"))
 _CUDASIM_LOADER = str(Label("//tools/cudasim/loader"))
-_CUDASIM_PTX = str(Label("//tools/cudasim/ptx:host"))
 
 # OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
 # compile times, beside the object; shows all other output. It uses a temporary folder of its own,
@@ -56,8 +52,7 @@ def _host_flags(ctx):
     return ["-Xcompiler=" + flag.replace(",", "\\,") for flag in flags if not flag.startswith("-std=")]
 
 def _not_simulated(files_or_folders):
-    # The simulator's headers are for the host code around simulated kernels: an object of nvcc's is the same for
-    # both machines.
+    # The declarations of CUDA there are for host code that needs no toolkit; nvcc has its own.
     paths = [(f, f if type(f) == "string" else f.path) for f in files_or_folders.to_list()]
     return [f for f, path in paths if "tools/cudasim/" not in path]
 
@@ -122,8 +117,10 @@ def _nvcc_library_impl(ctx):
         alwayslink = True,
         disallow_dynamic_library = True,
     )
+
+    # Without the headers: so what is linked with a kernel is not recompiled when one of them changes.
     return [
-        CcInfo(compilation_context = context, linking_context = linking),
+        CcInfo(linking_context = linking),
         DefaultInfo(files = depset(objects)),
         OutputGroupInfo(resources = depset(objects + reports)),
     ]
@@ -143,22 +140,6 @@ _nvcc_library = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def _including_source_impl(ctx):
-    outputs = []
-    for source in ctx.files.srcs:
-        stem = source.short_path[len(ctx.label.package) + 1:] if ctx.label.package else source.short_path
-        output = ctx.actions.declare_file("_cudasim/" + stem.replace(".cu", "_cu.cc"))
-        ctx.actions.write(output, "#include \"%s\"\n" % source.short_path)
-        outputs.append(output)
-    return [DefaultInfo(files = depset(outputs))]
-
-# Bazel's cc_library does not accept .cu files: a generated .cc includes each, which keeps source
-# positions.
-_including_source = rule(
-    implementation = _including_source_impl,
-    attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
-)
-
 def link_only_impl(ctx):
     info = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     return [
@@ -166,8 +147,7 @@ def link_only_impl(ctx):
         DefaultInfo(files = depset(transitive = [dep[DefaultInfo].files for dep in ctx.attr.deps])),
     ]
 
-# The objects without the headers: so what is linked with a kernel is not recompiled when a header
-# of the kernel or the simulator changes, nor for another backend.
+# The objects without the headers: so what is linked with them is not recompiled when a header changes.
 link_only = rule(
     implementation = link_only_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
@@ -175,110 +155,59 @@ link_only = rule(
 
 def _simulated_objects_impl(ctx):
     info = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    kernels = [dep.label for dep in ctx.attr.deps]
     inputs = [
         linked
         for linked in info.linking_context.linker_inputs.to_list()
         if linked.owner.workspace_name != ctx.label.workspace_name or
            linked.owner.package in ["tools/cudasim", "tools/cudasim/ptx"] or
-           linked.owner.name.endswith("_cudasim") or linked.owner.name.endswith("_nvcc")
+           linked.owner in kernels
     ]
 
     # In this order what uses a library comes before it; the default one would be turned round.
     ordered = depset(inputs, order = "topological")
     return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = ordered))]
 
-# Of everything that deps are linked with, only simulated kernels, the simulator and system
-# libraries. The program provides the rest, above all core, which must not exist twice.
+# Of everything that deps are linked with, only they themselves, the simulator and system libraries. The program provides the rest, above all core, which must not exist twice.
 simulated_objects = rule(
     implementation = _simulated_objects_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
 )
 
-# Kernels use memcpy and casts between vector and element types, since nvcc does not do type-based
-# alias analysis. Other compilers do not know its pragmas. -O1 compiles in two thirds of the time of
-# -O2, and the simulator spends most of its time switching threads.
-_SIM_COPTS = [
-    "-O1",
-    "-DLOCKSTEP_CUDASIM",
-    "-fno-strict-aliasing",
-    "-Wno-unknown-pragmas",
-]
-
 def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """A library of .cu files, linked whole because kernels register themselves.
 
-    It exports no headers: put those into a cc_library.
+    It exports no headers: put those into a cc_library. Where there is no nvcc, it is incompatible.
 
     Args:
       name: the target's name.
-      srcs: .cu files, compiled by nvcc for the GPUs of --//tools/bazel:cuda_archs, or against
-        //tools/cudasim.
+      srcs: .cu files, compiled by nvcc for the GPUs of --//tools/bazel:cuda_archs.
       hdrs: .h and .cuh files that the sources include.
-      deps: cc_library targets; the CUDA runtime or the simulator is added automatically.
+      deps: cc_library targets; a CUDA runtime is added automatically: the simulator, or with --config=cuda what loads
+        NVIDIA's.
       **kwargs: testonly, tags.
     """
-    testonly = kwargs.get("testonly", False)
     _nvcc_library(
-        name = name + "_nvcc",
+        name = name,
         srcs = srcs,
         hdrs = hdrs,
-        # Only used through select() below: "//..." must not require a toolkit.
-        tags = ["manual"],
         deps = deps + ["@cuda//:headers"],
         runtime = select({
-            _IS_EITHER: [_CUDASIM_LOADER],
-            _IS_PTX: [_CUDASIM_PTX],
-            "//conditions:default": ["@cuda//:cudart"],
+            _IS_CUDA: [_CUDASIM_LOADER],
+            "//conditions:default": [_CUDASIM],
         }),
-        testonly = testonly,
-    )
-    _including_source(
-        name = name + "_including",
-        srcs = srcs,
-        tags = ["manual"],
-        testonly = testonly,
-    )
-    native.cc_library(
-        name = name + "_cudasim",
-        srcs = [":" + name + "_including"],
-        hdrs = hdrs,
-        textual_hdrs = srcs,
-        copts = _SIM_COPTS,
-        alwayslink = True,
-        tags = ["manual"],
-        testonly = testonly,
-        deps = deps + [_CUDASIM],
-    )
-    compiled = select({
-        _IS_CUDA: [":" + name + "_nvcc"],
-        _IS_EITHER: [":" + name + "_nvcc"],
-        _IS_PTX: [":" + name + "_nvcc"],
-        "//conditions:default": [":" + name + "_cudasim"],
-    })
-    link_only(
-        name = name,
-        deps = compiled,
         **kwargs
     )
 
-    # Makes "bazel build --config=cuda //..." compile the sources even if no program links them.
-    native.filegroup(
-        name = name + "_objects",
-        srcs = compiled,
-        tags = kwargs.get("tags", []),
-        testonly = testonly,
-    )
-
-    # The kernels' objects and ptxas's reports (tools/kernel_resources.py, tools/kernel_sass.py);
-    # empty for simulated kernels.
+    # The kernels' objects and ptxas's reports (tools/kernel_resources.py, tools/kernel_sass.py); empty for simulated
+    # GPUs, which have no machine code.
     native.filegroup(
         name = name + "_resources",
         srcs = select({
-            _IS_CUDA: [":" + name + "_nvcc"],
-            _IS_EITHER: [":" + name + "_nvcc"],
+            _IS_CUDA: [":" + name],
             "//conditions:default": [],
         }),
         output_group = "resources",
         tags = ["manual"],
-        testonly = testonly,
+        testonly = kwargs.get("testonly", False),
     )

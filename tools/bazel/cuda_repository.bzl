@@ -28,17 +28,6 @@ cuda_toolkit(
     version = "version.txt",
 )
 
-# What only --config=cuda needs, and not every toolkit has: the headers of cuBLASLt and NCCL.
-constraint_setting(
-    name = "libraries",
-    default_constraint_value = {default_libraries},
-)
-
-constraint_value(
-    name = "cublas_and_nccl_are_there",
-    constraint_setting = ":libraries",
-)
-
 # The headers that host code can include. nvcc itself reads the toolkit's folder.
 cc_library(
     name = "headers",
@@ -60,47 +49,18 @@ cc_library(
     ],
 )
 
-cc_library(
-    name = "cudart",
-    linkopts = [
-        "-L{lib}",
-        "-lcudart_static",
-        "-ldl",
-        "-lpthread",
-        "-lrt",
-    ],
-    deps = [":headers"],
-)
-
 # Where programs find the toolkit's libraries when they load them.
 cc_library(
     name = "run_path",
     data = [":toolkit"],
     linkopts = ["-Wl,-rpath,{lib}"],
 )
-
-[
-    cc_library(
-        name = name,
-        linkopts = [
-            "-L{lib}",
-            "-Wl,-rpath,{lib}",
-        ] + ["-l" + library for library in libraries],
-        target_compatible_with = [":cublas_and_nccl_are_there"],
-        deps = [":cudart"],
-    )
-    for name, libraries in {{
-        "cublas": ["cublasLt"],
-        "cudnn": ["cudnn"],
-        "nccl": ["nccl"],
-    }}.items()
-]
 """
 
 # As in tools/find_nvcc.sh.
 _SYSTEM = ["/usr/local/cuda", "/usr", "/opt/cuda"]
 
-# Of CUDA, with whose headers and libraries the sources are written.
+# Of CUDA, with whose headers the sources are written.
 _MAJOR_VERSION = 13
 
 def _major_version(ctx, nvcc):
@@ -153,10 +113,6 @@ def _toolkit(ctx):
     pypi, why_not_pypi = _pypi_toolkit(ctx)
     return pypi, "%s%s" % (why_not, why_not_pypi)
 
-def _has_header(ctx, home, name):
-    # The compiler looks into /usr/include, too.
-    return ctx.path(home + "/include/" + name).exists or ctx.path("/usr/include/" + name).exists
-
 def _cuda_repository_impl(ctx):
     home, why_not = _toolkit(ctx)
 
@@ -170,27 +126,20 @@ def _cuda_repository_impl(ctx):
             lockstep = lockstep,
             nvcc = "",
             default = "None",
-            default_libraries = "None",
             lib = "/",
         ), executable = False)
         return
 
     nvcc = home + "/bin/nvcc"
     ctx.file("version.txt", ctx.execute([nvcc, "--version"]).stdout, executable = False)
-    missing = [header for header in ["cublasLt.h", "nccl.h"] if not _has_header(ctx, home, header)]
-    if missing:
-        # buildifier: disable=print
-        print("%s comes without %s: what --config=cuda builds is skipped; --config=ptx and either do not need them" %
-              (nvcc, " and ".join(missing)))
     libs = [home + folder for folder in ["/lib64", "/lib", "/lib/x86_64-linux-gnu"]]
-    libs = [lib for lib in libs if ctx.path(lib + "/libcudart_static.a").exists]
+    libs = [lib for lib in libs if ctx.path(lib + "/libcudart.so.13").exists]
     if home != "/usr":
         ctx.symlink(home + "/include", "include")
     ctx.file("BUILD", _BUILD.format(
         lockstep = lockstep,
         nvcc = nvcc,
         default = "\":nvcc_is_there\"",
-        default_libraries = "None" if missing else "\":cublas_and_nccl_are_there\"",
         lib = libs[0] if libs else home + "/lib64",
     ), executable = False)
 

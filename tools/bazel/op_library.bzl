@@ -43,10 +43,9 @@ def op_library(name, ops = [], deps = []):
             hdrs = headers,
             deps = common + ["//kernels:cuda_common"],
         )
-        # Programs do not contain simulated kernels; they load them (//kernels:simulated_gpu).
+        # Other programs load them (//kernels:simulated_gpu).
         cuda = select({
             "//tools/bazel:is_cuda": [":" + name + "_cuda"],
-            "//tools/bazel:is_either": [":" + name + "_cuda"],
             "//conditions:default": [],
         })
     case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)

@@ -255,7 +255,7 @@ std::vector<Finding> CheckFolder(const std::string& folder) {
 
 std::vector<Finding> CheckGpus(const MachineFolders& folders) {
   const bool has_driver = PathExists(folders.proc + "/driver/nvidia/version");
-  if (cuda::kSimulated) {
+  if (cuda::Simulated()) {
     Finding none{.subject = "GPUs", .fact = "none: this program was built for CPUs"};
     if (has_driver) {
       none.verdict = kSlow;

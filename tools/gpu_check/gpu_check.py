@@ -228,7 +228,7 @@ def tell(record, names, machine, seconds, command):
 def prepare(args):
     """The machine, the bundle and the programs' environment; Failed names everything that is missing."""
     bundle = host.read_bundle()
-    environment = host.find_cuda(args.python)
+    environment = host.find_cuda(args.python, bundle)
     machine, no_gpu = None, []
     try:
         machine = host.describe_machine(args.simulated)

@@ -57,7 +57,7 @@ def check_host(simulated, bundle, machine, environment):
                          "run it without --simulated, or build one without --config=cuda" if simulated else
                          "build one with --config=cuda, or rehearse with --simulated"))
     problems += _processor()
-    problems += library_problems(listed_libraries(environment), bundle)
+    problems += library_problems(listed_libraries(environment, bundle), bundle)
     if machine and not simulated and bundle["backend"] == "cuda":
         problems += _gpu(bundle, machine)
     return problems
@@ -95,12 +95,14 @@ def numbers(version):
     return [int(n) for n in re.findall(r"\d+", version)]
 
 
-def listed_libraries(environment):
-    """What the dynamic linker says about the programs' libraries, as ldd prints it."""
+def listed_libraries(environment, bundle):
+    """What the dynamic linker says about the programs' libraries, and those that they load, as ldd prints it."""
     program = HERE / "libexec" / "lockstep"
     try:
-        return subprocess.run([program], env=dict(environment, LD_TRACE_LOADED_OBJECTS="1", LD_WARN="yes"), text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        listed = subprocess.run([program], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=dict(environment, LD_TRACE_LOADED_OBJECTS="1", LD_WARN="yes",
+                                         LD_PRELOAD=bundle["loads"])).stdout
+        return re.sub(r"ERROR: ld.so: object '(.*?)' from LD_PRELOAD .*", r"\1 => not found", listed)
     except FileNotFoundError:
         if program.exists():
             return "libc.so.6 => not found"  # glibc's dynamic linker is missing
@@ -173,7 +175,7 @@ def _folders_of(python):
         raise Failed(f"--python={python} cannot be run: {error}", fix="name an interpreter that imports torch") from None
 
 
-def find_cuda(python):
+def find_cuda(python, bundle):
     """The environment in which programs find CUDA's libraries, cuDNN and NCCL: those of lockstep-cuda.tar.gz, unpacked
     beside the bundle; else the system's; else those of PyTorch's packages or of the toolkit."""
     of_python = _folders_of(python)  # first: a wrong --python is told, also where it is not needed here
@@ -185,7 +187,7 @@ def find_cuda(python):
         environment["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys([str(beside), *before]))
         return environment
     load = "import ctypes; [ctypes.CDLL(name) for name in ('libcudnn.so.9', 'libnccl.so.2')]"
-    if "not found" not in listed_libraries(environment):
+    if "not found" not in listed_libraries(environment, bundle):
         if subprocess.run([sys.executable, "-c", load], stderr=subprocess.DEVNULL).returncode == 0:
             return environment
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/lib64"

@@ -126,7 +126,7 @@ TEST_F(CudaAllocatorTest, ALimitSaysWhoHoldsTheMost) {
 }
 
 TEST_F(CudaAllocatorTest, MemoryOfOtherStreamsIsTheLastResort) {
-  if (!kSimulated) GTEST_SKIP() << "needs a small GPU";
+  if (!Simulated()) GTEST_SKIP() << "needs a small GPU";
   void* a = allocator().Allocate(200 * kMega, streams_[0]);
   allocator().Free(a, 200 * kMega, streams_[0]);
   void* b = allocator().Allocate(200 * kMega, streams_[1]);
@@ -138,7 +138,7 @@ TEST_F(CudaAllocatorTest, MemoryOfOtherStreamsIsTheLastResort) {
 
 // That would wait for the device and invalidate the capture.
 TEST_F(CudaAllocatorTest, NothingGoesBackToTheDriverDuringACapture) {
-  if (!kSimulated) GTEST_SKIP() << "needs a small GPU";
+  if (!Simulated()) GTEST_SKIP() << "needs a small GPU";
   allocator().Free(allocator().Allocate(200 * kMega, streams_[0]), 200 * kMega, streams_[0]);
   std::string error;
   const Graph graph = Graph::Capture(streams_[1], [&] {

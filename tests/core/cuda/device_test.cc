@@ -22,7 +22,7 @@ std::string ErrorOf(const std::string& text) {
 
 TEST(DeviceTest, TheCpuIsAlwaysThere) {
   EXPECT_EQ(ParseDevice("cpu"), kCpu);
-  if (!kSimulated) return;
+  if (!Simulated()) return;
   EXPECT_EQ(ParseDevice("auto"), kCpu) << "simulation is never silent";
 }
 
@@ -35,7 +35,7 @@ TEST(DeviceTest, NamesThatAreNone) {
 }
 
 TEST(DeviceTest, TheOtherBackendIsAnErrorThatSaysWhatToDo) {
-  if (kSimulated) {
+  if (Simulated()) {
     EXPECT_THAT(ErrorOf("cuda"), HasSubstr("Build with --config=cuda"));
     EXPECT_THAT(ErrorOf("cuda:1"), HasSubstr("or use --device=sim"));
   } else {
@@ -44,7 +44,7 @@ TEST(DeviceTest, TheOtherBackendIsAnErrorThatSaysWhatToDo) {
 }
 
 TEST(DeviceTest, SimulatedDevices) {
-  if (!kSimulated) GTEST_SKIP() << "the GPUs of this build are real";
+  if (!Simulated()) GTEST_SKIP() << "the GPUs of this build are real";
   const int count = DeviceCount();
   ASSERT_EQ(count, 2) << "the simulator's default";
   EXPECT_EQ(ParseDevice("sim"), kGpu);

@@ -50,7 +50,7 @@ class FailedDeviceTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    if (!kSimulated) GTEST_SKIP() << "real devices are not broken";
+    if (!Simulated()) GTEST_SKIP() << "real devices are not broken";
     GTEST_FLAG_SET(death_test_style, "threadsafe");
   }
 };

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tools/cudasim/loader/loader.h"
-#include "tools/cudasim/loader/nvidia.h"
 
 extern "C" int nvtxRangePushA(const char* message);
 extern "C" int nvtxRangePop();

@@ -99,7 +99,7 @@ TEST(LaunchOptions, AreThoseOfTorchrunsVariablesUnlessGiven) {
 TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {
   EXPECT_EQ(ReadNproc("7"), 7);
   EXPECT_EQ(ReadNproc("cpu"), UsableProcessors());
-  if (cuda::kSimulated) {
+  if (cuda::Simulated()) {
     EXPECT_EQ(ReadNproc("auto"), 1);
     EXPECT_THAT(MessageOf<InputError>([] { ReadNproc("gpu"); }), HasSubstr("there is no GPU"));
   } else {

@@ -8,11 +8,9 @@
 
 #include "core/cuda/device.h"
 #include "core/host_read.h"
+#include "cudasim/contexts.h"
 #include "dist/control/local_planes.h"
 #include "dist/groups/nccl_group.h"
-#ifdef CUDASIM
-#include "cudasim/contexts.h"
-#endif
 
 namespace lockstep::dist {
 namespace {
@@ -20,9 +18,7 @@ namespace {
 // CUDA opens a context of a few hundred megabytes on the current device of any thread that calls
 // it: with a thread that never sets its device, eight ranks open eight contexts on GPU 0.
 TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
-#ifndef CUDASIM
-  GTEST_SKIP() << "only simulated GPUs count their contexts";
-#else
+  if (!cuda::Simulated()) GTEST_SKIP() << "only simulated GPUs count their contexts";
   const Device device{DeviceType::kCuda, 1};
   cuda::SetDevice(device);
   auto group = MakeNcclGroup(MakeLocalPlanes(1)[0], {.device = device});
@@ -42,7 +38,6 @@ TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
   std::thread([&] { Tensor::FromVector<float>({1, 2}, {2}, device); }).join();
   std::thread([&] { group.reset(); }).join();
   EXPECT_THAT(cudasim::runtime::DevicesWithContext(), testing::ElementsAre(1));
-#endif
 }
 
 }  // namespace

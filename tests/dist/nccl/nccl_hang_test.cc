@@ -10,26 +10,17 @@
 #include <thread>
 
 #include "core/cuda/device.h"
+#include "cudasim/hang.h"
 #include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/nccl_group.h"
 #include "dist/groups/tcp_transport.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/gpu_test.h"
 #include "tests/message_of.h"
-#ifdef CUDASIM
-#include "cudasim/hang.h"
-#endif
 
 namespace lockstep::dist {
 namespace {
-
-#ifndef CUDASIM
-
-TEST(NcclHangTest, IsForSimulatedGpus) {
-  GTEST_SKIP() << "only simulated GPUs can be made to hang";
-}
-
-#else
 
 using lockstep::test::MessageOf;
 using testing::Contains;
@@ -37,6 +28,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::Pair;
+
+using NcclHangTest = test::SimulatedGpuTest;
 
 constexpr auto kSoon = std::chrono::seconds(60);
 
@@ -61,7 +54,7 @@ void RunTwoRanks(const std::function<void(GpuRank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(NcclHangTest, AnAbortThatNeverReturnsHoldsUpNobody) {
+TEST_F(NcclHangTest, AnAbortThatNeverReturnsHoldsUpNobody) {
   SKIP_WITHOUT_GPUS(2);
   std::atomic<int> met{0}, heard{0}, destroyed{0};
   std::future<void> ranks;
@@ -102,7 +95,7 @@ TEST(NcclHangTest, AnAbortThatNeverReturnsHoldsUpNobody) {
   ranks.get();
 }
 
-TEST(NcclHangTest, AQueryThatNeverReturnsHoldsUpNoAnswer) {
+TEST_F(NcclHangTest, AQueryThatNeverReturnsHoldsUpNoAnswer) {
   SKIP_WITHOUT_GPUS(2);
   std::atomic<bool> hangs{false}, answered{false};
   std::future<void> ranks;
@@ -137,8 +130,6 @@ TEST(NcclHangTest, AQueryThatNeverReturnsHoldsUpNoAnswer) {
   answered = true;
   ranks.get();
 }
-
-#endif
 
 }  // namespace
 }  // namespace lockstep::dist

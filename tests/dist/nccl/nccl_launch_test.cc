@@ -9,24 +9,15 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "dist/groups/nccl_comm.h"
-#include "tests/dist/gpu_ranks.h"
-#include "tests/message_of.h"
-#ifdef CUDASIM
 #include "cudasim/hang.h"
 #include "cudasim/settings.h"
-#endif
+#include "dist/groups/nccl_comm.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/gpu_test.h"
+#include "tests/message_of.h"
 
 namespace lockstep::dist {
 namespace {
-
-#ifndef CUDASIM
-
-TEST(NcclLaunchTest, IsForSimulatedGpus) {
-  GTEST_SKIP() << "only the stand-in for NCCL can be told how long its launches take";
-}
-
-#else
 
 using lockstep::test::MessageOf;
 using std::chrono::duration;
@@ -64,7 +55,9 @@ std::vector<std::unique_ptr<NcclComm> > Connect(int size) {
   return comms;
 }
 
-class NcclLaunchTest : public testing::TestWithParam<int> {};
+class NcclLaunchTest : public test::SimulatedGpuTest, public testing::WithParamInterface<int> {};
+using NcclLaunchesTest = test::SimulatedGpuTest;
+
 // Microseconds; before 2.23.4 there is no thread.
 INSTANTIATE_TEST_SUITE_P(UpTo, NcclLaunchTest, testing::Values(-1, 0, 1000));
 
@@ -106,7 +99,7 @@ TEST_P(NcclLaunchTest, AFailedLaunchSaysWhy) {
   for (const auto& comm : comms) comm->Abort();
 }
 
-TEST(NcclLaunchesTest, AnAbortEndsACallWhoseLaunchNeverComes) {
+TEST_F(NcclLaunchesTest, AnAbortEndsACallWhoseLaunchNeverComes) {
   SKIP_WITHOUT_GPUS(2);
   const auto comms = Connect(2);
   const Tensor x = Tensor::Full({100}, 1, DType::kF32, {DeviceType::kCuda, 0});
@@ -137,7 +130,7 @@ void KeepLeast(double* least, const F& call) {
   }
 }
 
-TEST(NcclLaunchesTest, ACallTakesLittleMoreThanItsThread) {
+TEST_F(NcclLaunchesTest, ACallTakesLittleMoreThanItsThread) {
   SKIP_WITHOUT_GPUS(1);
   const auto comms = Connect(1);
   const Tensor x = Tensor::Full({1}, 1, DType::kF32, {DeviceType::kCuda, 0});
@@ -156,8 +149,6 @@ TEST(NcclLaunchesTest, ACallTakesLittleMoreThanItsThread) {
               without, thread);
   EXPECT_LT(with_thread, without + thread + 20);
 }
-
-#endif
 
 }  // namespace
 }  // namespace lockstep::dist

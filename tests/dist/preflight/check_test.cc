@@ -52,8 +52,8 @@ TEST(Check, RanksOnCpus) {
 }
 
 TEST(Check, RanksOnGpus) {
-  const std::string device = cuda::kSimulated ? "sim" : "cuda";
-  if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  const std::string device = cuda::Simulated() ? "sim" : "cuda";
+  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
   const Result r =
       RunProgram({"tools/launch", "--check=" + device, "--nproc=2"}, {{"CUDASIM_DEVICES", "2"}});
   EXPECT_EQ(r.exit_code, 0) << r;
@@ -65,7 +65,7 @@ TEST(Check, RanksOnGpus) {
 
 // The program ends by itself, although calls that it made never do.
 TEST(Check, GpusThatDoNotAnswer) {
-  if (!cuda::kSimulated) GTEST_SKIP() << "this needs simulated GPUs";
+  if (!cuda::Simulated()) GTEST_SKIP() << "this needs simulated GPUs";
   const auto begin = std::chrono::steady_clock::now();
   const Result r = RunProgram({"tools/launch", "--check=sim", "--nproc=3"},
                               {{"CUDASIM_DEVICES", "3"}, {"CUDASIM_NCCL_LAUNCH", "60000000"}});

@@ -40,7 +40,7 @@ class OffloadOverlap : public test::GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    if (!IsSkipped() && !cuda::kSimulated) GTEST_SKIP() << "a GPU does not wait to be asked";
+    if (!IsSkipped() && !cuda::Simulated()) GTEST_SKIP() << "a GPU does not wait to be asked";
   }
 };
 

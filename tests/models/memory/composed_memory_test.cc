@@ -102,7 +102,8 @@ class ComposedMemory : public testing::TestWithParam<Row> {};
 
 TEST_P(ComposedMemory, ThePlanIsWhatTheAllocatorMeasures) {
   const Row& row = GetParam();
-  if (row.gpu && !cuda::kSimulated) GTEST_SKIP() << "for simulated GPUs, of which there are enough";
+  if (row.gpu && !cuda::Simulated())
+    GTEST_SKIP() << "for simulated GPUs, of which there are enough";
   const Result run = Train(row);
   ASSERT_EQ(run.exit_code, 0) << run;
   const double measured = LastStep(row)["memory_bytes"];

@@ -82,7 +82,7 @@ const std::vector<Row> kRows = {
      {"--parallel.shard=gradients", kFp16, "--train.recompute=mlp"}},
 };
 
-bool CannotRun(const Row& row) { return row.gpu && !cuda::kSimulated; }
+bool CannotRun(const Row& row) { return row.gpu && !cuda::Simulated(); }
 
 class MemoryTable : public testing::TestWithParam<Row> {};
 

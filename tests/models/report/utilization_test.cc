@@ -104,7 +104,7 @@ TEST(Utilization, ProductsAreMeasuredAndTheirMemoryFreed) {
   EXPECT_LT(*u.gemm_flops, 1e15);
   EXPECT_EQ(allocator.stats().live_bytes, live);
   EXPECT_EQ(allocator.stats().peak_bytes, live);
-  if (cuda::kSimulated) {
+  if (cuda::Simulated()) {
     EXPECT_EQ(MeasureGemmFlops(Device{DeviceType::kCuda, 0}, "fp32"), std::nullopt);
   }
 }

@@ -7,7 +7,6 @@
 
 #include "cudasim/executor.h"
 #include "tools/cudasim/loader/kernels.h"
-#include "tools/cudasim/loader/nvidia.h"
 #include "tools/cudasim/loader/nvtx.h"
 
 // The functions that programs call outside of kernels, by the library that has them in NVIDIA's
@@ -102,9 +101,6 @@
 // clang-format on
 
 namespace cudasim {
-
-// The simulator's; null if it is not linked.
-[[gnu::weak]] ExecutorSettings& GetExecutorSettings();
 
 namespace {
 

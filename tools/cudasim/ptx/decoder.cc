@@ -423,6 +423,11 @@ Slot Decoder::Special(const Operand& operand) {
   if (operand.symbol == "%gridid" || operand.symbol == "%smid") {
     return Constant(0, Width::k32);
   }
+  // What a driver puts there, PTX leaves open: here a number from outside.
+  if (operand.symbol == "%envreg0") {
+    const char* const number = std::getenv("CUDASIM_ENVREG0");
+    return Constant(number == nullptr ? 0 : std::strtoul(number, nullptr, 10), Width::k32);
+  }
   if (operand.symbol == "WARP_SZ") return Constant(kLanes, Width::k32);
   Fail("uses " + std::string(operand.symbol) + ", which is not implemented");
 }

@@ -73,12 +73,12 @@ bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
 void HandleFault(int signal, siginfo_t* info, void* context) {
   // The operating system removes all access rights from signal handlers.
   RestoreAccess();
-  // ThreadSanitizer blocks all signals in a handler, and a fiber that leaves it by switching away
-  // would leave them blocked: the thread's next fault would end the process.
+  // ThreadSanitizer blocks all signals in a handler, and a kernel that leaves it by a jump would
+  // leave them blocked: the thread's next fault would end the process.
   pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const auto leave_kernel = GetThread().leave_kernel;
-  const bool in_kernel = leave_kernel != nullptr || !CurrentThread().empty();
+  const bool in_kernel = leave_kernel != nullptr;
   Bug bug = Bug::kOther;
   std::string text;
   if (Explain(address, in_kernel, &bug, &text)) {
@@ -104,8 +104,8 @@ void InstallFaultHandler() {
 #endif
   struct sigaction action = {};
   action.sa_sigaction = HandleFault;
-  // The handler runs on the thread's own stack, since fibers leave it by switching away. For the
-  // same reason SIGSEGV is not blocked.
+  // The handler runs on the thread's own stack, since kernels leave it by a jump. For the same
+  // reason SIGSEGV is not blocked.
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_segv);

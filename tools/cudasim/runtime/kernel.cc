@@ -1,4 +1,4 @@
-// Launching kernels: refuses what the real runtime refuses, and passes the rest to the device side.
+// Launching kernels: refuses what the real runtime refuses, and enqueues the rest.
 #include <map>
 #include <utility>
 
@@ -67,7 +67,7 @@ cudaError_t CheckMargins(int device, const Launch& launch) {
     damage = DamageOn(device);
   }
   if (damage.empty()) return cudaSuccess;
-  ReportBug(device, Bug::kOutOfBounds, "found after kernel " + KernelName(launch) + ": " + damage);
+  ReportBug(device, Bug::kOutOfBounds, "found after kernel " + launch.name + ": " + damage);
   return cudaErrorLaunchFailure;
 }
 
@@ -83,14 +83,14 @@ cudaError_t LaunchKernel(cudaStream_t handle, Launch launch) {
   if (device != GetThread().device) return cudaErrorInvalidResourceHandle;
   Work work;
   work.type = cudaGraphNodeTypeKernel;
-  work.what = "kernel " + KernelName(launch);
+  work.what = "kernel " + launch.name;
   work.ranges.reserve(launch.pointers.size());
   for (const PointerArgument& pointer : launch.pointers) {
-    if (pointer.address != nullptr) work.ranges.push_back({pointer.address, 1, !pointer.is_const});
+    if (pointer.address != nullptr) work.ranges.push_back({pointer.address, 1, pointer.written});
   }
   work.run = [device, launch = std::move(launch)] {
     const DeviceAccess access(device);
-    const cudaError_t error = RunGrid(device, launch);
+    const cudaError_t error = launch.run(device);
     return error != cudaSuccess ? error : CheckMargins(device, launch);
   };
   return SubmitLocked(lock, stream, std::move(work), nullptr);

@@ -17,6 +17,7 @@
 
 #include "block.h"
 #include "clock.h"
+#include "cudasim/bug.h"
 #include "cudasim/launch.h"
 #include "cudasim/runtime_api.h"
 

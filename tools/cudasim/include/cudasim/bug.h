@@ -1,10 +1,12 @@
-// The kinds of bugs that the simulator reports.
+// The bugs that the simulator reports in the code that runs on it.
 #ifndef CUDASIM_BUG_H_
 #define CUDASIM_BUG_H_
 
+#include <string>
+#include <vector>
+
 namespace cudasim {
 
-// A bug in the code that runs on the simulator.
 enum class Bug {
   kBarrierDivergence,
   kMissingLanes,
@@ -20,6 +22,13 @@ enum class Bug {
   kOther,
 };
 const char* BugName(Bug bug);  // "barrier divergence"
+
+// Prints the bug. CUDASIM_ON_BUG=abort (the default): aborts the process. =error: keeps the text
+// for TakeReports().
+void Report(Bug bug, const std::string& text);
+
+// The texts of all reports since the last call. For tests.
+std::vector<std::string> TakeReports();
 
 }  // namespace cudasim
 

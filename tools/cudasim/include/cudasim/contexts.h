@@ -8,8 +8,8 @@ namespace cudasim::runtime {
 
 // The devices on which this process has opened a context: by cudaSetDevice, or by a call that needs
 // one on a thread whose current device it was. The current device of a thread that never set one is
-// device 0.
-std::vector<int> DevicesWithContext();
+// device 0. Null in programs that do not contain the simulator.
+[[gnu::weak]] std::vector<int> DevicesWithContext();
 
 }  // namespace cudasim::runtime
 

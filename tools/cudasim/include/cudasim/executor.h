@@ -28,7 +28,8 @@ struct ExecutorSettings {
   bool find_races = false;
 };
 
-ExecutorSettings& GetExecutorSettings();
+// Null in programs that do not contain the simulator.
+[[gnu::weak]] ExecutorSettings& GetExecutorSettings();
 
 }  // namespace cudasim
 

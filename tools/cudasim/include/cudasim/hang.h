@@ -6,16 +6,16 @@ namespace cudasim::runtime {
 
 // During its lifetime, calls of a function do not return: "cudaEventQuery" or "ncclCommAbort"; or
 // the threads that enqueue for nonblocking communicators stand still: "ncclGroupEnd". One at a
-// time.
+// time. Only for programs that contain the simulator; others link, too.
 class Hang {
  public:
-  explicit Hang(const char* function);
-  ~Hang();  // they go on
+  [[gnu::weak]] explicit Hang(const char* function);
+  [[gnu::weak]] ~Hang();  // they go on
   Hang(const Hang&) = delete;
   Hang& operator=(const Hang&) = delete;
 
   // That have not returned.
-  int calls() const;
+  [[gnu::weak]] int calls() const;
 };
 
 // For the functions.

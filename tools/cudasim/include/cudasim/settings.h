@@ -44,7 +44,8 @@ struct Settings {
   Leaks leaks = Leaks::kWarn;
 };
 
-Settings& GetSettings();
+// Null in programs that do not contain the simulator.
+[[gnu::weak]] Settings& GetSettings();
 
 }  // namespace cudasim::runtime
 

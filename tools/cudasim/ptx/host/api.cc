@@ -97,7 +97,7 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
       }
     }
     cudasim::Launch work;
-    work.name = kernel->name.c_str();
+    work.name = kernel->name;
     work.function = stub;
     work.grid = config.gridDim;
     work.block = config.blockDim;
@@ -107,9 +107,9 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
     for (const PointerParameter& pointer : kernel->pointers) {
       const void* address;
       std::memcpy(&address, launch.parameters.data() + pointer.offset, sizeof(address));
-      work.pointers.push_back({address, !pointer.written});
+      work.pointers.push_back({address, pointer.written});
     }
-    work.run_grid = [launch = std::move(launch)](int device) { return RunOn(device, launch); };
+    work.run = [launch = std::move(launch)](int device) { return RunOn(device, launch); };
     return Enqueue(config.stream, std::move(work));
   });
 }

@@ -1,11 +1,11 @@
+#include "cudasim/executor.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
-
-#include "cudasim/executor.h"
 
 namespace cudasim {
 namespace {
