@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "core/cuda/device.h"
+#include "core/error.h"
+#include "core/io/file.h"
 
 namespace lockstep::test {
 
@@ -36,4 +40,18 @@ class DeviceTest : public testing::TestWithParam<Device> {
 };
 inline auto Devices() { return testing::Values(kCpu, kGpu); }
 
+// Why the programs that a test runs do not find this many GPUs; empty if they do. Simulated ones
+// are in a library that is not built where there is no nvcc.
+inline std::string WhyProgramsHaveNoGpus(int n) {
+  if (cuda::Simulated()) {
+    return PathExists("kernels/libsimulated_gpu.so") ? "" : "without nvcc no GPU is simulated";
+  }
+  return cuda::DeviceCount() < n ? StrCat("this needs ", n, " GPUs") : "";
+}
+
 }  // namespace lockstep::test
+
+// Skips a test that runs programs on GPUs where there are fewer than n.
+#define SKIP_UNLESS_PROGRAMS_HAVE_GPUS(n)                                                       \
+  if (const std::string why_not = ::lockstep::test::WhyProgramsHaveNoGpus(n); !why_not.empty()) \
+  GTEST_SKIP() << why_not

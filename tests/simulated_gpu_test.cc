@@ -7,6 +7,7 @@
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "tests/gpu_test.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -25,6 +26,7 @@ class SimulatedGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (!cuda::Simulated()) GTEST_SKIP() << "a build for real GPUs has no simulated one";
+    SKIP_UNLESS_PROGRAMS_HAVE_GPUS(1);
     folder_ =
         JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
     RemoveTree(folder_);

@@ -5,6 +5,7 @@
 
 #include "core/io/file.h"
 #include "models/checkpoint/checkpoint.h"
+#include "tests/gpu_test.h"
 #include "tests/rank_runs.h"
 
 namespace lockstep {
@@ -112,6 +113,7 @@ TEST_F(DiLoCo, MayHaveOneWorker) {
 
 // On GPUs a step's numbers are read while the next one is under way, also at the end of a round.
 TEST_F(DiLoCo, RunsOnGpus) {
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(2);
   const Arguments rounds = {"--dist.outer_every=4", "--train.steps=8", "--train.eval_every=4",
                             "--checkpoint.every=4", "--train.log_every=100"};
   Arguments on_gpus = rounds;

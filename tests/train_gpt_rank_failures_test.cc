@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
+#include "tests/gpu_test.h"
 #include "tests/process_memory.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"
@@ -174,7 +175,7 @@ TEST_F(RankFailures, ASaveThatARanksDeathInterruptsIsNeverChosen) {
 
 // Through NCCL's asynchronous errors and abort.
 TEST_F(RankFailures, AKilledRankIsNamedOnGpus) {
-  if (!cuda::Simulated() && cuda::DeviceCount() < 3) GTEST_SKIP() << "this needs 3 GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(3);
   ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000", GpuOption()})));
 }
 
@@ -209,7 +210,8 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
   for (const Result& r : Wait(Start(2, Train("x", {"--dist.backend=nccl", "--device=cpu"})))) {
     EXPECT_THAT(r.err, HasSubstr("use dist.backend = tcp"));
   }
-  for (const Result& r : Wait(Start(2, Train("x", {"--device=sim:0"})))) {
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(1);
+  for (const Result& r : Wait(Start(2, Train("x", {GpuOption() + ":0"})))) {
     EXPECT_THAT(r.err, HasSubstr("one device for 2 ranks"));
   }
 }

@@ -13,6 +13,7 @@
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/io/file.h"
+#include "tests/gpu_test.h"
 #include "tests/rank_runs.h"
 #include "tests/selection.h"
 
@@ -115,6 +116,7 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
 
 // On GPUs, ranks ask each other for signals every two seconds, however rarely something is due.
 TEST_F(Ranks, ASignalToOneRankOfGpusStopsAllWithinItsGracePeriod) {
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(2);
   auto processes =
       Start(2, Train("out", {GpuOption(), "--train.steps=100000", "--train.log_every=100000",
                              "--train.eval_every=0", "--checkpoint.every=0"}));
@@ -264,7 +266,7 @@ TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
 
 // As with srun --gpus-per-task=1: each rank sees one device, which may be number 0 on all of them.
 TEST_F(Ranks, UseTheOnlyVisibleDevice) {
-  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(2);
   const auto train = Train("out", {"--train.steps=4", GpuOption()});
   Processes processes;
   for (int r = 0; r < 2; ++r) {

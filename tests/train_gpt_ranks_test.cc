@@ -6,6 +6,7 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
+#include "tests/gpu_test.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"
 
@@ -358,7 +359,7 @@ TEST_F(Ranks, ARunMovesToOtherRanksAndBack) {
 // The same on GPUs, one process each, through NCCL; comparing each call changes nothing.
 TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   const int most = test::kSanitized ? 2 : 8;
-  if (!cuda::Simulated() && cuda::DeviceCount() < most) GTEST_SKIP() << "this needs 8 GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(most);
   const Arguments options = {GpuOption(), "--train.steps=4", "--dist.reduction=ordered",
                              "--train.global_batch_size=16"};
   Arguments checked = options;
@@ -380,7 +381,7 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
 
 // Each rank's own part waits in its host's memory; files are the same, for runs with or without.
 TEST_F(Ranks, OffloadedRunsAreTheSameOnGpus) {
-  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(2);
   const auto with = [](Arguments more, const std::string& steps) {
     for (const std::string& option :
          {GpuOption(), "--train.steps=" + steps, std::string("--dist.reduction=ordered"),

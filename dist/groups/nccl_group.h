@@ -1,4 +1,4 @@
-// Process groups for GPUs, over NCCL; in a simulated build, for simulated GPUs.
+// Process groups for GPUs, real or simulated, over NCCL.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Ranks as threads of the test, each with its own GPU (simulated in a simulated build) and a group
+// Ranks as threads of the test, each with its own GPU (real or simulated) and a group
 // over NCCL.
 #pragma once
 

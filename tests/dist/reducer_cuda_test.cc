@@ -1,4 +1,4 @@
-// Data parallelism over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
+// Data parallelism over NCCL on GPUs, real or simulated, ranks as threads of the test.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 

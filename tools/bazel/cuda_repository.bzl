@@ -2,7 +2,7 @@
 
 It can always be declared. It is looked for, and fetched, when a target needs it, which only those do that are
 made by nvcc: a build for the CPU does not. Where there is neither, such targets are incompatible: named, they
-are an error, and of "//..." Bazel skips them.
+are an error, and of "//..." Bazel skips them. Who can do without asks :has_nvcc.
 """
 
 _BUILD = """
@@ -19,6 +19,11 @@ constraint_setting(
 constraint_value(
     name = "nvcc_is_there",
     constraint_setting = ":nvcc",
+)
+
+config_setting(
+    name = "has_nvcc",
+    constraint_values = [":nvcc_is_there"],
 )
 
 cuda_toolkit(

@@ -1,4 +1,4 @@
-// Groups over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
+// Groups over NCCL on GPUs, real or simulated, ranks as threads of the test.
 #include "dist/groups/nccl_group.h"
 
 #include <gmock/gmock-matchers.h>

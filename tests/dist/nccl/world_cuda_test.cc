@@ -1,4 +1,4 @@
-// Groups on GPUs, as a world makes them: in a simulated build on simulated GPUs.
+// Groups on GPUs, as a world makes them, real or simulated.
 #include <gmock/gmock-matchers.h>
 
 #include <atomic>

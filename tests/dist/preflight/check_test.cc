@@ -5,6 +5,7 @@
 
 #include "core/cuda/device.h"
 #include "dist/control/socket.h"
+#include "tests/gpu_test.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -53,7 +54,7 @@ TEST(Check, RanksOnCpus) {
 
 TEST(Check, RanksOnGpus) {
   const std::string device = cuda::Simulated() ? "sim" : "cuda";
-  if (!cuda::Simulated() && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(2);
   const Result r =
       RunProgram({"tools/launch", "--check=" + device, "--nproc=2"}, {{"CUDASIM_DEVICES", "2"}});
   EXPECT_EQ(r.exit_code, 0) << r;
@@ -66,6 +67,7 @@ TEST(Check, RanksOnGpus) {
 // The program ends by itself, although calls that it made never do.
 TEST(Check, GpusThatDoNotAnswer) {
   if (!cuda::Simulated()) GTEST_SKIP() << "this needs simulated GPUs";
+  SKIP_UNLESS_PROGRAMS_HAVE_GPUS(3);
   const auto begin = std::chrono::steady_clock::now();
   const Result r = RunProgram({"tools/launch", "--check=sim", "--nproc=3"},
                               {{"CUDASIM_DEVICES", "3"}, {"CUDASIM_NCCL_LAUNCH", "60000000"}});

@@ -1,4 +1,4 @@
-// The measurements among GPUs, simulated in a simulated build, over NCCL.
+// The measurements among GPUs, real or simulated, over NCCL.
 #include <cuda_runtime.h>
 #include <gmock/gmock-more-matchers.h>
 

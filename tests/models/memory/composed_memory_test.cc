@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/cuda/device.h"
+#include "tests/gpu_test.h"
 #include "tests/models/memory/memory_row.h"
 
 namespace lockstep::models {
@@ -102,8 +103,8 @@ class ComposedMemory : public testing::TestWithParam<Row> {};
 
 TEST_P(ComposedMemory, ThePlanIsWhatTheAllocatorMeasures) {
   const Row& row = GetParam();
-  if (row.gpu && !cuda::Simulated())
-    GTEST_SKIP() << "for simulated GPUs, of which there are enough";
+  if (row.gpu && !cuda::Simulated()) GTEST_SKIP() << "for simulated GPUs, which are enough";
+  if (row.gpu) SKIP_UNLESS_PROGRAMS_HAVE_GPUS(1);
   const Result run = Train(row);
   ASSERT_EQ(run.exit_code, 0) << run;
   const double measured = LastStep(row)["memory_bytes"];

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/cuda/device.h"
+#include "tests/gpu_test.h"
 #include "tests/models/memory/memory_row.h"
 #include "tests/sanitized.h"
 
@@ -82,7 +83,9 @@ const std::vector<Row> kRows = {
      {"--parallel.shard=gradients", kFp16, "--train.recompute=mlp"}},
 };
 
-bool CannotRun(const Row& row) { return row.gpu && !cuda::Simulated(); }
+bool CannotRun(const Row& row) {
+  return row.gpu && !(cuda::Simulated() && test::WhyProgramsHaveNoGpus(1).empty());
+}
 
 class MemoryTable : public testing::TestWithParam<Row> {};
 

@@ -28,7 +28,6 @@ namespace {
 // AddressSanitizer guards blocks itself; some of the following is then unused.
 
 constexpr size_t kPage = 4096;
-constexpr size_t kMargin = 256;  // how far around a block each kernel's writes are looked for
 constexpr unsigned char kFresh = 0xFF;  // NaN in f64, f32, f16, bf16 and both f8.
 // Freed addresses stay unusable until this many more blocks have been freed.
 constexpr size_t kQuarantine = 4096;
@@ -121,14 +120,14 @@ class Canary {
   const unsigned char even_, odd_;
 };
 
-// Describes the bytes around a block, at most `most` on each side, that no longer hold the canary,
-// from the first to the last; empty if all do. Those after the block come first.
-[[maybe_unused]] std::string DamageWithin(const Block& block, size_t most) {
+// Describes the bytes around a block that no longer hold the canary, from the first to the last;
+// empty if all do. Those after the block come first.
+[[maybe_unused]] std::string Damage(const Block& block) {
   const Canary canary(block);
   const auto* const begin = reinterpret_cast<const unsigned char*>(block.begin);
   const auto* const end = begin + block.size;
-  const size_t before = std::min(most, block.begin - (block.mapping + kPage));
-  const size_t after = std::min(most, block.mapping + block.mapping_size - kPage - block.end());
+  const size_t before = block.begin - (block.mapping + kPage);
+  const size_t after = block.mapping + block.mapping_size - kPage - block.end();
   // The first and the last wrong byte of [from, to), which has one.
   const auto bounds = [&](const unsigned char* from, const unsigned char* to) {
     while (*from == canary.At(from)) ++from;
@@ -221,7 +220,7 @@ std::string UnmapBlock(Block* block) {
   std::string damage;
   {
     const DeviceAccess access(DeviceAccess::kAllDevices);
-    damage = DamageWithin(*block, block->mapping_size);
+    damage = Damage(*block);
   }
   {
     Protection& protection = GetProtection();
@@ -240,15 +239,6 @@ std::string UnmapBlock(Block* block) {
     quarantine.pop_front();
   }
   return damage;
-#endif
-}
-
-std::string DamageAround(const Block& block) {
-#if CUDASIM_ASAN
-  static_cast<void>(block);
-  return {};
-#else
-  return DamageWithin(block, kMargin);
 #endif
 }
 

@@ -106,16 +106,6 @@ std::vector<std::shared_ptr<Block>> LiveBlocks() {
   return blocks;
 }
 
-std::string DamageOn(int device) {
-  std::string text;
-  for (const auto& [begin, block] : GetTable().live) {
-    if (block->kind != BlockKind::kDevice || block->device != device) continue;
-    const std::string damage = DamageAround(*block);
-    if (!damage.empty()) text += damage + " were overwritten: " + DescribeWithSites(*block);
-  }
-  return text;
-}
-
 const std::atomic<uint64_t>& MemoryChanges() { return GetTable().changes; }
 
 void AddBlock(std::shared_ptr<Block> block) {

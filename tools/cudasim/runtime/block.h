@@ -81,11 +81,6 @@ std::string DescribeWithSites(const Block& block);
 bool MapBlock(Block* block);
 // Frees the memory; later accesses fault. Describes what was overwritten around it, if anything.
 std::string UnmapBlock(Block* block);
-// Describes what was overwritten within 256 bytes around a block, if anything. The calling thread
-// needs a DeviceAccess.
-std::string DamageAround(const Block& block);
-// The same for the device memory of a device, with descriptions of the blocks.
-std::string DamageOn(int device);
 // For signal handlers: restores the access rights of the thread's DeviceAccess.
 void RestoreAccess();
 // Installs the handler that explains faults at the addresses of blocks.

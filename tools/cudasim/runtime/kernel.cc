@@ -58,19 +58,6 @@ cudaError_t CheckConfiguration(const Launch& launch) {
   return cudaSuccess;
 }
 
-// Reports what a kernel has written next to memory of its device. Of kernels that run at the same
-// time it names the first to end.
-cudaError_t CheckMargins(int device, const Launch& launch) {
-  std::string damage;
-  {
-    const Lock lock(GetState().mutex);
-    damage = DamageOn(device);
-  }
-  if (damage.empty()) return cudaSuccess;
-  ReportBug(device, Bug::kOutOfBounds, "found after kernel " + launch.name + ": " + damage);
-  return cudaErrorLaunchFailure;
-}
-
 cudaError_t LaunchKernel(cudaStream_t handle, Launch launch) {
   State& state = GetState();
   Lock lock(state.mutex);
@@ -90,8 +77,7 @@ cudaError_t LaunchKernel(cudaStream_t handle, Launch launch) {
   }
   work.run = [device, launch = std::move(launch)] {
     const DeviceAccess access(device);
-    const cudaError_t error = launch.run(device);
-    return error != cudaSuccess ? error : CheckMargins(device, launch);
+    return launch.run(device);
   };
   return SubmitLocked(lock, stream, std::move(work), nullptr);
 }
