@@ -15,8 +15,8 @@
 #include "cudasim/executor.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kernels.h"
-#include "tests/capability.h"
 #include "tests/gpu_test.h"
+#include "tests/kernels/capability.h"
 
 namespace {
 thread_local int64_t allocations = 0;

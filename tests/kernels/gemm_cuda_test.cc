@@ -9,8 +9,8 @@
 
 #include "core/kernel_choices.h"
 #include "core/tensor.h"
-#include "tests/capability.h"
 #include "tests/gpu_test.h"
+#include "tests/kernels/capability.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -168,7 +168,8 @@ def _simulated_objects_impl(ctx):
     ordered = depset(inputs, order = "topological")
     return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = ordered))]
 
-# Of everything that deps are linked with, only they themselves, the simulator and system libraries. The program provides the rest, above all core, which must not exist twice.
+# Of everything that deps are linked with, only they themselves, the simulator and system libraries. The
+# program provides the rest, above all core, which must not exist twice.
 simulated_objects = rule(
     implementation = _simulated_objects_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
