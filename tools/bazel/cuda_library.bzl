@@ -115,7 +115,6 @@ def _nvcc_library_impl(ctx):
         ),
         linking_contexts = [dep[CcInfo].linking_context for dep in ctx.attr.deps + ctx.attr.runtime],
         alwayslink = True,
-        disallow_dynamic_library = True,
     )
 
     # Without the headers: so what is linked with a kernel is not recompiled when one of them changes.
