@@ -20,7 +20,7 @@ struct Asked {
 };
 
 // Fails for options without effect.
-void CheckAsked(const Options& options, const RunConfig& config, const Asked& asked) {
+void CheckAsked(const Options& options, const Asked& asked) {
   const auto refuse = [&](std::initializer_list<const char*> keys, const char* why) {
     for (const char* key : keys) {
       if (options.IsWritten(key)) options.Fail({key}, StrCat(options.Describe(key), why));
@@ -31,11 +31,6 @@ void CheckAsked(const Options& options, const RunConfig& config, const Asked& as
                   " does nothing without cluster: use cluster = \"64xH100\", or leave it out");
   }
   refuse({"gpus", "hosts"}, " does nothing with cluster, which says both: leave one of them out");
-  if (config.train.grad_accum > 0) {
-    refuse({"train.grad_accum"},
-           " does nothing with cluster, whose plans have micro-batches of their own: say how many "
-           "sequences a step has, by train.global_batch_size");
-  }
 }
 
 // Whether the plan that the options describe fits.
@@ -61,9 +56,7 @@ int Search(const Options& options, const RunConfig& config, const Asked& asked) 
   const Cluster cluster = ParseCluster(
       asked.cluster, options.IsWritten("train.precision") ? config.train.precision : "bf16");
   const RunSetup setup = PrepareForSearch(options, config, cluster);
-  const SearchResult found =
-      SearchPlans(options, setup, cluster,
-                  {.is_fixed = [&](const char* key) { return options.IsWritten(key); }});
+  const SearchResult found = SearchPlans(options, setup, cluster);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   std::fputs(ReportOf(setup, cluster, found, asked.tokens, seconds).c_str(), stdout);
   if (found.best.empty()) return 1;
@@ -118,7 +111,7 @@ int main(int argc, char** argv) {
                 {.operational = true,
                  .doc = "number of machines with these GPUs, and GB of host memory of each, for "
                         "offload and checkpoints: 1x512; empty: enough"});
-    options.OnResolve([&](const models::Options&) { models::CheckAsked(options, config, asked); });
+    options.OnResolve([&](const models::Options&) { models::CheckAsked(options, asked); });
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     return asked.cluster.empty() ? models::PlanOne(options, config, asked)
                                  : models::Search(options, config, asked);

@@ -16,9 +16,6 @@
 namespace lockstep::models {
 namespace {
 
-// A CUDA context with the kernels of cuBLAS and NCCL takes 0.3 to 0.6 GB.
-constexpr int64_t kRuntimeBytes = 600'000'000;
-
 // A machine usually has two to four times the memory of its GPUs.
 constexpr int64_t kHostOfGpu = 3;
 
@@ -78,7 +75,7 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
                             " GPUs: each machine has equally many of them"));
   }
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
-  setup.runtime_bytes = kRuntimeBytes;
+  setup.runtime_bytes = kCudaBytes;
   const DeviceMemory host{hosts.bytes, hosts.bytes};
   const int64_t on_host = gpus.count / hosts.count;
   const auto fits_gpu = [&](const MemoryPlan& plan, double share = 1) {
@@ -98,7 +95,7 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
                      Table(result.memory, setup.device, FormatDecimalBytes),
                      gpu_fits ? "fits" : "does not fit", Bytes(result.memory.needed(setup.device)),
                      Bytes(gpus.bytes));
-  const int64_t kept = result.memory.reserved + kRuntimeBytes;
+  const int64_t kept = result.memory.reserved + kCudaBytes;
   if (gpu_fits && kept > result.memory.needed(setup.device)) {
     text += fmt::format(" ({} with the freed blocks that the allocator keeps while there is room)",
                         Bytes(kept));

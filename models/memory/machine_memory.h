@@ -10,6 +10,10 @@
 
 namespace lockstep::models {
 
+// Of a GPU that is only planned for: a CUDA context with the kernels of cuBLAS and NCCL takes 0.3
+// to 0.6 GB.
+inline constexpr int64_t kCudaBytes = 600'000'000;
+
 struct DeviceMemory {
   int64_t total = 0;  // bytes that the device has; for the CPU at most the cgroup's limit
   int64_t free = 0;   // of these, not in use

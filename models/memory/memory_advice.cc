@@ -18,9 +18,8 @@ namespace {
 
 // A change of options.
 struct Change {
-  std::string options;  // "--train.recompute=block", as on the command line
   std::string cost;
-  std::function<void(RunSetup&)> apply;
+  std::function<void(RunConfig&)> apply;
   bool several = false;  // of its kind at once: only where nothing is enough by itself
   int64_t gpus = 0;      // 0: as many as now
 };
@@ -34,20 +33,16 @@ Changes SmallerBatches(const RunSetup& setup) {
   const int64_t whole = setup.config.train.batch_size;
   for (int64_t batch = whole / 2; batch >= 1; --batch) {
     if (whole % batch != 0) continue;
-    changes.push_back({fmt::format("--train.batch_size={}", batch),
-                       "the same arithmetic in smaller products", [batch](RunSetup& s) {
-                         s.config.train.batch_size = batch;
-                         SettleLossChunk(s);
-                       }});
+    changes.push_back({"the same arithmetic in smaller products",
+                       [batch](RunConfig& c) { c.train.batch_size = batch; }});
   }
   return changes;
 }
 
 // Settles the micro-batches of a run whose batch size or ranks were changed, so that a step has as
-// many samples as before, or each rank has where train.global_batch_size is open. " " and the
-// option that says so; "" where none is needed. None if its ranks cannot have equally many;
-// InputError if one would have none.
-std::optional<std::string> SettleMicroBatches(const RunSetup& setup, RunSetup& changed) {
+// many samples as before, or each rank has where train.global_batch_size is open. False if its
+// ranks cannot have equally many; InputError if one would have none.
+bool SettleMicroBatches(const RunSetup& setup, RunSetup& changed) {
   const TrainOptions& was = setup.config.train;
   TrainOptions& train = changed.config.train;
   const int64_t global = was.global_batch_size;
@@ -55,18 +50,18 @@ std::optional<std::string> SettleMicroBatches(const RunSetup& setup, RunSetup& c
   if (accum > 0) {
     const int64_t ranks = changed.data_ranks;
     const int64_t samples = global > 0 ? global : accum * was.batch_size * ranks;
-    if (samples % (train.batch_size * ranks) != 0) return {};
-    train.grad_accum = samples / (train.batch_size * ranks);
+    if (samples % (train.batch_size * ranks) != 0) return false;
+    const int64_t needed = samples / (train.batch_size * ranks);
+    if (needed != accum) train.grad_accum = needed;
   }
   changed.micro_batches = MicroBatches(train, changed.data_ranks);
-  return train.grad_accum == accum ? "" : fmt::format(" --train.grad_accum={}", train.grad_accum);
+  return true;
 }
 
 // Whose memory is counted in segments, and stays.
 Changes WithoutGraphs(const RunSetup& setup) {
   if (setup.device.is_cpu() || !setup.config.train.cuda_graphs || SumsGradients(setup)) return {};
-  return {{"--train.cuda_graphs=false", "each kernel is launched by itself",
-           [](RunSetup& s) { s.config.train.cuda_graphs = false; }}};
+  return {{"each kernel is launched by itself", [](RunConfig& c) { c.train.cuda_graphs = false; }}};
 }
 
 Changes Recomputations(const RunSetup& setup) {
@@ -74,8 +69,7 @@ Changes Recomputations(const RunSetup& setup) {
                                     "1.25 to 1.33 times the arithmetic"};
   Changes changes;
   for (const std::string& what : RecomputeLadder(setup.model)) {
-    changes.push_back({"--train.recompute=" + what, kCosts[changes.size()],
-                       [what](RunSetup& s) { s.model.recompute = ParseRecompute(what); }});
+    changes.push_back({kCosts[changes.size()], [what](RunConfig& c) { c.train.recompute = what; }});
   }
   return changes;
 }
@@ -83,39 +77,30 @@ Changes Recomputations(const RunSetup& setup) {
 // To the host's memory. The cheapest first: what crosses once per step, then per micro-step.
 Changes Offloads(const RunSetup& setup) {
   if (setup.device.is_cpu()) return {};
-  struct Part {
-    const char* name;
-    bool OffloadChoice::*chosen;
-    const char* cost;
-  };
-  constexpr Part kParts[] = {
-      {"optimizer", &OffloadChoice::optimizer, "moments cross to the GPU and back in each update"},
-      {"weights", &OffloadChoice::weights, "the blocks' weights cross twice in each micro-step"},
-      {"activations", &OffloadChoice::activations,
-       "activations cross to the host and back in each micro-step"}};
-  std::vector<const Part*> left;
-  for (const Part& part : kParts) {
-    if (!(setup.model.offload.*part.chosen)) left.push_back(&part);
-  }
+  constexpr std::pair<std::string_view, const char*> kParts[] = {
+      {"optimizer", "moments cross to the GPU and back in each update"},
+      {"weights", "the blocks' weights cross twice in each micro-step"},
+      {"activations", "activations cross to the host and back in each micro-step"}};
+  const std::string& now = setup.config.train.offload;
+  const auto is_there = [&](const auto& part) { return now.find(part.first) != now.npos; };
   Changes changes;
-  const auto add = [&](const std::vector<const Part*>& parts) {
-    OffloadChoice choice = setup.model.offload;
-    std::string names, costs;
-    for (const Part* part : parts) {
-      choice.*part->chosen = true;
-      costs += fmt::format("{}{}", costs.empty() ? "" : ", ", part->cost);
+  // The parts that are not there yet from `first` on, `count` of them.
+  const auto add = [&](int64_t first, int64_t count) {
+    std::vector<std::string_view> names, costs;
+    int64_t place = 0;
+    for (const auto& part : kParts) {
+      const bool is_new = !is_there(part) && place++ - first >= 0 && place - first <= count;
+      if (is_new) costs.emplace_back(part.second);
+      if (is_new || is_there(part)) names.push_back(part.first);
     }
-    for (const Part& part : kParts) {
-      if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
-    }
-    changes.push_back({"--train.offload=" + names, costs,
-                       [choice](RunSetup& s) { s.model.offload = choice; },
-                       /*several=*/parts.size() > 1});
+    const std::string offload = fmt::format("{}", fmt::join(names, ","));
+    changes.push_back({fmt::format("{}", fmt::join(costs, ", ")),
+                       [offload](RunConfig& c) { c.train.offload = offload; },
+                       /*several=*/count > 1});
   };
-  for (const Part* part : left) add({part});
-  for (size_t n = 2; n <= left.size(); ++n) {
-    add({left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n)});
-  }
+  const int64_t left = std::ssize(kParts) - std::ranges::count_if(kParts, is_there);
+  for (int64_t first = 0; first < left; ++first) add(first, 1);
+  for (int64_t count = 2; count <= left; ++count) add(0, count);
   return changes;
 }
 
@@ -126,25 +111,15 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
       {"gradients", "gradients are sent once per micro-step instead of once per step"},
       {"full", "1.5 times the traffic, in each micro-step"}};
   for (const auto& [level, cost] : kLevels) {
-    std::string options = fmt::format("--parallel.shard={}", level);
-    const ParallelOptions& now = setup.config.parallel;
-    if (shards < ranks || now.shard_ranks > 0) {
-      options += fmt::format(" --parallel.shard_ranks={}", shards);
-    }
-    const bool keeps = !now.reshard_after_forward && level != std::string_view("full");
-    if (keeps) options += " --parallel.reshard_after_forward=true";
-    const bool pure = setup.config.train.grad_dtype != "fp32" && setup.data_ranks == 1;
-    if (pure) options += " --train.grad_dtype=fp32";
-    const int64_t gpus = ranks > setup.data_ranks ? ranks : 0;
-    changes->push_back({options, cost,
-                        [=, level = std::string(level)](RunSetup& s) {
-                          s.data_ranks = ranks;
-                          s.config.parallel.shard = level;
-                          s.config.parallel.shard_ranks = shards;
-                          if (keeps) s.config.parallel.reshard_after_forward = true;
-                          s.config.train.grad_dtype = "fp32";
+    changes->push_back({cost,
+                        [=, level = level](RunConfig& c) {
+                          ParallelOptions& p = c.parallel;
+                          p.shard = level;
+                          if (shards < ranks || p.shard_ranks > 0) p.shard_ranks = shards;
+                          if (p.shard != "full") p.reshard_after_forward = true;
+                          c.train.grad_dtype = "fp32";
                         },
-                        /*several=*/false, gpus});
+                        /*several=*/false, ranks > setup.data_ranks ? ranks : 0});
   }
 }
 
@@ -180,45 +155,36 @@ Changes MoreGpus(const RunSetup& setup) {
 }
 
 Changes SixteenBits(const RunSetup& setup) {
-  const RunConfig& c = setup.config;
-  Changes changes;
-  std::string options;
-  if (c.train.precision != "bf16") {
-    options = "--train.precision=bf16";
+  const RunConfig& now = setup.config;
+  const auto bf16 = [](RunConfig& c) {
+    c.train.precision = "bf16";
     // Those of fp16 would do nothing, which is refused.
-    const TrainOptions d;
-    if (c.train.loss_scale != d.loss_scale) {
-      options += fmt::format(" --train.loss_scale={}", d.loss_scale);
-    }
-    if (c.train.loss_scale_every != d.loss_scale_every) {
-      options += fmt::format(" --train.loss_scale_every={}", d.loss_scale_every);
-    }
-    changes.push_back({options, "other numbers: weights and activations in 16 bits",
-                       [](RunSetup& s) { s.config.train.precision = "bf16"; }});
-    options += " ";
-  }
-  options += "--optim.master_weights=false --optim.state_dtype=bf16";
-  const auto pure = [](RunSetup& s) {
-    s.config.train.precision = "bf16";
-    s.config.optim.master_weights = false;
-    s.config.optim.state_dtype = "bf16";
+    c.train.loss_scale = TrainOptions().loss_scale;
+    c.train.loss_scale_every = TrainOptions().loss_scale_every;
   };
-  const bool is_pure =
-      c.train.precision == "bf16" && !c.optim.master_weights && c.optim.state_dtype == "bf16";
-  if (!is_pure) {
+  const auto pure = [bf16](RunConfig& c) {
+    bf16(c);
+    c.optim.master_weights = false;
+    c.optim.state_dtype = "bf16";
+  };
+  Changes changes;
+  const bool is_bf16 = now.train.precision == "bf16";
+  if (!is_bf16) changes.push_back({"other numbers: weights and activations in 16 bits", bf16});
+  if (!is_bf16 || now.optim.master_weights || now.optim.state_dtype != "bf16") {
     changes.push_back(
-        {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
+        {"other numbers: weights and state in 16 bits, rounded stochastically", pure});
   }
   // Also with the smallest micro-batches, which may come with it.
   const bool few = setup.samples_per_step() <= kMostSumsInBf16;
-  if (setup.data_ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
-    changes.push_back({options + " --train.grad_dtype=bf16",
-                       "other numbers: 16 bits throughout, weights and state rounded "
-                       "stochastically, gradients to the nearest",
-                       [pure](RunSetup& s) {
-                         pure(s);
-                         s.config.train.grad_dtype = "bf16";
-                       }});
+  if (setup.data_ranks == 1 && now.dist.reduction == "fast" && few &&
+      now.train.grad_dtype == "fp32") {
+    changes.push_back(
+        {"other numbers: 16 bits throughout, weights and state rounded "
+         "stochastically, gradients to the nearest",
+         [pure](RunConfig& c) {
+           pure(c);
+           c.train.grad_dtype = "bf16";
+         }});
   }
   return changes;
 }
@@ -316,15 +282,15 @@ class Trials {
     RunSetup changed = setup_;
     int64_t gpus = 0;
     for (const Change* change : changes) {
-      change->apply(changed);
-      trial->options += (trial->options.empty() ? "" : " ") + change->options;
+      change->apply(changed.config);
       trial->costs += "; " + change->cost;
       gpus = std::max(gpus, change->gpus);
     }
+    if (gpus > 0) changed.data_ranks = gpus;
     try {
-      const auto accum = SettleMicroBatches(setup_, changed);
-      if (!accum || BrokenRule(FactsOf(changed)) != nullptr) return;
-      trial->options += *accum;
+      SettlePlan(changed);
+      if (!SettleMicroBatches(setup_, changed) || BrokenRule(FactsOf(changed)) != nullptr) return;
+      trial->options = ArgumentsOf(setup_.config, changed.config);
       if (gpus > 0) trial->options += fmt::format(" on {} GPUs", gpus);
       trial->plan = PlanMemory(changed);
       trial->possible = true;
@@ -363,6 +329,23 @@ std::string SmallerModel(const RunSetup& setup, const std::vector<std::string_vi
 }
 
 }  // namespace
+
+void SettlePlan(RunSetup& setup) {
+  setup.model.recompute = ParseRecompute(setup.config.train.recompute);
+  setup.model.offload = ParseOffload(setup.config.train.offload);
+  SettleLossChunk(setup);
+}
+
+std::string ArgumentsOf(const RunConfig& before, const RunConfig& after) {
+  std::string s;
+  for (const OptionDifference& option : Difference(before, after)) {
+    if (option.key == "train.loss_chunk") continue;
+    std::string value = option.b;
+    std::erase(value, '"');
+    s += StrCat(s.empty() ? "--" : " --", option.key, "=", value);
+  }
+  return s;
+}
 
 std::string MemoryAdvice(const RunSetup& setup, const std::vector<MemoryAim>& aims,
                          ByteFormat format, double seconds) {

@@ -1,4 +1,4 @@
-// What to change where a run needs more memory than there is.
+// What to change in a plan, as where a run needs more memory than there is.
 #pragma once
 
 #include <string>
@@ -9,6 +9,14 @@
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
+
+// Settles again what follows from options in setup.config that were changed: what the model
+// recomputes and offloads, and the chunks of its loss. Throws InputError.
+void SettlePlan(RunSetup& setup);
+
+// "--train.batch_size=1 --parallel.shard=full": the options that make `after` of `before`, except
+// train.loss_chunk, which the run settles by the batch.
+std::string ArgumentsOf(const RunConfig& before, const RunConfig& after);
 
 // What an advice is to reach.
 struct MemoryAim {

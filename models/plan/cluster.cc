@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/cuda/device_info.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "dist/control/rendezvous.h"
 #include "models/memory/machine_memory.h"
 #include "models/report/format.h"
 #include "models/train/utilization.h"
@@ -37,15 +39,16 @@ constexpr Named kNamed[] = {
 // Of the datasheet's bandwidth a long copy, or a long message of NCCL, reaches this much.
 constexpr double kOfMemory = 0.85, kOfLink = 0.80;
 
-Cluster CpuCluster(int64_t ranks) {
-  Cluster c{.device = "cpu", .devices = ranks, .per_node = ranks, .is_cpu = true};
+// `sharing`: how many ranks share the threads that this process has.
+Cluster CpuCluster(int64_t ranks, int64_t per_node, int64_t sharing) {
+  Cluster c{.device = "cpu", .devices = ranks, .per_node = per_node, .is_cpu = true};
   const double flops = MeasureGemmFlops(kCpu, "fp32").value_or(1e10);
-  c.bytes = MemoryOf(kCpu).total / ranks;
-  c.peak = flops / static_cast<double>(ranks);  // the cores are shared
+  c.bytes = MemoryOf(kCpu).total / per_node;
+  c.peak = flops / static_cast<double>(sharing);
   c.product_share = 0.9;
   c.attention_share = c.attention_backward_share = 0.5;
-  c.units = std::max<int64_t>(1, NumThreads() / ranks);
-  c.memory_per_second = 10e9 / static_cast<double>(ranks);
+  c.units = std::max<int64_t>(1, NumThreads() / sharing);
+  c.memory_per_second = 10e9 / static_cast<double>(per_node);
   c.launch_seconds = 1e-6;
   c.node = c.network = {100e-6, 1e9};  // TCP on the loopback device
   c.host = {1e-6, 10e9};
@@ -53,7 +56,7 @@ Cluster CpuCluster(int64_t ranks) {
 }
 
 Cluster GpuCluster(const Named& n, int64_t devices, const std::string& precision) {
-  Cluster c{.device = n.name, .devices = devices};
+  Cluster c{.device = n.name, .devices = devices, .cuda_bytes = kCudaBytes, .precision = precision};
   c.per_node = std::min<int64_t>(devices, 8);
   c.bytes = std::llround(n.gigabytes * 1e9);
   c.host_bytes = 3 * c.bytes;  // a machine usually has two to four times the memory of its GPUs
@@ -87,7 +90,7 @@ Cluster ParseCluster(std::string_view text, const std::string& precision) {
   const long long devices = std::strtoll(all.c_str(), &end, 10);
   const std::string name = *end == 'x' ? end + 1 : "";
   if (devices >= 1 && devices <= 1000000) {
-    if (name == "cpu" && devices <= 1024) return CpuCluster(devices);
+    if (name == "cpu" && devices <= 1024) return CpuCluster(devices, devices, devices);
     for (const Named& n : kNamed) {
       if (name == n.name) return GpuCluster(n, devices, precision);
     }
@@ -98,8 +101,37 @@ Cluster ParseCluster(std::string_view text, const std::string& precision) {
                           "as in --cluster=64xH100; names are ", names, "and cpu"));
 }
 
+Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision) {
+  const int64_t local = ranks.local_world_size;
+  const DeviceMemory host = MemoryOf(kCpu);
+  if (device.is_cpu()) {
+    Cluster c = CpuCluster(ranks.world_size, local, /*sharing=*/1);
+    c.bytes = std::min(host.total / local, host.free / local + ResidentBytes());
+    return c;
+  }
+  const cuda::DeviceInfo gpu = cuda::GetDeviceInfo(device);
+  const auto flops = DatasheetFlops(gpu.name, precision);
+  const auto distance = [&](const Named& n) {
+    const double memory = std::log(1e9 * n.gigabytes / static_cast<double>(gpu.total_bytes));
+    const double speed = flops ? std::log(*DatasheetFlops(n.card, precision) / *flops) : 0;
+    return 10 * std::abs(speed) + std::abs(memory);
+  };
+  Cluster c =
+      GpuCluster(*std::ranges::min_element(kNamed, {}, distance), ranks.world_size, precision);
+  c.device = gpu.name;
+  c.per_node = local;
+  c.bytes = gpu.free_bytes;
+  c.host_bytes = host.free / local;
+  c.cuda_bytes = 0;
+  c.peak = flops.value_or(c.peak);
+  return c;
+}
+
 std::string Describe(const Cluster& c) {
-  std::string s = fmt::format("{} {} of {}", c.devices, c.is_cpu ? "CPU ranks" : c.device,
+  std::string s = fmt::format("{} {} of {}", c.devices,
+                              !c.is_cpu        ? c.device
+                              : c.devices == 1 ? "CPU rank"
+                                               : "CPU ranks",
                               FormatDecimalBytes(static_cast<double>(c.bytes)));
   if (c.nodes() > 1) s += fmt::format(" in {} nodes", c.nodes());
   if (c.devices > 1) {

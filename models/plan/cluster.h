@@ -5,6 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/device.h"
+
+namespace lockstep::dist {
+struct Rendezvous;
+}
+
 namespace lockstep::models {
 
 // What a rank sends at once, in one direction, while the others of its node do the same.
@@ -21,6 +27,8 @@ struct Cluster {
   int64_t bytes = 0;       // of memory, each
   int64_t host_bytes = 0;  // of its host's memory, for each device
   bool is_cpu = false;
+  int64_t cuda_bytes = 0;  // of `bytes`, what CUDA itself will take
+  std::string precision;   // in which GPUs compute where train.precision is left open
 
   // FLOP/s of dense products by the datasheet, or as measured on a CPU, and the share of them that
   // large products reach (a GPU lowers its clock to keep to its power); the same share of attention
@@ -44,6 +52,11 @@ struct Cluster {
 // products are timed. `precision`, of GPUs, as in train.precision. Throws InputError that lists the
 // names.
 Cluster ParseCluster(std::string_view text, const std::string& precision);
+
+// The ranks that a run was started on, each with a device and threads like this one's, which are
+// set, and with its part of the memory that is free there now. A GPU is as the named one that is
+// nearest, with its own peak where that is known.
+Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision);
 
 // "64 H100 of 80.0 GB in 8 nodes; 450 GB/s within a node, 50.0 GB/s between nodes".
 std::string Describe(const Cluster& cluster);

@@ -4,23 +4,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "models/memory/memory_advice.h"
 #include "models/options/option_recompute.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
-
-Layout LayoutOf(const RunSetup& setup) {
-  const RunConfig& c = setup.config;
-  const ParallelOptions& p = c.parallel;
-  return {.mesh = {.dp = setup.data_ranks, .tp = p.tp, .pp = p.pp, .cp = p.cp, .ep = p.ep},
-          .shard = setup.data_ranks > 1 ? p.shard : "none",
-          .shard_ranks = p.shard_ranks,
-          .schedule = p.schedule,
-          .recompute = c.train.recompute,
-          .offload = c.train.offload,
-          .batch = c.train.batch_size,
-          .grad_accum = setup.micro_batches / setup.data_ranks};
-}
 
 void Apply(const Layout& layout, RunSetup& setup) {
   RunConfig& c = setup.config;
@@ -38,9 +26,7 @@ void Apply(const Layout& layout, RunSetup& setup) {
   c.train.grad_accum = layout.grad_accum;
   setup.data_ranks = layout.mesh.dp;
   setup.micro_batches = layout.grad_accum * layout.mesh.dp;
-  setup.model.recompute = ParseRecompute(layout.recompute);
-  setup.model.offload = ParseOffload(layout.offload);
-  SettleLossChunk(setup);
+  SettlePlan(setup);
 }
 
 std::string Describe(const Layout& layout) {

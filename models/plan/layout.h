@@ -35,9 +35,6 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// The layout that a run's options are.
-Layout LayoutOf(const RunSetup& setup);
-
 // Changes the run to this layout, at equal samples in a step.
 void Apply(const Layout& layout, RunSetup& setup);
 

@@ -8,6 +8,7 @@
 
 #include "dist/pipeline/schedule.h"
 #include "models/gpt/gpt.h"
+#include "models/memory/memory_advice.h"
 #include "models/report/format.h"
 #include "models/report/report_page.h"
 #include "models/report/schedule_plot.h"
@@ -97,15 +98,11 @@ std::string SvgSpans(const std::vector<StepSpan>& spans) {
 RunConfig ConfigOf(const RunSetup& setup, const Layout& layout, double tokens) {
   RunSetup run = setup;
   Apply(layout, run);
+  run.config.train.global_batch_size = run.samples_per_step();
+  run.config.train.grad_accum = 0;
   RunConfig config = run.asked;
+  TakePlan(run.config, &config);
   TrainOptions& train = config.train;
-  config.parallel = run.config.parallel;
-  train.precision = run.config.train.precision;
-  train.batch_size = layout.batch;
-  train.recompute = layout.recompute;
-  train.offload = layout.offload;
-  train.global_batch_size = run.samples_per_step();
-  train.grad_accum = 0;
   if (tokens > 0) {
     train.steps = std::llround(std::ceil(tokens / static_cast<double>(setup.tokens_per_step)));
     train.epochs = train.tokens_per_parameter = 0;
@@ -139,6 +136,18 @@ std::string ReportOf(const RunSetup& setup, const Cluster& cluster, const Search
   return s + Reasons(found);
 }
 
+void TakePlan(const RunConfig& from, RunConfig* to) {
+  const TrainOptions& plan = from.train;
+  TrainOptions& train = to->train;
+  to->parallel = from.parallel;
+  train.precision = plan.precision;
+  train.batch_size = plan.batch_size;
+  train.global_batch_size = plan.global_batch_size;
+  train.grad_accum = plan.grad_accum;
+  train.recompute = plan.recompute;
+  train.offload = plan.offload;
+}
+
 std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens) {
   return ToToml(ConfigOf(setup, layout, tokens));
 }
@@ -146,16 +155,8 @@ std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens) {
 std::string ArgumentsOf(const RunSetup& setup, const Layout& layout, double tokens) {
   const RunConfig planned = ConfigOf(setup, layout, tokens);
   RunConfig given = setup.asked;
-  // The run settles it as the plan did; and its sequences are always said.
-  if (setup.leaves_loss_chunk_open) given.train.loss_chunk = planned.train.loss_chunk;
-  given.train.batch_size = given.train.global_batch_size = 0;
-  std::string s;
-  for (const OptionDifference& option : Difference(given, planned)) {
-    std::string value = option.b;
-    std::erase(value, '"');
-    s += StrCat(s.empty() ? "--" : " --", option.key, "=", value);
-  }
-  return s;
+  given.train.batch_size = given.train.global_batch_size = 0;  // these are always said
+  return ArgumentsOf(given, planned);
 }
 
 std::string PictureOf(const RunSetup& setup, const Cluster& cluster, const FoundPlan& plan) {

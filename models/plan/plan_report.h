@@ -20,6 +20,9 @@ std::string TomlOf(const RunSetup& setup, const Layout& layout, double tokens);
 // the options that were given.
 std::string ArgumentsOf(const RunSetup& setup, const Layout& layout, double tokens);
 
+// Gives a run the plan of another: what a search for plans chooses.
+void TakePlan(const RunConfig& from, RunConfig* to);
+
 // A page with the step of a rank, or of a pipeline's ranks.
 std::string PictureOf(const RunSetup& setup, const Cluster& cluster, const FoundPlan& plan);
 

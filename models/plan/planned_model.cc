@@ -23,13 +23,11 @@ PlannedModel PlannedModel::Of(const RunSetup& setup) {
       .shared_inner = real(c.mixture.n_shared),
       .window = real(setup.sample_tokens()),
       .weight_bytes = static_cast<int>(SizeOf(WeightDType(setup.config.train.precision)))};
-  for (int64_t i = 0; i < c.n_layer; ++i) {
-    const double window = real(c.window);
-    m.attended +=
-        HasWindow(c, i) && window < m.window ? window * (1 - window / m.window / 2) : m.window / 2;
-  }
-  m.attended /= m.layers;
   const Gpt gpt(setup.model);
+  m.flops_per_token = gpt.FlopsPerToken(setup.sample_tokens());
+  // Of the scores, and of what they weigh, forward and backward.
+  const double of_attention = m.flops_per_token - gpt.FlopsPerToken(0);
+  m.attended = of_attention / (12 * m.queries * m.layers);
   for (const auto& [name, p] : gpt.NamedParameters()) {
     const double n = real(p->logical_shape().numel());
     if (!name.starts_with("h.")) {
@@ -40,7 +38,6 @@ PlannedModel PlannedModel::Of(const RunSetup& setup) {
       m.block_parameters += n / m.layers;
     }
   }
-  m.flops_per_token = gpt.FlopsPerToken(setup.sample_tokens());
   return m;
 }
 

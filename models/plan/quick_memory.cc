@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/memory/memory_plan.h"
+#include "models/options/option_offload.h"
 #include "models/plan/step_time.h"
 
 namespace lockstep::models {
@@ -96,7 +97,7 @@ QuickMemory::Shallow QuickMemory::BlocksOf(Layout layout) {
 
 QuickPlan QuickMemory::Of(const Layout& layout) {
   const Shallow s = BlocksOf(layout);
-  const auto has = [&](const char* what) { return layout.offload.find(what) != std::string::npos; };
+  const OffloadChoice offload = ParseOffload(layout.offload);
   const auto pp = static_cast<double>(layout.mesh.pp),
              shards = static_cast<double>(layout.shards());
   const auto layers = static_cast<double>(setup_.model.n_layer);
@@ -122,17 +123,17 @@ QuickPlan QuickMemory::Of(const Layout& layout) {
     units += std::max(2 * s.block.parameters, ends * s.ends.parameters);
   }
   QuickPlan plan;
-  if (has("optimizer")) {
+  if (offload.optimizer) {
     plan.host += optimizer;
     optimizer = std::min(optimizer, kOffloadBuffers);
   }
-  if (has("weights")) {
+  if (offload.weights) {
     const double kept = ends * s.ends.parameters / shards + 2 * s.block.parameters;
     plan.host += std::max(0.0, parameters - kept);
     parameters = std::min(parameters, kept);
   }
   plan.activations = InFlight(layout) * blocks * s.block.activations + s.ends.activations;
-  if (has("activations")) {
+  if (offload.activations) {
     const double kept = std::min(blocks, 2.0) * s.block.activations + s.ends.activations;
     plan.host += std::max(0.0, plan.activations - kept);
     plan.activations = std::min(plan.activations, kept);

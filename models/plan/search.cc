@@ -12,12 +12,12 @@
 #include "models/options/plan_rules.h"
 #include "models/plan/quick_memory.h"
 #include "models/train/run_checks.h"
+#include "models/train/run_ranks.h"
+#include "models/train/utilization.h"
 
 namespace lockstep::models {
 namespace {
 
-constexpr int64_t kRuntimeBytes =
-    600'000'000;                        // a CUDA context with the kernels of cuBLAS and NCCL
 constexpr int64_t kMostTokens = 65536;  // of a micro-batch
 constexpr int64_t kLeastTokens = 2048;  // of a sequence's part, with cp
 constexpr size_t kOfMesh = 6;           // candidates that are kept for each mesh
@@ -65,6 +65,7 @@ class Search {
     Rank();
     SearchResult result;
     PlanExactly(&result);
+    if (nearest_) result.nearest = nearest_->first;
     result.tried = result.fitted = fitted_;
     for (auto& [reason, failed] : failed_) {
       result.tried += failed.plans;
@@ -77,10 +78,13 @@ class Search {
  private:
   using Candidates = std::vector<FoundPlan>;
 
+  bool IsFixed(const char* key) const {
+    return search_.is_fixed ? search_.is_fixed(key) : options_.IsWritten(key);
+  }
   // The values of an option: the user's, or all that are tried, from the simplest on.
   template <class T>
   std::vector<T> Choices(const char* key, const T& asked, std::vector<T> all) const {
-    return search_.is_fixed(key) ? std::vector<T>{asked} : all;
+    return IsFixed(key) ? std::vector<T>{asked} : all;
   }
 
   std::vector<MeshSizes> Meshes() const;
@@ -112,6 +116,7 @@ class Search {
   RunSetup trial_;  // of the rules
   std::vector<Candidates> of_mesh_;
   std::map<std::string, FailedPlans> failed_;
+  std::optional<std::pair<Layout, double>> nearest_;  // and what it lacks
   int64_t fitted_ = 0;
 };
 
@@ -143,7 +148,7 @@ std::vector<MeshSizes> Search::Meshes() const {
 // Across all data ranks, or those of a node.
 std::vector<std::pair<std::string, int64_t>> Search::Shards(const MeshSizes& mesh) const {
   const ParallelOptions& p = asked_.parallel;
-  if (search_.is_fixed("parallel.shard")) return {{p.shard, p.shard_ranks}};
+  if (IsFixed("parallel.shard")) return {{p.shard, p.shard_ranks}};
   std::vector<std::pair<std::string, int64_t>> all = {{"none", 0}};
   if (mesh.dp == 1) return all;
   const int64_t in_node = cluster_.per_node / (mesh.tp * mesh.cp);
@@ -156,7 +161,7 @@ std::vector<std::pair<std::string, int64_t>> Search::Shards(const MeshSizes& mes
 }
 
 std::vector<std::string> Search::Recomputations() const {
-  if (search_.is_fixed("train.recompute") && asked_.train.recompute != "auto") {
+  if (IsFixed("train.recompute") && asked_.train.recompute != "auto") {
     return {asked_.train.recompute};
   }
   std::vector<std::string> all = RecomputeLadder(setup_.model);
@@ -246,6 +251,7 @@ void Search::TryLayout(const Layout& layout, Candidates* candidates) {
              : weights  ? "memory: weights, gradients and optimizer state"
                         : "memory: activations",
              Describe(plan.layout), std::max(lacks, 1.0));
+        if (!nearest_ || lacks < nearest_->second) nearest_ = {plan.layout, lacks};
         continue;
       }
       ++fitted_;
@@ -273,16 +279,13 @@ void Search::FailUnplanned(const Layout& layout) {
 // Whether the library has nothing against a plan.
 template <class F>
 bool Search::Accepts(const F& plan) {
-  const auto fail = [&](const Error& error) { Fail("the library", error.what()); };
   try {
     plan();
-    return true;
-  } catch (const InputError& error) {
-    fail(error);
-  } catch (const ArgumentError& error) {
-    fail(error);
+  } catch (const Error& error) {
+    Fail("the library", error.what());
+    return false;
   }
-  return false;
+  return true;
 }
 
 bool Faster(const FoundPlan& a, const FoundPlan& b) { return a.time.total < b.time.total; }
@@ -333,6 +336,10 @@ bool Search::FitsExactly(FoundPlan* plan) {
 
 void Search::PlanExactly(SearchResult* result) {
   const double end = CpuSeconds() + search_.exact_seconds;
+  const auto tokens = static_cast<double>(setup_.tokens_per_step);
+  const Utilization utilization{.flops_per_token = model_.flops_per_token,
+                                .ranks = cluster_.devices,
+                                .peak_flops = cluster_.peak};
   // Whether it may be offered.
   const auto stands = [&](FoundPlan* p) {
     if (CpuSeconds() < end && !TakesLong(p->layout)) return FitsExactly(p);
@@ -346,7 +353,7 @@ void Search::PlanExactly(SearchResult* result) {
         --fitted_;
         continue;
       }
-      p.mfu = MfuOf(model_, p.layout, cluster_, p.time.total);
+      p.mfu = *utilization.Mfu(tokens / p.time.total);
       result->best.push_back(p);
       break;
     }
@@ -363,17 +370,29 @@ SearchResult SearchPlans(const Options& options, const RunSetup& setup, const Cl
 
 RunSetup PrepareForSearch(const Options& options, const RunConfig& config, const Cluster& cluster) {
   RunConfig alone = config;
+  TrainOptions& train = alone.train;
+  if (options.IsWritten("train.grad_accum") && train.grad_accum > 0) {
+    options.Fail({"train.grad_accum"},
+                 StrCat(options.Describe("train.grad_accum"), " does nothing where plans are ",
+                        "searched, which have micro-batches of their own: say how many sequences ",
+                        "a step has, by train.global_batch_size"));
+  }
+  if (train.global_batch_size == 0) {
+    train.global_batch_size = train.batch_size * std::max<int64_t>(train.grad_accum, 1) *
+                              DataRanksOf(config, cluster.devices);
+  }
+  train.grad_accum = 0;
   const ParallelOptions none;
   ParallelOptions& p = alone.parallel;
   std::tie(p.tp, p.pp, p.cp, p.ep) = std::tuple(1, 1, 1, 1);
   p.shard = none.shard;
   p.shard_ranks = none.shard_ranks;
   p.schedule = none.schedule;
-  alone.train.recompute = alone.train.offload = "none";
-  if (!cluster.is_cpu && !options.IsWritten("train.precision")) alone.train.precision = "bf16";
+  train.recompute = train.offload = "none";
+  if (!cluster.precision.empty()) train.precision = cluster.precision;
   const Device device = cluster.is_cpu ? kCpu : Device{DeviceType::kCuda, 0};
   RunSetup setup = PrepareShape(options, alone, device, /*processes=*/1);
-  if (!cluster.is_cpu) setup.runtime_bytes = kRuntimeBytes;
+  setup.runtime_bytes = cluster.cuda_bytes;
   setup.asked.parallel = config.parallel;
   setup.asked.train.recompute = config.train.recompute;
   setup.asked.train.offload = config.train.offload;

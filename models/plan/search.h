@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,8 @@ struct FailedPlans {
 };
 
 struct SearchOptions {
-  // What the search may not change, because the user wrote it: "parallel.tp".
-  std::function<bool(const char* key)> is_fixed = [](const char*) { return false; };
+  // What the search may not change, as "parallel.tp"; empty: what the user wrote.
+  std::function<bool(const char* key)> is_fixed{};
   size_t best = 10;           // how many, each with a mesh of its own
   double exact_seconds = 20;  // of CPU time for memory plans; later ones keep the closed form
   int64_t chunks = 2;         // Layout::chunks
@@ -42,17 +43,19 @@ struct SearchOptions {
 struct SearchResult {
   std::vector<FoundPlan> best;      // the fastest first; at most one for each mesh
   std::vector<FailedPlans> failed;  // the most frequent first
+  std::optional<Layout> nearest;    // of those that fail for memory, the one that lacks least
   int64_t tried = 0, fitted = 0;
 };
 
-// `setup`: the run on one process (PrepareForSearch), whose samples in a step every plan keeps.
+// `setup`: of PrepareForSearch, whose samples in a step every plan keeps.
 // Every layout that divides the cluster is tried by the rules and closed forms; of those that fit,
 // the fastest of each mesh are timed by playing their schedules, and then planned exactly.
 SearchResult SearchPlans(const Options& options, const RunSetup& setup, const Cluster& cluster,
                          const SearchOptions& search = {});
 
 // The run that `config` describes before it is divided: on one process, with whatever plan the
-// user wrote taken out again. On GPUs in bf16 where train.precision was left open.
+// user wrote taken out again, and as many samples in a step as it has on all ranks of the cluster.
+// In its precision where train.precision was left open. Throws InputError.
 RunSetup PrepareForSearch(const Options& options, const RunConfig& config, const Cluster& cluster);
 
 }  // namespace lockstep::models

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dist/pipeline/schedule_check.h"
+#include "models/options/option_offload.h"
 #include "models/plan/block_time.h"
 
 namespace lockstep::models {
@@ -107,18 +108,16 @@ double Step::UpdateSeconds(double parameters) const {
 // update; weights come twice, and activations go and come, for each micro-batch.
 double Step::OffloadSeconds(double parameters, double blocks) const {
   const double host = cluster_.host.bytes_per_second, m = micro_batches();
-  const auto has = [&](const char* what) {
-    return layout_.offload.find(what) != std::string::npos;
-  };
+  const OffloadChoice offload = ParseOffload(layout_.offload);
   double seconds = 0;
-  if (has("optimizer")) {
+  if (offload.optimizer) {
     seconds += kMomentBytes * parameters / static_cast<double>(layout_.shards()) / host;
   }
   double copied = 0;
-  if (has("weights")) {
+  if (offload.weights) {
     copied += 2 * model_.weight_bytes * parameters / static_cast<double>(layout_.shards()) / host;
   }
-  if (has("activations")) copied += 2 * blocks * block_.kept_bytes / host;
+  if (offload.activations) copied += 2 * blocks * block_.kept_bytes / host;
   const double compute = blocks * (block_.forward() + block_.backward());
   return seconds + m * std::max(kDisturbs * copied, copied - compute);
 }
@@ -261,14 +260,6 @@ StepTime TimeOf(const PlannedModel& model, const Layout& layout, const Cluster& 
                 std::vector<StepSpan>* spans) {
   const Step step(model, layout, cluster);
   return layout.mesh.pp > 1 ? step.InPipeline(exact) : step.WithoutPipeline(spans);
-}
-
-double MfuOf(const PlannedModel& model, const Layout& layout, const Cluster& cluster,
-             double seconds) {
-  const double tokens =
-      static_cast<double>(layout.batch * layout.grad_accum * layout.mesh.dp) * model.window;
-  return model.flops_per_token * tokens /
-         (seconds * cluster.peak * static_cast<double>(layout.mesh.ranks()));
 }
 
 }  // namespace lockstep::models

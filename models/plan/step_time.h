@@ -73,8 +73,4 @@ StageCut CutStages(double layers, double head, double stages);
 StepTime TimeOf(const PlannedModel& model, const Layout& layout, const Cluster& cluster,
                 bool exact = true, std::vector<StepSpan>* spans = nullptr);
 
-// Model FLOPs utilisation of the datasheet's peak, causal attention counted once.
-double MfuOf(const PlannedModel& model, const Layout& layout, const Cluster& cluster,
-             double seconds);
-
 }  // namespace lockstep::models

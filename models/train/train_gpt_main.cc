@@ -9,6 +9,7 @@
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
+#include "models/plan/auto_plan.h"
 #include "models/sweep/train_sweep.h"
 #include "models/train/budget/run_budget.h"
 #include "models/train/interrupt.h"
@@ -22,6 +23,7 @@ using namespace lockstep;
 struct CommandLine {
   models::RunConfig config;
   models::RunMode mode;
+  bool plans = false;
   models::Options options{
       {.name = "train_gpt",
        .summary =
@@ -34,6 +36,9 @@ struct CommandLine {
   CommandLine() {
     models::AddRunOptions(options, config);
     options.AddFlag("dry_run", &mode.dry_run, "only print what would be trained, or evaluated");
+    options.AddFlag("auto", &plans,
+                    "first choose the fastest plan that fits on the ranks that were started: "
+                    "micro-batches, recomputation, parallel.*, and what else is left open");
     options.AddFlag("eval_only", &mode.evaluates,
                     "only print the validation loss of init_from, on data.path (for a run's own: "
                     "RUN/config.toml) as it would be split and partitioned for training; write no "
@@ -47,6 +52,9 @@ models::RunConfig ReadRun(const std::vector<std::string>& arguments) {
   line.options.Parse(arguments, ProcessEnvironment());
   if (line.mode.evaluates || line.mode.dry_run) {
     throw InputError("--sweep trains its runs: leave --dry_run and --eval_only out, or --sweep");
+  }
+  if (line.plans) {
+    throw InputError("--auto plans a single run: plan one, and sweep over its config.toml");
   }
   return models::SettleTokenizer(line.options, line.config);
 }
@@ -89,6 +97,13 @@ int main(int argc, char** argv) {
       return models::TrainSweep(sweep, line.config.out_dir, launch, ReadRun);
     }
     const models::SignalThread signals;
+    if (line.plans && line.mode.evaluates) {
+      throw InputError("--eval_only has no steps to plan: leave --auto out");
+    }
+    if (line.plans) {
+      std::ranges::copy(models::PlanRun(line.options, line.config), std::back_inserter(arguments));
+      line.options.Parse(arguments, ProcessEnvironment());
+    }
     return models::TrainGpt(line.options, line.config, line.mode);
   } catch (const std::exception& e) {
     return dist::EndWith("train_gpt", e);

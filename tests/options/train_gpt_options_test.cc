@@ -249,7 +249,7 @@ const std::set<std::string> kOthers = {
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule",
     // In train_gpt_ranks_operation_test, and below.
-    "eval_only", "help", "version", "print_config", "dry_run"};
+    "auto", "eval_only", "help", "version", "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

@@ -295,8 +295,8 @@ TEST(GpuPlan, AdviceIsForTheCommandLine) {
   const Arguments small = {"--model.n_layer=8", "--model.n_embd=64", "--train.batch_size=8"};
   ExpectItemsHold("1x0.61", small);
   EXPECT_THAT(PlanOf("1x0.61", small).text,
-              HasSubstr("What would fit: --train.cuda_graphs=false --train.batch_size=1 "
-                        "--train.grad_accum=8 ("));
+              HasSubstr("What would fit: --train.batch_size=1 --train.grad_accum=8 "
+                        "--train.cuda_graphs=false ("));
 }
 
 // Ranks that split experts may shard the rest, too.

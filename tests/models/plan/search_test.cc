@@ -27,9 +27,7 @@ struct Searched {
       : run(arguments),
         cluster(ParseCluster(devices, "bf16")),
         setup(PrepareForSearch(run.options, run.config, cluster)),
-        found(SearchPlans(run.options, setup, cluster, {.is_fixed = [this](const char* key) {
-                            return run.options.IsWritten(key);
-                          }})) {}
+        found(SearchPlans(run.options, setup, cluster)) {}
   // The place of the best plan with this mesh, from 1; 0: it is not among them.
   size_t PlaceOf(const MeshSizes& mesh) const {
     for (size_t i = 0; i < found.best.size(); ++i) {
