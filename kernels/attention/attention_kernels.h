@@ -9,9 +9,12 @@
 
 namespace lockstep::cuda {
 
+// The largest head that any of them takes, or an ArgumentError: their tiles hold whole heads.
+inline constexpr int64_t kAttentionMaxHead = 256;
+
 enum class AttentionKernels {
   kAuto,   // cuDNN's for large problems where it can, else flash where it can, else plain
-  kPlain,  // tiles in f32, of any dtype and size
+  kPlain,  // tiles in f32, of any dtype, and heads of up to kAttentionMaxHead
   kFlash,  // or an ArgumentError
   kCudnn,  // as kAuto, but for small problems, too; an ArgumentError where the device has none
 };

@@ -6,7 +6,7 @@
 // result's kHead numbers.
 #pragma once
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -357,9 +357,9 @@ void DispatchHeadSize(int64_t d, F&& f) {
   if (d <= 32) return f(AttentionTile<32>());
   if (d <= 64) return f(AttentionTile<64>());
   if (d <= 128) return f(AttentionTile<128>());
-  LS_CHECK(d <= 256, "attention on CUDA takes heads of up to 256 elements, got ", d,
-           ": use more heads");
-  f(AttentionTile<256>());
+  LS_CHECK(d <= kAttentionMaxHead, "attention on CUDA takes heads of up to ", kAttentionMaxHead,
+           " elements, got ", d, ": use more heads");
+  f(AttentionTile<kAttentionMaxHead>());
 }
 
 }  // namespace lockstep::cuda

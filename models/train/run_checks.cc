@@ -16,6 +16,7 @@
 #include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
+#include "kernels/attention/attention_kernels.h"
 #include "kernels/stochastic_rounding.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/gpt.h"
@@ -66,6 +67,37 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
           "fp32: use mlp, which recomputes little more and frees more memory");
     }
   }
+}
+
+namespace {
+
+// The fewest heads that attention on a GPU takes, of a width that stays.
+int64_t HeadsForGpus(const GptConfig& m) {
+  const auto fits = [&](int64_t heads) {
+    const int64_t head = m.n_embd / heads;
+    return m.n_embd % heads == 0 && heads % m.n_kv_head == 0 && head <= cuda::kAttentionMaxHead &&
+           (m.position != Position::kRope || head % 2 == 0);
+  };
+  int64_t heads = m.n_head;
+  while (!fits(heads)) ++heads;
+  return heads;
+}
+
+}  // namespace
+
+void CheckHeads(const Options& options, const RunSetup& setup) {
+  const GptConfig m = Resolved(setup.model);
+  if (setup.device.is_cpu() || m.head_dim <= cuda::kAttentionMaxHead) return;
+  std::string instead;  // of weights nothing can be chosen
+  if (setup.weights.empty()) {
+    instead = setup.config.model.head_dim > 0 ? StrCat("model.head_dim = ", cuda::kAttentionMaxHead)
+                                              : StrCat("model.n_head = ", HeadsForGpus(m));
+    instead += ", or ";
+  }
+  options.Fail({"model.n_head", "model.n_embd", "model.head_dim", "init_from", "device"},
+               StrCat("attention on a GPU takes heads of up to ", cuda::kAttentionMaxHead,
+                      " numbers, and those of this model have ", m.head_dim, ": use ", instead,
+                      "device = \"cpu\""));
 }
 
 void CheckOffload(const Options& options, const RunSetup& setup) {

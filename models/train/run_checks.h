@@ -19,6 +19,8 @@ PlanFacts FactsOf(const RunSetup& setup);
 void CheckPlan(const Options& options, const RunSetup& setup);
 // for operations that the model lacks, or whose results have to be kept;
 void CheckRecompute(const Options& options, const RunSetup& setup);
+// for heads that are larger than attention's on a GPU;
+void CheckHeads(const Options& options, const RunSetup& setup);
 // for offload on a CPU;
 void CheckOffload(const Options& options, const RunSetup& setup);
 // for adapters whose targets or rank do not fit the model;

@@ -64,6 +64,7 @@ void SettleShape(const Options& options, RunSetup& setup) {
   SettleLossChunk(setup);  // a model can be made from now on
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
+  CheckHeads(options, setup);
   setup.model.offload = ParseOffload(config.train.offload);
   CheckOffload(options, setup);
   CheckAdapters(options, setup);

@@ -52,17 +52,39 @@ void ExpectSumOfOnes(int64_t k) {
   EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{static_cast<float>(k)});
 }
 
-// Its first call of all is a product, on a device that is not the first.
+// A thread's first call of all is a product, on a device that is not the first, and what the second
+// thread needs is there already: it sets its device all the same.
 TEST_F(BlasLtTest, AnyThreadMultipliesOnAnyDevice) {
   if (DeviceCount() < 2) GTEST_SKIP() << "there is one GPU";
   const Tensor ones = Tensor::Full({4}, 1, DType::kF32, kSecondGpu);
   const Tensor sum = Tensor::Zeros({1}, DType::kF32, kSecondGpu);
   const Stream stream = CurrentStream(kSecondGpu);
   Synchronize(stream);
-  bool done = false;
-  std::thread([&] { done = RunBlasLt(stream, SumOfProducts(ones, ones, sum)); }).join();
-  EXPECT_TRUE(done);
-  EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{4});
+  for (int i = 0; i < 2; ++i) {
+    bool done = false;
+    std::thread([&] { done = RunBlasLt(stream, SumOfProducts(ones, ones, sum)); }).join();
+    EXPECT_TRUE(done);
+    EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{4});
+  }
+}
+
+// cuBLASLt is told of as much as it assumes by default: told of less, it leaves algorithms out. The
+// stand-in refuses addresses that are less aligned than a plan was promised.
+TEST_F(BlasLtTest, PlansKnowAlignmentsUpTo256Bytes) {
+  constexpr int64_t kLong = 64;  // 256 bytes
+  const Tensor x = Tensor::Full({4 * kLong}, 1, DType::kF32, kGpu);
+  const Tensor sum = Tensor::Zeros({1}, DType::kF32, kGpu);
+  const auto multiply = [&](int64_t offset) {
+    const Tensor from = x.Slice(0, offset, offset + kLong + 1);  // a length of this test alone
+    EXPECT_TRUE(RunBlasLt(CurrentStream(kGpu), SumOfProducts(from, from, sum)));
+    EXPECT_EQ(sum.ToVector<float>(), std::vector<float>{kLong + 1});
+    return NumBlasLtPlans(kGpu);
+  };
+  const size_t first = multiply(2 * kLong);
+  EXPECT_EQ(multiply(kLong), first) << "256 and 512 bytes";
+  size_t plans = first;
+  for (const int64_t offset : {32, 16, 8, 4, 2, 1}) EXPECT_EQ(multiply(offset), ++plans);
+  EXPECT_EQ(multiply(3 * kLong - 32), plans) << "of 128 bytes again";
 }
 
 TEST_F(BlasLtTest, APlanIsNotKeptForEachSizeOfALongLife) {

@@ -19,13 +19,48 @@ namespace {
 
 using testing::HasSubstr;
 
+// The error for options on this device; "no error": they would train.
+std::string ErrorOn(Device device, std::vector<std::string> arguments) {
+  arguments.push_back("--model.vocab_size=96");
+  ParsedRun run(arguments);
+  return test::MessageOf<InputError>([&] { PrepareShape(run.options, run.config, device, 1); });
+}
+
 // The error for options that go with weights of this shape.
-std::string ErrorWithWeights(const GptConfig& shape, std::vector<std::string> arguments) {
+std::string ErrorWithWeights(const GptConfig& shape, std::vector<std::string> arguments,
+                             Device device = kCpu) {
   const test::TempFolder weights("weights");
   WriteFileAtomically(weights.Path("config.json"), ToHfConfig(shape));
   arguments.push_back("--init_from=" + weights.path());
   ParsedRun run(arguments);
-  return test::MessageOf<InputError>([&] { PrepareShape(run.options, run.config, kCpu, 1); });
+  return test::MessageOf<InputError>([&] { PrepareShape(run.options, run.config, device, 1); });
+}
+
+// Before the run, which would fail in its first step; and what is to be used instead is taken.
+TEST(RunChecks, HeadsThatAreTooLargeForGpus) {
+  constexpr Device kGpu{DeviceType::kCuda, 0};
+  const std::string width = "--model.n_embd=", heads = "--model.n_head=";
+  const auto expect = [&](const std::vector<std::string>& given, const std::string& size,
+                          const std::string& instead) {
+    EXPECT_EQ(ErrorOn(kCpu, given), "no error");
+    EXPECT_THAT(ErrorOn(kGpu, given),
+                HasSubstr("command line: attention on a GPU takes heads of up to 256 numbers, and "
+                          "those of this model have " +
+                          size + ": use " + instead + ", or device = \"cpu\""));
+  };
+  expect({width + "1024", heads + "2"}, "512", "model.n_head = 4");
+  EXPECT_EQ(ErrorOn(kGpu, {width + "1024", heads + "4"}), "no error");
+  // Rope rotates pairs, and heads of keys divide the others.
+  expect({width + "510", heads + "1", "--model.position=rope"}, "510", "model.n_head = 3");
+  EXPECT_EQ(ErrorOn(kGpu, {width + "510", heads + "3", "--model.position=rope"}), "no error");
+  expect({width + "1200", heads + "2", "--model.n_kv_head=2"}, "600", "model.n_head = 6");
+  EXPECT_EQ(ErrorOn(kGpu, {width + "1200", heads + "6", "--model.n_kv_head=2"}), "no error");
+  expect({"--model.head_dim=264"}, "264", "model.head_dim = 256");
+  EXPECT_EQ(ErrorOn(kGpu, {"--model.head_dim=256"}), "no error");
+  const GptConfig large{
+      .vocab_size = 96, .block_size = 8, .n_layer = 1, .n_head = 1, .n_embd = 264};
+  EXPECT_EQ(ErrorWithWeights(large, {}), "no error");
+  EXPECT_THAT(ErrorWithWeights(large, {}, kGpu), HasSubstr("have 264: use device = \"cpu\""));
 }
 
 // What the weights have no use for does not train on silently.
