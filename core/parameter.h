@@ -51,7 +51,6 @@ class Parameter {
   const Shape& logical_shape() const { return logical_shape_; }
   // Whether AdamW's weight decay applies.
   bool decay() const { return decay_; }
-  void set_decay(bool decay) { decay_ = decay; }
   // This rank's part of the parameter; by default all of it.
   const ShardLayout& layout() const { return layout_; }
   // Cuts a whole parameter, or cuts further one that has been cut: `layout` then repeats its cuts,

@@ -1,6 +1,5 @@
 #include "dist/fingerprint.h"
 
-#include <algorithm>
 #include <atomic>
 
 #include "core/thread_pool.h"

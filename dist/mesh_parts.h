@@ -1,7 +1,6 @@
 // How the ranks of a mesh reach each other's parts of a model's parameters.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <utility>

@@ -49,8 +49,8 @@ struct Transfer {
   int peer;  // within the group
 };
 
-// A set of the world's ranks that includes this process (or thread). Abstract; made by World::Group
-// (dist/world.h), Split, and for tests MakeInProcessGroups (dist/groups/in_process_group.h).
+// A set of the world's ranks that includes this process (or, in tests, this thread). Abstract; made
+// by World::Group (dist/world.h) and Split.
 //
 // Arguments and results count ranks within the group, 0 to size() - 1. Errors and flight records
 // name the world's ranks, whatever the group.

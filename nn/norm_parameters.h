@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "core/module.h"
 #include "kernels/residual_norm/residual_norm.h"

@@ -3,7 +3,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "core/autograd/engine.h"
 #include "core/autograd/grad_mode.h"

@@ -17,7 +17,6 @@
 #include "models/gpt/hf/hf_format.h"
 #include "models/train/run_model.h"
 #include "models/train/run_notes.h"
-#include "models/train/run_optimizer.h"
 #include "models/train/run_setup.h"
 #include "tests/subprocess.h"
 

@@ -98,6 +98,35 @@ TEST_F(Interrupt, TwoRanks) {
          "--dist.reduction=ordered"});
 }
 
+// The signal comes between two steps that are printed.
+TEST_F(Interrupt, TheTimesOfKernelsAreThoseOfAllSteps) {
+  RemoveTree(Path("out"));
+  Subprocess program(Command("out", {"--threads=1", "--train.steps=100000", "--checkpoint.every=0",
+                                     "--train.log_every=100000"}),
+                     {});
+  const std::string metrics = Path("out") + "/metrics.jsonl";
+  while (!PathExists(metrics) || ReadFile(metrics).empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  program.Signal(SIGTERM);
+  const Result r = program.Wait();
+  ASSERT_EQ(r.exit_code, 128 + SIGTERM) << r;
+  std::istringstream lines(ReadFile(metrics));
+  double steps_ms = 0, kernels_ms = 0;
+  int64_t steps = 0;
+  for (std::string line; std::getline(lines, line); ++steps) {
+    const auto j = nlohmann::json::parse(line);
+    for (const char* phase : {"forward_ms", "backward_ms", "update_ms"}) {
+      steps_ms += j.value(phase, 0.0);
+    }
+    const auto kernel_ms = j.value("kernel_ms", nlohmann::json::object());
+    for (const auto& [name, ms] : kernel_ms.items()) kernels_ms += ms.get<double>();
+  }
+  EXPECT_GT(steps, 2);
+  EXPECT_NEAR(kernels_ms, steps_ms, 1e-6 * steps_ms);
+}
+
 // A text whose evaluation takes a while.
 std::string LongText(const std::string& path) {
   std::string words;

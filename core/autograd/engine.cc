@@ -107,8 +107,6 @@ class BackwardRun {
     }
   }
 
-  const BackwardPlan& plan() const { return plan_; }
-
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
     plan_.default_root_grad = root_grads.empty();
@@ -427,7 +425,5 @@ void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
 void Backward(const Tensor& root, const Tensor& root_grad, const BackwardOptions& options) {
   Backward(std::span(&root, 1), std::span(&root_grad, 1), options);
 }
-
-BackwardPlan PlanBackward(std::span<const Tensor> roots) { return BackwardRun(roots, {}).plan(); }
 
 }  // namespace lockstep

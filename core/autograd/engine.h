@@ -68,7 +68,4 @@ bool GraphIsRetained();
 // holds it, it is contiguous, and no other run of the node will read it.
 bool MayOverwrite(const Tensor& grad);
 
-// The plan that Backward would follow.
-BackwardPlan PlanBackward(std::span<const Tensor> roots);
-
 }  // namespace lockstep

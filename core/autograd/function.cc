@@ -1,6 +1,5 @@
 #include "core/autograd/function.h"
 
-#include <algorithm>
 #include <mutex>
 #include <set>
 

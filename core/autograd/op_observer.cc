@@ -1,6 +1,5 @@
 #include "core/autograd/op_observer.h"
 
-#include <utility>
 #include <vector>
 
 namespace lockstep {

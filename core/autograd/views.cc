@@ -1,6 +1,5 @@
 // The views of a Tensor, and their gradients.
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "core/autograd/node.h"

@@ -1,7 +1,6 @@
 #include "data/conversations/content_parts.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/error.h"
 

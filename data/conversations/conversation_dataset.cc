@@ -13,7 +13,6 @@
 #include "data/conversations/encode_rows.h"
 #include "data/conversations/model_template.h"
 #include "data/conversations/packing.h"
-#include "data/conversations/split_rows.h"
 #include "data/dataset_parts.h"
 #include "data/shared_datasets.h"
 #include "data/text/text_files.h"

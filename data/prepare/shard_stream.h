@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/io/file.h"
 #include "data/prepare/manifest.h"

@@ -1,6 +1,5 @@
 #include "data/tokenizer/bpe_tokenizer.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"

@@ -1,7 +1,6 @@
 // Batch normalisation over the batch of all ranks.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "core/module.h"

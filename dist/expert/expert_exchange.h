@@ -1,7 +1,6 @@
 // Brings the parts of expert-parallel parameters together outside of forward and backward.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <unordered_set>
 

@@ -1,10 +1,8 @@
 // HostCollectives::CheckCall: ranks compare what they are about to call.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <set>
-#include <type_traits>
 
 #include "dist/groups/call_check.h"
 #include "dist/groups/host_collectives.h"

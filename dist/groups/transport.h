@@ -1,7 +1,6 @@
 // Moves bytes between ranks; host groups are built on it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/meta_memory.h"

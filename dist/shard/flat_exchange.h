@@ -1,15 +1,33 @@
-// Brings the parts of sharded parameters together outside of forward and backward.
+// Where sharded parameters lie, and how their parts are brought together outside of forward and
+// backward.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "core/shard_layout.h"
 #include "dist/mesh_parts.h"
-#include "dist/shard/flat_layout.h"
 
 namespace lockstep::dist {
+
+// Parameters one after another, in a range that is cut into equal shards, one per rank. A cut
+// within a parameter lies at a multiple of kGradNormChunk of its elements, so that each rank sums
+// whole chunks of the gradient norm, which then has the bits of a single process. A shard begins
+// with a parameter that would not fit before it in whole chunks, so shards end in padding.
+struct FlatLayout {
+  std::vector<int64_t> offsets;  // of each parameter; aligned for vector loads
+  int64_t shard = 0;             // elements of each rank's part
+  int64_t ranks = 1;
+  int64_t numel() const { return ranks * shard; }
+  // The elements of the parameter (its index, its size) that lie in a rank's shard.
+  ShardRange RangeOf(size_t parameter, int64_t numel, int64_t rank) const;
+};
+
+// With the smallest shard that is a multiple of `multiple`. A pure function.
+FlatLayout PlanFlat(std::span<const int64_t> numels, int64_t ranks, int64_t multiple);
 
 // The ranges of parameters, or of their tensor-parallel parts, that are sharded across ranks.
 class FlatExchange : public PartsAxis {

@@ -1,7 +1,6 @@
 // Tensor and sequence parallelism of a model of the library's layers, by a table.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "core/parameter.h"
 #include "core/tensor.h"

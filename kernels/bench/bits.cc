@@ -1,7 +1,6 @@
 #include "kernels/bench/bits.h"
 
 #include <cstring>
-#include <functional>
 
 #include "core/cuda/blaslt.h"
 #include "core/stream.h"

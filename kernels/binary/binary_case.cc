@@ -35,12 +35,9 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
           .run = [f](TensorSpan in) { return f.run(in[0], in[1]); },
           .reference =
               [f, y](RefSpan in) {
-                RefTensor out(y);
-                for (size_t i = 0; i < out.data.size(); ++i) {
-                  const auto at = static_cast<int64_t>(i);
-                  out.data[i] = f.reference(BroadcastAt(in[0], y, at), BroadcastAt(in[1], y, at));
-                }
-                return out;
+                return FromElements(y, [&](int64_t i) {
+                  return f.reference(BroadcastAt(in[0], y, i), BroadcastAt(in[1], y, i));
+                });
               },
           .kinks = f.kinks};
 }
@@ -86,12 +83,7 @@ OpSample Ties() {
               [](TensorSpan in) {
                 return ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0]);
               },
-          .reference =
-              [](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v *= 3;
-                return y;
-              }};
+          .reference = OfEach([](double v) { return v * 3; })};
 }
 
 // ---- With a number ----
@@ -122,12 +114,7 @@ OpSample NumberSample(const NumberFunction& f, const std::string& name, const In
   return {.name = StrCat(f.name, name),
           .inputs = {x},
           .run = [f](TensorSpan in) { return f.run(in[0]); },
-          .reference =
-              [f](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v = f.reference(v);
-                return y;
-              },
+          .reference = OfEach(f.reference),
           .kinks = f.kinks};
 }
 
@@ -138,11 +125,9 @@ OpSample View() {
           .run = [](TensorSpan in) { return ops::Mul(in[0].Slice(1, 1, 17), in[1]); },
           .reference =
               [](RefSpan in) {
-                RefTensor y({5, 16});
-                for (size_t i = 0; i < y.data.size(); ++i) {
-                  y.data[i] = in[0].data[i / 16 * 17 + i % 16 + 1] * in[1].data[i % 16];
-                }
-                return y;
+                return FromElements({5, 16}, [&](int64_t i) {
+                  return in[0].data[i / 16 * 17 + i % 16 + 1] * in[1].data[i % 16];
+                });
               }};
 }
 

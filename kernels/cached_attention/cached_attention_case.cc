@@ -1,5 +1,4 @@
 #include <cmath>
-#include <numeric>
 
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/op_case/op_case.h"

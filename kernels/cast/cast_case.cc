@@ -8,12 +8,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to) {
   return {.name = name,
           .inputs = {x},
           .run = [to](TensorSpan in) { return ops::Cast(in[0], to); },
-          .reference =
-              [to](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v = RoundTo(to, v);
-                return y;
-              },
+          .reference = OfEach([to](double v) { return RoundTo(to, v); }),
           .finite_differences = to == DType::kF64};
 }
 

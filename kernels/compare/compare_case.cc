@@ -36,12 +36,8 @@ InputSpec Integers(const Shape& shape, double low, double high) {
 }
 
 RefTensor Compared(const Comparison& c, const RefTensor& a, const RefTensor& b, const Shape& y) {
-  RefTensor out(y);
-  for (size_t i = 0; i < out.data.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    out.data[i] = c.reference(BroadcastAt(a, y, at), BroadcastAt(b, y, at));
-  }
-  return out;
+  return FromElements(
+      y, [&](int64_t i) { return c.reference(BroadcastAt(a, y, i), BroadcastAt(b, y, i)); });
 }
 
 // In the dtype under test, which the third input has.

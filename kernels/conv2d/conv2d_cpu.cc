@@ -1,5 +1,3 @@
-#include <cstring>
-#include <vector>
 
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/cpu/elementwise.h"

@@ -20,12 +20,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, DType to = DType::k
                 y.CopyFrom(x);
                 return y;
               },
-          .reference =
-              [to](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v = RoundTo(to, v);
-                return y;
-              }};
+          .reference = OfEach([to](double v) { return RoundTo(to, v); })};
 }
 
 std::vector<OpSample> Samples() {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/simd.h"

@@ -16,14 +16,7 @@ OpSample Sample(const std::string& name, std::function<Tensor(DType, Device)> ma
   return {.name = name,
           .inputs = {{.shape = {}, .differentiable = false}},
           .run = [=](TensorSpan in) { return make(in[0].dtype(), in[0].device()); },
-          .reference =
-              [=](RefSpan) {
-                RefTensor y(shape);
-                for (size_t i = 0; i < y.data.size(); ++i) {
-                  y.data[i] = element(static_cast<int64_t>(i));
-                }
-                return y;
-              }};
+          .reference = [=](RefSpan) { return FromElements(shape, element); }};
 }
 
 // 64 bits from words `word` and `word + 1` of block i / 2.

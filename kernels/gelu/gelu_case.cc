@@ -12,12 +12,8 @@ OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
   return {.name = form == GeluForm::kExact ? "exact_" + name : name,
           .inputs = {x},
           .run = [form](TensorSpan in) { return ops::Gelu(in[0], form); },
-          .reference =
-              [form](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v = form == GeluForm::kExact ? Exact(v) : GeluTanh(v);
-                return y;
-              }};
+          .reference = OfEach(
+              [form](double v) { return form == GeluForm::kExact ? Exact(v) : GeluTanh(v); })};
 }
 
 std::vector<OpSample> Samples() {

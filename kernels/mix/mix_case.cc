@@ -5,11 +5,9 @@ namespace lockstep {
 namespace {
 
 RefTensor Reference(RefSpan in) {
-  RefTensor y(in[0].shape);
-  for (size_t i = 0; i < y.data.size(); ++i) {
-    y.data[i] = in[1].data[0] * in[0].data[i] + in[3].data[0] * in[2].data[i];
-  }
-  return y;
+  return FromElements(in[0].shape, [&](int64_t i) {
+    return in[1].data[0] * in[0].data[i] + in[3].data[0] * in[2].data[i];
+  });
 }
 
 OpSample Sample(const std::string& name, const InputSpec& x) {

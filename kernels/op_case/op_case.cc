@@ -156,6 +156,20 @@ RefTensor ToRef(const Tensor& x) {
   return out;
 }
 
+std::function<Results<RefTensor>(RefSpan)> OfEach(std::function<double(double)> f) {
+  return [f = std::move(f)](RefSpan in) {
+    RefTensor y = in[0];
+    for (double& v : y.data) v = f(v);
+    return y;
+  };
+}
+
+RefTensor FromElements(const Shape& shape, const std::function<double(int64_t)>& f) {
+  RefTensor y(shape);
+  for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = f(static_cast<int64_t>(i));
+  return y;
+}
+
 double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index) {
   int64_t offset = 0, step = 1;
   for (int i = shape.ndim() - 1, j = x.shape.ndim() - 1; j >= 0; --i, --j) {

@@ -122,6 +122,10 @@ RefTensor ToRef(const Tensor& x);
 
 // ---- For references. ----
 
+// f of each element of the first input.
+std::function<Results<RefTensor>(RefSpan)> OfEach(std::function<double(double)> f);
+// A tensor whose element at row-major position i is f(i).
+RefTensor FromElements(const Shape& shape, const std::function<double(int64_t)>& f);
 // The element of x that broadcasting puts at row-major position `index` of `shape`.
 double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index);
 

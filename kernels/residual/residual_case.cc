@@ -5,9 +5,7 @@ namespace lockstep {
 namespace {
 
 std::vector<RefTensor> Reference(RefSpan in) {
-  RefTensor y(in[0].shape);
-  for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[0].data[i] + in[1].data[i];
-  return {y};
+  return {FromElements(in[0].shape, [&](int64_t i) { return in[0].data[i] + in[1].data[i]; })};
 }
 
 OpSample Sample(const std::string& name, const InputSpec& input) {

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <vector>
 
 #include "kernels/cpu/elementwise.h"

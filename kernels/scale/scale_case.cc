@@ -8,12 +8,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double alpha) {
   return {.name = name,
           .inputs = {x},
           .run = [alpha](TensorSpan in) { return ops::Scale(in[0], alpha); },
-          .reference =
-              [alpha](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v *= alpha;
-                return y;
-              }};
+          .reference = OfEach([alpha](double v) { return v * alpha; })};
 }
 
 OpSample InPlace() {
@@ -35,11 +30,7 @@ OpSample Operators() {
 OpSample Quotient() {
   OpSample s = Sample("quotient", {.shape = {7, 13}}, 1.0 / 3);
   s.run = [](TensorSpan in) { return in[0] / 3.0; };
-  s.reference = [](RefSpan in) {
-    RefTensor y = in[0];
-    for (double& v : y.data) v /= 3.0;
-    return y;
-  };
+  s.reference = OfEach([](double v) { return v / 3.0; });
   return s;
 }
 

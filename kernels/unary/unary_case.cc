@@ -152,12 +152,7 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& shape) 
   return {.name = StrCat(f.name, "_", name),
           .inputs = {{.shape = shape, .low = f.low, .high = f.high}},
           .run = [f](TensorSpan in) { return f.run(in[0]); },
-          .reference =
-              [f](RefSpan in) {
-                RefTensor y = in[0];
-                for (double& v : y.data) v = f.reference(v);
-                return y;
-              },
+          .reference = OfEach(f.reference),
           .kinks = f.kinks};
 }
 

@@ -1,4 +1,3 @@
-#include <limits>
 
 #include "kernels/op_case/op_case.h"
 #include "kernels/where/where.h"
@@ -12,12 +11,8 @@ InputSpec Condition(const Shape& shape) {
 
 std::vector<RefTensor> Chosen(const RefTensor& condition, const RefTensor& a, const RefTensor& b,
                               const Shape& y) {
-  RefTensor out(y);
-  for (size_t i = 0; i < out.data.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    out.data[i] = BroadcastAt(BroadcastAt(condition, y, at) != 0 ? a : b, y, at);
-  }
-  return {out};
+  return {FromElements(
+      y, [&](int64_t i) { return BroadcastAt(BroadcastAt(condition, y, i) != 0 ? a : b, y, i); })};
 }
 
 OpSample Sample(const std::string& name, const Shape& condition, const Shape& a, const Shape& b,

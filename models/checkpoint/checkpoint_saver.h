@@ -7,7 +7,6 @@
 #include <future>
 #include <limits>
 #include <memory>
-#include <string>
 #include <thread>
 
 #include "dist/process_group.h"

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 
 #include "core/io/file.h"
@@ -18,7 +17,7 @@
 namespace lockstep::models {
 namespace {
 
-std::string EndMark(const std::string& out_dir) { return JoinPath(out_dir, "DONE"); }
+constexpr const char* kEndMark = "DONE";
 
 // Whether the clock has settled the steps of a run that has more time now.
 bool HasMoreTime(const RunConfig& before, const RunConfig& now) {
@@ -26,9 +25,19 @@ bool HasMoreTime(const RunConfig& before, const RunConfig& now) {
          ParseDuration(now.train.time_budget) > ParseDuration(before.train.time_budget);
 }
 
+// The configuration that the run in `folder` is stored with; none without a run.
+std::optional<RunConfig> StoredRun(const std::string& folder) {
+  const std::string file = JoinPath(folder, "config.toml");
+  if (!PathExists(file)) return {};
+  return RunConfigFromToml(ReadFile(file), file);
+}
+
 // Of a run as it is stored and one that would go on from it, which takes over what it leaves open.
 std::vector<OptionDifference> RealDifferences(RunConfig a, RunConfig b) {
   const bool settles_again = HasMoreTime(a, b);
+  // If nobody asks for another, it is the checkpoint's; earlier versions wrote that of a preset.
+  const auto asks = [](const RunConfig& c) { return c.written.contains("data.tokenizer"); };
+  if (!asks(a) && !asks(b)) a.data.tokenizer = b.data.tokenizer;
   TakeOverSettled(a, &b);
   a.optim.warmup = WarmupOf(a);
   std::vector<OptionDifference> all = Difference(a, b);
@@ -37,12 +46,6 @@ std::vector<OptionDifference> RealDifferences(RunConfig a, RunConfig b) {
     return d.operational || (settles_again && settled);
   });
   return all;
-}
-
-// If nobody asks for another, it is the checkpoint's; earlier versions wrote that of a preset.
-void LeaveTokenizerOpen(RunConfig& previous, const RunConfig& config) {
-  const auto asks = [](const RunConfig& c) { return c.written.contains("data.tokenizer"); };
-  if (!asks(previous) && !asks(config)) previous.data.tokenizer = config.data.tokenizer;
 }
 
 // Where sums are made in other parts, a run would continue with other bits than it promises.
@@ -78,15 +81,14 @@ HeldCheckpoint Locate(const std::string& path) {
 }
 
 // Why a run after `step` updates, `before`, cannot go on as `now`; "": it can, with the same
-// options or, which is `longer`, with another length alone that leaves its past as it was.
+// options or with only another length that leaves its past as it was.
 std::string WhyOther(const RunConfig& before, const RunConfig& now, int64_t step,
-                     const ChangedPast& changed_past, bool* longer = nullptr) {
+                     const ChangedPast& changed_past) {
   const auto differences = RealDifferences(before, now);
   if (differences.empty()) return "";
   std::string past;
   if (differences.size() == 1 && differences[0].key == "train.steps") {
     past = changed_past(before, now, step);
-    if (longer != nullptr) *longer = past.empty();
     if (past.empty()) return "";
     past.insert(0, "\n");
   }
@@ -111,27 +113,6 @@ bool BeginsElsewhere(const RunConfig& config) {
   return config.checkpoint.resume != "auto" && config.checkpoint.resume != "none";
 }
 
-// Whether a run in out_dir that began from the same checkpoint as `config` has come further.
-bool HasBegunSo(const RunConfig& config) {
-  const std::string file = JoinPath(config.out_dir, "config.toml");
-  if (!PathExists(file) || CheckpointStore(config.out_dir).List().empty()) return false;
-  return RunConfigFromToml(ReadFile(file), file).checkpoint.resume == config.checkpoint.resume;
-}
-
-// What is in out_dir and would be overwritten or mixed up by a run that goes on from a checkpoint
-// elsewhere. A run of the same command that was killed before its first checkpoint is not.
-void CheckNoOtherRun(const RunConfig& config, const Checkpoint& checkpoint) {
-  if (LiesIn(config.out_dir, checkpoint.path)) return;
-  const std::string file = JoinPath(config.out_dir, "config.toml");
-  const bool has_run = PathExists(file);
-  const auto checkpoints = CheckpointStore(config.out_dir).List();
-  const bool same =
-      has_run && RealDifferences(RunConfigFromToml(ReadFile(file), file), config).empty();
-  if (checkpoints.empty() && (!has_run || same)) return;
-  RefuseOther(config, StrCat("it has ", checkpoints.empty() ? file : checkpoints[0].path, ", and ",
-                             checkpoint.path, " is not of that run"));
-}
-
 // From before the decay of the run in `folder`, which began after `begin` steps.
 Checkpoint BeforeDecay(const std::string& folder, int64_t begin) {
   const auto all = CheckpointStore(folder).List();
@@ -140,6 +121,14 @@ Checkpoint BeforeDecay(const std::string& folder, int64_t begin) {
   throw InputError(StrCat(folder, " has no checkpoint of step ", begin, ", where its decay began, ",
                           "and with more train.time_budget the run would go on from that: restore ",
                           "it, or choose another folder with --out_dir="));
+}
+
+RunStart ResumeFrom(const std::string& path, const TrainerState& state,
+                    const std::string& note = ")") {
+  return {.checkpoint = path,
+          .step = state.step,
+          .note = StrCat("resuming from ", path, " (step ", state.step, note),
+          .seconds = state.seconds};
 }
 
 // `newest` is a state in the decay of the run that goes on from before it, with `state`.
@@ -175,16 +164,19 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path,
                             ", which the run would overwrite: choose another out_dir, or remove ",
                             c.path));
   }
-  CheckNoOtherRun(config, checkpoint);
+  // The same command may have been killed there before it saved.
+  const auto run = StoredRun(config.out_dir);
+  const bool other_run = run && !RealDifferences(*run, config).empty();
+  if (!is_own && (other_run || !there.empty())) {
+    const std::string has = there.empty() ? JoinPath(config.out_dir, "config.toml") : there[0].path;
+    RefuseOther(config, StrCat("it has ", has, ", and ", checkpoint.path, " is not of that run"));
+  }
   CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
-  RunStart start{.checkpoint = checkpoint.path,
-                 .step = state.step,
-                 .note = StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")"),
-                 .accepts_differences = true,
-                 .is_own = is_own,
-                 .held = held,
-                 .seconds = state.seconds};
+  RunStart start = ResumeFrom(checkpoint.path, state);
+  start.accepts_differences = true;
+  start.is_own = is_own;
+  start.held = held;
   if (decays_again) ThrowAwayDecay(state, newest, &start);
   if (!differences.empty()) {
     start.note += ", with a different configuration:\n" + ToString(differences);
@@ -194,33 +186,13 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path,
   return start;
 }
 
-// From where the decay began that `newest` has made some or all of.
-RunStart FromBeforeDecay(const RunConfig& config, const RunConfig& saved,
-                         const TrainerState& newest) {
-  const Checkpoint before = BeforeDecay(config.out_dir, saved.optim.decay_start);
-  const TrainerState state = ReadTrainerState(before.path);
-  RunStart start{.checkpoint = before.path,
-                 .step = state.step,
-                 .note = StrCat("resuming from ", before.path, " (step ", state.step,
-                                "), from before the decay, with train.time_budget = ",
-                                config.train.time_budget, " instead of ", saved.train.time_budget)};
-  ThrowAwayDecay(state, newest, &start);
-  return start;
-}
-
-RunStart Continue(const RunConfig& config, const CheckpointStore& store,
-                  const std::function<void(const std::string&)>& warn,
-                  const ChangedPast& changed_past) {
-  const std::string file = JoinPath(config.out_dir, "config.toml");
-  RunConfig previous = RunConfigFromToml(ReadFile(file), file);
-  LeaveTokenizerOpen(previous, config);
+RunStart Continue(const RunConfig& previous, const RunConfig& config, const CheckpointStore& store,
+                  const CheckpointStore::Warn& warn, const ChangedPast& changed_past) {
   CheckParts(previous, config, config.out_dir);
   const auto newest = store.FindNewest(warn);
-  bool longer = false;
-  const std::string why =
-      WhyOther(previous, config, newest ? newest->step : 0, changed_past, &longer);
+  const std::string why = WhyOther(previous, config, newest ? newest->step : 0, changed_past);
   if (!why.empty()) RefuseOther(config, why);
-  if (!newest && (PathExists(EndMark(config.out_dir)) ||
+  if (!newest && (IsFinished(config.out_dir) ||
                   std::filesystem::is_symlink(JoinPath(config.out_dir, "latest")))) {
     throw InputError(
         StrCat(config.out_dir, " has the records of a run, but no whole checkpoint is ",
@@ -238,25 +210,31 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
         config.seed,
         ": move it away, or continue from it with --checkpoint.resume=", ShellWord(newest->path)));
   }
-  if (HasMoreTime(saved, config)) return FromBeforeDecay(config, saved, state);
+  if (HasMoreTime(saved, config)) {
+    const Checkpoint before = BeforeDecay(config.out_dir, saved.optim.decay_start);
+    const TrainerState earlier = ReadTrainerState(before.path);
+    RunStart start = ResumeFrom(
+        before.path, earlier,
+        StrCat("), from before the decay, with train.time_budget = ", config.train.time_budget,
+               " instead of ", saved.train.time_budget));
+    ThrowAwayDecay(earlier, state, &start);
+    return start;
+  }
   // A launcher that restarts this run is told that it is finished: its end is only written again.
   const bool restarted = EnvironmentVariable("LOCKSTEP_RESTARTS").value_or("0") != "0";
-  if (state.finished && !longer && !restarted && PathExists(EndMark(config.out_dir))) {
-    throw InputError(StrCat(config.out_dir, " holds a finished run of this configuration (",
-                            state.step,
-                            " steps). Choose another folder with --out_dir=, or remove ",
-                            config.out_dir, ". To train it further: ",
-                            saved.train.time_budget.empty()
-                                ? "--train.steps=N"
-                                : StrCat("the same command with more --train.time_budget than ",
-                                         saved.train.time_budget)));
+  const bool has_ended = state.finished && RealDifferences(previous, config).empty();
+  if (has_ended && !restarted && IsFinished(config.out_dir)) {
+    const std::string& time = saved.train.time_budget;
+    throw InputError(StrCat(
+        config.out_dir, " holds a finished run of this configuration (", state.step,
+        " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
+        ". To train it further: ",
+        time.empty() ? "--train.steps=N" : "the same command with more --train.time_budget than ",
+        time));
   }
-  const char* const last = ", the last one): what should have followed it is done now";
-  RunStart start{.checkpoint = newest->path,
-                 .step = state.step,
-                 .note = StrCat("resuming from ", newest->path, " (step ", state.step,
-                                state.finished && !longer ? last : ")"),
-                 .seconds = state.seconds};
+  RunStart start =
+      ResumeFrom(newest->path, state,
+                 has_ended ? ", the last one): what should have followed it is done now" : ")");
   // The folder's file may have been edited, or other settings accepted, since it was saved.
   if (const auto since = RealDifferences(saved, config); !since.empty()) {
     start.note += ", with a different configuration:\n" + ToString(since);
@@ -268,9 +246,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
 void CheckNoRecords(const RunConfig& config) {
   for (const char* file : {"metrics.jsonl", "samples.jsonl", "report.html", "latest", "best"}) {
     const std::string path = JoinPath(config.out_dir, file);
-    const auto kind = std::filesystem::symlink_status(path).type();
-    if (kind != std::filesystem::file_type::regular && kind != std::filesystem::file_type::symlink)
-      continue;
+    if (!std::filesystem::is_regular_file(path) && !std::filesystem::is_symlink(path)) continue;
     throw InputError(StrCat(config.out_dir, " has ", file, ", which this run would overwrite, and ",
                             "no config.toml of a run: choose another folder with --out_dir=, or ",
                             "move the file away"));
@@ -278,8 +254,7 @@ void CheckNoRecords(const RunConfig& config) {
 }
 
 // From what is in the folder now.
-RunStart StartFromFolder(const RunConfig& config,
-                         const std::function<void(const std::string&)>& warn,
+RunStart StartFromFolder(const RunConfig& config, const CheckpointStore::Warn& warn,
                          const ChangedPast& changed_past) {
   CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
   try {
@@ -287,21 +262,21 @@ RunStart StartFromFolder(const RunConfig& config,
   } catch (const IoError& e) {  // a process of the run before may still be writing
     warn(StrCat("the rest of an interrupted save could not be removed: ", e.what()));
   }
-  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
-  if (has_run) store.RestoreLinks();
+  const auto there = StoredRun(config.out_dir);
+  if (there) store.RestoreLinks();
   const std::string& resume = config.checkpoint.resume;
   if (BeginsElsewhere(config)) {
-    return HasBegunSo(config) ? Continue(config, store, warn, changed_past)
-                              : FromCheckpoint(config, resume, changed_past);
-  }
-  if (!has_run && !store.List().empty()) {
-    RefuseOther(config, "there are checkpoints, but no config.toml");
-  }
-  if (!has_run) CheckNoRecords(config);
-  if (!has_run) return {};
-  if (resume == "none")
+    // Unless a run that began so has come further.
+    const bool goes_on = there && there->checkpoint.resume == resume && !store.List().empty();
+    if (!goes_on) return FromCheckpoint(config, resume, changed_past);
+  } else if (!there) {
+    if (!store.List().empty()) RefuseOther(config, "there are checkpoints, but no config.toml");
+    CheckNoRecords(config);
+    return {};
+  } else if (resume == "none") {
     RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
-  return Continue(config, store, warn, changed_past);
+  }
+  return Continue(*there, config, store, warn, changed_past);
 }
 
 // Whether a run with `config` goes on from the newest checkpoint at its mirror, which has `state`;
@@ -309,8 +284,7 @@ RunStart StartFromFolder(const RunConfig& config,
 bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& config,
                 const ChangedPast& changed_past) {
   const std::string& place = config.checkpoint.mirror;
-  RunConfig there = RunConfigFromToml(state.config_toml, place);
-  LeaveTokenizerOpen(there, config);
+  const RunConfig there = RunConfigFromToml(state.config_toml, place);
   const auto refuse = [&](const std::string& why) {
     throw InputError(StrCat("checkpoint.mirror=", place, " has the checkpoints of another run, up ",
                             "to step ", state.step, ": ", why,
@@ -325,21 +299,17 @@ bool GoesOnFrom(const TrainerState& state, bool is_newer, const RunConfig& confi
     if (!why.empty()) refuse(why);
     if (resume == "none") refuse("checkpoint.resume=none begins a new one");
   }
-  const std::string file = JoinPath(config.out_dir, "config.toml");
-  if (!PathExists(file)) {
-    CheckNoRecords(config);
-    if (is_newer) WriteFileAtomically(file, state.config_toml);
-    return is_newer;
-  }
   // A folder that will be refused stays as it is.
-  RunConfig here = RunConfigFromToml(ReadFile(file), file);
-  LeaveTokenizerOpen(here, config);
-  return is_newer && WhyOther(here, config, state.step, changed_past).empty();
+  if (const auto here = StoredRun(config.out_dir)) {
+    return is_newer && WhyOther(*here, config, state.step, changed_past).empty();
+  }
+  CheckNoRecords(config);
+  if (is_newer) WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), state.config_toml);
+  return is_newer;
 }
 
 // What it says for the user; "" if there is nothing to say.
-std::string BeginMirror(const RunConfig& config,
-                        const std::function<void(const std::string&)>& warn,
+std::string BeginMirror(const RunConfig& config, const CheckpointStore::Warn& warn,
                         const ChangedPast& changed_past) {
   if (config.checkpoint.mirror.empty()) return "";
   const auto step = CopyFromMirror({.place = config.checkpoint.mirror,
@@ -355,12 +325,6 @@ std::string BeginMirror(const RunConfig& config,
                 " into ", config.out_dir, "\n");
 }
 
-// "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
-std::string ThisProcess() {
-  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), dist::HostName(),
-                     fmt::gmtime(std::time(nullptr)));
-}
-
 }  // namespace
 
 void TakeOverSettled(const RunConfig& before, RunConfig* config) {
@@ -372,9 +336,8 @@ void TakeOverSettled(const RunConfig& before, RunConfig* config) {
 }
 
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
-                                        const std::function<void(const std::string&)>& warn) {
-  // A process that is ending may need a moment.
-  constexpr std::chrono::seconds kPatience(2);
+                                        const CheckpointStore::Warn& warn,
+                                        std::chrono::seconds patience) {
   for (const char* file : {"config.json", "model.safetensors", "adapter_config.json"}) {
     if (!PathExists(JoinPath(out_dir, file))) continue;
     throw InputError(StrCat("out_dir=", out_dir, " is the folder of a model (it has ", file,
@@ -383,7 +346,10 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
   }
   MakeDirectories(out_dir);
   const std::string path = JoinPath(out_dir, "run.lock");
-  auto lock = std::make_unique<FileLock>(path, ThisProcess(), kPatience);
+  const std::string process =
+      fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), dist::HostName(),
+                  fmt::gmtime(std::time(nullptr)));
+  auto lock = std::make_unique<FileLock>(path, process, patience);
   if (lock->state() == FileLock::State::kBusy) {
     throw InputError(
         StrCat(out_dir, " is in use by another run: ",
@@ -397,13 +363,12 @@ std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
   return lock;
 }
 
-RunStart PrepareRunFolder(const RunConfig& config,
-                          const std::function<void(const std::string&)>& warn,
+RunStart PrepareRunFolder(const RunConfig& config, const CheckpointStore::Warn& warn,
                           const ChangedPast& changed_past) {
   RequireWritableDirectory(config.out_dir);
   const std::string copied = BeginMirror(config, warn, changed_past);
   RunStart start = StartFromFolder(config, warn, changed_past);
-  start.note = copied + start.note;
+  start.note.insert(0, copied);
   return start;
 }
 
@@ -418,22 +383,20 @@ void BeginRun(const RunConfig& config, const RunConfig& settled) {
   const std::vector<OptionDifference> differences = Difference(config, settled);
   if (!differences.empty()) toml += "\n# Settled by weights, data, memory and the other options:\n";
   for (const OptionDifference& d : differences) toml += StrCat("#   ", d.key, " = ", d.b, "\n");
-  RemoveTree(EndMark(config.out_dir));
+  RemoveTree(JoinPath(config.out_dir, kEndMark));
   WriteFileAtomically(JoinPath(config.out_dir, "config.toml"), toml);
 }
 
 void MarkEnd(const std::string& out_dir, int64_t step) {
-  WriteFileAtomically(EndMark(out_dir), StrCat("step ", step, "\n"));
+  WriteFileAtomically(JoinPath(out_dir, kEndMark), StrCat("step ", step, "\n"));
 }
 
-bool IsFinished(const std::string& out_dir) { return PathExists(EndMark(out_dir)); }
+bool IsFinished(const std::string& out_dir) { return PathExists(JoinPath(out_dir, kEndMark)); }
 
 bool HoldsFinishedRun(const RunConfig& config) {
   if (!IsFinished(config.out_dir)) return false;
-  const std::string file = JoinPath(config.out_dir, "config.toml");
-  RunConfig there = RunConfigFromToml(ReadFile(file), file);
-  LeaveTokenizerOpen(there, config);
-  return RealDifferences(there, config).empty();
+  const auto there = StoredRun(config.out_dir);
+  return there && RealDifferences(*there, config).empty();
 }
 
 }  // namespace lockstep::models

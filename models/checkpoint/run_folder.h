@@ -1,6 +1,7 @@
 // How a run starts from what is in its folder: nothing there is overwritten or continued silently.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,12 +47,13 @@ struct RunStart {
 void TakeOverSettled(const RunConfig& before, RunConfig* config);
 
 // Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
-// result is destroyed or the process ends. Call it before writing anything there; readers need no
-// lock. InputError, naming the host and process of the holder, if the folder is locked, and if it
-// is the folder of a model; IoError if it can't be written. If the file system has no locks, `warn`
-// is told and the run goes without.
+// result is destroyed or the process ends; waits for one that is ending. Call it before writing
+// anything there; readers need no lock. InputError, naming the host and process of the holder, if
+// the folder is locked, and if it is the folder of a model; IoError if it can't be written. If the
+// file system has no locks, `warn` is told and the run goes without.
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
-                                        const std::function<void(const std::string&)>& warn);
+                                        const CheckpointStore::Warn& warn,
+                                        std::chrono::seconds patience = std::chrono::seconds(2));
 
 // What the schedule of a run, `before`, would have had otherwise in its first `step` steps if it
 // had been `now` from the start, as a sentence; "": nothing.
@@ -72,8 +74,7 @@ using ChangedPast =
 // With checkpoint.mirror, what that has of the run and the folder lacks is copied first.
 // If that would touch another run, throws an InputError that lists the differences and what to do.
 // IoError if the folder cannot be written. Damaged checkpoints are reported to `warn`.
-RunStart PrepareRunFolder(const RunConfig& config,
-                          const std::function<void(const std::string&)>& warn,
+RunStart PrepareRunFolder(const RunConfig& config, const CheckpointStore::Warn& warn,
                           const ChangedPast& changed_past);
 
 // Writes config.toml into the folder of a run that begins or continues, with comments that say what

@@ -1,7 +1,6 @@
 #include "models/evaluate/core_tasks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/io/file.h"

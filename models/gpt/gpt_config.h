@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "kernels/rotary_embedding/rotary_embedding.h"
 #include "models/options/option_lora.h"

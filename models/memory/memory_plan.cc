@@ -21,7 +21,6 @@
 #include "models/train/elastic/elastic_run.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
-#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 #include "models/train/step/batch_tensor.h"
 #include "nn/lora/lora.h"

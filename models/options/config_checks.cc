@@ -53,10 +53,8 @@ void CheckTrace(Options& options, const RunConfig& config) {
   const auto range = ParseStepRange(config.log.trace);
   const int64_t steps = config.train.steps;
   if (!range || steps == 0 || range->last <= steps) return;
-  options.Fail(
-      {"log.trace", "train.steps"},
-      StrCat(options.Describe("log.trace"), " reaches past ", options.Describe("train.steps"),
-             ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
+  options.Fail(StrCat("{log.trace} reaches past {train.steps}: write log.trace = \"",
+                      std::min(range->first, steps), ":", steps, "\""));
 }
 
 void CheckOps(Options& options, const RunConfig& config) {
@@ -64,23 +62,20 @@ void CheckOps(Options& options, const RunConfig& config) {
   if (!traced) return;
   const int64_t steps = config.train.steps;
   if (steps > 0 && traced->step > steps) {
-    options.Fail({"log.ops", "train.steps"},
-                 StrCat(options.Describe("log.ops"), " is past ", options.Describe("train.steps"),
-                        ": write log.ops = \"", steps, "\""));
+    options.Fail(StrCat("{log.ops} is past {train.steps}: write log.ops = \"", steps, "\""));
   }
   if (config.train.objective != "dpo" || traced->event != kKeepModules) return;
-  options.Fail({"log.ops", "train.objective"},
-               StrCat(options.Describe("log.ops"), " keeps what each module gives once, and with ",
-                      options.Describe("train.objective"),
-                      " modules run twice, as policy and as reference: write log.ops = \"",
-                      traced->step, "\""));
+  options.Fail(
+      StrCat("{log.ops} keeps what each module gives once, and with {train.objective} "
+             "modules run twice, as policy and as reference: write log.ops = \"",
+             traced->step, "\""));
 }
 
 void CheckDepth(Options& options, const RunConfig& config) {
   if (config.depth == 0 || config.model.preset.empty()) return;
-  options.Fail({"depth", "model.preset"},
-               StrCat(options.Describe("depth"), " and ", options.Describe("model.preset"),
-                      " both decide the model and how it is trained: leave one of them out"));
+  options.Fail(
+      "{depth} and {model.preset} both decide the model and how it is trained: leave one "
+      "of them out");
 }
 
 void CheckLength(Options& options, const TrainOptions& train) {
@@ -173,11 +168,9 @@ void CheckHeads(Options& options, const ModelOptions& model) {
   const int64_t lower = model.n_embd / model.n_head * model.n_head;
   int64_t head = model.n_head;
   while (model.n_embd % head != 0) --head;
-  options.Fail({"model.n_embd", "model.n_head"},
-               StrCat(options.Describe("model.n_embd"), " is not a multiple of ",
-                      options.Describe("model.n_head"),
-                      ": use model.n_embd = ", lower > 0 ? StrCat(lower, " or ") : "",
-                      lower + model.n_head, ", or model.n_head = ", head));
+  options.Fail(StrCat("{model.n_embd} is not a multiple of {model.n_head}: use model.n_embd = ",
+                      lower > 0 ? StrCat(lower, " or ") : "", lower + model.n_head,
+                      ", or model.n_head = ", head));
 }
 
 void CheckKvHeads(Options& options, const ModelOptions& model) {
@@ -186,17 +179,15 @@ void CheckKvHeads(Options& options, const ModelOptions& model) {
   while (model.n_head % heads != 0) --heads;
   options.Fail(
       {"model.n_kv_head", "model.n_head"},
-      StrCat(options.Describe("model.n_head"), " is not a multiple of ",
-             options.Describe("model.n_kv_head"), ": use model.n_kv_head = ", heads,
+      StrCat("{model.n_head} is not a multiple of {model.n_kv_head}: use model.n_kv_head = ", heads,
              ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
 }
 
 void CheckRecomputedLayers(Options& options, const RunConfig& config) {
   if (ParseRecompute(config.train.recompute).layers <= config.model.n_layer) return;
-  options.Fail({"train.recompute", "model.n_layer"},
-               StrCat(options.Describe("train.recompute"), " names more layers than ",
-                      options.Describe("model.n_layer"),
-                      " has: use train.recompute = \"block\", of all layers"));
+  options.Fail(
+      "{train.recompute} names more layers than {model.n_layer} has: use train.recompute "
+      "= \"block\", of all layers");
 }
 
 void CheckPrecision(Options& options, const RunConfig& config) {
@@ -204,10 +195,10 @@ void CheckPrecision(Options& options, const RunConfig& config) {
   CheckEffect(options, {"train.loss_scale", "train.loss_scale_every"}, t.precision == "fp16",
               "train.precision = \"fp16\"");
   if (int exponent; std::frexp(t.loss_scale, &exponent) != 0.5) {
-    options.Fail({"train.loss_scale"},
-                 StrCat(options.Describe("train.loss_scale"),
-                        " is not a power of two, and would round gradients: use ",
-                        "train.loss_scale = ", ToToml(OptionValue(std::ldexp(0.5, exponent)))));
+    options.Fail(
+        StrCat("{train.loss_scale} is not a power of two, and would "
+               "round gradients: use train.loss_scale = ",
+               ToToml(OptionValue(std::ldexp(0.5, exponent)))));
   }
   CheckEffect(options, {"optim.master_weights", "train.grad_dtype", "train.numerics"},
               t.precision == "bf16", "train.precision = \"bf16\"");
@@ -241,23 +232,18 @@ void CheckRope(Options& options, const ModelOptions& model) {
   CheckEffect(options, {"model.window_pattern"}, m.window > 0, "model.window above 0");
   if (!rope) return;
   if (m.head_dim % 2 != 0) {
-    options.Fail({"model.head_dim"},
-                 StrCat(options.Describe("model.head_dim"),
-                        " is odd, but rope rotates pairs: use model.head_dim = ", m.head_dim + 1,
-                        ", or model.position = \"learned\""));
+    options.Fail(StrCat("{model.head_dim} is odd, but rope rotates pairs: use model.head_dim = ",
+                        m.head_dim + 1, ", or model.position = \"learned\""));
   }
   if (m.head_dim == 0 && m.n_embd / m.n_head % 2 != 0) {
-    options.Fail({"model.n_embd", "model.n_head"},
-                 StrCat(options.Describe("model.n_embd"), " and ", options.Describe("model.n_head"),
-                        " make heads of ", m.n_embd / m.n_head,
+    options.Fail(StrCat("{model.n_embd} and {model.n_head} make heads of ", m.n_embd / m.n_head,
                         ", but rope rotates pairs and needs an even size: use model.n_embd = ",
                         m.n_head * (m.n_embd / m.n_head + 1), ", or model.position = \"learned\""));
   }
   if (llama3 && m.rope_low >= m.rope_high) {
-    options.Fail({"model.rope_low", "model.rope_high"},
-                 StrCat(options.Describe("model.rope_low"), " is not below ",
-                        options.Describe("model.rope_high"),
-                        ": Llama 3 has model.rope_low = 1 and model.rope_high = 4"));
+    options.Fail(
+        "{model.rope_low} is not below {model.rope_high}: Llama 3 has model.rope_low = 1 "
+        "and model.rope_high = 4");
   }
 }
 
@@ -265,14 +251,11 @@ void CheckSchedule(Options& options, const RunConfig& config) {
   const OptimOptions& optim = config.optim;
   const double tenth = std::strtod(StrCat(optim.lr / 10).c_str(), nullptr);  // six digits will do
   if (optim.min_lr > optim.lr)
-    options.Fail(
-        {"optim.lr", "optim.min_lr"},
-        StrCat(options.Describe("optim.min_lr"), " is above ", options.Describe("optim.lr"),
-               ": use optim.min_lr = ", ToToml(OptionValue(tenth)), ", a tenth, or 0"));
+    options.Fail({"optim.lr", "optim.min_lr"},
+                 StrCat("{optim.min_lr} is above {optim.lr}: use optim.min_lr = ",
+                        ToToml(OptionValue(tenth)), ", a tenth, or 0"));
   if (optim.decay_steps > 0 && optim.warmup > optim.decay_steps)
-    options.Fail({"optim.warmup", "optim.decay_steps"},
-                 StrCat(options.Describe("optim.warmup"), " is longer than ",
-                        options.Describe("optim.decay_steps"), ": use optim.warmup = ",
+    options.Fail(StrCat("{optim.warmup} is longer than {optim.decay_steps}: use optim.warmup = ",
                         optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
 }
 
@@ -283,17 +266,15 @@ void CheckDecayStart(const Options& options, const RunConfig& config) {
   const int64_t end = optim.decay_steps > 0 ? optim.decay_steps : config.train.steps;
   if (optim.decay_start == 0 || end == 0 || optim.decay_start < end) return;
   options.Fail({"optim.decay_start", key},
-               StrCat(options.Describe("optim.decay_start"), " is not before the decay's end, ",
-                      options.Describe(key), ": use optim.decay_start = ", end * 4 / 5,
-                      ", or leave it out"));
+               StrCat("{optim.decay_start} is not before the decay's end, ", options.Describe(key),
+                      ": use optim.decay_start = ", end * 4 / 5, ", or leave it out"));
 }
 
 void CheckLora(const Options& options, const LoraOptions& lora) {
   if (!lora.init_from.empty() && lora.rank > 0) {
-    options.Fail({"lora.rank", "lora.init_from"},
-                 StrCat(options.Describe("lora.rank"), " makes new adapters, and ",
-                        options.Describe("lora.init_from"), " names adapters with ranks of their ",
-                        "own: leave one of them out"));
+    options.Fail(
+        "{lora.rank} makes new adapters, and {lora.init_from} names adapters with ranks "
+        "of their own: leave one of them out");
   }
   constexpr std::string_view kRank = "lora.rank = 16";
   const bool is_new = lora.rank > 0, adapters = is_new || !lora.init_from.empty();
@@ -315,8 +296,8 @@ void CheckDpo(const Options& options, const RunConfig& config) {
   CheckEffect(options, {"train.z_loss"}, false, "train.objective = \"lm\"");
   const auto refuse = [&](bool bad, std::string_view key, std::string_view why) {
     if (!bad) return;
-    options.Fail({"train.objective", key}, StrCat(options.Describe("train.objective"), " with ",
-                                                  options.Describe(key), ": ", why));
+    options.Fail({"train.objective", key},
+                 StrCat("{train.objective} with ", options.Describe(key), ": ", why));
   };
   refuse(!config.lora.init_from.empty(), "lora.init_from",
          "the reference is the model without its adapters, and would lack these: merge them first "
@@ -359,16 +340,14 @@ void CheckMixture(const Options& options, const ModelOptions& model, const std::
         "model.n_shared_expert = 1");
   if (!experts || !weights.empty()) return;
   if (m.n_expert_used > m.n_expert) {
-    options.Fail({"model.n_expert_used", "model.n_expert"},
-                 StrCat(options.Describe("model.n_expert_used"), " is more than ",
-                        options.Describe("model.n_expert"),
-                        ": use model.n_expert_used = ", m.n_expert, " at most"));
+    options.Fail(
+        StrCat("{model.n_expert_used} is more than {model.n_expert}: use model.n_expert_used = ",
+               m.n_expert, " at most"));
   }
   if (m.n_dense >= m.n_layer) {
-    options.Fail({"model.n_dense", "model.n_layer"},
-                 StrCat(options.Describe("model.n_dense"), " leaves no layer of ",
-                        options.Describe("model.n_layer"), " to experts: use model.n_dense = ",
-                        m.n_layer - 1, " at most, or model.n_expert = 0"));
+    options.Fail(StrCat(
+        "{model.n_dense} leaves no layer of {model.n_layer} to experts: use model.n_dense = ",
+        m.n_layer - 1, " at most, or model.n_expert = 0"));
   }
 }
 
@@ -394,14 +373,10 @@ void CheckRun(Options& options, const RunConfig& config) {
     CheckRecomputedLayers(options, config);
   }
   if (!config.data.path.empty() && !config.data.mix.empty()) {
-    options.Fail({"data.path", "data.mix"},
-                 StrCat(options.Describe("data.path"), " and ", options.Describe("data.mix"),
-                        " exclude each other: name all sources in data.mix"));
+    options.Fail("{data.path} and {data.mix} exclude each other: name all sources in data.mix");
   }
   if (!config.data.val_path.empty() && config.data.val_fraction != DataOptions().val_fraction) {
-    options.Fail({"data.val_fraction", "data.val_path"},
-                 StrCat(options.Describe("data.val_fraction"), " does nothing beside ",
-                        options.Describe("data.val_path"), ": leave one of them out"));
+    options.Fail("{data.val_fraction} does nothing beside {data.val_path}: leave one of them out");
   }
   CheckLength(options, config.train);
   CheckBatch(options, config.train);

@@ -307,6 +307,22 @@ OptionValue Options::value(std::string_view key) const {
   return std::visit([](const auto* target) { return OptionValue(*target); }, Get(key).target);
 }
 
+std::string WithDescriptions(std::string_view text,
+                             const std::function<std::string(std::string_view)>& describe) {
+  std::string result;
+  for (size_t open; (open = text.find('{')) != text.npos;) {
+    result += text.substr(0, open);
+    text.remove_prefix(open);
+    const size_t close = text.find('}');
+    const std::string_view key = text.substr(1, close == text.npos ? 0 : close - 1);
+    const bool is_key =
+        !key.empty() && key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") == key.npos;
+    result += is_key ? describe(key) : "{";
+    text.remove_prefix(is_key ? close + 1 : 1);
+  }
+  return result.append(text);
+}
+
 std::string Options::Describe(std::string_view key) const {
   return StrCat(AsToml(key, value(key)), " (", Name(source(key)), ")");
 }
@@ -318,7 +334,19 @@ void Options::Fail(const std::vector<std::string_view>& keys, const std::string&
     if (!strongest || option.source > strongest->source) strongest = &option;
   }
   const bool placed = strongest && !strongest->origin.empty();
-  throw InputError(placed ? StrCat(strongest->origin, ": ", message) : message);
+  throw InputError((placed ? strongest->origin + ": " : "") +
+                   WithDescriptions(message, [&](std::string_view key) {
+                     return Find(key) != nullptr ? Describe(key) : StrCat("{", key, "}");
+                   }));
+}
+
+void Options::Fail(const std::string& message) const {
+  std::vector<std::string_view> keys;
+  WithDescriptions(message, [&](std::string_view key) {
+    if (const Option* const option = Find(key)) keys.push_back(option->key);
+    return std::string();
+  });
+  Fail(keys, message);
 }
 
 void Options::Derive(std::string_view key, const OptionValue& value, std::string_view because) {

@@ -68,6 +68,10 @@ struct Following {
   OptionValue value;
   std::string reason;
 };
+// The text with describe("optim.lr") for each "{optim.lr}"; what else stands in braces stays.
+std::string WithDescriptions(std::string_view text,
+                             const std::function<std::string(std::string_view key)>& describe);
+
 // What the user wrote of an option, if anything.
 using Given = std::function<std::optional<OptionValue>(std::string_view key)>;
 // All that follows from the position of a dial. What was given can have other values follow; it
@@ -157,7 +161,9 @@ class Options {
   // The values that follow from the dial, a line for each reason; "" if none do.
   std::string DescribeDial() const;
 
-  // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`.
+  // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`; in
+  // the message, "{optim.lr}" stands for Describe("optim.lr"). Without keys, they are those.
+  [[noreturn]] void Fail(const std::string& message) const;
   [[noreturn]] void Fail(const std::vector<std::string_view>& keys,
                          const std::string& message) const;
   void Warn(std::string message) { warnings_.push_back(std::move(message)); }

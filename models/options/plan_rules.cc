@@ -39,72 +39,59 @@ constexpr PlanRule kRulesOfOptions[] = {
      {"parallel.ep"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (IsPowerOfTwo(p.ep)) return "";
-       return StrCat(
-           f.describe("parallel.ep"),
-           " must be a power of two, since the gradients of the ranks' samples are added in ",
-           "pairs: use parallel.ep = 2, 4 or 8");
+       return "{parallel.ep} must be a power of two, since the gradients of the ranks' samples are "
+              "added in pairs: use parallel.ep = 2, 4 or 8";
      }},
     {"ep fits cp",
      {"parallel.ep", "parallel.cp"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.ep % p.cp == 0 || p.cp % p.ep == 0) return "";
-       return StrCat(
-           f.describe("parallel.ep"), " neither divides ", f.describe("parallel.cp"),
-           " nor is a multiple of it, and the ranks that compute a sequence are the first to ",
-           "split experts: use powers of two");
+       return "{parallel.ep} neither divides {parallel.cp} nor is a multiple of it, and the ranks "
+              "that compute a sequence are the first to split experts: use powers of two";
      }},
     {"schedule needs pp",
      {"parallel.schedule", "parallel.pp"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.pp > 1 || p.schedule == ParallelOptions().schedule) return "";
-       return StrCat(f.describe("parallel.schedule"),
-                     " does nothing without a pipeline: add parallel.pp = 2 or more, or leave ",
-                     "parallel.schedule out");
+       return "{parallel.schedule} does nothing without a pipeline: add parallel.pp = 2 or more, "
+              "or leave parallel.schedule out";
      }},
     {"pp keeps weights",
      {"parallel.reshard_after_forward", "parallel.pp"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.pp == 1 || p.reshard_after_forward) return "";
-       return StrCat(
-           f.describe("parallel.reshard_after_forward"),
-           " does nothing with parallel.pp, whose stages keep their weights for a step: leave ",
-           "parallel.reshard_after_forward out");
+       return "{parallel.reshard_after_forward} does nothing with parallel.pp, whose stages keep "
+              "their weights for a step: leave parallel.reshard_after_forward out";
      }},
     {"shard_ranks needs shard",
      {"parallel.shard_ranks", "parallel.shard"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.shard != "none" || p.shard_ranks == 0) return "";
-       return StrCat(
-           f.describe("parallel.shard_ranks"),
-           " does nothing without parallel.shard = \"full\", \"gradients\" or \"optimizer\": ",
-           "add one of them, or leave parallel.shard_ranks out");
+       return "{parallel.shard_ranks} does nothing without parallel.shard = \"full\", "
+              "\"gradients\" or \"optimizer\": add one of them, or leave parallel.shard_ranks out";
      }},
     {"shards of one rank",
      {"parallel.shard_ranks"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.shard_ranks != 1) return "";
-       return StrCat(f.describe("parallel.shard_ranks"),
-                     " shards nothing, since each rank would have a whole copy: use 2 or more, or ",
-                     "parallel.shard = \"none\"");
+       return "{parallel.shard_ranks} shards nothing, since each rank would have a whole copy: use "
+              "2 or more, or parallel.shard = \"none\"";
      }},
     {"reshard needs full",
      {"parallel.reshard_after_forward", "parallel.shard"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.shard == "full" || p.reshard_after_forward) return "";
-       return StrCat(f.describe("parallel.reshard_after_forward"),
-                     " does nothing without parallel.shard = \"full\": add that, or leave ",
-                     "parallel.reshard_after_forward out");
+       return "{parallel.reshard_after_forward} does nothing without parallel.shard = \"full\": "
+              "add that, or leave parallel.reshard_after_forward out";
      }},
     {"ordered sums are exact",
      {"dist.reduction", "dist.compress"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const DistOptions& d = f.config.dist;
        if (d.reduction != "ordered" || d.compress == "none") return "";
-       return StrCat(
-           f.describe("dist.compress"),
-           " rounds what ranks send, so the bits would depend on the number of ranks, which ",
-           f.describe("dist.reduction"),
-           " rules out: use dist.compress = \"none\", or dist.reduction = \"fast\"");
+       return "{dist.compress} rounds what ranks send, so the bits would depend on the number of "
+              "ranks, which {dist.reduction} rules out: use dist.compress = \"none\", or "
+              "dist.reduction = \"fast\"";
      }},
     {"workers have whole models",
      {"dist.outer_every", "parallel.shard", "parallel.tp", "parallel.pp", "parallel.cp",
@@ -117,9 +104,9 @@ constexpr PlanRule kRulesOfOptions[] = {
                                          {"parallel.cp", p.cp > 1},
                                          {"parallel.ep", p.ep > 1}}) {
          if (!splits) continue;
-         return StrCat(f.describe("dist.outer_every"), " makes each rank a worker with a model of ",
-                       "its own, which ", f.describe(key), " would split: leave ", key,
-                       " out, or dist.outer_every");
+         return StrCat(
+             "{dist.outer_every} makes each rank a worker with a model of its own, which ",
+             f.describe(key), " would split: leave ", key, " out, or dist.outer_every");
        }
        return "";
      }},
@@ -129,31 +116,26 @@ constexpr PlanRule kRulesOfOptions[] = {
        const DistOptions& d = f.config.dist;
        if (!f.has_rounds()) return "";
        if (d.compress != "none") {
-         return StrCat(f.describe("dist.compress"), " is for the gradients of every step, which ",
-                       f.describe("dist.outer_every"),
-                       " does not send: use dist.outer_dtype = \"bf16\"");
+         return "{dist.compress} is for the gradients of every step, which {dist.outer_every} does "
+                "not send: use dist.outer_dtype = \"bf16\"";
        }
        if (d.reduction == "fast") return "";
-       return StrCat(f.describe("dist.reduction"),
-                     " promises the same bits at any number of ranks, and with ",
-                     f.describe("dist.outer_every"),
-                     " they depend on it: leave dist.reduction out; ",
-                     "what workers send is summed in a fixed order in any case");
+       return "{dist.reduction} promises the same bits at any number of ranks, and with "
+              "{dist.outer_every} they depend on it: leave dist.reduction out; what workers send "
+              "is summed in a fixed order in any case";
      }},
     {"workers keep all on their device",
      {"dist.outer_every", "train.offload"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!f.has_rounds() || f.config.train.offload == "none") return "";
-       return StrCat(f.describe("train.offload"), " is not supported with ",
-                     f.describe("dist.outer_every"), ": leave train.offload out");
+       return "{train.offload} is not supported with {dist.outer_every}: leave train.offload out";
      }},
     {"workers keep no averages",
      {"dist.outer_every", "optim.ema"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!f.has_rounds() || f.config.optim.ema == 0) return "";
-       return StrCat(f.describe("optim.ema"), " is not supported with ",
-                     f.describe("dist.outer_every"),
-                     ", whose outer optimizer takes the weights elsewhere: leave optim.ema out");
+       return "{optim.ema} is not supported with {dist.outer_every}, whose outer optimizer takes "
+              "the weights elsewhere: leave optim.ema out";
      }},
     {"preferences need whole answers",
      {"train.objective", "parallel.tp", "virtual.tp", "parallel.pp", "parallel.cp", "virtual.cp"},
@@ -165,10 +147,9 @@ constexpr PlanRule kRulesOfOptions[] = {
                                        {"parallel.cp", p.cp},
                                        {"virtual.cp", p.virtual_cp}}) {
          if (size <= 1) continue;
-         return StrCat(
-             f.describe("train.objective"), " with ", f.describe(key),
-             ": preferences need whole answers on each rank: use data-parallel ranks, with ",
-             "parallel.shard where memory is short");
+         return StrCat("{train.objective} with ", f.describe(key),
+                       ": preferences need whole answers on each rank: use data-parallel ranks, "
+                       "with parallel.shard where memory is short");
        }
        return "";
      }},
@@ -192,11 +173,10 @@ constexpr PlanRule kRulesOfOptions[] = {
      [](const Facts& f, const ParallelOptions&) -> std::string {
        const LogOptions& log = f.config.log;
        if (!f.has_rounds() || (log.fingerprints == 0 && log.ops.empty())) return "";
-       return StrCat(f.describe(log.ops.empty() ? "log.fingerprints" : "log.ops"),
-                     " is for ranks that share one set of weights, and with ",
-                     f.describe("dist.outer_every"),
-                     " each rank trains weights of its own between two meetings: leave one of the "
-                     "two options out");
+       return StrCat(
+           f.describe(log.ops.empty() ? "log.fingerprints" : "log.ops"),
+           " is for ranks that share one set of weights, and with {dist.outer_every} each rank "
+           "trains weights of its own between two meetings: leave one of the two options out");
      }},
     {"elastic workers are not built",
      {"dist.elastic", "dist.outer_every"},
@@ -212,19 +192,19 @@ constexpr PlanRule kRulesOfOptions[] = {
        const bool elastic = f.config.dist.elastic;
        if (f.config.train.time_budget.empty() || (!elastic && !f.has_rounds())) return "";
        const char* const other = elastic ? "dist.elastic" : "dist.outer_every";
-       return StrCat(f.describe("train.time_budget"),
-                     " lets rank 0 settle after any step how many ", "the run has, and with ",
-                     f.describe(other),
-                     elastic ? " another rank may take its place" : " ranks meet only after rounds",
-                     ": leave ", other, " out, or use train.steps");
+       return StrCat(
+           "{train.time_budget} lets rank 0 settle after any step how many the run has, and with ",
+           f.describe(other),
+           elastic ? " another rank may take its place" : " ranks meet only after rounds",
+           ": leave ", other, " out, or use train.steps");
      }},
     {"elastic experts are not built",
      {"dist.elastic", "parallel.ep"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!f.config.dist.elastic || p.ep == 1) return "";
-       return StrCat("dist.elastic goes on with fewer ranks, and ", f.describe("parallel.ep"),
-                     " splits experts across a fixed number of them: leave one of them out, or use "
-                     "launch --max_restarts, which goes on from the newest checkpoint");
+       return "dist.elastic goes on with fewer ranks, and {parallel.ep} splits experts across a "
+              "fixed number of them: leave one of them out, or use launch --max_restarts, which "
+              "goes on from the newest checkpoint";
      }},
     {"elastic adapters are whole",
      {"dist.elastic", "lora.rank", "lora.init_from", "parallel.shard", "parallel.pp", "parallel.tp",
@@ -267,9 +247,9 @@ std::span<const PlanRule> PlanRules() {
 const PlanRule* BrokenRule(const PlanFacts& facts, std::string* why) {
   for (const PlanRule& rule : PlanRules()) {
     if (rule.of_run && !facts.is_run()) continue;
-    std::string refusal = rule.refusal(facts, facts.config.parallel);
+    const std::string refusal = rule.refusal(facts, facts.config.parallel);
     if (refusal.empty()) continue;
-    if (why != nullptr) *why = std::move(refusal);
+    if (why != nullptr) *why = WithDescriptions(refusal, facts.describe);
     return &rule;
   }
   return nullptr;

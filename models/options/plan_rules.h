@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "models/options/config.h"
 
@@ -48,8 +47,8 @@ struct PlanRule {
   // The options that it is about, and then "". An error begins with where the strongest of them
   // comes from.
   std::array<std::string_view, 8> keys;
-  // What is wrong and what to use instead; "" if the plan keeps the rule. Given
-  // facts.config.parallel, too.
+  // What is wrong and what to use instead, where "{parallel.ep}" stands for its description; "" if
+  // the plan keeps the rule. Given facts.config.parallel, too.
   std::string (*refusal)(const PlanFacts& facts, const ParallelOptions& parallel);
   bool of_run = false;  // whether it is about a run that is prepared
 };

@@ -60,9 +60,10 @@ constexpr PlanRule kRules[] = {
             {std::pair("train.epochs", c.train.epochs),
              {"train.tokens_per_parameter", c.train.tokens_per_parameter}}) {
          if (length == 0) continue;
-         return StrCat(f.describe(key), ": with ", f.describe("dist.outer_every"),
-                       ", a run has whole rounds: use train.steps, a multiple of ", round,
-                       ", instead");
+         return StrCat(
+             f.describe(key),
+             ": with {dist.outer_every}, a run has whole rounds: use train.steps, a multiple of ",
+             round, ", instead");
        }
        std::string wrong, instead;
        for (const auto& [key, steps] : {std::pair("train.steps", c.train.steps),
@@ -75,9 +76,10 @@ constexpr PlanRule kRules[] = {
          instead += StrCat(" --", key, "=", (steps / round + 1) * round);
        }
        if (wrong.empty()) return "";
-       return StrCat(f.describe("dist.outer_every"), ": workers have the same weights only at the ",
-                     "ends of rounds, where runs end, evaluate, sample and save, and that many ",
-                     "steps do not divide ", wrong, ": use", instead);
+       return StrCat(
+           "{dist.outer_every}: workers have the same weights only at the ends of rounds, where "
+           "runs end, evaluate, sample and save, and that many steps do not divide ",
+           wrong, ": use", instead);
      }},
     {"workers balance by losses",
      {"dist.outer_every"},
@@ -85,17 +87,14 @@ constexpr PlanRule kRules[] = {
        const ModelOptions& m = f.config.model;
        if (!f.has_rounds() || m.n_expert == 0 || m.router != "sigmoid" || m.bias_rate == 0)
          return "";
-       return StrCat(f.describe("dist.outer_every"),
-                     " brings weights together, and not the biases ",
-                     "that balance a router of sigmoid scores: use model.bias_rate = 0, or ",
-                     "model.router = \"softmax\"");
+       return "{dist.outer_every} brings weights together, and not the biases that balance a "
+              "router of sigmoid scores: use model.bias_rate = 0, or model.router = \"softmax\"";
      }},
     {"four bits are not cut",
      {"lora.base", "parallel.tp", "virtual.tp"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (!f.config.lora.quantizes() || (p.tp == 1 && p.tensor_parts() == 1)) return "";
-       return StrCat(f.describe("lora.base"),
-                     " quantises matrices in blocks that tensor parallelism (",
+       return StrCat("{lora.base} quantises matrices in blocks that tensor parallelism (",
                      f.describe(p.tp > 1 ? "parallel.tp" : "virtual.tp"),
                      ") cannot cut: use data parallelism or a pipeline");
      }},
@@ -108,11 +107,9 @@ constexpr PlanRule kRules[] = {
            p.shard == "none") {
          return "";
        }
-       return StrCat(
-           f.describe("parallel.schedule"),
-           " puts embedding and head on one rank, and their weight, which is tied and, with ",
-           "adapters, frozen, cannot be cut twice by ", f.describe("parallel.shard"),
-           ": use parallel.schedule=1f1b or parallel.shard=none");
+       return "{parallel.schedule} puts embedding and head on one rank, and their weight, which is "
+              "tied and, with adapters, frozen, cannot be cut twice by {parallel.shard}: use "
+              "parallel.schedule=1f1b or parallel.shard=none";
      }},
     {"shard_ranks divides the ranks",
      {"parallel.shard_ranks", "parallel.shard"},
@@ -187,34 +184,30 @@ constexpr PlanRule kRules[] = {
            "the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
            " (or parallel.cp)",
            parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
-           ", must divide ", f.describe("model.block_size"), ": use ", (window / all + 1) * all,
-           ", or fewer chunks");
+           ", must divide {model.block_size}: use ", (window / all + 1) * all, ", or fewer chunks");
      }},
     {"ep needs experts",
      {"parallel.ep", "model.n_expert"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (p.ep == 1 || f.config.model.n_expert > 0) return "";
-       return StrCat(
-           f.describe("parallel.ep"),
-           " splits experts across ranks, and the model has none: add model.n_expert = 8, or ",
-           "leave it out");
+       return "{parallel.ep} splits experts across ranks, and the model has none: add "
+              "model.n_expert = 8, or leave it out";
      }},
     {"ep divides the experts",
      {"parallel.ep", "parallel.tp", "model.n_expert"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        const int64_t experts = f.config.model.n_expert;
        if (p.ep == 1 || experts % (p.ep * p.tp) == 0) return "";
-       return StrCat(f.describe("parallel.ep"),
-                     p.tp > 1 ? StrCat(" times parallel.tp = ", p.tp) : "", " does not divide the ",
-                     experts, " experts (model.n_expert): use a divisor of them");
+       return StrCat("{parallel.ep}", p.tp > 1 ? StrCat(" times parallel.tp = ", p.tp) : "",
+                     " does not divide the ", experts,
+                     " experts (model.n_expert): use a divisor of them");
      }},
     {"ep divides the ranks",
      {"parallel.ep", "parallel.pp", "parallel.tp"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {
        if (f.data_ranks % p.data_ranks_of_experts() == 0) return "";
        const int64_t ranks = f.data_ranks * p.cp, all = p.pp * p.tp * std::max(p.ep, p.cp);
-       return StrCat(f.describe("parallel.ep"), " does not divide the ", ranks,
-                     ranks == 1 ? " rank" : " ranks",
+       return StrCat("{parallel.ep} does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
                      p.pp * p.tp == 1 ? " of this run"
                                       : " that parallel.pp and parallel.tp leave for other samples",
                      ": start a multiple of ", all, " processes, as with --nproc=", all);
@@ -226,10 +219,9 @@ constexpr PlanRule kRules[] = {
        if (p.data_ranks_of_experts() == 1 || f.micro_batches % f.data_ranks == 0) {
          return "";
        }
-       return StrCat(f.describe("parallel.ep"), " needs equally many micro-batches on all ",
-                     f.data_ranks, " ranks, and a step has ", f.micro_batches,
-                     ": use a multiple of ", f.data_ranks,
-                     ", by train.grad_accum or train.global_batch_size");
+       return StrCat("{parallel.ep} needs equally many micro-batches on all ", f.data_ranks,
+                     " ranks, and a step has ", f.micro_batches, ": use a multiple of ",
+                     f.data_ranks, ", by train.grad_accum or train.global_batch_size");
      }},
     {"compression needs data ranks",
      {"dist.compress", "parallel.pp", "parallel.cp", "parallel.tp"},

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <utility>
 
 #include "core/system/shell_word.h"
 #include "dist/control/rendezvous.h"

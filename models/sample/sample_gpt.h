@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "models/options/options.h"
 #include "models/sample/opened_model.h"

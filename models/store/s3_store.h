@@ -1,11 +1,9 @@
 // A bucket of AWS, or of any server that speaks S3 (MinIO, Ceph, R2).
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

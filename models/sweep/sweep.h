@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "dist/launch/launch.h"
+#include "models/options/config.h"
 
 namespace lockstep::models {
 
@@ -36,5 +40,18 @@ std::vector<SweepPoint> PointsOf(const Sweep& sweep);
 
 // --KEY=VALUE of each of the point's settings.
 std::vector<std::string> ArgumentsOf(const SweepPoint& point);
+
+// Reads a command line of train_gpt, without argv[0]. Throws InputError.
+using ReadArguments = std::function<RunConfig(const std::vector<std::string>&)>;
+
+// Trains each point of the sweep in a folder of its own below `out_dir`, by the command of `launch`
+// and the point's settings, and writes out_dir/runs.html after each. Runs that are finished are
+// left alone and others continue, so that the same command goes on after an interruption. A run
+// that fails does not keep the next from starting. Prints a table at the end, and returns the exit
+// code: 0, 1 if a run failed, or that of a run that a signal ended, which is the last one then.
+//
+// Nothing is trained if any of the command lines is wrong. Throws InputError.
+int TrainSweep(const Sweep& sweep, const std::string& out_dir, const dist::LaunchOptions& launch,
+               const ReadArguments& read);
 
 }  // namespace lockstep::models

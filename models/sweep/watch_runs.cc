@@ -1,7 +1,5 @@
 #include "models/sweep/watch_runs.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "core/io/file.h"
 

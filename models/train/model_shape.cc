@@ -1,6 +1,18 @@
 #include "models/train/model_shape.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/system/shell_word.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf/hf_format.h"
+#include "models/gpt/peft/adapter.h"
+#include "models/options/config_checks.h"
 
 namespace lockstep::models {
 namespace {
@@ -103,6 +115,134 @@ ModelOptions ToModelOptions(const GptConfig& shape, const ModelOptions& model) {
   m.router = RouterName(mixture.router);
   m.router_scale = mixture.router.scale;
   return m;
+}
+
+namespace {
+
+struct ShapeOptions {
+  explicit ShapeOptions(const ModelOptions& m) : model(m) { AddModelOptions(options, model); }
+
+  ModelOptions model;
+  Options options{{.name = "train_gpt", .summary = ""}};
+};
+
+// What a folder would say of a model of these options: it leaves out what has no effect, such as a
+// window_pattern above n_layer. Nothing, if there can be no such model.
+std::optional<ModelOptions> ReadBack(const ModelOptions& model, const GptConfig& weights) {
+  try {
+    GptConfig shape = ToGptConfig(model);
+    shape.vocab_size = weights.vocab_size;
+    shape.block_size = weights.block_size;
+    Validate(shape);
+    return ToModelOptions(FromHfConfig(ToHfConfig(shape), "model"), model);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Fails if the user asked for a model that differs from that of the weights, all of whose options
+// `of_weights` are. 0 of what follows from other sizes is left to the weights.
+void CheckAsked(const Options& options, const std::string& path, const GptConfig& weights,
+                const ModelOptions& model, const ModelOptions& of_weights) {
+  const std::set<std::string_view> sizes = {"model.n_kv_head", "model.head_dim", "model.n_inner",
+                                            "model.n_expert_inner"};
+  ShapeOptions asked(of_weights);
+  std::vector<OptionDifference> differences;
+  for (OptionDifference& d : Difference(ShapeOptions(model).options, asked.options)) {
+    if (!options.IsWritten(d.key) || (d.a == "0" && sizes.contains(d.key))) continue;
+    asked.options.Derive(d.key, options.value(d.key), d.key);
+    differences.push_back(std::move(d));
+  }
+  if (differences.empty()) return;
+  if (const auto same = ReadBack(asked.model, weights)) {
+    const auto left = Difference(ShapeOptions(*same).options, ShapeOptions(of_weights).options);
+    std::erase_if(differences, [&](const OptionDifference& d) {
+      return std::ranges::none_of(left, [&](const auto& l) { return l.key == d.key; });
+    });
+    if (differences.empty()) return;
+  }
+  const OptionDifference& d = differences.front();
+  options.Fail({d.key}, StrCat(options.Describe(d.key), ", but the weights of ", path, " have ",
+                               d.b, ": leave ", d.key, " out"));
+}
+
+// The options have widths of shared experts in units of an expert's.
+void CheckSharedExperts(const Options& options, const std::string& path,
+                        const nn::MixtureOptions& x) {
+  if (x.n_expert == 0 || x.n_shared % x.n_inner == 0) return;
+  if (!options.IsWritten("model.n_shared_expert")) return;
+  options.Fail(StrCat("{model.n_shared_expert}, but the shared expert of ", path, " is ",
+                      x.n_shared, " wide, no multiple of the ", x.n_inner,
+                      " of an expert: leave model.n_shared_expert out"));
+}
+
+// Fails unless training continues with these adapters as they are: so does a dry run, which reads
+// no weights.
+void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraOptions& lora) {
+  const bool has_own = !lora.init_from.empty();
+  if (lora.rank == 0 && !has_own) {
+    options.Fail({"init_from", "lora.rank"},
+                 StrCat(adapter.folder(), " has adapters, and without lora.rank all weights are ",
+                        "trained: use lora.rank = ", adapter.config().rank,
+                        " to continue with these, or merge them first (export_gpt --checkpoint=",
+                        ShellWord(adapter.folder()), " --out=merged)"));
+  }
+  if (!has_own && adapter.config().rank_pattern.empty() && lora.rank != adapter.config().rank) {
+    options.Fail(StrCat("{lora.rank}, but the adapters of ", adapter.folder(), " have rank ",
+                        adapter.config().rank, ": use lora.rank = ", adapter.config().rank));
+  }
+  const std::string kind = adapter.base_kind();
+  if (kind.empty() || kind == lora.base) return;
+  options.Fail(StrCat("{lora.base}, but the adapters of ", adapter.folder(),
+                      " were trained on weights in 4 bits: use lora.base = \"", kind, "\""));
+}
+
+}  // namespace
+
+GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunConfig* config) {
+  GptConfig shape = ReadHfConfig(WeightsOf(path));
+  ModelOptions& m = config->model;
+  CheckSharedExperts(options, path, shape.mixture);
+  const ModelOptions of_weights = ToModelOptions(shape, m);
+  CheckAsked(options, path, shape, m, of_weights);
+  m = of_weights;
+  if (m.block_size > shape.block_size) {
+    if (options.IsWritten("model.block_size")) {
+      options.Fail(StrCat("{model.block_size}, but the weights of ", path, " have positions for ",
+                          shape.block_size, " tokens"));
+    }
+    m.block_size = shape.block_size;
+  }
+  CheckMixture(options, m, path);
+  shape.dropout = m.dropout;
+  shape.lora = config->lora;
+  // A checkpoint has its adapters itself.
+  const std::string& given = config->lora.init_from;
+  const std::string from = PeftAdapter::Exists(path) ? path
+                           : given.empty()           ? given
+                                                     : CheckpointOf(given);
+  if (!from.empty()) CheckGoesOn(options, PeftAdapter::Open(from), config->lora);
+  if (!config->lora.init_from.empty()) {
+    const PeftConfig adapter = PeftAdapter::Open(from).config();
+    shape.lora = {.rank = adapter.rank,
+                  .alpha = adapter.alpha,
+                  .dropout = config->lora.dropout,
+                  .targets = "those of " + from,
+                  .base = config->lora.base,
+                  .rank_stabilized = adapter.rank_stabilized,
+                  .init_from = from};
+  }
+  if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
+    const bool sigmoid = x.router.score == RouterScore::kSigmoid;
+    const auto keep = [&](const char* key, double* option, double value) {
+      if (!options.IsWritten(key)) *option = value;
+    };
+    if (!sigmoid) keep("model.balance_loss", &m.balance_loss, x.balance_loss);
+    keep("model.z_loss", &m.z_loss, x.z_loss);
+    if (sigmoid) keep("model.bias_rate", &m.bias_rate, x.bias_rate);
+    SetCoefficients(m, &shape.mixture);
+  }
+  return shape;
 }
 
 }  // namespace lockstep::models

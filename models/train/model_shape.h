@@ -1,5 +1,7 @@
-// The shape of a run's model, made from its options.
+// The shape of a run's model, made from its options or taken from the weights that it starts from.
 #pragma once
+
+#include <string>
 
 #include "models/gpt/gpt_config.h"
 #include "models/options/config.h"
@@ -17,5 +19,10 @@ ModelOptions ToModelOptions(const GptConfig& shape, const ModelOptions& model);
 // Sets what the options say of a mixture and is no part of a model's shape: the coefficients of its
 // losses, and the rate of its biases.
 void SetCoefficients(const ModelOptions& model, nn::MixtureOptions* mixture);
+
+// The shape of the weights in the folder `path`, with what the options say of training them:
+// dropout, adapters, the coefficients of a mixture's losses. The options of `config` are set to
+// that shape; one that the user wrote and that says otherwise is an InputError.
+GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunConfig* config);
 
 }  // namespace lockstep::models

@@ -1,7 +1,6 @@
 // A GPT whose stages are on several ranks; the samples may be partitioned among copies of a stage.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>

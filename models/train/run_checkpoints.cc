@@ -13,7 +13,6 @@
 #include "models/train/parallel_plan.h"
 #include "models/train/run_generation.h"
 #include "models/train/run_model.h"
-#include "models/train/run_optimizer.h"
 
 namespace lockstep::models {
 namespace {

@@ -42,7 +42,7 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
   using enum nn::MlpActivation;
   const GptConfig& m = setup.model;
   const auto fail = [&](const std::string& why) {
-    options.Fail({"train.recompute"}, StrCat(options.Describe("train.recompute"), ": ", why));
+    options.Fail(StrCat("{train.recompute}: ", why));
   };
   for (const std::string& op : m.recompute.ops) {
     const bool gelu = m.activation == kGelu || m.activation == kGeluExact;
@@ -103,15 +103,13 @@ void CheckHeads(const Options& options, const RunSetup& setup) {
 void CheckOffload(const Options& options, const RunSetup& setup) {
   if (setup.model.offload.any() && setup.device.is_cpu()) {
     options.Fail(
-        {"train.offload"},
-        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
-               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+        "{train.offload} moves what a GPU keeps to the host, and this run is on the CPU: "
+        "leave it out, or use train.recompute = \"block\"");
   }
   if (setup.model.offload.weights && setup.model.lora.quantizes()) {
-    options.Fail({"train.offload", "lora.base"},
-                 StrCat(options.Describe("train.offload"), " keeps weights on the host, and ",
-                        options.Describe("lora.base"), " in 4 bits on the GPU: use one of them; ",
-                        "activations and optimizer can be offloaded beside either"));
+    options.Fail(
+        "{train.offload} keeps weights on the host, and {lora.base} in 4 bits on the GPU: "
+        "use one of them; activations and optimizer can be offloaded beside either");
   }
 }
 
@@ -120,9 +118,7 @@ void CheckAdapters(const Options& options, const RunSetup& setup) {
   try {
     Gpt shape(setup.model);
   } catch (const ArgumentError& error) {
-    options.Fail({"lora.targets", "lora.rank"},
-                 StrCat(options.Describe("lora.targets"), ", ", options.Describe("lora.rank"), ": ",
-                        error.what()));
+    options.Fail(StrCat("{lora.targets}, {lora.rank}: ", error.what()));
   }
 }
 
@@ -165,8 +161,8 @@ void CheckReference(const Options& options, const RunSetup& setup) {
   const char* key = setup.start.checkpoint ? "checkpoint.resume" : "init_from";
   options.Fail(
       {"train.objective", key},
-      StrCat(options.Describe("train.objective"), " and ", options.Describe(key), ": the ",
-             "reference is the model without its adapters, and would lack those of ", folder,
+      StrCat("{train.objective} and ", options.Describe(key),
+             ": the reference is the model without its adapters, and would lack those of ", folder,
              ": merge them first (export_gpt --checkpoint=", ShellWord(folder),
              " --out=merged), and train new ones with init_from=merged and lora.rank = 16"));
 }
@@ -180,7 +176,7 @@ void CheckPreferences(const Options& options, const RunSetup& setup) {
   if (m.n_expert == 0 || (m.balance_loss == 0 && m.z_loss == 0)) return;
   const char* key = m.balance_loss > 0 ? "model.balance_loss" : "model.z_loss";
   options.Fail({"train.objective", key},
-               StrCat(options.Describe("train.objective"), " with a loss of routers, ", key, " = ",
+               StrCat("{train.objective} with a loss of routers, ", key, " = ",
                       m.balance_loss > 0 ? m.balance_loss : m.z_loss,
                       ": that is a mean over tokens, and this one over pairs: set it to 0"));
 }

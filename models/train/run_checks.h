@@ -2,8 +2,6 @@
 // ranks.
 #pragma once
 
-#include <string>
-
 #include "models/options/options.h"
 #include "models/options/plan_rules.h"
 #include "models/train/run_setup.h"

@@ -12,7 +12,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/train/budget/time_budget.h"
 #include "models/train/run_data.h"
-#include "models/train/run_optimizer.h"
+#include "models/train/run_model.h"
 
 namespace lockstep::models {
 

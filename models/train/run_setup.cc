@@ -1,13 +1,10 @@
 #include "models/train/run_setup.h"
 
-#include <utility>
-
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/options/option_recompute.h"
 #include "models/store/object_store.h"
-#include "models/train/adopt_weights.h"
 #include "models/train/model_shape.h"
 #include "models/train/run_checks.h"
 #include "models/train/run_data.h"
@@ -126,15 +123,13 @@ RunSetup PrepareRun(const Options& options, const RunConfig& given, const RunSta
   const std::string& adapters = config.lora.init_from;
   if (!adapters.empty() && !start.evaluates && !start.checkpoint && PeftAdapter::Exists(weights)) {
     options.Fail(
-        {"lora.init_from", "init_from"},
-        StrCat(options.Describe("lora.init_from"), " and ", options.Describe("init_from"),
-               " both have adapters: name the weights that they belong to with init_from"));
+        "{lora.init_from} and {init_from} both have adapters: name the weights that they "
+        "belong to with init_from");
   }
   if (config.depth > 0 && !weights.empty() && !start.checkpoint && !start.evaluates) {
-    options.Fail({"depth", "init_from"},
-                 StrCat(options.Describe("depth"), " decides a model that starts from random ",
-                        "weights, and ", options.Describe("init_from"),
-                        " has a model already: leave one of them out"));
+    options.Fail(
+        "{depth} decides a model that starts from random weights, and {init_from} has a "
+        "model already: leave one of them out");
   }
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &config);
   OpenData(config, weights, weights.empty() ? config.model.vocab_size : setup.model.vocab_size,

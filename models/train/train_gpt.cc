@@ -8,10 +8,8 @@
 #include <map>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <utility>
 
-#include "core/allocator.h"
 #include "core/io/file.h"
 #include "core/philox.h"
 #include "core/system/environment.h"
@@ -70,16 +68,21 @@ void PrintMixture(const RunSetup& setup) {
 // The first row of conversations as text.
 void PrintRow(const RunSetup& setup) {
   if (!setup.conversations && !setup.prefers()) return;
-  Print(setup.dataset.note);
-  if (setup.prefers()) {
-    Print("the first pair; what is learnt stands between >>> and <<<:");
-    Print(data::ShowPair(*setup.dataset.train, *setup.dataset.tokenizer, 0, setup.window(), ">>>",
-                         "<<<"));
-    return;
-  }
-  Print("the first row; what is learnt stands between >>> and <<<:");
-  Print(data::ShowRow(*data::ConversationRows(setup.dataset), *setup.dataset.tokenizer, 0,
-                      setup.window(), ">>>", "<<<"));
+  const data::Dataset& d = setup.dataset;
+  const bool pairs = setup.prefers();
+  Print(d.note);
+  Print(
+      StrCat("the first ", pairs ? "pair" : "row", "; what is learnt stands between >>> and <<<:"));
+  Print(pairs ? data::ShowPair(*d.train, *d.tokenizer, 0, setup.window(), ">>>", "<<<")
+              : data::ShowRow(*data::ConversationRows(d), *d.tokenizer, 0, setup.window(), ">>>",
+                              "<<<"));
+}
+
+void PrintRun(const Options& options, const RunSetup& setup, const MemoryPlan& memory) {
+  if (setup.config.depth > 0) Print(options.DescribeDial());
+  PrintSetup(setup, Gpt(setup.model), memory);
+  if (setup.start.evaluates) return;
+  for (const std::string& note : NotesOn(options, setup)) Warn(note);
 }
 
 // While this exists, this process also has the threads of the machine's other ranks, which wait.
@@ -193,19 +196,6 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup, const dist::Rend
   Warn(text);
 }
 
-// The process that had the lock may just have ended, perhaps on another machine.
-std::unique_ptr<FileLock> LockPatiently(const std::string& out_dir) {
-  constexpr int kSeconds = 30;
-  for (int second = 0;; ++second) {
-    try {
-      return LockRunFolder(out_dir, Warn);
-    } catch (const InputError&) {
-      if (second == kSeconds) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-  }
-}
-
 // Collective. The recorder is null for a single process, and `elastic` unless the run is.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder,
@@ -226,7 +216,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const std::string& path = config.data.path;
     if (!path.empty() && path != "-") data::ExpandPattern(path);
     if (goes_on) {
-      lock = LockPatiently(config.out_dir);
+      // The process that had the lock may just have ended, perhaps on another machine.
+      lock = LockRunFolder(config.out_dir, Warn, std::chrono::seconds(60));
       return elastic->Start();
     }
     if (!only_evaluate) {
@@ -297,14 +288,9 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     return "";
   });
   try {
-    const Gpt shape(setup.model);
-    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window())};
+    Utilization utilization{.flops_per_token = Gpt(setup.model).FlopsPerToken(setup.window())};
     ranks.OnMain("printing", [&] {
-      if (config.depth > 0) Print(options.DescribeDial());
-      PrintSetup(setup, shape, memory);
-      if (!only_evaluate) {
-        for (const std::string& note : NotesOn(options, setup)) Warn(note);
-      }
+      PrintRun(options, setup, memory);
       if (!start.note.empty()) Print(start.note);
       if (!setup.dataset.note.empty()) Print(setup.dataset.note);
       if (!old_model.empty()) Print(old_model);
@@ -386,11 +372,7 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
     RunSetup setup =
         PrepareRun(options, config, {.evaluates = mode.evaluates}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
-    if (config.depth > 0) Print(options.DescribeDial());
-    PrintSetup(setup, Gpt(setup.model), memory);
-    if (!mode.evaluates) {
-      for (const std::string& note : NotesOn(options, setup)) Warn(note);
-    }
+    PrintRun(options, setup, memory);
     Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous, /*dry_run=*/true);
@@ -405,8 +387,7 @@ int TrainGpt(const Options& options, const RunConfig& given, RunMode mode) {
     if (rendezvous.rank == 0) {
       Warn(
           "dist.elastic = true, but what started the ranks does not start single ones again: if "
-          "one "
-          "ends, all do. launch --elastic, or train_gpt --nproc=N, can");
+          "one ends, all do. launch --elastic, or train_gpt --nproc=N, can");
     }
   }
   if (rendezvous.world_size == 1) {

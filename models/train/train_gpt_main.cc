@@ -10,7 +10,7 @@
 #include "dist/launch/nproc.h"
 #include "models/options/invocation.h"
 #include "models/plan/auto_plan.h"
-#include "models/sweep/train_sweep.h"
+#include "models/sweep/sweep.h"
 #include "models/train/budget/run_budget.h"
 #include "models/train/interrupt.h"
 #include "models/train/run_data.h"

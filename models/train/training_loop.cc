@@ -12,11 +12,9 @@
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/run_folder.h"
-#include "models/options/option_text.h"
 #include "models/train/interrupt.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_model.h"
-#include "models/train/run_optimizer.h"
 
 namespace lockstep::models {
 namespace {
@@ -26,9 +24,8 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   if (!range) return nullptr;
   if (setup.start.step >= range->last || range->first > setup.steps()) {
     Warn(StrCat("log.trace = ", setup.config.log.trace,
-                ": no trace will be written, since this run "
-                "makes steps ",
-                setup.start.step + 1, " to ",
+                ": no trace will be written, since this run makes steps ", setup.start.step + 1,
+                " to ",
                 setup.config.train.is_open() ? "one that is not settled" : StrCat(setup.steps())));
   }
   auto trace = std::make_unique<TraceRecorder>(
@@ -82,59 +79,6 @@ std::shared_ptr<optim::Optimizer> ReadOptimizer(const RunSetup& setup, Gpt& mode
   return MakeOptimizer(setup, model, ranks.rank());
 }
 
-TimeBudgetOptions BudgetOf(const RunSetup& setup, const Gpt& model,
-                           const std::vector<ValidationStream>& validation) {
-  // Forward is a third of a step; text is generated at a tenth of its speed; disks write this many
-  // bytes a second, of a weight itself and two moments.
-  constexpr double kForward = 0.33, kGenerate = 10, kWrites = 4e8, kBytes = 12;
-  const RunConfig& c = setup.config;
-  const auto tokens = static_cast<double>(setup.tokens_per_step);
-  TimeBudgetOptions options{
-      .seconds = ParseDuration(c.train.time_budget),
-      .decay_fraction = c.optim.decay_fraction,
-      .every = {c.train.eval_every, c.eval.every, c.train.sample_every, c.checkpoint.every},
-      .save_seconds = kBytes / kWrites * static_cast<double>(model.NumWeights())};
-  for (const ValidationStream& of : validation) {
-    options.steps[0] += kForward * static_cast<double>(of.batches.num_targets()) / tokens;
-  }
-  options.steps[2] = kForward * kGenerate * static_cast<double>(c.train.sample_tokens) / tokens;
-  return options;
-}
-
-bool IsObserved(const RunSetup& setup) {
-  const LogOptions& log = setup.config.log;
-  return !setup.start.evaluates && (log.fingerprints > 0 || !log.ops.empty());
-}
-
-// Whether the trainer is asked for CUDA graphs: they run no operation of which a trace could be
-// told.
-bool AsksForGraphs(const RunConfig& config) {
-  return config.train.cuda_graphs && config.log.ops.empty();
-}
-
-std::unique_ptr<FingerprintRecorder> MakeFingerprints(const RunSetup& setup, const RunRanks& ranks,
-                                                      const StepRanks& step_ranks,
-                                                      const Objective& objective, const Gpt& model,
-                                                      ForwardPlace* place) {
-  if (place == nullptr || setup.config.log.fingerprints == 0) return nullptr;
-  const bool graphs = AsksForGraphs(setup.config) && setup.device.is_cuda() &&
-                      step_ranks.may_be_graphs() && objective.is_model_loss();
-  return std::make_unique<FingerprintRecorder>(setup, ranks, model, *place, graphs);
-}
-
-std::unique_ptr<OpTrace> MakeOpTrace(const RunSetup& setup, const RunRanks& ranks, const Gpt& model,
-                                     ForwardPlace* place) {
-  const auto traced = ParseTracedOps(setup.config.log.ops);
-  if (place == nullptr || !traced) return nullptr;
-  if (ranks.is_main() && setup.start.step >= traced->step) {
-    Warn(StrCat("log.ops = ", setup.config.log.ops,
-                ": no operation will be written, since this run begins with step ",
-                setup.start.step + 1));
-  }
-  return std::make_unique<OpTrace>(*traced, setup.config.out_dir, ranks.rank(), model.Parameters(),
-                                   *place);
-}
-
 }  // namespace
 
 TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
@@ -163,41 +107,37 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                .document_mask = setup.document_mask,
                .samples_more = setup.SamplesBefore(0)},
               setup.start.step),
-      place_(IsObserved(setup) ? std::make_unique<ForwardPlace>(model_) : nullptr),
-      fingerprints_(
-          MakeFingerprints(setup, ranks, *step_ranks_, *objective_, model_, place_.get())),
-      ops_(MakeOpTrace(setup, ranks, model_, place_.get())),
+      from_(StateOf(setup, ranks)),
+      observers_(setup, ranks, *step_ranks_, *objective_, model_),
       trainer_(model_, optimizer_.get(), MakeSchedule(setup.config), loader_,
                {.first_step = setup.start.step,
                 .micro_batches = setup.micro_batches,
                 .clip = config_.optim.clip,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .trace = trace_.get(),
-                .cuda_graphs = AsksForGraphs(config_),
+                .cuda_graphs = StepObservers::AllowGraphs(config_),
                 .say = Warn,
                 .objective = objective_.get(),
                 .ranks = step_ranks_.get(),
                 .check_every = config_.dist.check_every,
                 .max_skips = config_.train.max_skips,
-                .skips = StateOf(setup, ranks).skips,
+                .skips = from_.skips,
                 .loss_scaling = LossScalingFor(config_.train),
-                .loss_scale = StateOf(setup, ranks).loss_scale,
+                .loss_scale = from_.loss_scale,
                 .spike = config_.train.spike,
-                .spike_history = StateOf(setup, ranks).spike_history,
+                .spike_history = from_.spike_history,
                 .sums_first = elastic != nullptr,
                 .before_update =
                     [this] {
                       if (copies_) copies_->Confirm();
                     },
-                .observers = Observers()}),
+                .observers = observers_.all()}),
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_),
       validation_(ValidationOf(setup)),
       tasks_(MakeRunTasks(setup)) {
-  if (ranks.is_main() && !config_.train.time_budget.empty() && !setup.start.evaluates) {
-    budget_.emplace(BudgetOf(setup, model_, validation_));
-  }
+  StartClock();
   if (StateCopies* const copies = Chosen(elastic, setup)) {
     copies->Load(ranks.control().get(), *optimizer_);
   } else if (setup.start.going_on && ranks.control()) {
@@ -209,31 +149,21 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
   }
   GetAllocator(kCpu).Trim();  // gives back what reading took
   if (trace_) TraceForward(model_, *trace_);
-  if (setup.start.checkpoint || setup.start.going_on) {
-    const TrainerState state = StateOf(setup, ranks);
-    if (state.measured_on.empty() || state.measured_on == setup.measured_on) {
-      best_val_loss_ = state.best_val_loss;
-    }
-    last_loss_ = state.last_loss;
-    const std::string arithmetic = ArithmeticOf(setup);
-    if (!state.arithmetic.empty() && state.arithmetic != arithmetic && ranks.is_main()) {
-      Warn(StrCat("the checkpoint was computed by ", state.arithmetic, ", and this run goes on by ",
-                  arithmetic, ": its bits differ from those of a run that nothing interrupted"));
-    }
-    unfinished_ = newest_ = ParseMetrics(state.unfinished_metrics);
-    // That of a run without workers has none.
-    optim::Optimizer* const outer = step_ranks_->data().outer();
-    if (outer != nullptr && state.workers > 0) {
-      LoadOptimizerState(*setup.start.checkpoint, *outer, kOuterFile);
-    }
+  if (from_.measured_on.empty() || from_.measured_on == setup.measured_on) {
+    best_val_loss_ = from_.best_val_loss;
   }
-}
-
-std::vector<StepObserver*> TrainingLoop::Observers() const {
-  std::vector<StepObserver*> all;
-  if (fingerprints_) all.push_back(fingerprints_.get());
-  if (ops_) all.push_back(ops_.get());
-  return all;
+  last_loss_ = from_.last_loss;
+  const std::string arithmetic = ArithmeticOf(setup);
+  if (!from_.arithmetic.empty() && from_.arithmetic != arithmetic && ranks.is_main()) {
+    Warn(StrCat("the checkpoint was computed by ", from_.arithmetic, ", and this run goes on by ",
+                arithmetic, ": its bits differ from those of a run that nothing interrupted"));
+  }
+  unfinished_ = newest_ = ParseMetrics(from_.unfinished_metrics);
+  // That of a run without workers has none.
+  optim::Optimizer* const outer = step_ranks_->data().outer();
+  if (outer != nullptr && from_.workers > 0) {
+    LoadOptimizerState(*setup.start.checkpoint, *outer, kOuterFile);
+  }
 }
 
 int TrainingLoop::Train() {
@@ -271,17 +201,13 @@ void TrainingLoop::Keep() {
     Add(*m);
     newest_ = *m;
   }
-  TrainerState state = State();
-  if (newest_) state.unfinished_metrics = ToJson(*newest_);
-  elastic_->Keep({setup_, owned_model_, optimizer_, std::move(state), utilization_});
+  elastic_->Keep({setup_, owned_model_, optimizer_, State(), utilization_});
 }
 
 // For the next world. A rank that is alone copies only when it leaves.
 void TrainingLoop::CopyState() {
   if (!copies_ || (ranks_.size() == 1 && !summoned_)) return;
-  TrainerState state = State();
-  if (newest_) state.unfinished_metrics = ToJson(*newest_);
-  copies_->Copy(state, model_, *optimizer_);
+  copies_->Copy(State(), model_, *optimizer_);
 }
 
 int TrainingLoop::TrainSteps() {
@@ -315,7 +241,7 @@ int TrainingLoop::TrainSteps() {
         log_->Flush();
       });
     }
-    if (ops_ && ops_->done()) {
+    if (observers_.end_run()) {
       checkpoints_.FinishSave();
       ranks_.OnMain("printing", [&] {
         Print(StrCat("step ", m.step, ": its operations are in ",
@@ -413,7 +339,7 @@ int TrainingLoop::Interrupt(bool ask) {
 // Whether something happens after this step that needs its numbers or its weights.
 bool TrainingLoop::Due(int64_t step) const {
   return step == 1 || step == setup_.steps() || step == config_.optim.decay_start ||
-         (ops_ && ops_->done()) || (traced_ && step <= traced_->last) ||
+         observers_.end_run() || (traced_ && step <= traced_->last) ||
          Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
          TasksAreDue(step) || Every(config_.train.sample_every, step) ||
          Every(config_.checkpoint.every, step);

@@ -20,9 +20,8 @@
 #include "models/train/run_setup.h"
 #include "models/train/run_tasks.h"
 #include "models/train/slow_rank_watch.h"
-#include "models/train/step/fingerprint_recorder.h"
 #include "models/train/step/kernel_times.h"
-#include "models/train/step/op_trace.h"
+#include "models/train/step/step_observers.h"
 #include "models/train/step/trainer.h"
 
 namespace lockstep::models {
@@ -47,7 +46,6 @@ class TrainingLoop {
  private:
   using Clock = std::chrono::steady_clock;
   ReportInput MakeReportInput() const;
-  std::vector<StepObserver*> Observers() const;
   bool interrupted() const { return trainer_.step() < setup_.steps() || rest_; }
   TrainerState State() const;
   void Keep();
@@ -70,6 +68,7 @@ class TrainingLoop {
   void Mark() const;
   void WriteKernelChoices() const;
   void FinishTrace();
+  void StartClock();
   int64_t LastStepByClock();
   void SettleEnd(int64_t last);
   double Seconds() const { return setup_.start.seconds + SecondsOfProcess(); }
@@ -117,10 +116,8 @@ class TrainingLoop {
   const std::unique_ptr<const Objective> objective_;
   data::Sampler sampler_;
   data::Loader loader_;
-  // Null unless asked for.
-  const std::unique_ptr<ForwardPlace> place_;
-  const std::unique_ptr<FingerprintRecorder> fingerprints_;
-  const std::unique_ptr<OpTrace> ops_;
+  const TrainerState from_;  // of what this rank goes on from
+  const StepObservers observers_;
   Trainer trainer_;
   KernelTimes kernels_;
   SlowRankWatch slow_ranks_;

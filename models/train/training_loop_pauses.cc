@@ -10,10 +10,11 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/generate.h"
 #include "models/memory/machine_memory.h"
+#include "models/options/option_text.h"
 #include "models/report/format.h"
 #include "models/report/run_summary.h"
 #include "models/train/run_generation.h"
-#include "models/train/run_optimizer.h"
+#include "models/train/run_model.h"
 #include "models/train/training_loop.h"
 
 namespace lockstep::models {
@@ -43,6 +44,8 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   if (tasks && interrupt_ == 0) EvaluateTasks(&m);
   const bool stop = interrupt_ != 0;
   if (sample && !stop) Timed(Pause::kSample, [&] { Sample(); });
+  // A loop that ends here tells of the steps since the last one that was printed.
+  if ((stop || summoned_) && m.kernel_ms.empty()) m.kernel_ms = kernels_.Take();
   // It was saved as unfinished before.
   const bool again = m.step == setup_.start.step && !setup_.start.going_on;
   const bool begins_decay = m.step == config_.optim.decay_start;
@@ -203,7 +206,8 @@ TrainerState TrainingLoop::State() const {
           .seconds = budget_ ? Seconds() : 0,
           .loss_scale = trainer_.loss_scale(),
           .spike_history = spikes != nullptr ? *spikes : optim::SpikeHistory(),
-          .skips = trainer_.skips()};
+          .skips = trainer_.skips(),
+          .unfinished_metrics = newest_ ? ToJson(*newest_) : ""};
 }
 
 void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinished_metrics) {
@@ -223,6 +227,26 @@ void TrainingLoop::Save(const SaveOptions& options, const std::string& unfinishe
 void TrainingLoop::NoteSave() {
   if (log_) log_->SetBestCheckpoint(checkpoints_.BestStep());
   if (budget_) budget_->AddSave(SecondsSince(save_began_));
+}
+
+// With train.time_budget, on the main rank.
+void TrainingLoop::StartClock() {
+  if (!ranks_.is_main() || config_.train.time_budget.empty() || setup_.start.evaluates) return;
+  // Forward is a third of a step; text is generated at a tenth of its speed; disks write this many
+  // bytes a second, of a weight itself and two moments.
+  constexpr double kForward = 0.33, kGenerate = 10, kWrites = 4e8, kBytes = 12;
+  const RunConfig& c = config_;
+  const auto tokens = static_cast<double>(setup_.tokens_per_step);
+  TimeBudgetOptions options{
+      .seconds = ParseDuration(c.train.time_budget),
+      .decay_fraction = c.optim.decay_fraction,
+      .every = {c.train.eval_every, c.eval.every, c.train.sample_every, c.checkpoint.every},
+      .save_seconds = kBytes / kWrites * static_cast<double>(model_.NumWeights())};
+  for (const ValidationStream& of : validation_) {
+    options.steps[0] += kForward * static_cast<double>(of.batches.num_targets()) / tokens;
+  }
+  options.steps[2] = kForward * kGenerate * static_cast<double>(c.train.sample_tokens) / tokens;
+  budget_.emplace(options);
 }
 
 // After a step, on the main rank: the last one, if by the clock the decay begins now; else 0.

@@ -1,7 +1,6 @@
 // The load of a model's experts, for the training loop.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "core/host_read.h"

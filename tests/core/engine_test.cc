@@ -298,17 +298,18 @@ TEST(ObserverTest, KnowsTheOrderOfTheLeavesBeforehand) {
   }
 }
 
-TEST(ObserverTest, PlanBackwardPredicts) {
+TEST(ObserverTest, KnowsTheOrderOfTheNodesBeforehand) {
+  struct : BackwardObserver {
+    bool awaits_leaves() const override { return false; }
+    void OnBegin(const BackwardPlan& plan) override {
+      for (const auto& node : plan.nodes) names.emplace_back(node->name());
+      for (const auto& leaf : plan.leaves) names.push_back(leaf->name());
+    }
+    std::vector<std::string> names;
+  } planned;
   const Tensor a = Named("a"), b = Named("b");
-  const std::vector<Tensor> roots = {Sum(Mul(Scale(a, 2), b))};
-  const BackwardPlan plan = PlanBackward(roots);
-  ASSERT_EQ(plan.nodes.size(), 3u);
-  EXPECT_STREQ(plan.nodes[0]->name(), "test_sum");
-  EXPECT_STREQ(plan.nodes[1]->name(), "test_mul");
-  EXPECT_STREQ(plan.nodes[2]->name(), "test_scale");
-  ASSERT_EQ(plan.leaves.size(), 2u);
-  EXPECT_EQ(plan.leaves[0]->name(), "b");
-  EXPECT_EQ(plan.leaves[1]->name(), "a");
+  Backward(Sum(Mul(Scale(a, 2), b)), {}, {.observers = {&planned}});
+  EXPECT_THAT(planned.names, ElementsAre("test_sum", "test_mul", "test_scale", "b", "a"));
 }
 
 // y = the sum of the inputs; records which of their gradients it is asked for.

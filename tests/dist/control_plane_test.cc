@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "dist/control/fold.h"
-#include "dist/control/local_planes.h"
 #include "tests/dist/crowd.h"
+#include "tests/dist/local_planes.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 

@@ -1,6 +1,6 @@
 #include "tests/dist/crowd.h"
 
-#include "dist/control/local_planes.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist::test {
 

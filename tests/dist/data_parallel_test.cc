@@ -7,12 +7,12 @@
 #include <latch>
 #include <mutex>
 
-#include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "kernels/dropout/dropout.h"
 #include "nn/precision.h"
 #include "nn/state.h"
 #include "optim/sgd.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"

@@ -5,7 +5,7 @@
 
 #include <future>
 
-#include "dist/control/local_planes.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist {
 namespace {

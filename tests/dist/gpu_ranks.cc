@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/control/local_planes.h"
 #include "dist/groups/nccl_group.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist {
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "dist/control/awake_clock.h"
-#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/ranks.h"
 
 namespace lockstep::dist {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "dist/control/control_plane.h"
-#include "dist/control/local_planes.h"
 #include "dist/control/socket.h"
 #include "dist/groups/transport.h"
 #include "dist/process_group.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist::test {
 

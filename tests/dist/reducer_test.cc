@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "dist/groups/agreement.h"
-#include "dist/groups/in_process_group.h"
 #include "kernels/scale/scale.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 

@@ -8,13 +8,13 @@
 
 #include "core/step_state.h"
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/in_process_group.h"
 #include "nn/activation.h"
 #include "nn/sequential.h"
 #include "nn/vision/batch_norm.h"
 #include "nn/vision/conv2d.h"
 #include "nn/vision/pooling.h"
 #include "optim/sgd.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/toy_model.h"
 
 namespace lockstep::dist {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/cuda/device.h"
-#include "dist/shard/flat_layout.h"
+#include "dist/shard/flat_exchange.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

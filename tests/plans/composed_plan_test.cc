@@ -5,9 +5,9 @@
 
 #include <limits>
 
-#include "dist/groups/in_process_group.h"
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 

@@ -6,9 +6,9 @@
 
 #include "core/io/file.h"
 #include "dist/data_parallel/training_file.h"
-#include "dist/groups/in_process_group.h"
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

@@ -7,14 +7,14 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
-#include "models/train/run_optimizer.h"
+#include "models/train/run_model.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {

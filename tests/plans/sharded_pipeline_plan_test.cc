@@ -4,8 +4,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/cuda/device.h"
-#include "dist/groups/in_process_group.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 

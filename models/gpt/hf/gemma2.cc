@@ -1,7 +1,7 @@
 // Gemma 2: Gemma Team, "Gemma 2: improving open language models at a practical size" (2024).
 #include <cmath>
 
-#include "models/gpt/hf/gemma_keys.h"
+#include "models/gpt/hf/llama_keys.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,5 +1,5 @@
 // Gemma 3's language models: Gemma Team, "Gemma 3 technical report" (2025).
-#include "models/gpt/hf/gemma_keys.h"
+#include "models/gpt/hf/llama_keys.h"
 
 namespace lockstep::models {
 namespace {

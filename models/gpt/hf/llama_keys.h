@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "models/gpt/hf/family.h"
 
@@ -37,5 +36,16 @@ OrderedJson WriteRopeScaling(const RotaryOptions& rope);
 void ReadWindows(const Fields& f, int64_t window, int64_t pattern, GptConfig* c);
 // "sliding_window", null for none, and "layer_types".
 void WriteWindows(const GptConfig& c, OrderedJson* j);
+
+// The windows of Qwen 2 and 3: only with "use_sliding_window", and then only in layers from
+// "max_window_layers" on.
+void ReadQwenWindows(const Fields& f, GptConfig* c);
+void WriteQwenWindows(const GptConfig& c, OrderedJson* j);
+
+// What Gemma 2 and 3 have in common.
+GptConfig ReadGemmaKeys(const Fields& f, const LlamaDefaults& defaults);
+// Null where transformers would refuse the sizes.
+OrderedJson WriteGemmaKeys(const GptConfig& c, const char* model_type, const char* architecture);
+std::vector<HfLayerName> GemmaNames();
 
 }  // namespace lockstep::models

@@ -1,6 +1,6 @@
 // Qwen 2 and 2.5: Qwen Team, "Qwen2 technical report" (2024). Queries, keys and values have biases,
 // which no key of config.json says.
-#include "models/gpt/hf/qwen_windows.h"
+#include "models/gpt/hf/llama_keys.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,6 +1,6 @@
 // Qwen3, without experts and with them (Qwen3-MoE): Qwen Team, "Qwen3 technical report" (2025).
 #include "core/io/json.h"
-#include "models/gpt/hf/qwen_windows.h"
+#include "models/gpt/hf/llama_keys.h"
 
 namespace lockstep::models {
 namespace {

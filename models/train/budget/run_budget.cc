@@ -17,7 +17,6 @@
 #include "models/report/format.h"
 #include "models/report/run_progress.h"
 #include "models/train/run_model.h"
-#include "models/train/run_optimizer.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 

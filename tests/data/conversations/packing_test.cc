@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/conversations/split_rows.h"
+#include "data/conversations/encode_rows.h"
 
 namespace lockstep::data {
 namespace {

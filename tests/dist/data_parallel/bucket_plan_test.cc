@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/philox.h"
-#include "dist/shard/flat_layout.h"
+#include "dist/shard/flat_exchange.h"
 #include "kernels/global_norm/global_norm.h"
 #include "tests/message_of.h"
 

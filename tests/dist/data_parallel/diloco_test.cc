@@ -9,12 +9,12 @@
 
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_group.h"
 #include "kernels/scale/scale.h"
 #include "nn/precision.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "tests/dist/counting_transport.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_model.h"
 #include "tests/message_of.h"

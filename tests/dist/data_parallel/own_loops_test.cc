@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "optim/sgd.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_model.h"
 #include "tests/message_of.h"

@@ -8,13 +8,13 @@
 #include "core/autograd/engine.h"
 #include "core/philox.h"
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "kernels/unary/unary.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/linear.h"
 #include "nn/lm_head.h"
+#include "tests/dist/in_process_group.h"
 
 namespace lockstep::dist {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "core/autograd/engine.h"
-#include "dist/groups/in_process_group.h"
 #include "kernels/attention/attention.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 #include "tests/message_of.h"
 

@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "core/philox.h"
-#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 
 namespace lockstep::dist {
 namespace {

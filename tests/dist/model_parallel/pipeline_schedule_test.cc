@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "dist/pipeline/schedule.h"
 #include "dist/pipeline/schedule_check.h"
+#include "tests/dist/model_parallel/schedule_csv.h"
 
 namespace lockstep::dist {
 namespace {

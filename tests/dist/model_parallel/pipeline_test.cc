@@ -16,7 +16,6 @@
 #include "dist/control/socket.h"
 #include "dist/data_parallel/data_ranks.h"
 #include "dist/data_parallel/reducer.h"
-#include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "dist/pipeline/schedule_check.h"
 #include "dist/pipeline/stage_cut.h"
@@ -24,6 +23,7 @@
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "kernels/unary/unary.h"
 #include "nn/linear.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/toy_model.h"
 
 namespace lockstep::dist {

@@ -12,7 +12,6 @@
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
-#include "dist/groups/in_process_group.h"
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/parallelize.h"
@@ -22,6 +21,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 
 namespace lockstep::dist {

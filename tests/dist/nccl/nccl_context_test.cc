@@ -9,8 +9,8 @@
 #include "core/cuda/device.h"
 #include "core/host_read.h"
 #include "cudasim/contexts.h"
-#include "dist/control/local_planes.h"
 #include "dist/groups/nccl_group.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist {
 namespace {

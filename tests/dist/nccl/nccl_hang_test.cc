@@ -11,11 +11,11 @@
 
 #include "core/cuda/device.h"
 #include "cudasim/hang.h"
-#include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/nccl_group.h"
 #include "dist/groups/tcp_transport.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/local_planes.h"
 #include "tests/gpu_test.h"
 #include "tests/message_of.h"
 

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "dist/shard/fully_shard.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "optim/adamw.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/temp_folder.h"
 #include "tests/models/training.h"
 

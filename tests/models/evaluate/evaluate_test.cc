@@ -7,11 +7,11 @@
 #include <map>
 
 #include "dist/groups/agreement.h"
-#include "dist/groups/in_process_group.h"
 #include "models/evaluate/eval_task.h"
 #include "models/evaluate/python_text.h"
 #include "models/evaluate/statistics.h"
 #include "models/evaluate/task_results.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/message_of.h"
 #include "tests/models/evaluate/golden.h"
 #include "tests/models/temp_folder.h"

@@ -79,8 +79,22 @@ class GptParts : public testing::TestWithParam<GptConfig> {
     targets_ = Tensor::FromVector(targets, {2, 7});
   }
 
-  static void AddNodes(std::span<const Tensor> roots, Names& nodes) {
-    for (const auto& node : PlanBackward(roots).nodes) nodes.push_back(node->name());
+  // Backward, with the names of its nodes.
+  static void BackwardOf(std::span<const Tensor> roots, std::span<const Tensor> gradients,
+                         Names& nodes) {
+    struct Planned : BackwardObserver {
+      explicit Planned(Names& names) : names(names) {}
+      bool awaits_leaves() const override { return false; }
+      void OnBegin(const BackwardPlan& plan) override {
+        for (const auto& node : plan.nodes) names.push_back(node->name());
+      }
+      Names& names;
+    } planned(nodes);
+    Backward(roots, gradients, {.observers = {&planned}});
+  }
+  static void BackwardOf(const Tensor& loss, Names& nodes) {
+    const Tensor one;
+    BackwardOf({&loss, 1}, {&one, 1}, nodes);
   }
   static Outcome OutcomeOf(Gpt& model, const Tensor& loss, Names nodes) {
     Outcome outcome{.loss = loss.ToVector<float>(), .nodes = std::move(nodes)};
@@ -94,8 +108,7 @@ class GptParts : public testing::TestWithParam<GptConfig> {
     state_.SetFirstSample(0);
     const Tensor loss = model.Loss(ids_, targets_);
     Names nodes;
-    AddNodes({&loss, 1}, nodes);
-    Backward(loss);
+    BackwardOf(loss, nodes);
     return OutcomeOf(model, loss, std::move(nodes));
   }
   Outcome Train() { return Train(model_); }
@@ -217,8 +230,7 @@ TEST_P(GptParts, TwoHalves) {
 
     std::vector<Tensor> ends, gradients;
     Names nodes;
-    AddNodes({&loss, 1}, nodes);
-    Backward(loss);
+    BackwardOf(loss, nodes);
     for (const auto& [end, start] : {std::pair(stream.x, cut.x),
                                      {stream.open.value, cut.open.value},
                                      {stream.open.bias, cut.open.bias},
@@ -227,8 +239,7 @@ TEST_P(GptParts, TwoHalves) {
       ends.push_back(end);
       gradients.push_back(start.grad());
     }
-    AddNodes(ends, nodes);
-    Backward(ends, gradients);
+    BackwardOf(ends, gradients, nodes);
     EXPECT_EQ(OutcomeOf(model_, loss, std::move(nodes)), plain) << "cut before block " << cut_at;
   }
 }

@@ -3,8 +3,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include "dist/groups/in_process_group.h"
 #include "models/memory/auto_recompute.h"
+#include "tests/dist/in_process_group.h"
 
 namespace lockstep::models {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "core/allocator.h"
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/in_process_group.h"
 #include "dist/groups/planned_group.h"
 #include "dist/shard/fully_shard.h"
 #include "models/train/step/trainer.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/memory/memory_case.h"
 
 namespace lockstep::models {

@@ -433,12 +433,22 @@ TEST(OptionsDifference, ListsWhatDiffersAndWhatOneLacks) {
 TEST(OptionsHooks, FailNamesThePlaceOfTheStrongestValue) {
   Program program;
   program.options.OnResolve([](Options& options) {
-    options.Fail({"optim.lr", "train.steps"}, options.Describe("train.steps"));
+    options.Fail({"optim.lr", "train.steps"}, "{train.steps}");
   });
   EXPECT_EQ(program.ErrorOf({}), "train.steps = 1000 (default)");
   EXPECT_EQ(program.TomlErrorOf("optim.lr = 1"), "c.toml:1:12: train.steps = 1000 (default)");
   EXPECT_EQ(program.ErrorOf({"--model.preset=large"}), "preset large: train.steps = 5000 (preset)");
   EXPECT_EQ(program.ErrorOf({"--train.steps=5"}), "command line: train.steps = 5 (command line)");
+}
+
+TEST(OptionsHooks, FailDescribesTheOptionsInBraces) {
+  Program program;
+  program.options.OnResolve([](Options& options) {
+    options.Fail("{optim.lr} and {train.steps}, not {no.option}, {A} or {");
+  });
+  EXPECT_EQ(program.ErrorOf({"--train.steps=5"}),
+            "command line: optim.lr = 0.001 (default) and train.steps = 5 (command line), not "
+            "{no.option}, {A} or {");
 }
 
 TEST(OptionsHooks, DerivedValuesTakeOverTheSource) {

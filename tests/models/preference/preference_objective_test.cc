@@ -14,13 +14,13 @@
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/in_process_group.h"
 #include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "models/train/step/trainer.h"
 #include "nn/lora/lora.h"
 #include "optim/adamw.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "models/report/crc32c.h"
-
 namespace lockstep::models {
 namespace {
 

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock-matchers.h>
 
-#include "models/store/folder_store.h"
 #include "models/store/s3_store.h"
 #include "models/store/s3_text.h"
 #include "tests/message_of.h"

@@ -9,7 +9,7 @@
 #include "core/cuda/graph_space.h"
 #include "dist/shard/fully_shard.h"
 #include "models/options/option_offload.h"
-#include "models/train/run_optimizer.h"
+#include "models/train/run_model.h"
 #include "models/train/step/trainer.h"
 #include "tests/gpu_test.h"
 #include "tests/message_of.h"

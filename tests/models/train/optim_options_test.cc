@@ -9,7 +9,7 @@
 #include "core/step_state.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/gpt/gpt.h"
-#include "models/train/run_optimizer.h"
+#include "models/train/run_model.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "optim/adamw.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 

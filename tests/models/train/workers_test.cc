@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "dist/data_parallel/diloco.h"
-#include "dist/groups/in_process_group.h"
 #include "models/train/step/trainer.h"
 #include "optim/adamw.h"
+#include "tests/dist/in_process_group.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {

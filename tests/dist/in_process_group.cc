@@ -1,11 +1,11 @@
-#include "dist/groups/in_process_group.h"
+#include "tests/dist/in_process_group.h"
 
 #include <exception>
 #include <thread>
 
-#include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/tcp_transport.h"
+#include "tests/dist/local_planes.h"
 
 namespace lockstep::dist {
 namespace {

@@ -1,4 +1,4 @@
-#include "dist/control/local_planes.h"
+#include "tests/dist/local_planes.h"
 
 #include <utility>
 
