@@ -93,7 +93,9 @@ void Module::Collect(const std::string& path, std::vector<std::pair<std::string,
 
 int64_t Module::NumParameters() const {
   int64_t n = 0;
-  for (const auto& p : Parameters()) n += p->logical_shape().numel();
+  for (const auto& p : Parameters()) {
+    if (IsFloating(p->part().dtype())) n += p->logical_shape().numel();
+  }
   return n;
 }
 

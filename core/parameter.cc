@@ -89,6 +89,8 @@ Tensor Parameter::WholeOf(const Tensor& part) const {
 void Parameter::Materialize(Device device, DType dtype, std::optional<uint64_t> seed) {
   device_ = device;
   materialized_ = true;
+  // What is packed in bytes is so whatever the others are computed in.
+  if (!IsFloating(part_.dtype())) dtype = part_.dtype();
   leaf().SetDType(dtype);
   Rebind(on_host() ? HostTensor(part_.shape(), dtype, device)
                    : Tensor::Empty(part_.shape(), dtype, device));

@@ -54,6 +54,11 @@ std::pair<int64_t, int64_t> MeshParts::CopyOf(const Parameter& parameter) const 
   return {index, count};
 }
 
+void MeshParts::Replace(const Parameter& parameter, Parameter& by) {
+  for (const auto& axis : axes_) axis->Replace(parameter, by);
+  by.SetLayout(parameter.layout(), parameter.exchange());
+}
+
 // Ranks that have none of the parameter only take part where they get it as a whole.
 Tensor MeshParts::Gather(const Parameter& parameter, const Tensor& part) {
   Tensor whole = Holds(parameter) ? GatherHere(parameter, part) : part;

@@ -51,6 +51,9 @@ class PartsAxis {
   // Collective, as far as ForEachRun of MeshParts is. `values`: from element `begin` of the part.
   virtual void ForEachRun(const Parameter&, const VirtualParts&, const Tensor& /*values*/,
                           int64_t /*begin*/, const AddRun&) {}
+
+  // Another parameter is about to take this one's place, on the same ranks.
+  virtual void Replace(const Parameter& /*parameter*/, const Parameter& /*by*/) {}
 };
 
 // The exchange that all parameters of a model have in common, however they are sharded: each
@@ -76,6 +79,8 @@ class MeshParts : public PartExchange {
   std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
 
   bool Holds(const Parameter& parameter) const override;
+  // `by`, perhaps of another shape, takes the place of a parameter that at most pp has placed.
+  void Replace(const Parameter& parameter, Parameter& by);
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
   Tensor GatherHere(const Parameter& parameter, const Tensor& part) override;
   void Sum(const Tensor& values) override;

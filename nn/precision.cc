@@ -9,6 +9,7 @@ void SetPrecision(Module& module, Device device, std::optional<uint64_t> seed,
                   const Precision& precision) {
   const bool f64 = precision.compute == DType::kF64;
   for (const auto& p : module.Parameters()) {
+    if (!IsFloating(p->value().dtype())) continue;
     if (p->value().dtype() != precision.compute) p->Materialize(device, precision.compute, seed);
     p->leaf().AskDType(f64 ? DType::kF64 : precision.reduction);
   }

@@ -13,6 +13,7 @@
 #include "dist/tensor/vocabulary.h"
 #include "nn/documents.h"
 #include "nn/lora/lora.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::dist {
 namespace {
@@ -146,6 +147,9 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
     }
     if (auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module)) {
       for (const auto& p : RouteChunks(*mixture, ranks, same)) shared_out.insert(p.get());
+    }
+    if (auto* frozen = dynamic_cast<nn::QuantizedLayer*>(module)) {
+      frozen->MultiplyByChunks(ranks->own());
     }
     for (internal::ChildSlot* slot : UnnamedSlots(module)) unnamed[slot->module().get()] = slot;
     const bool is_whole = !ranks->within() || whole.contains(module);

@@ -31,6 +31,9 @@ class StageExchange : public PartsAxis {
     const auto [owner, copy] = places_.at(&parameter);
     return owner == ranks_->rank() || copy == ranks_->rank();
   }
+  void Replace(const Parameter& parameter, const Parameter& by) override {
+    if (places_.contains(&parameter)) places_[&by] = places_.at(&parameter);
+  }
   std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const override {
     if (!Divides(parameter)) return PartsAxis::CopyOf(parameter);
     const auto [owner, copy] = places_.at(&parameter);

@@ -260,4 +260,35 @@ ops::Branch RowLinear::Forward(ops::Branch x) {
   return y;
 }
 
+QuantizedColumnLinear::QuantizedColumnLinear(const nn::QuantizedLinear& replaced,
+                                             std::vector<int64_t> segments, TensorRanksPtr ranks)
+    : QuantizedWeight(replaced, {0, ranks->size(), segments, ranks->own()}),
+      ranks_(std::move(ranks)),
+      segments_(std::move(segments)),
+      activation_(replaced.activation()) {
+  for (int64_t& size : segments_) size /= ranks_->size();
+}
+
+Tensor QuantizedColumnLinear::Forward(const Tensor& x) {
+  return nn::WithDequantized(*this, x.dtype(), [&](const Tensor& weight) {
+    return ByChunks(x, [&](const Tensor& chunk) {
+      return ColumnProduct(ranks_, chunk, weight, bias() ? bias()->value() : Tensor(), activation_,
+                           segments_);
+    });
+  });
+}
+
+QuantizedRowLinear::QuantizedRowLinear(const nn::QuantizedBranchLinear& replaced,
+                                       TensorRanksPtr ranks)
+    : QuantizedWeight(replaced, {1, ranks->size(), {}, ranks->own()}), ranks_(std::move(ranks)) {}
+
+ops::Branch QuantizedRowLinear::Forward(ops::Branch branch) {
+  const Tensor x = ops::Complete(branch);
+  ops::Branch y = nn::WithDequantized(*this, x.dtype(), [&](const Tensor& weight) {
+    return ByChunks(x, [&](const Tensor& chunk) { return RowProduct(ranks_, chunk, weight); });
+  });
+  if (bias()) y.bias = nn::OpenBias(*bias());
+  return y;
+}
+
 }  // namespace lockstep::dist

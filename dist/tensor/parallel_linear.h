@@ -5,6 +5,7 @@
 
 #include "dist/tensor/tensor_ranks.h"
 #include "nn/linear.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::dist {
 
@@ -48,6 +49,34 @@ class RowLinear : public nn::BranchLayer {
  private:
   const TensorRanksPtr ranks_;
   std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// ColumnLinear and RowLinear in the place of layers with 4-bit weights, of which a rank has its
+// part: the whole was quantised, and blocks of values that share a scale are never cut. The part is
+// dequantised for each product, in backward again. Made before the model has memory.
+class QuantizedColumnLinear : public nn::QuantizedWeight<Layer> {
+ public:
+  QuantizedColumnLinear(const nn::QuantizedLinear& replaced, std::vector<int64_t> segments,
+                        TensorRanksPtr ranks);
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  std::vector<int64_t> segments_;
+  Activation activation_;
+};
+
+class QuantizedRowLinear : public nn::QuantizedWeight<nn::BranchLayer> {
+ public:
+  QuantizedRowLinear(const nn::QuantizedBranchLinear& replaced, TensorRanksPtr ranks);
+
+ protected:
+  ops::Branch Forward(ops::Branch x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
 };
 
 // a [m, k] b [k, n], or with transpose_b b [n, k]: [m, n], in `dtype`. No gradient.

@@ -36,13 +36,20 @@ class Applier {
           return ShareAdapted(*adapted, rule.segments);
         }
         return Replace<nn::Linear>(
-            path, module, [&](const nn::Linear& layer) { return ColumnOf(layer, rule.segments); });
+                   path, module,
+                   [&](const nn::Linear& layer) { return ColumnOf(layer, rule.segments); }) ||
+               Replace<nn::QuantizedLinear>(path, module, [&](const nn::QuantizedLinear& layer) {
+                 return ColumnOf(layer, rule.segments);
+               });
       case TensorStyle::kRow:
         if (auto* adapted = dynamic_cast<nn::LoraBranchLinear*>(module)) {
           return ShareAdapted(*adapted);
         }
         return Replace<nn::BranchLinear>(
-            path, module, [&](const nn::BranchLinear& layer) { return RowOf(layer); });
+                   path, module, [&](const nn::BranchLinear& layer) { return RowOf(layer); }) ||
+               Replace<nn::QuantizedBranchLinear>(
+                   path, module,
+                   [&](const nn::QuantizedBranchLinear& layer) { return RowOf(layer); });
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
         if (attention == nullptr) return false;
@@ -108,10 +115,31 @@ class Applier {
     Cut(layer.weight(), 1, {});
     return std::make_shared<RowLinear>(layer, ranks_);
   }
+  std::shared_ptr<Layer> ColumnOf(const nn::QuantizedLinear& layer,
+                                  const std::vector<int64_t>& segments) {
+    Cut(layer.bias(), 0, segments);
+    return WithCodes(std::make_shared<QuantizedColumnLinear>(layer, segments, ranks_), layer);
+  }
+  std::shared_ptr<nn::BranchLayer> RowOf(const nn::QuantizedBranchLinear& layer) {
+    return WithCodes(std::make_shared<QuantizedRowLinear>(layer, ranks_), layer);
+  }
+  // A rank's part of a matrix is made of the bytes that are the rank's of the new parameter.
+  template <class M>
+  std::shared_ptr<M> WithCodes(std::shared_ptr<M> layer, const nn::QuantizedLayer& replaced) {
+    for (size_t i = 0; i < layer->codes().size(); ++i) {
+      parts_->Replace(*replaced.codes()[i], *layer->codes()[i]);
+      Cut(layer->codes()[i], 0, {});
+    }
+    return layer;
+  }
   // Splits a slice's adapter, which has the cuts of those of the layer's segments that it covers.
   bool ShareAdapted(nn::LoraLinear& adapted, const std::vector<int64_t>& segments) {
     const std::string& path = adapted.adapter_path();
-    adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));
+    if (const auto* quantized = As<nn::QuantizedLinear>(adapted.base())) {
+      adapted.base().Replace(ColumnOf(*quantized, segments));
+    } else {
+      adapted.base().Replace(ColumnOf(In<nn::Linear>(path, adapted.base()), segments));
+    }
     adapted.lora_dropout().Replace(std::make_shared<SequenceDropout>(
         In<nn::Dropout>(path, adapted.lora_dropout()).p(), ranks_));
     adapted.lora_a().Replace(
@@ -136,7 +164,11 @@ class Applier {
   }
   bool ShareAdapted(nn::LoraBranchLinear& adapted) {
     const std::string& path = adapted.adapter_path();
-    adapted.base().Replace(RowOf(In<nn::BranchLinear>(path, adapted.base())));
+    if (const auto* quantized = As<nn::QuantizedBranchLinear>(adapted.base())) {
+      adapted.base().Replace(RowOf(*quantized));
+    } else {
+      adapted.base().Replace(RowOf(In<nn::BranchLinear>(path, adapted.base())));
+    }
     adapted.lora_dropout().Replace(
         std::make_shared<RowDropout>(In<nn::Dropout>(path, adapted.lora_dropout()).p(), ranks_));
     adapted.lora_a().Replace(RowOf(In<nn::BranchLinear>(path, adapted.lora_a())));
@@ -148,10 +180,14 @@ class Applier {
     }
     return true;
   }
+  template <class M, class Slot>
+  static const M* As(const Child<Slot>& slot) {
+    return dynamic_cast<const M*>(slot.module().get());
+  }
   // What is in a slot of the adapted layer at `path`, which must be an M.
   template <class M, class Slot>
   static const M& In(const std::string& path, const Child<Slot>& slot) {
-    const auto* const module = dynamic_cast<const M*>(slot.module().get());
+    const M* const module = As<M>(slot);
     LS_CHECK(
         module != nullptr, "Parallelize: ", slot.name().empty() ? "the base" : "'", slot.name(),
         slot.name().empty() ? "" : "'", " of the adapted layer '", path,

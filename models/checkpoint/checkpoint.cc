@@ -20,13 +20,6 @@
 namespace lockstep::models {
 namespace {
 
-// Without quantised weights, which are made of those of the adapters' base again.
-NamedTensors KeptBuffers(const Gpt& model) {
-  NamedTensors buffers = model.NamedBuffers();
-  std::erase_if(buffers, [](const auto& named) { return nn::IsQuantizedWeight(named.first); });
-  return buffers;
-}
-
 bool HasAdapters(const Gpt& model) { return !nn::LoraParameters(model).empty(); }
 
 // adapter_config.json.
@@ -104,7 +97,7 @@ class Collector {
   // On rank 0.
   void AddBuffers(const Gpt& model, CheckpointFiles* files) const {
     std::vector<SafetensorsItem> items;
-    for (const auto& [name, buffer] : KeptBuffers(model)) {
+    for (const auto& [name, buffer] : model.NamedBuffers()) {
       items.push_back(SafetensorsItem::Of(name, Keep(buffer)));
     }
     if (!items.empty()) files->tensors.emplace_back(kBuffersFile, std::move(items));
@@ -173,7 +166,7 @@ namespace {
 
 // What the checkpoint has for each of the model's buffers.
 NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
-  const NamedTensors buffers = KeptBuffers(model);
+  const NamedTensors buffers = model.NamedBuffers();
   if (buffers.empty()) return {};
   NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
@@ -197,7 +190,7 @@ NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
 void SetWeight(const Tensor& weight, nn::QuantizedLayer& layer) {
   int64_t begin = 0;
   for (size_t i = 0; i < layer.num_matrices(); ++i) {
-    const int64_t end = begin + layer.matrix(i).rows();
+    const int64_t end = begin + layer.shape(i)[0];
     layer.SetMatrix(i, ops::Nf4Quantize(weight.Slice(0, begin, end), layer.double_quantized()));
     begin = end;
   }
@@ -206,8 +199,7 @@ void SetWeight(const Tensor& weight, nn::QuantizedLayer& layer) {
 void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
-  auto parameters = model.NamedParameters();
-  std::erase_if(parameters, [](const auto& named) { return IsOfAdapter(named.first); });
+  const auto parameters = StoredParameters(model);
   for (const auto& [name, p] : parameters) {
     p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
   }
@@ -302,7 +294,7 @@ void LoadWeights(const std::string& adapted, Gpt& model) {
     CheckBase(adapter, path);
     adapter.LoadInto(model);
   }
-  const NamedTensors own = KeptBuffers(model);
+  const NamedTensors own = model.NamedBuffers();
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
 

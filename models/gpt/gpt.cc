@@ -129,7 +129,7 @@ double Gpt::FlopsPerToken(int64_t t) const {
   for (const auto& [name, p] : NamedParameters()) {
     if (IsValueEmbed(name)) {
       active -= p->logical_shape().numel();
-    } else if (!p->trainable()) {
+    } else if (!p->trainable() && !nn::IsQuantizedWeight(name)) {
       frozen += p->logical_shape().numel();
     }
   }

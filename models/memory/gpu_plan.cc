@@ -124,9 +124,6 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const Device
     text += "\nbut not in the hosts' memory: " +
             JudgeHost(result.memory, setup.device, host, on_host, FormatDecimalBytes).text;
   }
-  if (IsSharded(setup) && setup.model.lora.quantizes()) {
-    text += "\nnote: parallel.shard does not shard weights of 4 bits: each rank has all of them";
-  }
   return result;
 }
 

@@ -24,7 +24,6 @@
 #include "models/train/run_ranks.h"
 #include "models/train/step/batch_tensor.h"
 #include "nn/lora/lora.h"
-#include "nn/lora/quantized_linear.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -221,9 +220,6 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   plan.evaluates_only = optimizer == nullptr;
   const auto parts = dist::MeshParts::Of(model->Parameters());
   const bool adapters = !nn::LoraParameters(*model).empty();
-  for (const auto& [path, layer] : nn::QuantizedLayers(*model)) {
-    for (const Nf4Matrix& matrix : layer->matrices()) plan.left_out += matrix.data.bytes();
-  }
   for (const auto& p : model->Parameters()) {
     const int64_t elements = p->value().numel(), copies = parts->CopyOf(*p).second;
     if (adapters && !p->trainable()) {

@@ -90,14 +90,6 @@ constexpr PlanRule kRules[] = {
        return "{dist.outer_every} brings weights together, and not the biases that balance a "
               "router of sigmoid scores: use model.bias_rate = 0, or model.router = \"softmax\"";
      }},
-    {"four bits are not cut",
-     {"lora.base", "parallel.tp", "virtual.tp"},
-     [](const Facts& f, const ParallelOptions& p) -> std::string {
-       if (!f.config.lora.quantizes() || (p.tp == 1 && p.tensor_parts() == 1)) return "";
-       return StrCat("{lora.base} quantises matrices in blocks that tensor parallelism (",
-                     f.describe(p.tp > 1 ? "parallel.tp" : "virtual.tp"),
-                     ") cannot cut: use data parallelism or a pipeline");
-     }},
     {"frozen ties are sharded once",
      {"parallel.schedule", "parallel.shard", "lora.rank", "lora.init_from"},
      [](const Facts& f, const ParallelOptions& p) -> std::string {

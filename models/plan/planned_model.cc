@@ -2,6 +2,7 @@
 #include "models/options/config.h"
 #include "models/plan/step_time.h"
 #include "models/train/run_setup.h"
+#include "nn/lora/quantized_linear.h"
 
 namespace lockstep::models {
 
@@ -29,6 +30,7 @@ PlannedModel PlannedModel::Of(const RunSetup& setup) {
   const double of_attention = m.flops_per_token - gpt.FlopsPerToken(0);
   m.attended = of_attention / (12 * m.queries * m.layers);
   for (const auto& [name, p] : gpt.NamedParameters()) {
+    if (nn::IsQuantizedWeight(name)) continue;
     const double n = real(p->logical_shape().numel());
     if (!name.starts_with("h.")) {
       m.end_parameters += n;

@@ -92,14 +92,13 @@ std::vector<std::string> WhatTakesLess(const ModelSource& source, const std::str
                                        const std::string& more) {
   const dist::Rendezvous rendezvous = dist::ReadRendezvous();
   const std::string base = OpenModel(source, "", /*verifies=*/false).base;
-  // Matrices in 4 bits are not cut.
   std::vector<std::string> less;
   if (!fewer.empty()) less.push_back(fewer);
-  if (base == "model" && rendezvous.world_size == 1) {
+  if (base == "model") {
     less.push_back("--base=nf4 (4 bits for the matrices of attention and MLPs)");
   }
   // On a CPU the parts would share its memory.
-  if (base == "model" && !more.empty() && !dist::DeviceOfRank(source.device, rendezvous).is_cpu()) {
+  if (!more.empty() && !dist::DeviceOfRank(source.device, rendezvous).is_cpu()) {
     less.push_back(fmt::format("{} (each GPU has a part of the model)", more));
   }
   return less;

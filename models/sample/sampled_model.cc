@@ -32,13 +32,7 @@ std::unique_ptr<Gpt> LoadSampledModel(const std::string& folder, const std::stri
   auto model = std::make_unique<Gpt>(ReadHfConfig(WeightsOf(folder)));
   AddAdapters(folder, *model);
   if (adapter != nullptr) adapter->AddTo(*model);
-  if (base != "model") {
-    if (ranks->parts() > 1) {
-      throw InputError(StrCat("weights in 4 bits (", base, ") have blocks that ", ranks->parts(),
-                              " processes cannot split: use one process, or --base=model"));
-    }
-    QuantizeBase(*model, base == "nf4");
-  }
+  if (base != "model") QuantizeBase(*model, base == "nf4");
   ParallelizeLayers(*model, ranks);
   model->Materialize(device, /*seed=*/std::nullopt);
   LoadWeights(folder, *model);

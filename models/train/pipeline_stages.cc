@@ -3,6 +3,7 @@
 #include "dist/pipeline/stage_cut.h"
 #include "dist/tensor/sequence.h"
 #include "kernels/concat/concat.h"
+#include "nn/lora/quantized_linear.h"
 #include "nn/tokens.h"
 
 namespace lockstep::models {
@@ -10,7 +11,7 @@ namespace {
 
 // The cost of a part that multiplies by its matrices; a token uses only some experts.
 double CostOf(const Module& part, const nn::MixtureOptions& mixture) {
-  double cost = 0;
+  auto cost = static_cast<double>(nn::NumQuantizedWeights(part));
   for (const auto& [name, p] : part.NamedParameters()) {
     if (IsValueEmbed(name)) continue;
     const Shape& shape = p->logical_shape();

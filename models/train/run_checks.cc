@@ -231,10 +231,13 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
 void CheckLayers(const RunSetup& setup) {
   const int64_t parts = setup.config.parallel.tensor_parts();
   if (parts == 1) return;
+  const auto tp = static_cast<int>(setup.config.parallel.tp);
+  const std::shared_ptr<dist::ProcessGroup> group =
+      tp > 1 ? dist::MakePlannedGroup(tp, /*rank=*/0) : nullptr;
   try {
     Gpt shape(setup.model);
     shape.AssignNames();
-    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }

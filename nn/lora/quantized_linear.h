@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,19 @@ struct QuantizeOptions {
   bool double_quantized = true;
 };
 
-// A layer with such a weight [out_features, in_features], of any interface. The weight is a buffer
-// for each of its matrices, "weight.nf4.0", ...: it has no gradient and no optimizer state.
+// How ranks that compute a layer together divide its weight: each has an equal part of the rows
+// (dimension 0) of every segment, or of the columns (1).
+struct QuantizedCut {
+  int dim = 0;
+  int64_t parts = 1;
+  std::vector<int64_t> segments = {};  // of the rows, which add up to them; empty: all are one
+  int64_t multiple = 1;                // of how many equal pieces the bytes of a part are made
+};
+
+// A layer with such a weight [out_features, in_features], of any interface. For each of its
+// matrices it has a frozen parameter "weight.nf4.0", ..., of bytes, that ranks can shard as any
+// other: it is quantised as a whole before, so no code depends on ranks. Where the weight is cut,
+// the parameter is the ranks' parts one after the other, each a matrix of its own.
 class QuantizedLayer {
  public:
   virtual ~QuantizedLayer() = default;
@@ -33,25 +45,47 @@ class QuantizedLayer {
   bool double_quantized() const { return double_quantized_; }
   // The matrices are counted from the first row on.
   size_t num_matrices() const { return shapes_.size(); }
-  Nf4Matrix matrix(size_t i) const { return {shapes_[i], double_quantized_, *data_[i]}; }
+  const Shape& shape(size_t i) const { return shapes_[i]; }  // of the whole matrix
+  // This rank's part of a matrix, or all of it; where the weight is cut, with f32 scales. While it
+  // is sharded by ranges only within the layer's forward.
+  Nf4Matrix matrix(size_t i) const;
   std::vector<Nf4Matrix> matrices() const;
-  // Copies the values of a matrix of the same shape and kind, on any device. Before this call, and
-  // after a Materialize that follows it, the weight is zero.
+  const std::vector<std::shared_ptr<Parameter>>& codes() const { return codes_; }
+  // Copies this rank's part of the values of a whole matrix of the same shape and kind, on any
+  // device. Before this call, and after a Materialize that follows it, the weight is zero.
   void SetMatrix(size_t i, const Nf4Matrix& matrix);
+  // From now on x is `chunks` inputs, concatenated along dimension 0, with a product of its own for
+  // each, except under NoGrad: products' sizes can decide their bits.
+  void MultiplyByChunks(int64_t chunks) { chunks_ = chunks; }
 
  protected:
   QuantizedLayer(Parameter& weight, const QuantizeOptions& options);
-  // Adds the buffers of its matrices, which `add` makes from (name, value); quantises the weight if
-  // it has memory.
-  void AddMatrices(const Parameter& weight,
-                   const std::function<Tensor&(const std::string&, const Tensor&)>& add);
+  // Without the values of `whole`. Throws ArgumentError if the parts do not have whole blocks of
+  // kNf4Block values, which share a scale.
+  QuantizedLayer(const QuantizedLayer& whole, const QuantizedCut& cut);
+  // Quantises the weight, if it has memory.
+  void Quantize(const Parameter& weight);
+  Tensor ByChunks(const Tensor& x, const std::function<Tensor(const Tensor& chunk)>& product) const;
 
  private:
+  void MakeCodes();
+  std::vector<std::pair<int64_t, int64_t>> RowsOf(size_t i, int64_t part) const;
+  Nf4Matrix PartOf(size_t i, const Nf4Matrix& whole, int64_t part) const;
+  Shape PartShape(size_t i) const;
+  int64_t PartBytes(size_t i) const;
+
   std::shared_ptr<Parameter> weight_;
   bool double_quantized_;
   std::vector<Shape> shapes_;
-  std::vector<Tensor*> data_;
+  QuantizedCut cut_;
+  int64_t chunks_ = 1;
+  std::vector<std::shared_ptr<Parameter>> codes_;
 };
+
+// f(weight): the layer's matrices, one after the other, in `dtype`. What f's operations save of it
+// for backward is the 4-bit weight, which is dequantised again there.
+Tensor WithDequantized(const QuantizedLayer& layer, DType dtype,
+                       const std::function<Tensor(const Tensor& weight)>& f);
 
 // What QuantizedLinear and QuantizedBranchLinear share: the parameter bias [out_features], or none,
 // is that of the layer that this one was made of.
@@ -63,8 +97,11 @@ class QuantizedWeight : public QuantizedLayer, public Interface {
  protected:
   QuantizedWeight(Parameter& weight, const std::shared_ptr<Parameter>& bias,
                   const QuantizeOptions& options);
+  QuantizedWeight(const QuantizedWeight& whole, const QuantizedCut& cut);
 
  private:
+  void ShareParameters();
+
   std::shared_ptr<Parameter> bias_;
 };
 
@@ -97,8 +134,8 @@ class QuantizedBranchLinear : public QuantizedWeight<BranchLayer> {
 std::vector<std::pair<std::string, QuantizedLayer*>> QuantizedLayers(const Module& model);
 // How many weights these have.
 int64_t NumQuantizedWeights(const Module& model);
-// Whether a buffer is the weight of one.
-bool IsQuantizedWeight(const std::string& buffer);
+// Whether a parameter of this name is the weight of one.
+bool IsQuantizedWeight(std::string_view parameter);
 
 // Puts a QuantizedLinear or QuantizedBranchLinear into the place of the nn::Linear or
 // nn::BranchLinear at this path; of the base, if it has an adapter (nn::AddLora). Best before the

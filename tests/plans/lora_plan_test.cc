@@ -4,7 +4,10 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include "dist/groups/planned_group.h"
 #include "models/memory/memory_plan.h"
+#include "models/train/parallelize.h"
+#include "nn/lora/quantized_linear.h"
 #include "tests/models/parsed_run.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
@@ -63,6 +66,66 @@ TEST(LoraPlan, FewerKeyHeadsThanRanks) {
       ExpectSameBits(task, {{.tp = 2, .data_parallel = true}, {.tp = 4, .data_parallel = true}});
     }
   }
+}
+
+// A base of 4 bits, whose blocks of 64 values ranks do not cut.
+Task Quantized(Task task, const std::string& base) {
+  task.model.lora.base = base;
+  task.model.n_embd = 128;
+  if (task.model.n_inner > 0) task.model.n_inner = 256;
+  task.steps = 3;
+  return task;
+}
+
+// What rank `rank` of two has of a quantised model whose layers they compute together, in f32.
+std::map<std::string, Tensor> PartsOfTwo(const GptConfig& config, int rank) {
+  const auto group = dist::MakePlannedGroup(2, rank);
+  Gpt model(config);
+  model.AssignNames();
+  ParallelizeLayers(model, std::make_shared<dist::TensorRanks>(group.get(), 2));
+  model.Materialize(kCpu, /*seed=*/1);
+  QuantizeWeights(model);
+  std::map<std::string, Tensor> parts;
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
+    for (size_t i = 0; i < layer->num_matrices(); ++i) {
+      parts[StrCat(path, i)] = ops::Nf4Dequantize(layer->matrix(i), DType::kF32);
+    }
+  }
+  return parts;
+}
+
+// Of GPT-2's queries, keys and values, which are one matrix, a part has rows of each.
+TEST(LoraPlan, PartsHaveTheCodesOfTheWhole) {
+  const GptConfig config = Quantized(Gpt2(DType::kF32), "nf4").model;
+  Gpt model(config);
+  model.Materialize(kCpu, /*seed=*/1);
+  QuantizeWeights(model);
+  const std::map<std::string, Tensor> parts[] = {PartsOfTwo(config, 0), PartsOfTwo(config, 1)};
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
+    const Tensor whole = ops::Nf4Dequantize(layer->matrix(0), DType::kF32);
+    const int dim = path.ends_with("c_proj") ? 1 : 0;
+    const int64_t segments = path.ends_with("c_attn") ? 3 : 1;
+    const int64_t own = whole.dim(dim) / segments / 2;
+    for (int64_t r = 0; r < 2; ++r) {
+      const Tensor& part = parts[r].at(path + "0");
+      for (int64_t s = 0; s < segments; ++s) {
+        EXPECT_EQ(part.Slice(dim, s * own, (s + 1) * own).Contiguous().ToVector<float>(),
+                  whole.Slice(dim, (2 * s + r) * own, (2 * s + r + 1) * own)
+                      .Contiguous()
+                      .ToVector<float>())
+            << path << ", rank " << r;
+      }
+    }
+  }
+}
+
+TEST(LoraPlan, BlocksOfFourBitsAreNotCut) {
+  Task narrow = Quantized(Gpt2(DType::kF32), "nf4");
+  narrow.model.n_embd = 96;  // of which a rank would have 48 columns
+  EXPECT_THAT([&] { PartsOfTwo(narrow.model, 0); },
+              testing::ThrowsMessage<ArgumentError>(
+                  testing::AllOf(testing::HasSubstr("[96, 96] cannot be cut by its columns into 2"),
+                                 testing::HasSubstr("parallel.tp"))));
 }
 
 std::vector<Plan> Sharded(Plan plan) {
@@ -167,6 +230,40 @@ TEST(LoraPlan, Mixtures) {
                         {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true},
                         {.shards = 2, .ep = 2},
                         {.copies = 2, .ep = 2, .pp = 2}});
+}
+
+TEST(LoraPlan, BaseOfFourBits) {
+  std::vector<Plan> plans = Sharded({.shards = 2});
+  for (Plan& plan : Sharded({.shards = 4})) plans.push_back(plan);
+  plans.push_back(DataParallel(2));
+  plans.push_back(ByShards({.shards = 2, .copies = 2}, dist::Zero3()));
+  plans.push_back({.tp = 2, .data_parallel = true});
+  plans.push_back({.cp = 2, .data_parallel = true});
+  plans.push_back({.pp = 2, .schedule = k1F1B});
+  plans.push_back({.copies = 2, .tp = 2, .cp = 2, .data_parallel = true});
+  plans.push_back({.shards = 2, .tp = 2, .pp = 2, .schedule = k1F1B});
+  plans.push_back(ByShards({.shards = 2, .tp = 2}, dist::Zero3()));
+  const std::vector<std::string> recomputed = {"none", "block", "mlp"};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    plans[i].recompute = ParseRecompute(recomputed[i % recomputed.size()]);
+  }
+  ExpectSameBits(Quantized(Gpt2(DType::kF32), "nf4"), plans);
+  ExpectSameBits(Quantized(Llama(DType::kBF16), "nf4"), plans);
+  ExpectSameBits(Quantized(Llama(DType::kF32), "nf4_single"), {plans.back()});
+  Task some = Quantized(Llama(DType::kBF16), "nf4");
+  some.model.lora.targets = "q_proj,v_proj";  // the other matrices are bases of none
+  some.optim.clip = 1e-4;
+  ExpectSameBits(some, {plans.back(), {.tp = 2, .data_parallel = true}});
+}
+
+TEST(LoraPlan, BaseOfFourBitsGoesOnByAnotherPlan) {
+  const std::vector<Plan> plans = {ByShards({.shards = 2}, dist::Zero3()),
+                                   {.tp = 2, .data_parallel = true},
+                                   {.copies = 2, .pp = 2, .schedule = kZeroBubbleV}};
+  const Task task = Quantized(Llama(DType::kBF16), "nf4");
+  Outcome outcome = TrainBy(task, plans[0], 1);
+  for (size_t i = 1; i < plans.size(); ++i) outcome = TrainBy(task, plans[i], 1, &outcome);
+  EXPECT_EQ(Difference(outcome, TrainAlone(task)), "");
 }
 
 // As planned, which is within a few percent of what is measured: on each rank there are 4 bytes of

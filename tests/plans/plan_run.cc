@@ -12,6 +12,8 @@
 #include "models/train/run_model.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
+#include "nn/init.h"
+#include "nn/lora/quantized_linear.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/in_process_group.h"
@@ -112,6 +114,7 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
 
 void Load(Gpt& model, const Outcome& from) {
   for (const auto& [name, p] : model.NamedParameters()) {
+    if (nn::IsQuantizedWeight(name)) continue;  // which never changes, and each plan cuts otherwise
     Tensor value = p->value().Detach();
     value.CopyFrom(p->PartOf(from.weights.at(name)));
   }
@@ -146,9 +149,10 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << " decay" << (t.optim.decay_embeddings ? "" : " of blocks") << ", "
              << t.micro_batches << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp "
              << t.virtual_cp
-             << (m.lora.rank > 0 ? StrCat(", adapters of rank ", m.lora.rank, " of ",
-                                          m.lora.targets, ", which drop ", m.lora.dropout)
-                                 : "")
+             << (m.lora.rank > 0
+                     ? StrCat(", adapters of rank ", m.lora.rank, " of ", m.lora.targets,
+                              ", which drop ", m.lora.dropout, " of a base in ", m.lora.base)
+                     : "")
              << (t.document_mask ? ", document masks" : "") << (t.fast ? ", fast" : "");
 }
 
@@ -263,6 +267,7 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);
     }
   });
+  QuantizeWeights(model_);
   if (from != nullptr) {
     outcome_ = *from;
     Load(model_, *from);
@@ -320,6 +325,7 @@ Outcome PlanRun::Finish() {
   outcome_.weights.clear();
   outcome_.state.clear();
   for (const auto& [name, p] : model_.NamedParameters()) {
+    if (nn::IsQuantizedWeight(name)) continue;
     outcome_.weights[name] = p->WholeOf(p->value().Detach()).To(kCpu).Clone();
   }
   for (const auto& [name, buffer] : model_.NamedBuffers()) {
@@ -330,6 +336,17 @@ Outcome PlanRun::Finish() {
   });
   outcome_.loss_scale = trainer_->loss_scale();
   return outcome_;
+}
+
+void QuantizeWeights(Gpt& model) {
+  for (const auto& [path, layer] : nn::QuantizedLayers(model)) {
+    for (size_t i = 0; i < layer->num_matrices(); ++i) {
+      Parameter weight(layer->shape(i), nn::Normal(0, 0.1), /*decay=*/false);
+      weight.set_name(StrCat(path, i));
+      weight.Materialize(kCpu, DType::kF32, /*seed=*/4);
+      layer->SetMatrix(i, ops::Nf4Quantize(weight.value().Detach(), layer->double_quantized()));
+    }
+  }
 }
 
 Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from, bool on_gpus) {

@@ -120,6 +120,9 @@ class PlanRun {
   Outcome outcome_;
 };
 
+// Gives a 4-bit base random values, which depend on nothing but the layers' paths.
+void QuantizeWeights(Gpt& model);
+
 // What rank 0 has at the end of a run on ranks in this process, on the CPU or on simulated GPUs;
 // fails unless all ranks have the same.
 Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,

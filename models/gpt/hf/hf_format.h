@@ -49,6 +49,8 @@ std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, c
 // Whether a parameter belongs to an adapter (nn/lora); folders of models do not have these
 // (gpt/peft).
 bool IsOfAdapter(std::string_view parameter);
+// The parameters that folders have as they are: neither those of adapters nor 4-bit weights.
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> StoredParameters(const Gpt& model);
 
 // Fills a folder that transformers loads: `config` (config.json), and the tensors, in this order,
 // in model.safetensors; if they take more than `max_bytes`, in files of at most that size (or of

@@ -144,9 +144,8 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const HfFamily& famil
                                                            const Gpt& model) {
   std::vector<std::pair<std::string, int64_t>> out;
   if (model.config().bias || family.layout != HfLayout::kGpt2) return out;
-  for (const auto& [name, p] : model.NamedParameters()) {
+  for (const auto& [name, p] : StoredParameters(model)) {
     if (name == "wte.weight" || name == "wpe.weight" || name == "lm_head.weight") continue;
-    if (IsOfAdapter(name)) continue;
     out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
                      p->logical_shape()[0]);
   }
@@ -224,7 +223,7 @@ class HfWeights {
   void Read(const std::string& path, nn::QuantizedLayer& layer) const {
     const std::vector<Piece> pieces = Pieces(family_, config_, path + ".weight", layer.weight());
     for (size_t i = 0; i < pieces.size(); ++i) {
-      layer.SetMatrix(i, ReadQuantized(pieces[i], layer.matrix(i).shape, layer.double_quantized()));
+      layer.SetMatrix(i, ReadQuantized(pieces[i], layer.shape(i), layer.double_quantized()));
     }
   }
 
@@ -284,8 +283,7 @@ class HfWeights {
     };
     std::string missing;
     const SafetensorsEntry* embedding = nullptr;
-    for (const auto& [name, p] : model.NamedParameters()) {
-      if (IsOfAdapter(name)) continue;
+    for (const auto& [name, p] : StoredParameters(model)) {
       for (const Piece& piece : Pieces(family_, config_, name, *p)) {
         const SafetensorsEntry* entry = find(piece.name);
         if (name == "wte.weight") embedding = entry;
@@ -336,6 +334,14 @@ bool IsOfAdapter(std::string_view parameter) {
          parameter.find(".lora_B.") != parameter.npos;
 }
 
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> StoredParameters(const Gpt& model) {
+  auto parameters = model.NamedParameters();
+  std::erase_if(parameters, [](const auto& named) {
+    return IsOfAdapter(named.first) || nn::IsQuantizedWeight(named.first);
+  });
+  return parameters;
+}
+
 std::vector<HfRows> HfRowsOf(const GptConfig& config, const std::string& name, const Parameter& p) {
   std::vector<HfRows> out;
   for (Piece& piece : Pieces(HfFamilyOf(config), config, name, p)) {
@@ -352,8 +358,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight) {
   const HfFamily& family = HfFamilyOf(model.config());
   std::vector<SafetensorsItem> items;
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
     for (const Piece& piece : Pieces(family, model.config(), name, *p)) {
       items.push_back(SafetensorsItem::Of(
           piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
@@ -369,8 +374,7 @@ std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& w
 
 void LoadHfWeights(Gpt& model, const std::string& path) {
   const HfWeights weights(model, path);
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
     const Tensor value = p->value().Detach();
     if (p->layout().is_whole()) {
       weights.Read(name, *p, value);

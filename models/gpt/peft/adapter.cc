@@ -257,8 +257,7 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
       if (same && IsEmbedding(name.substr(0, name.rfind('.')))) left.erase(head->first);
     }
   }
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
     const auto parts = ModuleRowsOf(model.config(), name, *p);
     const SafetensorsEntry* last = nullptr;
     size_t found = 0;
@@ -332,8 +331,8 @@ void PeftAdapter::LoadInto(Gpt& model) const {
     }
     if (adapter) SetValue(*adapter->a(), a);
   }
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (!p->trainable() || IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
+    if (!p->trainable()) continue;
     const Tensor whole = Tensor::Empty(p->logical_shape(), DType::kF32);
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
       const std::string key = StrCat(WithoutModel(module), ".", kind);

@@ -26,8 +26,8 @@ void AdapterSet::Use(const std::string& name) {
   it->second.AddTo(model_);
   used_ = name;
   const NoGrad no_grad;
-  for (const auto& [path, p] : model_.NamedParameters()) {
-    if (p->trainable() && !IsOfAdapter(path)) replaced_.emplace_back(p, p->value().Clone());
+  for (const auto& [path, p] : StoredParameters(model_)) {
+    if (p->trainable()) replaced_.emplace_back(p, p->value().Clone());
   }
   it->second.LoadInto(model_);
 }

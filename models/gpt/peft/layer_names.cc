@@ -36,8 +36,8 @@ std::vector<AdaptableLayer> AdaptableLayers(const Gpt& model) {
     }
     out.push_back(std::move(layer));
   };
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (IsLinearMap(name, *p) && !IsOfAdapter(name)) add(name.substr(0, name.rfind('.')), *p);
+  for (const auto& [name, p] : StoredParameters(model)) {
+    if (IsLinearMap(name, *p)) add(name.substr(0, name.rfind('.')), *p);
   }
   for (const auto& [path, layer] : nn::QuantizedLayers(model)) add(path, layer->weight());
   return out;

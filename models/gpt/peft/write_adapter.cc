@@ -99,8 +99,8 @@ PeftConfig PeftConfigOf(Gpt& model, bool rank_stabilized) {
   config.rank_pattern = Unusual(adapted, &Adapted::rank, config.rank);
   config.alpha_pattern = Unusual(adapted, &Adapted::alpha, config.alpha);
   std::set<std::string> saved;
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (!p->trainable() || IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
+    if (!p->trainable()) continue;
     for (const auto& part : ModuleRowsOf(model.config(), name, *p)) saved.insert(part.module);
   }
   config.modules_to_save.assign(saved.begin(), saved.end());
@@ -142,8 +142,8 @@ std::vector<SafetensorsItem> ToPeftTensors(const Gpt& model, const WeightSource&
       first += rank;
     }
   }
-  for (const auto& [name, p] : model.NamedParameters()) {
-    if (!p->trainable() || IsOfAdapter(name)) continue;
+  for (const auto& [name, p] : StoredParameters(model)) {
+    if (!p->trainable()) continue;
     for (const auto& [rows, module, kind] : ModuleRowsOf(model.config(), name, *p)) {
       const Shape shape =
           RowsOf(Tensor::Empty(p->logical_shape(), DType::kF32, kMeta), rows).shape();

@@ -308,7 +308,9 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   std::string bad, damaged;
   for (const auto& p : parameters_) {
     if (bad.empty() && have_gradients && !IsFinite(p->grad())) bad = p->name();
-    if (damaged.empty() && was_skipped && !IsFinite(p->value().Detach())) damaged = p->name();
+    const Tensor value = p->value().Detach();
+    const bool judged = damaged.empty() && was_skipped && IsFloating(value.dtype());
+    if (judged && !IsFinite(value)) damaged = p->name();
   }
   // Those of the next step are there already, unless this step's still are.
   std::string where;

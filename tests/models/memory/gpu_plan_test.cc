@@ -437,21 +437,20 @@ TEST(GpuPlan, SaysWhatTheAllocatorKeeps) {
                                           " with the freed blocks that the allocator keeps")));
 }
 
-TEST(GpuPlan, WeightsOfFourBitsAreOnEveryRank) {
-  Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=1", "--lora.rank=4",
-                         "--lora.base=nf4"};
-  constexpr char kNote[] = "parallel.shard does not shard weights of 4 bits";
-  const GpuPlan alone = PlanOf("2x24", arguments);
-  EXPECT_THAT(alone.text, Not(HasSubstr(kNote)));
-  arguments.push_back("--parallel.shard=full");
-  const GpuPlan sharded = PlanOf("2x24", arguments);
-  EXPECT_THAT(sharded.text, HasSubstr(kNote));
-  // 12 layers of 12 * 768^2 weights of more than 4 bits each.
-  EXPECT_GT(sharded.memory.peak.parameters, 12 * 12 * 768 * 768 / 2);
-  arguments.back() = "--lora.base=model";
-  std::erase(arguments, "--lora.base=nf4");
-  arguments.push_back("--parallel.shard=full");
-  EXPECT_THAT(PlanOf("2x24", arguments).text, Not(HasSubstr(kNote)));
+// Of 12 layers of 12 * 768^2 weights of 4.13 bits (of parts, 4.5), with the embedding in f32.
+TEST(GpuPlan, RanksDivideWeightsOfFourBits) {
+  const Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=1", "--lora.rank=4",
+                               "--lora.base=nf4"};
+  const auto parameters = [&](const Arguments& plan) {
+    Arguments all = arguments;
+    all.insert(all.end(), plan.begin(), plan.end());
+    return static_cast<double>(PlanOf("2x24", all).memory.largest.parameters);
+  };
+  constexpr double kQuantized = 12. * 12 * 768 * 768 / 8, kTable = 4. * 768 * (50304 + 1024);
+  const double alone = parameters({});
+  EXPECT_NEAR(alone, kQuantized * 4.13 + kTable, 0.03 * alone);
+  EXPECT_LT(parameters({"--parallel.shard=full"}), 0.6 * alone);
+  EXPECT_LT(parameters({"--parallel.tp=2"}), 0.6 * alone);
 }
 
 TEST(GpuPlan, AModelThatNothingFitsIsToBeSmaller) {
