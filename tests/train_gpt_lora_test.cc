@@ -72,6 +72,39 @@ TEST_F(Lora, LearnsANewTextAndKeepsOnlyAdapters) {
   EXPECT_NE(tuned.out, base.out);
 }
 
+// Head and embedding are in the adapter's folder, as PEFT has them; whoever reads it has them.
+TEST_F(Lora, SavesWholeModules) {
+  const Arguments untied = {"--model.n_layer=2", "--model.tie_embeddings=false", "--train.steps=20",
+                            "--train.batch_size=8"};
+  Run(1, "untied", untied);
+  Arguments options = Tune({"--init_from=" + Path("untied/latest")});
+  options.push_back("--model.tie_embeddings=false");
+  options.push_back("--lora.modules_to_save=lm_head,wte");
+  Run(1, "whole", options);
+  const std::string folder = Checkpoint("whole", 20);
+  const SafetensorsFile adapter = SafetensorsFile::Open(folder + "/adapter_model.safetensors"),
+                        base = SafetensorsFile::Open(Path("untied/latest/model.safetensors"));
+  const auto values = [](const SafetensorsFile& file, const std::string& name) {
+    return file.Get(name).ToTensor().ToVector<float>();
+  };
+  EXPECT_NE(values(adapter, "base_model.model.lm_head.weight"), values(base, "lm_head.weight"));
+  EXPECT_NE(values(adapter, "base_model.model.transformer.wte.weight"), values(base, "wte.weight"));
+  EXPECT_THAT(ReadFile(folder + "/adapter_config.json"),
+              AllOf(HasSubstr("\"lm_head\""), HasSubstr("\"transformer.wte\"")));
+
+  Arguments rest = options;
+  rest.push_back("--checkpoint.resume=" + Checkpoint("whole", 10));
+  Run(1, "rest", rest);
+  EXPECT_EQ(State("rest", 20), State("whole", 20));
+
+  Arguments without = Tune({"--init_from=" + folder});
+  without.push_back("--model.tie_embeddings=false");
+  EXPECT_THAT(TuneFails(without).err, HasSubstr("use lora.modules_to_save = "));
+  without.push_back("--lora.modules_to_save=lm");
+  EXPECT_THAT(TuneFails(without).err, HasSubstr("'lm' names no module of this model"));
+  EXPECT_THAT(TuneFails({"--lora.modules_to_save=wte"}).err, HasSubstr("head is tied"));
+}
+
 // Before the first step adapters add nothing: the validation loss is that of the base.
 TEST_F(Lora, BeginsWithTheBase) {
   const Arguments all = {"--lora.rank=0", "--optim.lr=1e-9"};

@@ -103,6 +103,7 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
     nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
   }
   if (config_.lora.quantizes()) QuantizeBase(*this, config_.lora.base == "nf4");
+  TrainSavedModules(*this, config_.lora.modules_to_save);
 }
 
 int64_t Gpt::NumWeights() const { return NumParameters() + nn::NumQuantizedWeights(*this); }

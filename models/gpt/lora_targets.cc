@@ -3,7 +3,9 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <set>
 
+#include "models/gpt/hf/hf_format.h"
 #include "models/gpt/peft/adapter_config.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/options/option_text.h"
@@ -34,6 +36,45 @@ std::string List(const std::vector<AdaptableLayer>& layers) {
 nn::LoraOptions ToNn(const LoraOptions& o) {
   return {
       .rank = o.rank, .alpha = o.alpha, .dropout = o.dropout, .rank_stabilized = o.rank_stabilized};
+}
+
+void TrainSavedModules(Gpt& model, const std::string& names) {
+  const GptConfig& config = model.config();
+  std::set<const Parameter*> adapted;
+  for (const nn::LoraAdapter* adapter : nn::LoraAdapters(model)) {
+    adapted.insert(adapter->weight().get());
+  }
+  for (const std::string& word : WordsOf(names)) {
+    const PeftConfig named{.modules_to_save = WordsOf(names)}, own{.modules_to_save = {word}};
+    std::set<std::string> known;
+    bool used = false;
+    for (const auto& [name, p] : StoredParameters(model)) {
+      if (name.find(".experts.") != name.npos) continue;  // stacked
+      const std::vector<ModuleRows> parts = ModuleRowsOf(config, name, *p);
+      const auto saved = [&](const PeftConfig& by) {
+        return std::ranges::count_if(parts,
+                                     [&](const auto& part) { return by.Saves(part.module); });
+      };
+      for (const ModuleRows& part : parts) {
+        known.insert(part.module.substr(part.module.rfind('.') + 1));
+      }
+      if (saved(own) == 0) continue;
+      used = true;
+      LS_CHECK(!adapted.contains(p.get()), "lora.modules_to_save: '", word, "' names ", name,
+               ", which has an adapter: name it in one of lora.targets and lora.modules_to_save");
+      LS_CHECK(saved(named) == std::ssize(parts), "lora.modules_to_save: '", word,
+               "' names some rows of a matrix that is one here (", name,
+               "): name what has its other rows, too, or use lora.targets");
+      LS_CHECK(!config.tie_embeddings || name != "wte.weight", "lora.modules_to_save: '", word,
+               "' names the embedding, to which this model's head is tied, so that both would "
+               "change, which PEFT's files cannot say: leave it out");
+      p->SetTrainable(true);
+    }
+    std::string list;
+    for (const std::string& name : known) list += StrCat(list.empty() ? "" : ", ", name);
+    LS_CHECK(used, "lora.modules_to_save: '", word, "' names no module of this model",
+             config.lora.quantizes() ? ", or one of 4 bits" : "", "; there are: ", list);
+  }
 }
 
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model) {

@@ -1,6 +1,7 @@
 // Which matrices of a Gpt get a low-rank adapter.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "models/gpt/gpt.h"
@@ -16,6 +17,13 @@ namespace lockstep::models {
 // expression for whole names, as in PEFT. Throws ArgumentError, with the names that exist, for a
 // word that names none.
 std::vector<nn::LoraTarget> LoraTargets(const Gpt& model);
+
+// Makes trainable again, after nn::AddLora, the modules that `names` names
+// (LoraOptions::modules_to_save): words between commas, each the end of names in Hugging Face's
+// code, or of the names of modules that these are in. Throws ArgumentError, with the names that
+// exist, for a word that names none; for a part of what is one matrix here; and for embedding and
+// head where these are tied.
+void TrainSavedModules(Gpt& model, const std::string& names);
 
 // The options, converted to those of layers.
 nn::LoraOptions ToNn(const LoraOptions& options);

@@ -280,7 +280,8 @@ void CheckLora(const Options& options, const LoraOptions& lora) {
   const bool is_new = lora.rank > 0, adapters = is_new || !lora.init_from.empty();
   CheckEffect(options, {"lora.alpha"}, is_new, kRank);
   CheckEffect(options, {"lora.dropout", "lora.base"}, adapters, kRank);
-  CheckEffect(options, {"lora.targets", "lora.rank_stabilized"}, is_new, kRank);
+  CheckEffect(options, {"lora.targets", "lora.rank_stabilized", "lora.modules_to_save"}, is_new,
+              kRank);
 }
 
 void CheckEvalTasks(const Options& options, const EvalTaskOptions& eval) {
@@ -308,6 +309,9 @@ void CheckDpo(const Options& options, const RunConfig& config) {
          "lora.rank = 16");
   refuse(config.dpo.loss == "ipo" && config.dpo.label_smoothing > 0, "dpo.label_smoothing",
          "the ipo loss has no smoothing: leave it out");
+  refuse(!config.lora.modules_to_save.empty(), "lora.modules_to_save",
+         "the reference is the model without its adapters, and would have what else is trained: "
+         "leave it out");
   constexpr std::string_view kDropout =
       "the reference has no dropout, and with it answers would differ by chance: leave it out";
   refuse(config.model.dropout > 0, "model.dropout", kDropout);

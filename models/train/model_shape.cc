@@ -191,6 +191,15 @@ void CheckGoesOn(const Options& options, const PeftAdapter& adapter, const LoraO
     options.Fail(StrCat("{lora.rank}, but the adapters of ", adapter.folder(), " have rank ",
                         adapter.config().rank, ": use lora.rank = ", adapter.config().rank));
   }
+  const auto& saved = adapter.config().modules_to_save;
+  if (!has_own && !saved.empty() && lora.modules_to_save.empty()) {
+    std::string list;
+    for (const std::string& module : saved) list += StrCat(list.empty() ? "" : ",", module);
+    options.Fail({"lora.modules_to_save"},
+                 StrCat("the adapters of ", adapter.folder(),
+                        " were trained together with whole modules: use lora.modules_to_save = \"",
+                        list, "\""));
+  }
   const std::string kind = adapter.base_kind();
   if (kind.empty() || kind == lora.base) return;
   options.Fail(StrCat("{lora.base}, but the adapters of ", adapter.folder(),

@@ -231,7 +231,7 @@ const std::set<std::string> kOthers = {
     "data.val_path", "optim.ema",
     // In train_gpt_lora_test, and in tests/models/peft/adapter_programs_test.
     "lora.rank", "lora.alpha", "lora.dropout", "lora.targets", "lora.rank_stabilized",
-    "lora.init_from", "lora.base",
+    "lora.init_from", "lora.base", "lora.modules_to_save",
     // In tests/models: train_gpt_chat_test; in tests/data: conversation_encoder_test.
     "data.format", "data.chat_template", "data.if_long", "data.user_special_tokens",
     // In train_gpt_mirror_test.

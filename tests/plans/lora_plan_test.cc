@@ -256,6 +256,18 @@ TEST(LoraPlan, BaseOfFourBits) {
   ExpectSameBits(some, {plans.back(), {.tp = 2, .data_parallel = true}});
 }
 
+// Embedding and head are trained as a whole, by the ranks that have them or their parts.
+TEST(LoraPlan, SavedModules) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Task task = Llama(dtype);
+    task.model.lora.modules_to_save = "lm_head,embed_tokens";
+    ExpectSameBits(task, {DataParallel(2),
+                          ByShards({.shards = 2}, dist::Zero3()),
+                          {.tp = 2, .cp = 2, .data_parallel = true},
+                          {.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}});
+  }
+}
+
 TEST(LoraPlan, BaseOfFourBitsGoesOnByAnotherPlan) {
   const std::vector<Plan> plans = {ByShards({.shards = 2}, dist::Zero3()),
                                    {.tp = 2, .data_parallel = true},

@@ -351,8 +351,9 @@ TEST(PeftBase, IsQuantisedBesideAdaptersOfOthers) {
   EXPECT_EQ(PrepareShape(run.options, run.config, kCpu, 1).model.lora.base, "nf4");
   arguments.back() = "--parallel.tp=2";
   const ParsedRun cut(arguments);
-  EXPECT_THAT(MessageOf<InputError>([&] { PrepareShape(cut.options, cut.config, kCpu, 2); }),
-              HasSubstr("a quantised weight of shape [32, 32] cannot be cut by its columns into 2"));
+  EXPECT_THAT(
+      MessageOf<InputError>([&] { PrepareShape(cut.options, cut.config, kCpu, 2); }),
+      HasSubstr("a quantised weight of shape [32, 32] cannot be cut by its columns into 2"));
 }
 
 // After resize_token_embeddings PEFT writes embedding and head, and leaves modules_to_save as it
