@@ -36,13 +36,22 @@ chmod 755 "$program_there"
 # What simulated GPUs need is in the programs; for real ones they load these.
 version=null loads=
 if [[ $backend == cuda ]]; then
-  version=$(grep -aoE 'libcudart\.so\.[0-9]+' "$program" | sort -u | tail -n 1 | sed 's/.*\.//')
+  version=$(grep -aoE 'libcudart\.so\.[0-9]+' "$program" | sort -u | tail -n 1 | sed 's/.*\.//' || true)
+  if [[ -z $version ]]; then
+    echo "make_bundle: $program does not load CUDA's runtime; build it with --config=cuda" >&2
+    exit 1
+  fi
   loads="libcudart.so.$version libcublasLt.so.$version"
   # The runtime is small, and the toolkit's folder is in the program's run path.
   IFS=: read -ra folders <<<"$(objdump -p "$program" | awk '$1 ~ /^(RPATH|RUNPATH)$/ { print $2; exit }')"
   for folder in "${folders[@]}"; do
     if [[ -e $folder/libcudart.so.$version ]]; then
       cp -L "$folder/libcudart.so.$version" "$root/lib/"
+      # PyPI's toolkit has them here; a system's are its package's.
+      if [[ -d $folder/../licenses ]]; then
+        mkdir -p "$root/licenses"
+        cp "$folder"/../licenses/*runtime* "$root/licenses/"
+      fi
       break
     fi
   done

@@ -17,7 +17,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 root=$scratch/lockstep
 mkdir -p "$root/cuda"
-tar -C "$scratch" -xf "$bundle" lockstep/bundle.json
+tar -C "$scratch" -xf "$bundle" lockstep/bundle.json lockstep/lib
 loads=$(sed -n 's/^ "loads": "\(.*\)",$/\1/p' "$root/bundle.json")
 if [[ -z $loads ]]; then
   echo "make_cuda_libraries: the programs of $bundle use no library of CUDA; build it with --config=cuda" >&2
@@ -34,6 +34,7 @@ done < <(PATH=$PATH:/sbin ldconfig -p | awk '$1 ~ /^lib(cublas|cudart|cudnn|nccl
 missing=()
 copy() {
   local folder file
+  if [[ -e $root/lib/$1 ]]; then return; fi  # the bundle has it
   for folder in "${folders[@]}"; do
     [[ -n $folder ]] || continue
     for file in "$folder"/$1; do
@@ -52,5 +53,5 @@ if ((${#missing[@]} > 0)); then
   echo "make_cuda_libraries: not found: ${missing[*]}; install them, or add their folders to LD_LIBRARY_PATH" >&2
   exit 1
 fi
-rm "$root/bundle.json"
+rm -r "$root/bundle.json" "$root/lib"
 pack "$root" "$output" 1

@@ -218,7 +218,9 @@ def build(scratch, args, sources, forbidden):
             with open(os.path.join(scratch, path), "w", encoding="utf-8") as file:
                 file.write(mutated)
         print(f"building {len(mutants)} mutants of {len(sources)} files", flush=True)
-        result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress", OP_SUITE,
+        result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress",
+                      "--compilation_mode=fastbuild",  # with assertions
+                      OP_SUITE,
                       *sorted({test.split()[0] for test in KERNEL_TESTS.values()})], scratch)
         if result.returncode == 0:
             return mutants

@@ -8,4 +8,8 @@ namespace lockstep::cuda {
 // tests do.
 extern const bool kProgramsContainKernels;
 
+// Makes cuBLASLt's functions those of NVIDIA's library, if this process's GPUs are real. Throws
+// Error if there is none.
+void RequireCublasLt();
+
 }  // namespace lockstep::cuda

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/backend.h"
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/error.h"
@@ -42,6 +43,7 @@ cublasLtHandle_t BlasLtHandle(Device device) {
   cublasLtHandle_t& handle = handles.of_device[index];
   if (handle == nullptr) {
     SetDevice(device);
+    RequireCublasLt();
     const cublasStatus_t status = cublasLtCreate(&handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
       throw Error(StrCat("cuBLASLt could not be initialised on ", device, ": ",

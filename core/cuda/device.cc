@@ -25,6 +25,11 @@ std::string Connect(std::string (*nvidia)()) {
 }
 
 [[noreturn]] void ThrowOtherBackend(const std::string& text) {
+  if (Simulated() && kProgramsContainKernels) {
+    throw InputError(StrCat("device=", text,
+                            ": LOCKSTEP_SIMULATED_GPU is set. Unset it for a real GPU, or use "
+                            "--device=sim, which is slow, or --device=cpu"));
+  }
   if (Simulated()) {
     throw InputError(StrCat("device=", text,
                             ": this build simulates its GPUs. Build with --config=cuda for a real "
@@ -58,7 +63,16 @@ bool Simulated() {
   return simulated;
 }
 
+void RequireCublasLt() {
+  if (const std::string why_not = Connect(cudasim::ConnectNvidiaCublasLt); !why_not.empty()) {
+    throw Error(StrCat("cuBLASLt cannot be loaded (", why_not,
+                       "); install NVIDIA's package libcublas, or add its folder to "
+                       "LD_LIBRARY_PATH"));
+  }
+}
+
 int DeviceCount() {
+  if (Simulated() && !cudasim::Connected()) return 0;
   if (const std::string why_not = Connect(cudasim::ConnectNvidiaRuntime); !why_not.empty()) {
     if (!HasDriver()) return 0;
     throw Error(StrCat("CUDA does not start: its runtime cannot be loaded (", why_not,
@@ -105,16 +119,13 @@ Device ParseDevice(const std::string& text) {
                             name, ":", count - 1,
                             Simulated() ? "; CUDASIM_DEVICES=n simulates n of them" : ""));
   }
-  if (const std::string why_not = Connect(cudasim::ConnectNvidiaCublasLt); !why_not.empty()) {
-    throw InputError(StrCat("device=", text, ": cuBLASLt cannot be loaded (", why_not,
-                            "); install NVIDIA's package libcublas, or add its folder to "
-                            "LD_LIBRARY_PATH"));
-  }
+  RequireCublasLt();
   return {DeviceType::kCuda, index};
 }
 
 void SetDevice(Device device) {
   LS_INVARIANT(device.is_cuda(), device);
+  [[maybe_unused]] static const int runtime_is_there = DeviceCount();
   LS_CUDA(cudaSetDevice(device.index));
 }
 

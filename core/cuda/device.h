@@ -12,7 +12,7 @@ namespace lockstep::cuda {
 // change.
 bool Simulated();
 
-// The number of GPUs that this process sees; 0 if there is no driver. Throws CudaError, with the
+// The number of GPUs that this process sees; 0 if there is no driver. Throws Error, with the
 // remedy, if there is a driver but CUDA does not start: a run must not fall back to the CPU then.
 int DeviceCount();
 

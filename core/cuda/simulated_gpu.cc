@@ -20,7 +20,9 @@ extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 namespace lockstep::cuda {
 namespace {
 
-constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";
+const char* const kBuild = kProgramsContainKernels
+                               ? "bazel build -c opt //tools/cudasim/ptx:libcudart.so.13"
+                               : "bazel build -c opt //kernels:simulated_gpu";
 
 // Empty if there is none.
 std::string FindLibrary() {
@@ -59,6 +61,11 @@ void Load() {
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
+  if (kProgramsContainKernels && bytes.find("lockstep_simulated_gpu_stamp") != bytes.npos) {
+    throw InputError(StrCat("--device=sim: the simulated GPU ", path,
+                            " has kernels, and so has this program; build one without by ",
+                            kBuild));
+  }
   if (!kProgramsContainKernels && bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
     throw InputError(StrCat("--device=sim: the simulated GPU ", path,
                             " was built from other sources than this program; rebuild it with ",

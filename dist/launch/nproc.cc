@@ -43,7 +43,7 @@ int ReadNproc(const std::string& text) {
   if (text == "gpu") {
     if (RealGpus() > 0) return RealGpus();
     throw InputError(
-        StrCat("--nproc=gpu: there is no GPU", cuda::Simulated() ? " without --config=cuda" : "",
+        StrCat("--nproc=gpu: there is no GPU", cuda::Simulated() ? " that is not simulated" : "",
                "; give a number, and pass --device=sim to the program for simulated GPUs"));
   }
   // More than any machine has use for, and few enough for its process table.

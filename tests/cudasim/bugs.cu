@@ -1,3 +1,5 @@
+// Assertions are compiled, whatever the build.
+#undef NDEBUG
 #include <cassert>
 
 #include "kernels/cuda/cp_async.cuh"
@@ -11,19 +13,6 @@ namespace {
 constexpr unsigned kAll = 0xffffffffu;
 
 // Wrong if `bug` is set.
-
-__global__ void BarrierInBranchKernel(bool bug, float* y) {
-  if (bug) {
-    if (threadIdx.x < 32) {
-      __syncthreads();
-    } else {
-      __syncthreads();
-    }
-  } else {
-    __syncthreads();
-  }
-  y[threadIdx.x] = 2;
-}
 
 __global__ void BarrierInHalfTheThreadsKernel(bool bug, float* y) {
   if (!bug || threadIdx.x % 2 == 0) __syncthreads();
@@ -81,14 +70,6 @@ __global__ void GlobalPastEndWriteKernel(bool bug, float* y, int n) {
 
 __global__ void GlobalBeforeBeginKernel(bool bug, float* x, float* y) {
   if (threadIdx.x == 3) x[bug ? -1 : 0] = 0;
-  y[threadIdx.x] = 2;
-}
-
-__global__ void SharedPastEndWriteKernel(bool bug, float* y) {
-  __shared__ float before[64];
-  __shared__ float after[64];
-  before[threadIdx.x == 63 && bug ? 64 : threadIdx.x] = 1;
-  after[threadIdx.x] = 1;
   y[threadIdx.x] = 2;
 }
 
@@ -197,7 +178,7 @@ __global__ void TrapKernel(bool bug, float* y) {
   y[threadIdx.x] = 2;
 }
 
-__global__ void AssertKernel([[maybe_unused]] bool bug, float* y) {
+__global__ void AssertKernel(bool bug, float* y) {
   assert(!bug || threadIdx.x != 9);
   y[threadIdx.x] = 2;
 }
@@ -209,8 +190,6 @@ cudaError_t RunPlanted(PlantedBug bug, bool planted, float* x, float* y, int n) 
     return LaunchKernel(kernel, grid, 64, shared, arguments...);
   };
   switch (bug) {
-    case PlantedBug::kBarrierInBranch:
-      return run(BarrierInBranchKernel, 1, 0, planted, y);
     case PlantedBug::kBarrierInHalfTheThreads:
       return run(BarrierInHalfTheThreadsKernel, 1, 0, planted, y);
     case PlantedBug::kExitBeforeBarrier:
@@ -231,8 +210,6 @@ cudaError_t RunPlanted(PlantedBug bug, bool planted, float* x, float* y, int n) 
       return run(GlobalPastEndWriteKernel, 1, 0, planted, y, n);
     case PlantedBug::kGlobalBeforeBegin:
       return run(GlobalBeforeBeginKernel, 1, 0, planted, x, y);
-    case PlantedBug::kSharedPastEndWrite:
-      return run(SharedPastEndWriteKernel, 1, 0, planted, y);
     case PlantedBug::kSharedPastEndRead:
       return run(SharedPastEndReadKernel, 1, 0, planted, y);
     case PlantedBug::kDynamicSharedPastEnd:

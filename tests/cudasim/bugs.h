@@ -6,7 +6,6 @@
 namespace lockstep {
 
 enum class PlantedBug {
-  kBarrierInBranch,          // half of a block at one barrier, half at another
   kBarrierInHalfTheThreads,  // some threads run to their end
   kExitBeforeBarrier,        // threads without work return early
   kLoopBarrierUneven,        // threads iterate different numbers of times over a loop with a
@@ -18,8 +17,7 @@ enum class PlantedBug {
   kGlobalPastEnd,            // x[n]
   kGlobalPastEndWrite,       // y[n]
   kGlobalBeforeBegin,        // x[-1]
-  kSharedPastEndWrite,       // of a static array
-  kSharedPastEndRead,
+  kSharedPastEndRead,        // of a static array
   kDynamicSharedPastEnd,
   kMissingBarrier,           // reads another warp's element of shared memory at once
   kMissingBarrierAfterRead,  // overwrites shared memory that others have still to read

@@ -49,7 +49,6 @@ struct Reported {
   const char* text;  // a regular expression
 };
 
-// nvcc has merged the barriers of kBarrierInBranch, and removed the arrays of kSharedPastEndWrite.
 const Reported kReported[] = {
     {PlantedBug::kBarrierInHalfTheThreads, "barrier divergence", "BarrierInHalfTheThreadsKernel",
      "lane 1 of the warp is not at this barrier +at .*bugs.cu:[0-9]+"},
@@ -69,6 +68,8 @@ const Reported kReported[] = {
      "access of 16 bytes .*no multiple of 16 +at .*bugs.cu:[0-9]+"},
     {PlantedBug::kMisalignedAsync, "misaligned access", "MisalignedAsyncKernel",
      "access of 16 bytes .*no multiple of 16 +at .*cp_async.cuh:[0-9]+, inlined at .*bugs.cu"},
+    {PlantedBug::kAssert, "assertion failed", "AssertKernel",
+     "thread \\(9,0,0\\) of .*threadIdx.x != 9"},
     {PlantedBug::kTrap, "trap", "TrapKernel", "thread \\(9,0,0\\) of .*bugs.cu:[0-9]+"},
     {PlantedBug::kSharedPastEndRead, "access out of bounds", "SharedPastEndReadKernel",
      "thread \\(63,0,0\\) of .*0x100 of shared memory, which has 256 bytes +at .*bugs.cu:[0-9]+"},

@@ -5,7 +5,7 @@
 set -euo pipefail
 library=kernels/libsimulated_gpu.so
 if [[ ! -e $library ]]; then
-  echo "SKIP: a build for real GPUs has no simulated one"
+  echo "SKIP: there is no simulated GPU in a build for real ones, nor without nvcc"
   exit 0
 fi
 defined() { nm -D --defined-only "$1" | awk '$2 ~ /^[TDBR]$/ { print $3 }' | sort -u; }

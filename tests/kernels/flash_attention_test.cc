@@ -168,7 +168,7 @@ std::vector<std::byte> Bytes(const Tensor& x) {
 
 template <class F>
 void ForEachOrder(const F& f) {
-  if (!cuda::Simulated()) {
+  if (!test::ContainsSimulator()) {
     f();
     f();
     return;
@@ -331,7 +331,7 @@ TEST_F(FlashAttention, ChoosingCostsNoMemory) {
 }
 
 TEST_F(FlashAttention, TilesForLessSharedMemoryGiveTheSameBits) {
-  if (!cuda::Simulated()) GTEST_SKIP() << "a GPU has the memory that it has";
+  if (!test::ContainsSimulator()) GTEST_SKIP() << "a GPU has the memory that it has";
   const AttentionKernelsScope plain(AttentionKernels::kPlain);
   for (const int64_t d : {72, 128, 200, 256}) {
     for (const int64_t window : {0, 40}) {

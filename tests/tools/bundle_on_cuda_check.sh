@@ -16,10 +16,10 @@ runs=0
 train() { # [NAME=VALUE...] [-- ARGUMENT...]: sets said and status
   local environment=()
   while (($#)) && [[ $1 != -- ]]; do environment+=("$1") && shift; done
-  status=0
+  status=0 runs=$((runs + 1))
   said=$(env -i "PATH=$PATH" "${environment[@]}" lockstep/bin/train_gpt --model.n_layer=1 --model.n_head=2 \
     --model.n_embd=16 --model.block_size=8 --train.batch_size=2 --train.steps=3 --train.eval_batches=1 \
-    --train.sample_tokens=0 --out_dir=$((runs += 1)) "${@:2}" 2>&1) || status=$?
+    --train.sample_tokens=0 "--out_dir=$runs" "${@:2}" 2>&1) || status=$?
 }
 train
 [[ $status == 0 && $said == *"on cuda:0"* ]] || fail "auto: $said"

@@ -89,6 +89,6 @@ library libnvrtc-builtins.so.99.1 <<<''
 pack "$folder/gpu.tar.gz" || fail "the libraries are not packed"
 tar -C "$folder" -xf "$folder/cuda.tar.gz"
 "$folder/lockstep/bin/gpu" || fail "the program does not find the libraries beside it"
-diff <(ls "$folder/installed") <(ls "$folder/lockstep/cuda") || fail "other libraries than those were packed"
+diff <(ls "$folder/installed" | grep -v cudart) <(ls "$folder/lockstep/cuda") || fail "other libraries than those were packed"
 said=$(pack "$folder/b.tar.gz") && fail "a simulated GPU needs no library"
 [[ $said == *--config=cuda* ]] || fail "$said"

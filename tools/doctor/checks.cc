@@ -257,7 +257,10 @@ std::vector<Finding> CheckGpus(const MachineFolders& folders) {
   const bool has_driver = PathExists(folders.proc + "/driver/nvidia/version");
   if (cuda::Simulated()) {
     Finding none{.subject = "GPUs", .fact = "none: this program was built for CPUs"};
-    if (has_driver) {
+    if (const char* simulator = std::getenv("LOCKSTEP_SIMULATED_GPU");
+        simulator != nullptr && *simulator != '\0') {
+      none.fact = "simulated, since LOCKSTEP_SIMULATED_GPU is set";
+    } else if (has_driver) {
       none.verdict = kSlow;
       none.advice = "there is a driver: build with --config=cuda to train on the GPU";
     }

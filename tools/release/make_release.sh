@@ -63,7 +63,7 @@ g++ -shared -s -o "$library" "$object" -Wl,-soname,"liblockstep.so.$compatible" 
 ln -s "${library##*/}" "$root/lib/liblockstep.so.$compatible"
 ln -s "${library##*/}" "$root/lib/liblockstep.so"
 # The stand-ins for CUDA's functions, which find the simulated GPU, are not meant for other code.
-objcopy --strip-debug --wildcard --localize-symbol='cuda*' --localize-symbol='cublas*' \
+objcopy --strip-debug --wildcard --localize-symbol='cuda*' --localize-symbol='__cuda*' --localize-symbol='cublas*' \
   --localize-symbol='nccl*' --localize-symbol='_ZN7cudasim*' "$object"
 ar rcsD "$root/lib/liblockstep.a" "$object"
 while read -r plugin; do

@@ -39,7 +39,7 @@ TEST(DeviceTest, TheOtherBackendIsAnErrorThatSaysWhatToDo) {
     EXPECT_THAT(ErrorOf("cuda"), HasSubstr("Build with --config=cuda"));
     EXPECT_THAT(ErrorOf("cuda:1"), HasSubstr("or use --device=sim"));
   } else {
-    EXPECT_THAT(ErrorOf("sim"), HasSubstr("Build without --config=cuda"));
+    EXPECT_THAT(ErrorOf("sim"), HasSubstr("LOCKSTEP_SIMULATED_GPU"));
   }
 }
 

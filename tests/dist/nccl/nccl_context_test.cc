@@ -18,7 +18,9 @@ namespace {
 // CUDA opens a context of a few hundred megabytes on the current device of any thread that calls
 // it: with a thread that never sets its device, eight ranks open eight contexts on GPU 0.
 TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
-  if (!cuda::Simulated()) GTEST_SKIP() << "only simulated GPUs count their contexts";
+  if (!cuda::Simulated() || cuda::DeviceCount() < 2) {
+    GTEST_SKIP() << "only simulated GPUs count their contexts";
+  }
   const Device device{DeviceType::kCuda, 1};
   cuda::SetDevice(device);
   auto group = MakeNcclGroup(MakeLocalPlanes(1)[0], {.device = device});

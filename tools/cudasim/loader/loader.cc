@@ -9,60 +9,85 @@
 #include "tools/cudasim/loader/kernels.h"
 #include "tools/cudasim/loader/nvtx.h"
 
-// The functions that programs call outside of kernels, by the library that has them in NVIDIA's
-// hands: those that return a text, and those that return a status. The linker names any that are
-// missing here.
+// The functions that programs call outside of kernels, Lockstep and others, by the library that has
+// them in NVIDIA's hands: those that return a text, and those that return a status. The linker
+// names any that are missing here.
 // clang-format off
 #define CUDASIM_RUNTIME_TEXTS(X) \
   X(cudaGetErrorName)            \
   X(cudaGetErrorString)
 
-#define CUDASIM_RUNTIME_CALLS(X) \
-  X(cudaDeviceCanAccessPeer)     \
-  X(cudaDeviceGetAttribute)      \
-  X(cudaDeviceGetPCIBusId)       \
-  X(cudaDeviceSynchronize)       \
-  X(cudaDriverGetVersion)        \
-  X(cudaEventCreate)             \
-  X(cudaEventCreateWithFlags)    \
-  X(cudaEventDestroy)            \
-  X(cudaEventElapsedTime)        \
-  X(cudaEventQuery)              \
-  X(cudaEventRecord)             \
-  X(cudaEventSynchronize)        \
-  X(cudaFree)                    \
-  X(cudaFreeAsync)               \
-  X(cudaFuncSetAttribute)        \
-  X(cudaGetDeviceCount)          \
-  X(cudaGetDeviceProperties)     \
-  X(cudaGetLastError)            \
-  X(cudaGraphDestroy)            \
-  X(cudaGraphExecDestroy)        \
-  X(cudaGraphInstantiate)        \
-  X(cudaGraphLaunch)             \
-  X(cudaHostAlloc)               \
-  X(cudaMalloc)                  \
-  X(cudaMallocAsync)             \
-  X(cudaMemcpyAsync)             \
-  X(cudaMemcpyPeerAsync)         \
-  X(cudaMemGetInfo)              \
-  X(cudaMemsetAsync)             \
-  X(cudaRuntimeGetVersion)       \
-  X(cudaSetDevice)               \
-  X(cudaStreamBeginCapture)      \
-  X(cudaStreamCreateWithFlags)   \
-  X(cudaStreamDestroy)           \
-  X(cudaStreamEndCapture)        \
-  X(cudaStreamIsCapturing)       \
-  X(cudaStreamSynchronize)       \
+#define CUDASIM_RUNTIME_CALLS(X)                   \
+  X(cudaDeviceCanAccessPeer)                       \
+  X(cudaDeviceEnablePeerAccess)                    \
+  X(cudaDeviceGetAttribute)                        \
+  X(cudaDeviceGetPCIBusId)                         \
+  X(cudaDeviceReset)                               \
+  X(cudaDeviceSynchronize)                         \
+  X(cudaDriverGetVersion)                          \
+  X(cudaEventCreate)                               \
+  X(cudaEventCreateWithFlags)                      \
+  X(cudaEventDestroy)                              \
+  X(cudaEventElapsedTime)                          \
+  X(cudaEventQuery)                                \
+  X(cudaEventRecord)                               \
+  X(cudaEventSynchronize)                          \
+  X(cudaFree)                                      \
+  X(cudaFreeAsync)                                 \
+  X(cudaFreeHost)                                  \
+  X(cudaFuncGetAttributes)                         \
+  X(cudaFuncSetAttribute)                          \
+  X(cudaGetDevice)                                 \
+  X(cudaGetDeviceCount)                            \
+  X(cudaGetDeviceProperties)                       \
+  X(cudaGetLastError)                              \
+  X(cudaGetSymbolAddress)                          \
+  X(cudaGraphDestroy)                              \
+  X(cudaGraphExecDestroy)                          \
+  X(cudaGraphInstantiate)                          \
+  X(cudaGraphLaunch)                               \
+  X(cudaHostAlloc)                                 \
+  X(cudaHostRegister)                              \
+  X(cudaHostUnregister)                            \
+  X(cudaMalloc)                                    \
+  X(cudaMallocAsync)                               \
+  X(cudaMallocHost)                                \
+  X(cudaMallocManaged)                             \
+  X(cudaMemcpy)                                    \
+  X(cudaMemcpy2D)                                  \
+  X(cudaMemcpyAsync)                               \
+  X(cudaMemcpyFromSymbol)                          \
+  X(cudaMemcpyFromSymbolAsync)                     \
+  X(cudaMemcpyPeer)                                \
+  X(cudaMemcpyPeerAsync)                           \
+  X(cudaMemcpyToSymbol)                            \
+  X(cudaMemcpyToSymbolAsync)                       \
+  X(cudaMemGetInfo)                                \
+  X(cudaMemset)                                    \
+  X(cudaMemsetAsync)                               \
+  X(cudaOccupancyMaxActiveBlocksPerMultiprocessor) \
+  X(cudaPeekAtLastError)                           \
+  X(cudaPointerGetAttributes)                      \
+  X(cudaRuntimeGetVersion)                         \
+  X(cudaSetDevice)                                 \
+  X(cudaStreamBeginCapture)                        \
+  X(cudaStreamCreate)                              \
+  X(cudaStreamCreateWithFlags)                     \
+  X(cudaStreamDestroy)                             \
+  X(cudaStreamEndCapture)                          \
+  X(cudaStreamIsCapturing)                         \
+  X(cudaStreamQuery)                               \
+  X(cudaStreamSynchronize)                         \
   X(cudaStreamWaitEvent)
 
-// What objects of nvcc's call besides. A simulator of other kernels does not have them.
+// What objects of nvcc's call besides.
 #define CUDASIM_LAUNCHES(X)      \
   X(__cudaGetKernel)             \
   X(__cudaLaunchKernel)          \
   X(__cudaPopCallConfiguration)  \
   X(__cudaPushCallConfiguration) \
+  X(cudaLaunchCooperativeKernel)   \
+  X(cudaLaunchKernel)              \
   X(cudaLaunchKernelExC)
 
 #define CUDASIM_CUBLASLT_CALLS(X)         \
@@ -192,10 +217,10 @@ std::string ConnectNvidia(const char* file, std::initializer_list<std::span<cons
 bool Connected() { return simulated || &GetExecutorSettings != nullptr; }
 
 const char* Connect(void* library) {
-  if (const char* missing = Point({kRuntime, kCublasLt, kOnlySimulators}, library, true)) {
+  if (const char* missing =
+          Point({kRuntime, kLaunches, kCublasLt, kOnlySimulators}, library, true)) {
     return missing;
   }
-  Point({kLaunches}, library, false);
   simulated = true;
   return nullptr;
 }

@@ -45,9 +45,8 @@ bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
   }
   const std::string who = in_kernel ? "a kernel uses " : "the host uses ";
   if (block == nullptr) {
-    *bug = address == 0 ? Bug::kMisaligned : Bug::kOutOfBounds;
+    *bug = Bug::kOutOfBounds;
     *text = "invalid access at " + Hex(address);
-    if (address == 0) *text += " (a null pointer, or a misaligned vector access)";
     return in_kernel;
   }
   const std::string where = Position(*block, address);

@@ -8,8 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <string>
+#include <thread>
+
+#include "cudasim/executor.h"
 
 namespace cudasim::runtime {
 namespace {
@@ -44,6 +48,17 @@ long long Number(const char* name, long long missing, long long low, long long h
   return value;
 }
 
+// Which of the words it is; `missing` if it is not set.
+int Choice(const char* name, std::initializer_list<std::string> words, int missing) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return missing;
+  const auto found = std::find(words.begin(), words.end(), text);
+  if (found != words.end()) return static_cast<int>(found - words.begin());
+  std::string expected;
+  for (const std::string& word : words) expected += (expected.empty() ? "" : " or ") + word;
+  Refuse(name, text, expected.c_str());
+}
+
 // Whether access rights to pages cost no system call.
 bool HasProtectionKeys() {
   const int key = pkey_alloc(0, 0);
@@ -72,17 +87,31 @@ Settings FromEnvironment() {
   if (!std::has_single_bit(settings.alignment)) {
     Refuse("CUDASIM_ALIGNMENT", std::getenv("CUDASIM_ALIGNMENT"), "a power of two up to 256");
   }
-  if (const char* leaks = std::getenv("CUDASIM_LEAKS"); leaks != nullptr && *leaks != '\0') {
-    if (std::strcmp(leaks, "off") == 0) {
-      settings.leaks = Leaks::kOff;
-    } else if (std::strcmp(leaks, "warn") == 0) {
-      settings.leaks = Leaks::kWarn;
-    } else if (std::strcmp(leaks, "error") == 0) {
-      settings.leaks = Leaks::kError;
-    } else {
-      Refuse("CUDASIM_LEAKS", leaks, "off, warn or error");
+  settings.leaks = static_cast<Leaks>(
+      Choice("CUDASIM_LEAKS", {"off", "warn", "error"}, static_cast<int>(settings.leaks)));
+  return settings;
+}
+
+ExecutorSettings ExecutorFromEnvironment() {
+  ExecutorSettings settings;
+  // "random:SEED" is the only choice with a number.
+  const char* const order = std::getenv("CUDASIM_ORDER");
+  if (order != nullptr && std::strncmp(order, "random:", 7) == 0) {
+    char* end = nullptr;
+    settings.order = Order::kRandom;
+    settings.seed = std::strtoull(order + 7, &end, 10);
+    if (order[7] < '0' || order[7] > '9' || *end != '\0') {
+      Refuse("CUDASIM_ORDER", order, "forward, reverse, random or random:SEED");
     }
+  } else {
+    settings.order =
+        static_cast<Order>(Choice("CUDASIM_ORDER", {"forward", "reverse", "random"}, 0));
   }
+  const long long processors = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
+  settings.threads = static_cast<int>(Number("CUDASIM_THREADS", processors, 1, 64, false));
+  settings.abort_on_bug = Choice("CUDASIM_ON_BUG", {"abort", "error"}, 0) == 0;
+  settings.report_exited = Choice("CUDASIM_EXITED", {"report", "allow"}, 0) == 0;
+  settings.find_races = Number("CUDASIM_RACES", 0, 0, 1, false) == 1;
   return settings;
 }
 
@@ -94,3 +123,12 @@ Settings& GetSettings() {
 }
 
 }  // namespace cudasim::runtime
+
+namespace cudasim {
+
+ExecutorSettings& GetExecutorSettings() {
+  static ExecutorSettings settings = runtime::ExecutorFromEnvironment();
+  return settings;
+}
+
+}  // namespace cudasim

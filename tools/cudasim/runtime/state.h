@@ -106,7 +106,7 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-  // While it runs blocks of a kernel that nvcc made: reports what faulted, and leaves the kernel.
+  // While it runs blocks of a kernel: reports what faulted, and leaves the kernel.
   // It takes the text over, since it passes the destructors of its callers.
   void (*leave_kernel)(uintptr_t address, Bug bug, std::string&& text) = nullptr;
 };

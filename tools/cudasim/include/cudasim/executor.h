@@ -23,7 +23,7 @@ struct ExecutorSettings {
   // block meet at a barrier, or a lane in a collective's mask has. Legal since Volta, but seldom
   // intended.
   bool report_exited = true;
-  // CUDASIM_RACES=1|0: whether kernels that nvcc compiled are searched for races, reads of shared
+  // CUDASIM_RACES=1|0: whether kernels are searched for races, reads of shared
   // memory that was never written, and missing waits for cp.async (../../ptx/detectors).
   bool find_races = false;
 };

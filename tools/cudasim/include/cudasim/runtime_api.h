@@ -40,7 +40,7 @@ cudaError_t cudaRuntimeGetVersion(int* runtimeVersion);
 cudaError_t cudaProfilerStart();
 cudaError_t cudaProfilerStop();
 
-// Memory (runtime/memory.cc, pinned.cc, pool.cc).
+// Memory (runtime/memory.cc, pool.cc).
 cudaError_t cudaMalloc(void** devPtr, size_t size);
 cudaError_t cudaFree(void* devPtr);
 cudaError_t cudaMallocPitch(void** devPtr, size_t* pitch, size_t width, size_t height);
@@ -114,7 +114,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 
-// Kernels (runtime/kernel.cc). cudaLaunchKernelEx is in cudasim/launch.h.
+// Kernels (runtime/kernel.cc).
 cudaError_t cudaFuncSetAttribute(const void* func, cudaFuncAttribute attr, int value);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attr, const void* func);
 cudaError_t cudaFuncSetCacheConfig(const void* func, cudaFuncCache cacheConfig);
@@ -180,24 +180,6 @@ cudaError_t cudaMallocFromPoolAsync(T** ptr, size_t size, cudaMemPool_t memPool,
 // As in the real header, only the C++ overload has flags.
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
   return cudaEventCreateWithFlags(event, flags);
-}
-template <typename... Params>
-cudaError_t cudaFuncSetAttribute(void (*func)(Params...), cudaFuncAttribute attr, int value) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(func), attr, value);
-}
-template <typename... Params>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attr, void (*func)(Params...)) {
-  return cudaFuncGetAttributes(attr, reinterpret_cast<const void*>(func));
-}
-template <typename... Params>
-cudaError_t cudaFuncSetCacheConfig(void (*func)(Params...), cudaFuncCache cacheConfig) {
-  return cudaFuncSetCacheConfig(reinterpret_cast<const void*>(func), cacheConfig);
-}
-template <typename... Params>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, void (*func)(Params...),
-                                                          int blockSize, size_t dynamicSMemSize) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      numBlocks, reinterpret_cast<const void*>(func), blockSize, dynamicSMemSize);
 }
 
 #endif  // CUDASIM_RUNTIME_API_H_

@@ -226,7 +226,7 @@ enum cudaFuncCache {
   cudaFuncCachePreferEqual = 3,
 };
 
-// Registers, static shared and local memory are not known without a GPU's compiler: they are 0.
+// Registers, static shared and local memory are not looked for: they are 0.
 struct cudaFuncAttributes {
   size_t sharedSizeBytes;
   size_t constSizeBytes;

@@ -1,11 +1,21 @@
-// Types that both the device side and the host side of the simulated runtime need.
+// CUDA's types that its libraries share.
 #ifndef CUDASIM_TYPES_H_
 #define CUDASIM_TYPES_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "cudasim/vector_types.h"
+struct uint3 {
+  unsigned int x, y, z;
+};
+
+struct dim3 {
+  constexpr dim3(unsigned int x = 1, unsigned int y = 1, unsigned int z = 1)  // NOLINT: implicit
+      : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}          // NOLINT: implicit, as NVIDIA's
+  constexpr operator uint3() const { return uint3{x, y, z}; }  // NOLINT
+  unsigned int x, y, z;
+};
 
 // NVIDIA's numbers (CUDA 13).
 enum cudaError {
