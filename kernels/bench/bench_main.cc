@@ -3,6 +3,8 @@
 //   bazel run -c opt //kernels:bench -- --filter=layer_norm --baseline=$PWD/bench.json
 // or those of a GPT-2's training step, at its sizes:
 //   bazel run -c opt //kernels:bench -- --gpt=16,1024,12,768,50304,12 --device=cuda
+// or counts what their kernels do, on a simulated GPU:
+//   bazel run -c opt //kernels:bench -- --gpt=1,256,2,128,1024,1 --device=sim --counters
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -22,6 +24,7 @@
 #include "kernels/bench/library.h"
 #include "kernels/bench/timing.h"
 #include "kernels/op_case/op_case.h"
+#include "tools/cudasim/counters.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +33,7 @@ struct Options {
   std::string filter, device = "cpu", dtype, json, baseline;
   std::vector<int64_t> gpt;
   int threads = 0;
-  bool list = false, gemm_bits = false;
+  bool list = false, gemm_bits = false, counters = false;
   double milliseconds = 100;
   double slowdown = 1.15;
 };
@@ -118,14 +121,34 @@ struct Measured {
   std::string library_name;
 };
 
-Measured RunBenchmark(const Benchmark& b, Bench& bench) {
+std::vector<Tensor> MakeInputs(const Benchmark& b, Device device) {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < b.sample.inputs.size(); ++i) {
     const InputSpec& spec = b.sample.inputs[i];
     RefTensor values = InputValues(b.sample, i, b.dtype);
     if (spec.index) values = AsTokens(spec, std::move(values));
-    inputs.push_back(InputTensor(spec, values, b.dtype, bench.device()));
+    inputs.push_back(InputTensor(spec, values, b.dtype, device));
   }
+  return inputs;
+}
+
+// A training step's forward keeps what its backward needs.
+void RequireGradients(const Benchmark& b, std::span<Tensor> inputs) {
+  if (!b.backward && b.calls == 0) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (HasGradient(b.sample.inputs[i])) inputs[i].SetRequiresGrad();
+  }
+}
+
+// The results that have gradients.
+std::vector<Tensor> RunForward(const Benchmark& b, std::span<const Tensor> inputs) {
+  std::vector<Tensor> roots = b.sample.run(inputs);
+  std::erase_if(roots, [](const Tensor& y) { return !y.requires_grad(); });
+  return roots;
+}
+
+Measured RunBenchmark(const Benchmark& b, Bench& bench) {
+  std::vector<Tensor> inputs = MakeInputs(b, bench.device());
   Measured measured;
   // cuDNN's attention is compared with our own kernels, whichever the op would choose.
   std::optional<cuda::AttentionKernelsScope> ours;
@@ -135,11 +158,7 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
     if (call->library == "cuDNN") ours.emplace(cuda::AttentionKernels::kFlash);
   }
   const Stream stream = CurrentStream(bench.device());
-  // A training step's forward keeps what its backward needs.
-  const bool training = b.backward || b.calls > 0;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (training && HasGradient(b.sample.inputs[i])) inputs[i].SetRequiresGrad();
-  }
+  RequireGradients(b, inputs);
   if (!b.backward) {
     std::vector<Tensor> outputs;
     measured.own = bench.Measure([&] { outputs.clear(); }, [&] { outputs = b.sample.run(inputs); });
@@ -149,8 +168,7 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
   measured.own = bench.Measure(
       [&] {
         for (const Tensor& x : inputs) x.ZeroGrad();
-        roots = b.sample.run(inputs);
-        std::erase_if(roots, [](const Tensor& y) { return !y.requires_grad(); });
+        roots = RunForward(b, inputs);
         if (grads.empty()) {
           for (const Tensor& y : roots) grads.push_back(RootGradient(y));
         }
@@ -158,6 +176,47 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
       },
       [&] { Backward(roots, grads); });
   return measured;
+}
+
+// ---- Counting ----
+
+// What the kernels of one call did.
+cudasim::CountsByKernel CountBenchmark(const Benchmark& b, Device device) {
+  std::vector<Tensor> inputs = MakeInputs(b, device), roots, grads;
+  const Stream stream = CurrentStream(device);
+  RequireGradients(b, inputs);
+  if (b.backward) {
+    roots = RunForward(b, inputs);
+    if (roots.empty()) return {};
+    for (const Tensor& y : roots) grads.push_back(RootGradient(y));
+  }
+  Synchronize(stream);
+  cudasim::CountKernels(true);
+  if (b.backward) {
+    Backward(roots, grads);
+  } else {
+    b.sample.run(inputs);
+  }
+  Synchronize(stream);
+  cudasim::CountKernels(false);
+  return cudasim::TakeCounts();
+}
+
+int RunCounters(const std::vector<Benchmark>& benchmarks, Device device) {
+  LS_CHECK(device.is_cuda() && cudasim::CountKernels != nullptr,
+           "--counters counts what a simulated GPU does; choose --device=sim");
+  std::printf("%s", cudasim::FormatCounts("op/sample/dtype/pass", {}).c_str());
+  std::string excess;
+  for (const Benchmark& b : benchmarks) {
+    const cudasim::CountsByKernel counts = CountBenchmark(b, device);
+    if (counts.empty()) continue;
+    std::printf("%s", cudasim::FormatCounts(b.name(), counts).c_str());
+    std::fflush(stdout);
+    const std::string worst = cudasim::FormatExcess(counts, 1.2);
+    if (!worst.empty()) excess += "\n" + b.name() + "\n" + worst;
+  }
+  std::printf("\nbeyond 1.2 times their ideal:\n%s", excess.c_str());
+  return 0;
 }
 
 // ---- Reporting ----
@@ -325,13 +384,17 @@ int RunGemmBits(const Options& options, Device device) {
 int Run(const Options& options) {
   const Device device = cuda::ParseDevice(options.device);
   if (options.gemm_bits) return RunGemmBits(options, device);
-  const auto step = options.gpt.empty() ? std::vector<StepCase>{} : GptStep(ShapeOf(options));
+  auto step = options.gpt.empty() ? std::vector<StepCase>{} : GptStep(ShapeOf(options));
+  if (options.counters && !step.empty()) {
+    for (StepCase& c : OtherGptOps(ShapeOf(options))) step.push_back(std::move(c));
+  }
   const std::vector<Benchmark> benchmarks = Select(options, step);
   if (options.list) {
     for (const Benchmark& b : benchmarks) std::printf("%s\n", b.name().c_str());
     return 0;
   }
   if (options.threads > 0) SetNumThreads(options.threads);
+  if (options.counters) return RunCounters(benchmarks, device);
   const Json machine = DescribeMachine(device);
   const Json baseline =
       options.baseline.empty() ? Json::object() : ReadBaseline(options.baseline, machine);
@@ -392,6 +455,9 @@ int Main(int argc, char** argv) {
          "For the products of --gpt: whether an element's bits depend on the numbers of rows "
          "and columns and on leading dimensions; and that equal calls give equal bits (else 1)")
       ->needs(gpt);
+  app.add_flag("--counters", options.counters,
+               "With --device=sim: print what the kernels do, not how long they take: instructions "
+               "of\nwarps by kind, sectors of global and cycles of shared memory");
   app.add_option("--dtype", options.dtype, "f64, f32, bf16 (default: all but f64)");
   app.add_option("--threads", options.threads, "CPU threads (default: all)")
       ->check(CLI::Range(1, 1024));

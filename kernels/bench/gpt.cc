@@ -4,10 +4,17 @@
 
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gelu/gelu.h"
 #include "kernels/global_norm/global_norm.h"
+#include "kernels/layer_norm/layer_norm.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "kernels/residual_norm/residual_norm.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rotary_embedding/rotary_embedding.h"
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "kernels/swiglu_geglu/swiglu_geglu.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 
 namespace lockstep {
@@ -117,6 +124,38 @@ std::vector<StepCase> GptStep(const GptShape& g) {
                         return std::vector<Tensor>{};
                       }));
   return step;
+}
+
+std::vector<StepCase> OtherGptOps(const GptShape& g) {
+  const int64_t c = g.width, t = g.sequence, head = c / g.heads;
+  const InputSpec ids{.shape = {g.batch, t},
+                      .low = 0,
+                      .high = static_cast<double>(g.vocabulary),
+                      .index = true,
+                      .differentiable = false};
+  const InputSpec x{.shape = {g.batch, t, c}}, wide{.shape = {g.batch, t, 4 * c}},
+      vector{.shape = {c}}, logits{.shape = {g.batch, t, g.vocabulary}};
+  const auto simple = [](const std::string& op, std::vector<InputSpec> inputs,
+                         std::function<Results<Tensor>(TensorSpan)> run) {
+    return Case(op, "step", 1, std::move(inputs), {}, std::move(run));
+  };
+  return {
+      simple("embedding", {ids, {.shape = {g.vocabulary, c}}},
+             [](TensorSpan in) { return ops::Embedding(in[0], in[1]); }),
+      simple("gelu", {wide}, [](TensorSpan in) { return ops::Gelu(in[0]); }),
+      simple("layer_norm", {x, vector, vector},
+             [](TensorSpan in) { return ops::LayerNorm(in[0], in[1], in[2]); }),
+      simple("rms_norm", {x, vector}, [](TensorSpan in) { return ops::RmsNorm(in[0], in[1]); }),
+      simple("rotary_embedding", {{.shape = {g.batch, t, 3 * c}}},
+             [t, head, turned = 2 * g.heads](TensorSpan in) {
+               const Tensor table =
+                   ops::RotaryTable(t, head, {}, AccumulationDType(in[0].dtype()), in[0].device());
+               return ops::RotaryEmbedding(in[0], table, turned);
+             }),
+      simple("softmax_cross_entropy", {logits, ids},
+             [](TensorSpan in) { return ops::SoftmaxCrossEntropy(in[0], in[1]); }),
+      simple("swiglu_geglu", {wide}, [](TensorSpan in) { return ops::SwiGlu(in[0]); }),
+  };
 }
 
 }  // namespace lockstep

@@ -24,4 +24,8 @@ struct StepCase {
 // attention, norms, the loss, embeddings, and the update of f32 masters of bf16 weights.
 std::vector<StepCase> GptStep(const GptShape& shape);
 
+// What the steps of other GPTs have: RMS norm, SwiGLU, rotary embedding; and what GPT-2's has if
+// its fusions are taken apart. For counts, not for times.
+std::vector<StepCase> OtherGptOps(const GptShape& shape);
+
 }  // namespace lockstep

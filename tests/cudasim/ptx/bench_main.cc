@@ -1,5 +1,6 @@
-// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS [PART_OF_A_NAME [races]]].
-// Prints the least time; with "races", while races are sought.
+// Times the kernels of our_kernels.h on one thread: bench [REPETITIONS [PART_OF_A_NAME
+// [races|counters]]]. Prints the least time; with "races", while races are sought, with "counters",
+// while everything is counted.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include <string_view>
 
 #include "tests/cudasim/ptx/our_kernels.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 
 namespace {
 
@@ -22,7 +24,10 @@ int main(int argc, char** argv) {
   using namespace cudasim::ptx;  // NOLINT
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 5;
   Settings settings;
-  settings.find_races = argc > 3 && std::string_view(argv[3]) == "races";
+  const std::string_view with = argc > 3 ? argv[3] : "";
+  settings.find_races = with == "races";
+  Counters counters;
+  if (with == "counters") settings.counters = &counters;
   for (KernelRun& run : OurKernels()) {
     if (argc > 2 && run.name.find(argv[2]) == std::string::npos) continue;
     double least = 1e30;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tools/cudasim/ptx/control.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 #include "tools/cudasim/ptx/memory.h"
 
 namespace cudasim {
@@ -109,6 +110,7 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   if (changes == 0 || changes != changes_ || settings.find_races) extents_.fill({});
   changes_ = changes;
   races_ = nullptr;
+  tally_ = nullptr;
 }
 
 void Block::Begin(uint64_t number) {
@@ -173,7 +175,14 @@ void Block::Turn(Warp* warp) {
   accessing_ = nullptr;
   warp->state = Warp::State::kRunning;
   warp->patience = random ? static_cast<int64_t>(random_.Below(32)) : kPatience;
-  for (const Instruction* i = warp->resume; i != nullptr;) i = i->run(*warp, i);
+  const Instruction* i = warp->resume;
+  if (tally_ == nullptr) {
+    while (i != nullptr) i = i->run(*warp, i);
+  }
+  while (i != nullptr) {
+    tally_->Count(*warp, i);
+    i = i->run(*warp, i);
+  }
   if (warp->state == Warp::State::kDone) --running_;
 }
 

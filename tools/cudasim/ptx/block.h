@@ -16,6 +16,8 @@
 namespace cudasim {
 namespace ptx {
 
+class Tally;
+
 // Where %ctaid and the like lie in the files of their values.
 enum class BlockValue {
   kNtidX,
@@ -73,6 +75,8 @@ class Block {
   void Prepare(const Launch& launch, const Settings& settings);
   // After Prepare: looks for races.
   void Watch(GridRaces* grid) { races_ = std::make_unique<Races>(grid); }
+  // After Prepare: counts what its warps do.
+  void CountIn(Tally* tally) { tally_ = tally; }
   // Makes it the block of the grid with this number.
   void Begin(uint64_t number);
   // Runs the warps, each until it waits or yields. Returns whether all are done; with `once`, after
@@ -92,6 +96,8 @@ class Block {
   const Settings& settings() const { return *settings_; }
   // Null unless races are sought: see Watch.
   Races* races() const { return races_.get(); }
+  // Null unless instructions are counted: see CountIn.
+  Tally* tally() const { return tally_; }
   // The instruction that a fault at a global address is to be reported of.
   void SetAccessing(const Instruction* i) { accessing_ = i; }
   // Recently accessed global memory, by the instruction's `access`.
@@ -145,6 +151,7 @@ class Block {
   uint32_t shared_bytes_ = 0;
   std::array<Barrier, 16> barriers_;
   std::unique_ptr<Races> races_;
+  Tally* tally_ = nullptr;
   std::array<Extent, 256> extents_ = {};
   uint32_t running_ = 0;  // warps that are not done
   // What earlier launches have left: the shape for which the warps' values hold, and the settings'

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tools/cudasim/ptx/addresses.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 
 namespace cudasim {
 namespace ptx {
@@ -195,6 +196,7 @@ const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i, uint32_t w
     warp.stuck |= warp.mask;
     warp.wanted |= wanted;
   }
+  if (Tally* const tally = warp.block->tally(); tally != nullptr) tally->Retract(warp, i);
   warp.AddWaiting({at, warp.mask});
   return warp.NextGroup();
 }

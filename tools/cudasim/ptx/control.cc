@@ -9,6 +9,7 @@
 #include "tools/cudasim/ptx/addresses.h"
 #include "tools/cudasim/ptx/block.h"
 #include "tools/cudasim/ptx/collectives.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 
 namespace cudasim {
 namespace ptx {
@@ -212,7 +213,10 @@ const Instruction* Guard(Warp& warp, const Instruction* i) {
   const int64_t patience = warp.patience;
   warp.patience = std::numeric_limits<int64_t>::max();  // what is guarded does not yield
   if (lanes != mask) warp.SetMask(lanes);
-  for (const Instruction* j = i + 1; j != end;) j = j->run(warp, j);
+  for (const Instruction* j = i + 1; j != end;) {
+    if (Tally* const tally = warp.block->tally(); tally != nullptr) tally->Count(warp, j);
+    j = j->run(warp, j);
+  }
   if (lanes != mask) warp.SetMask(mask);
   warp.patience = patience;
   return end;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tools/cudasim/ptx/block.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 #include "tools/cudasim/ptx/launch.h"
 
 namespace cudasim {
@@ -61,18 +62,19 @@ Block& ThreadsBlock() {
   return *block;
 }
 
-void Prepare(Grid* grid, Block* block) {
+void Prepare(Grid* grid, Tally* tally, Block* block) {
   block->Prepare(grid->launch, grid->settings);
   if (grid->races != nullptr) block->Watch(grid->races.get());
+  if (grid->settings.counters != nullptr) block->CountIn(tally);
 }
 
-void RunBlocks(Grid* grid) {
+void RunBlocks(Grid* grid, Tally* tally) {
   Block& block = ThreadsBlock();
   bool prepared = false;
   for (;;) {
     const uint64_t i = grid->next.fetch_add(1, std::memory_order_relaxed);
     if (i >= grid->blocks) return;
-    if (!prepared) Prepare(grid, &block);
+    if (!prepared) Prepare(grid, tally, &block);
     prepared = true;
     block.Begin(grid->order(i));
     block.Run(false);
@@ -80,11 +82,11 @@ void RunBlocks(Grid* grid) {
 }
 
 // Blocks of a cooperative launch wait for each other: they take turns on one thread.
-void RunTogether(Grid* grid) {
+void RunTogether(Grid* grid, Tally* tally) {
   std::vector<std::unique_ptr<Block>> blocks;
   for (uint64_t i = 0; i < grid->blocks; ++i) {
     blocks.push_back(std::make_unique<Block>());
-    Prepare(grid, blocks.back().get());
+    Prepare(grid, tally, blocks.back().get());
     blocks.back()->Begin(grid->order(i));
   }
   while (!blocks.empty()) {
@@ -94,12 +96,13 @@ void RunTogether(Grid* grid) {
 
 // A thread's part of a grid. Of the threads that fail the first one's error is kept.
 void TakePart(Grid* grid) {
-  const auto run = [grid] {
+  Tally tally;
+  const auto run = [grid, &tally] {
     try {
       if (grid->launch.cooperative) {
-        RunTogether(grid);
+        RunTogether(grid, &tally);
       } else {
-        RunBlocks(grid);
+        RunBlocks(grid, &tally);
       }
     } catch (...) {
       grid->next.store(grid->blocks, std::memory_order_relaxed);
@@ -112,6 +115,8 @@ void TakePart(Grid* grid) {
   } else {
     run();
   }
+  Counters* const counters = grid->settings.counters;
+  if (counters != nullptr) counters->Add(grid->launch.program->name, tally);
 }
 
 // Threads that live as long as the process.
@@ -175,6 +180,7 @@ class Pool {
 void Run(const Launch& launch, const Settings& settings) {
   static auto* const pool = new Pool;
   Grid grid(launch, settings);
+  if (settings.counters != nullptr) settings.counters->AddLaunch(launch.program->name);
   pool->Run(&grid);
   if (grid.error != nullptr) std::rethrow_exception(grid.error);
 }

@@ -17,6 +17,8 @@
 namespace cudasim {
 namespace ptx {
 
+class Counters;
+
 // A kernel did something wrong, and its grid was abandoned. The message names the kernel, a thread
 // and the place in the source.
 struct Fault : std::runtime_error {
@@ -48,7 +50,8 @@ struct Settings {
   // instructions that synchronise, and the lanes of a warp part and meet at random. The same seed
   // gives the same turns within each block.
   uint64_t seed = 1;
-  bool find_races = false;  // see detectors/races.h; blocks run on one thread
+  bool find_races = false;       // see detectors/races.h; blocks run on one thread
+  Counters* counters = nullptr;  // counts what kernels do: see detectors/counters.h
   // Global memory: what a kernel may access around an address, and what an address is, for reports.
   std::function<Extent(uintptr_t)> accessible;  // unset: everything
   std::function<std::string(uintptr_t)> describe;

@@ -1,5 +1,8 @@
 // The functions that objects made by nvcc call: registration of device code, launches, and
 // variables. With them and the rest of the runtime, such objects run unchanged.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -8,7 +11,9 @@
 #include "cudasim/executor.h"
 #include "cudasim/launch.h"
 #include "cudasim/runtime_api.h"
+#include "tools/cudasim/counters.h"
 #include "tools/cudasim/ptx/block.h"
+#include "tools/cudasim/ptx/detectors/counters.h"
 #include "tools/cudasim/ptx/host/registry.h"
 #include "tools/cudasim/ptx/launch.h"
 #include "tools/cudasim/runtime/state.h"
@@ -32,6 +37,29 @@ struct Configuration {
 };
 thread_local Configuration configuration;
 
+Counters& AllCounters() {
+  static auto* const counters = new Counters;
+  return *counters;
+}
+
+// CUDASIM_COUNTERS=1: at the program's end, what nobody has taken.
+bool CountsFromTheStart() {
+  const char* const value = std::getenv("CUDASIM_COUNTERS");
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return false;
+  if (std::strcmp(value, "1") != 0) {
+    std::fprintf(stderr, "cudasim: CUDASIM_COUNTERS=%s; it must be 1 or 0\n", value);
+    std::_Exit(2);
+  }
+  std::atexit([] {
+    const CountsByKernel counts = AllCounters().Take();
+    if (counts.empty()) return;
+    std::fprintf(stderr, "%s%s%s", FormatCounts("", {}).c_str(), FormatCounts("", counts).c_str(),
+                 FormatExcess(counts, 1.2).c_str());
+  });
+  return true;
+}
+std::atomic<bool> counting{CountsFromTheStart()};
+
 void LeaveKernel(uintptr_t address, Bug bug, std::string&& text) {
   if (Block* const block = Block::Running(); block != nullptr) {
     block->Leave(address, bug, std::move(text));
@@ -48,6 +76,7 @@ Settings SettingsFor(int device) {
                                                        : Settings::Order::kRandom;
   settings.report_exited = executor.report_exited;
   settings.find_races = executor.find_races;
+  settings.counters = counting.load(std::memory_order_relaxed) ? &AllCounters() : nullptr;
   settings.accessible = &AccessibleAt;
   settings.describe = &DescribeAddress;
   settings.changes = &runtime::MemoryChanges();
@@ -134,6 +163,13 @@ cudaError_t CopySymbol(const void* symbol, size_t bytes, size_t offset, Copy cop
 
 }  // namespace
 }  // namespace ptx
+}  // namespace cudasim
+
+namespace cudasim {
+
+void CountKernels(bool count) { ptx::counting = count; }
+CountsByKernel TakeCounts() { return ptx::AllCounters().Take(); }
+
 }  // namespace cudasim
 
 using cudasim::ptx::Binary;
