@@ -147,6 +147,96 @@ TEST_F(GraphTest, UpdatesParametersButNotTopology) {
   for (const cudaGraph_t graph : graphs) CUDA_OK(cudaGraphDestroy(graph));
 }
 
+// set x, then add 1 and copy to the host, and beside that a host function.
+TEST_F(GraphTest, NodesAddedByHandRunInTheirOrder) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNode_t set, add, copy, call, end;
+  // Two elements of four bytes, and of two.
+  cudaMemsetParams memset{x_, 0, 0x01020304, 4, 2, 1};
+  CUDA_OK(cudaGraphAddMemsetNode(&set, graph, nullptr, 0, &memset));
+  int value = 1;
+  void* arguments[] = {&x_, &value};
+  cudaKernelNodeParams kernel{};
+  kernel.func = const_cast<void*>(lockstep::AddKernelFunction());
+  kernel.gridDim = 1;
+  kernel.blockDim = 2;
+  kernel.kernelParams = arguments;
+  CUDA_OK(cudaGraphAddKernelNode(&add, graph, &set, 1, &kernel));
+  int* host = nullptr;
+  CUDA_OK(cudaMallocHost(&host, 8));
+  CUDA_OK(cudaGraphAddMemcpyNode1D(&copy, graph, nullptr, 0, host, x_, 8, cudaMemcpyDeviceToHost));
+  CUDA_OK(cudaGraphAddDependencies(graph, &add, &copy, nullptr, 1));
+  int calls = 0;
+  const cudaHostNodeParams function{[](void* count) { ++*static_cast<int*>(count); }, &calls};
+  CUDA_OK(cudaGraphAddHostNode(&call, graph, nullptr, 0, &function));
+  const cudaGraphNode_t both[] = {copy, call};
+  CUDA_OK(cudaGraphAddEmptyNode(&end, graph, both, 2));
+  cudaGraph_t clone = nullptr;
+  CUDA_OK(cudaGraphClone(&clone, graph));
+  size_t nodes = 0, edges = 0;
+  CUDA_OK(cudaGraphGetNodes(clone, nullptr, &nodes));
+  CUDA_OK(cudaGraphGetEdges(clone, nullptr, nullptr, nullptr, &edges));
+  EXPECT_EQ(nodes, 5u);
+  EXPECT_EQ(edges, 4u);
+
+  for (const int delay : {0, 60000}) {
+    SettingsGuard settings;
+    settings->delay_ms = delay;
+    cudaGraphExec_t exec = nullptr;
+    CUDA_OK(cudaGraphInstantiate(&exec, clone));
+    CUDA_OK(cudaGraphLaunch(exec, a_));
+    CUDA_OK(cudaStreamSynchronize(a_));
+    EXPECT_EQ(host[0], 0x01020305);
+    EXPECT_EQ(host[1], 0x01020305);
+    // The arguments were copied when the node was added; those of a graph in use can be replaced.
+    value = 5;
+    memset = {x_, 0, 0x0007, 2, 4, 1};
+    CUDA_OK(cudaGraphExecKernelNodeSetParams(exec, add, &kernel));
+    CUDA_OK(cudaGraphExecMemsetNodeSetParams(exec, set, &memset));
+    EXPECT_EQ(cudaGraphExecMemsetNodeSetParams(exec, add, &memset), cudaErrorInvalidValue);
+    CUDA_OK(cudaGraphLaunch(exec, a_));
+    CUDA_OK(cudaStreamSynchronize(a_));
+    EXPECT_EQ(host[0], 0x0007000c);
+    EXPECT_EQ(host[1], 0x0007000c);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+  }
+  EXPECT_EQ(calls, 4);
+
+  CUDA_OK(cudaGraphAddDependencies(graph, &end, &set, nullptr, 1));
+  cudaGraphExec_t circle = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&circle, graph), cudaErrorInvalidValue);
+  CUDA_OK(cudaGraphDestroy(graph));
+  CUDA_OK(cudaGraphDestroy(clone));
+  CUDA_OK(cudaFreeHost(host));
+}
+
+TEST_F(GraphTest, CapturesIntoAGraphThatExists) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNode_t first;
+  const cudaMemsetParams memset{x_, 0, 7, 4, 2, 1};
+  CUDA_OK(cudaGraphAddMemsetNode(&first, graph, nullptr, 0, &memset));
+  CUDA_OK(
+      cudaStreamBeginCaptureToGraph(a_, graph, &first, nullptr, 1, cudaStreamCaptureModeGlobal));
+  CUDA_OK(Add(a_, 1));
+  cudaGraph_t same = nullptr;
+  CUDA_OK(cudaStreamEndCapture(a_, &same));
+  EXPECT_EQ(same, graph);
+  cudaGraphExec_t exec = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&exec, graph));
+  CUDA_OK(cudaGraphLaunch(exec, a_));
+  CUDA_OK(cudaStreamSynchronize(a_));
+  EXPECT_EQ(Download(x_, 2), (std::vector<int>{8, 8}));
+  CUDA_OK(cudaGraphExecDestroy(exec));
+  // A capture that fails leaves the graph to its owner.
+  CUDA_OK(
+      cudaStreamBeginCaptureToGraph(a_, graph, nullptr, nullptr, 0, cudaStreamCaptureModeGlobal));
+  EXPECT_EQ(cudaStreamQuery(a_), cudaErrorStreamCaptureUnsupported);
+  ExpectEnd(cudaErrorStreamCaptureInvalidated);
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
 TEST_F(GraphTest, WaitingInvalidatesTheCapture) {
   const auto break_with = [&](cudaError_t error, cudaError_t expected) {
     EXPECT_EQ(error, expected);

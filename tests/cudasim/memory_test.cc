@@ -56,6 +56,51 @@ TEST(MemoryTest, CopiesRows) {
   CUDA_OK(cudaFree(x));
 }
 
+TEST(MemoryTest, CopiesBoxes) {
+  // 2 planes of 3 rows of 4 bytes: '0' + plane * 12 + row * 4 + column.
+  std::vector<char> host(24);
+  for (int j = 0; j < 24; ++j) host[j] = static_cast<char>('0' + j);
+  cudaPitchedPtr x{};
+  CUDA_OK(cudaMalloc3D(&x, {4, 3, 2}));
+  EXPECT_EQ(x.pitch, 512u);
+  EXPECT_EQ(x.ysize, 3u);
+  cudaMemcpy3DParms up{};
+  up.srcPtr = {host.data(), 4, 4, 3};
+  up.dstPtr = x;
+  up.extent = {4, 3, 2};
+  up.kind = cudaMemcpyHostToDevice;
+  CUDA_OK(cudaMemcpy3D(&up));
+  // Of each plane, rows 1 and 2 from column 1 on.
+  CUDA_OK(cudaMemset3D({static_cast<char*>(x.ptr) + 2 * x.pitch, x.pitch, 4, 3}, 'z', {2, 1, 2}));
+  std::vector<char> back(12);
+  cudaMemcpy3DParms down{};
+  down.srcPtr = x;
+  down.srcPos = {1, 1, 0};
+  down.dstPtr = {back.data(), 3, 3, 2};
+  down.extent = {3, 2, 2};
+  down.kind = cudaMemcpyDeviceToHost;
+  CUDA_OK(cudaMemcpy3DAsync(&down, nullptr));
+  CUDA_OK(cudaDeviceSynchronize());
+  EXPECT_EQ(std::string(back.begin(), back.end()),
+            std::string({'0' + 5, '0' + 6, '0' + 7, 'z', '0' + 10, '0' + 11,  //
+                         '0' + 17, '0' + 18, '0' + 19, 'z', '0' + 22, '0' + 23}));
+  down.dstPtr.pitch = 2;
+  EXPECT_EQ(cudaMemcpy3D(&down), cudaErrorInvalidPitchValue);
+  CUDA_OK(cudaFree(x.ptr));
+}
+
+TEST(MemoryTest, TakesHintsAboutManagedMemory) {
+  int* managed = nullptr;
+  CUDA_OK(cudaMallocManaged(&managed, 8));
+  CUDA_OK(cudaStreamAttachMemAsync(nullptr, managed));
+  CUDA_OK(cudaMemAdvise(managed, 8, cudaMemAdviseSetReadMostly, {cudaMemLocationTypeDevice, 0}));
+  int* const device = NewOnDevice<int>(2);
+  EXPECT_EQ(cudaStreamAttachMemAsync(nullptr, device), cudaErrorInvalidValue);
+  cudaGetLastError();
+  CUDA_OK(cudaFree(managed));
+  CUDA_OK(cudaFree(device));
+}
+
 TEST(MemoryTest, RefusesWrongCopies) {
   int* const x = NewOnDevice<int>(4);
   int host[4] = {};

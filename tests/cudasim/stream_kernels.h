@@ -14,6 +14,8 @@ cudaError_t RunStore(int* const* target, int value);
 // One warp: lane i sets *targets[i] to 100 + i; the 100 is a variable of the device.
 cudaError_t RunStores(int* const* targets);
 cudaError_t RunNothing(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes);
+// The kernel of RunAdd, for nodes of graphs; its block has two threads.
+const void* AddKernelFunction();
 // The kernel of RunNothing, for cudaFuncSetAttribute and the like.
 const void* NothingKernelFunction();
 

@@ -72,6 +72,24 @@ int main() {
     TYPE(cudaGraphExecUpdateResultInfo)
     AT(result) AT(errorNode) AT(errorFromNode)
   }
+  {
+    TYPE(cudaMemcpy3DParms)
+    AT(srcArray) AT(srcPos.x) AT(srcPos.y) AT(srcPos.z) AT(srcPtr.ptr) AT(srcPtr.pitch)
+    AT(srcPtr.xsize) AT(srcPtr.ysize) AT(dstArray) AT(dstPos) AT(dstPtr) AT(extent.width)
+    AT(extent.height) AT(extent.depth) AT(kind)
+  }
+  {
+    TYPE(cudaKernelNodeParams)
+    AT(func) AT(gridDim) AT(blockDim) AT(sharedMemBytes) AT(kernelParams) AT(extra)
+  }
+  {
+    TYPE(cudaMemsetParams)
+    AT(dst) AT(pitch) AT(value) AT(elementSize) AT(width) AT(height)
+  }
+  {
+    TYPE(cudaHostNodeParams)
+    AT(fn) AT(userData)
+  }
   { TYPE(dim3) AT(x) AT(y) AT(z) }
   // clang-format on
 }

@@ -54,6 +54,7 @@ TEST(CollectivesTest, VotesMatchesAndReductions) {
   const std::string odd = "and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 1;\n";
   EXPECT_EQ(RunWarps(odd + "vote.sync.ballot.b32 %r9, %p1, -1;", in)[3], 0xaaaaaaaau);
   EXPECT_EQ(RunWarps(odd + "vote.sync.ballot.b32 %r9, !%p1, -1;", in)[3], 0x55555555u);
+  EXPECT_EQ(RunWarps(odd + "vote.ballot.sync.b32 %r9, %p1, -1;", in)[3], 0xaaaaaaaau);
   const std::string flag = "selp.u32 %r9, 1, 0, %p2;";
   EXPECT_EQ(RunWarps(odd + "vote.sync.any.pred %p2, %p1, -1;" + flag, in)[0], 1u);
   EXPECT_EQ(RunWarps(odd + "vote.sync.all.pred %p2, %p1, -1;" + flag, in)[1], 0u);
@@ -68,6 +69,46 @@ TEST(CollectivesTest, VotesMatchesAndReductions) {
   EXPECT_EQ(RunWarps("activemask.b32 %r9;", in)[30], 0xffffffffu);
   EXPECT_EQ(RunWarps("setp.lt.u32 %p1, %r0, 8; mov.u32 %r9, 0; @%p1 activemask.b32 %r9;", in)[2],
             0xffu);
+}
+
+// Tiles and groups of lanes with a mask each, at one instruction.
+TEST(CollectivesTest, SeveralMasksAtOnce) {
+  const std::vector<uint32_t> in = Values(64);
+  const std::string eights = "shr.u32 %r4, %r0, 3; match.any.sync.b32 %r5, %r4, -1;\n";
+  const std::string odd = eights + "and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 1;\n";
+  const auto sums = RunWarps(eights + "redux.sync.add.s32 %r9, %r3, %r5;", in);
+  const auto ballots = RunWarps(odd + "vote.sync.ballot.b32 %r9, %p1, %r5;", in);
+  const auto matches = RunWarps(odd + "match.any.sync.b32 %r9, %r4, %r5;", in);
+  const auto all =
+      RunWarps(eights + "min.u32 %r4, %r0, 8; match.all.sync.b32 %r9|%p1, %r4, %r5;", in);
+  const auto first = RunWarps(eights +
+                                  "setp.eq.u32 %p1, %r0, 3; vote.sync.any.pred %p2, %p1, %r5;"
+                                  "selp.u32 %r9, 1, 0, %p2;",
+                              in);
+  const auto shuffled = RunWarps(eights + "shfl.sync.bfly.b32 %r9, %r3, 5, 31, %r5;", in);
+  for (uint32_t j = 0; j < 64; ++j) {
+    const uint32_t begin = j / 8 * 8, shift = begin % 32;
+    EXPECT_EQ(sums[j], std::accumulate(&in[begin], &in[begin] + 8, 0u)) << j;
+    EXPECT_EQ(ballots[j], 0xaau << shift) << j;
+    EXPECT_EQ(matches[j], (j % 2 == 1 ? 0xaau : 0x55u) << shift) << j;
+    EXPECT_EQ(all[j], j < 8 ? 0u : 0xffu << shift) << j;  // only the first eight differ
+    EXPECT_EQ(first[j], j < 8 ? 1u : 0u) << j;
+    EXPECT_EQ(shuffled[j], in[j ^ 5]) << j;
+  }
+}
+
+// The first eight lanes are complete when others of the second mask have yet to come.
+TEST(CollectivesTest, OneOfTwoMasksIsComplete) {
+  const std::string body =
+      "setp.lt.u32 %p2, %r0, 8; selp.u32 %r5, 0xff, 0xffffff00, %p2;\n"
+      "setp.ge.u32 %p1, %r0, 16; @%p1 bra FAR;\n"
+      "GO: redux.sync.add.s32 %r9, %r3, %r5; bra END;\n"
+      "FAR: add.u32 %r3, %r3, 1; bra GO;\nEND:";
+  const std::vector<uint32_t> in = Values(32);
+  const std::vector<uint32_t> out = RunWarps(body, in);
+  const uint32_t eight = std::accumulate(&in[0], &in[8], 0u);
+  const uint32_t others = std::accumulate(in.begin() + 8, in.end(), 16u);
+  for (int j = 0; j < 32; ++j) EXPECT_EQ(out[j], j < 8 ? eight : others) << j;
 }
 
 TEST(CollectivesTest, MissingLanesAreReported) {

@@ -317,5 +317,52 @@ TEST(ControlTest, BlocksRunOnThreadsAndTogether) {
   EXPECT_EQ(sum, 4u * (200 * 96 * (200 * 96 - 1) / 2));
 }
 
+// As cooperative groups do it: four blocks meet at a counter next to the address that the driver
+// leaves in %envreg1 and 2, between writing a number and reading that of the next block.
+TEST(ControlTest, BlocksMeetInTheMemoryOfACooperativeLaunch) {
+  const std::string body =
+      "mov.u32 %r5, %envreg1; mov.u32 %r6, %envreg2; cvt.u64.u32 %rd5, %r5; cvt.u64.u32 %rd6, "
+      "%r6;\n"
+      "shl.b64 %rd5, %rd5, 32; or.b64 %rd6, %rd6, %rd5;\n"
+      "add.u32 %r9, %r1, 7; st.global.u32 [%rd0], %r9;\n"
+      "bar.sync 0; setp.ne.u32 %p1, %r0, 0; @%p1 bra MET;\n"
+      "mov.u32 %r7, %ctaid.x; setp.eq.u32 %p2, %r7, 0; selp.u32 %r8, 0x7ffffffd, 1, %p2;\n"
+      "atom.add.release.gpu.u32 %r10, [%rd6+4], %r8;\n"
+      "WAIT: ld.acquire.gpu.u32 %r11, [%rd6+4]; xor.b32 %r11, %r11, %r10;\n"
+      "setp.ge.s32 %p1, %r11, 0; @%p1 bra WAIT;\nMET: bar.sync 0;\n"
+      "add.u32 %r12, %r1, 64; and.b32 %r12, %r12, 255; mul.wide.u32 %rd7, %r12, 4;\n"
+      "add.u64 %rd7, %rd1, %rd7; ld.global.u32 %r9, [%rd7]; st.global.u32 [%rd3], %r9;";
+  Image image(KernelText(body, {4, 0, 0, 4}));
+  std::vector<uint32_t> numbers(256), out(256);
+  Launch launch;
+  launch.program = image.FindKernel("test");
+  launch.grid = {4};
+  launch.block = {64};
+  launch.cooperative = true;
+  const void* pointers[] = {numbers.data(), numbers.data(), nullptr, out.data()};
+  void* arguments[] = {&pointers[0], &pointers[1], &pointers[2], &pointers[3]};
+  launch.parameters = PackParameters(*launch.program, arguments);
+  Settings settings;
+  settings.find_races = true;
+  settings.accessible = [&](uintptr_t at) {
+    for (const std::vector<uint32_t>* const memory : {&numbers, &out}) {
+      const auto begin = reinterpret_cast<uintptr_t>(memory->data());
+      if (at - begin < 1024) return Extent{begin, begin + 1024};
+    }
+    return Extent{};
+  };
+  for (const Settings::Order order :
+       {Settings::Order::kForward, Settings::Order::kReverse, Settings::Order::kRandom}) {
+    settings.order = order;
+    numbers.assign(256, 0);
+    ptx::Run(launch, settings);
+    for (uint32_t j = 0; j < 256; ++j) EXPECT_EQ(out[j], (j + 64) % 256 + 7);
+  }
+  // Other launches have no such place.
+  launch.cooperative = false;
+  EXPECT_NE(MessageOf([&] { ptx::Run(launch, settings); }).find("at address 0x4"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace cudasim::ptx

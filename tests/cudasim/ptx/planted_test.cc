@@ -32,6 +32,7 @@ const Planted kPlanted[] = {
     {"ShuffleTakenForBarrier", Bug::kRace, "which thread (1,0,0) wrote"},
     {"VoteTakenForBarrier", Bug::kRace, "which thread (1,0,0) wrote"},
     {"TwoLanesOneWord", Bug::kRace, "writes shared memory at byte 0, which thread (0,0,0) wrote"},
+    {"DifferentValuesOneWord", Bug::kRace, "writes shared memory at byte 0, which thread (0,0,0)"},
     {"HalvesOfAWarp", Bug::kRace, "which thread (16,0,0) read"},
     {"GlobalBetweenLanes", Bug::kRace, "reads global memory at 0x"},
     // Warps of a block.
@@ -50,6 +51,8 @@ const Planted kPlanted[] = {
     {"LastBlockFencesLate", Bug::kRace, "thread (0,0,0) of block (0,0,0) wrote", 2},
     {"LastBlockFencesForItself", Bug::kRace, "thread (0,0,0) of block (0,0,0) wrote", 2},
     {"LastBlockCountsForItself", Bug::kRace, "accessed atomically", 2},
+    {"SwapWithoutComparing", Bug::kRace, "reads global memory at 0x", 2},
+    {"CounterResetBeforeTheLast", Bug::kRace, "thread (0,0,0) of block (0,0,0) wrote", 2},
     {"PlainFlagBetweenBlocks", Bug::kRace, "thread (0,0,0) of block (0,0,0) wrote", 2},
     {"FenceOfOneBeforeTheBarrier", Bug::kRace, "thread (1,0,0) of block (0,0,0) wrote", 2},
     {"LockWithoutFence", Bug::kRace, "and nothing orders the two", 2},

@@ -87,6 +87,7 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   SetValue(BlockValue::kNctaidX, launch.grid.x);
   SetValue(BlockValue::kNctaidY, launch.grid.y);
   SetValue(BlockValue::kNctaidZ, launch.grid.z);
+  SetWorkspace(0);
   SetValue(BlockValue::kNwarpid, static_cast<uint32_t>(warp_count_));
   SetValue(BlockValue::kDynamicShared, dynamic);
   SetValue(BlockValue::kDynamicSharedBytes, static_cast<uint32_t>(launch.dynamic_shared));
@@ -111,6 +112,11 @@ void Block::Prepare(const Launch& launch, const Settings& settings) {
   changes_ = changes;
   races_ = nullptr;
   tally_ = nullptr;
+}
+
+void Block::SetWorkspace(uint64_t address) {
+  SetValue(BlockValue::kWorkspaceHigh, static_cast<uint32_t>(address >> 32));
+  SetValue(BlockValue::kWorkspaceLow, static_cast<uint32_t>(address));
 }
 
 void Block::Begin(uint64_t number) {
@@ -174,7 +180,9 @@ void Block::Turn(Warp* warp) {
   turn_ = warp;
   accessing_ = nullptr;
   warp->state = Warp::State::kRunning;
-  warp->patience = random ? static_cast<int64_t>(random_.Below(32)) : kPatience;
+  // Blocks that wait for each other spend it on looking whether the last one has come.
+  const int64_t patience = launch_->cooperative ? kPatience / 64 : kPatience;
+  warp->patience = random ? static_cast<int64_t>(random_.Below(32)) : patience;
   const Instruction* i = warp->resume;
   if (tally_ == nullptr) {
     while (i != nullptr) i = i->run(*warp, i);

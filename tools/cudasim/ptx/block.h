@@ -32,6 +32,8 @@ enum class BlockValue {
   kNwarpid,
   kDynamicShared,
   kDynamicSharedBytes,
+  kWorkspaceHigh,
+  kWorkspaceLow,
   kCount
 };
 enum class WarpValue {
@@ -77,6 +79,8 @@ class Block {
   void Watch(GridRaces* grid) { races_ = std::make_unique<Races>(grid); }
   // After Prepare: counts what its warps do.
   void CountIn(Tally* tally) { tally_ = tally; }
+  // After Prepare: where the blocks of a cooperative launch meet.
+  void SetWorkspace(uint64_t address);
   // Makes it the block of the grid with this number.
   void Begin(uint64_t number);
   // Runs the warps, each until it waits or yields. Returns whether all are done; with `once`, after

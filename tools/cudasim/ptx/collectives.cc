@@ -12,35 +12,65 @@ namespace cudasim {
 namespace ptx {
 namespace {
 
+// Whether the instruction runs for those lanes only of which its guard is true, which cannot wait.
+bool IsGuarded(const Warp& warp) { return warp.patience == std::numeric_limits<int64_t>::max(); }
+
 bool IsUniform(const uint32_t* values, uint32_t value) {
   uint32_t difference = 0;
   for (int k = 0; k < kLanes; ++k) difference |= values[k] ^ value;
   return difference == 0;
 }
 
-// Sets `members` to the live lanes of the mask in the slot, which must all be here. Returns what
-// runs before this instruction, if they are not.
-const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot, uint32_t* members) {
+// Lanes may come with several masks, as those of tiles or of coalesced groups do. Those whose mask
+// is complete, all of its live lanes here and with the same mask, go on, and any others wait for
+// who is absent. Returns what runs before this instruction, if no mask is complete.
+const Instruction* Gather(Warp& warp, const Instruction* i, Slot slot) {
   const uint32_t* const masks = warp.Lanes<uint32_t>(slot);
-  const uint32_t mask = masks[__builtin_ctz(warp.mask)];
-  if (!IsUniform(masks, kAllLanes)) [[unlikely]] {
-    for (int k : LanesOf(warp.mask)) {
-      if ((masks[k] >> k & 1) == 0) {
-        warp.Fail(Bug::kMissingLanes, i, k, "the lane is not in its own mask");
-      }
-    }
-  }
-  const uint32_t exited = mask & warp.existing & ~warp.live;
-  if (exited != 0 && warp.block->settings().report_exited) [[unlikely]] {
-    FailMissingLane(warp, i, __builtin_ctz(warp.mask), __builtin_ctz(exited));
-  }
-  *members = mask & warp.live;
-  const uint32_t absent = *members & ~warp.mask;
-  if (absent == 0) [[likely]]
+  if (warp.mask == kAllLanes && IsUniform(masks, kAllLanes)) [[likely]]
     return nullptr;
-  const Instruction* const others = LetOthersCatchUp(warp, i, absent);
-  if (others != nullptr) return others;
-  FailMissingLane(warp, i, __builtin_ctz(warp.mask), __builtin_ctz(absent));
+  uint32_t incomplete = 0, absent = 0;
+  for (uint32_t rest = warp.mask; rest != 0;) {
+    const int first = __builtin_ctz(rest);
+    const uint32_t mask = masks[first];
+    uint32_t same = 0;
+    for (int k : LanesOf(rest)) same |= static_cast<uint32_t>(masks[k] == mask) << k;
+    rest &= ~same;
+    if ((same & ~mask) != 0) {
+      warp.Fail(Bug::kMissingLanes, i, __builtin_ctz(same & ~mask),
+                "the lane is not in its own mask");
+    }
+    const uint32_t exited = mask & warp.existing & ~warp.live;
+    if (exited != 0 && warp.block->settings().report_exited) {
+      FailMissingLane(warp, i, first, __builtin_ctz(exited));
+    }
+    const uint32_t missing = mask & warp.live & ~same;
+    if (missing == 0) continue;
+    incomplete |= same;
+    absent |= missing;
+  }
+  if (incomplete == 0) return nullptr;
+  if (incomplete == warp.mask || IsGuarded(warp)) {
+    const Instruction* const others = LetOthersCatchUp(warp, i, absent);
+    if (others != nullptr) return others;
+    const int lane = __builtin_ctz(incomplete);
+    FailMissingLane(warp, i, lane, __builtin_ctz(absent & masks[lane]));
+  }
+  warp.SetMask(warp.mask & ~incomplete);
+  warp.stuck |= incomplete;
+  warp.wanted |= absent;
+  warp.AddWaiting({warp.NumberOf(i), incomplete});
+  return nullptr;
+}
+
+// f(members) for the live lanes of each mask, which Gather has found complete.
+template <typename F>
+void EachMask(const Warp& warp, Slot slot, F f) {
+  const uint32_t* const masks = warp.Lanes<uint32_t>(slot);
+  uint32_t members;
+  for (uint32_t rest = warp.mask; rest != 0; rest &= ~members) {
+    members = masks[__builtin_ctz(rest)] & warp.mask;
+    f(members);
+  }
 }
 
 enum class Shuffle { kUp, kDown, kButterfly, kIndex };
@@ -67,13 +97,12 @@ inline int SourceLane(int k, uint32_t b, uint32_t c, bool* valid) {
 template <Shuffle kMode>
 const Instruction* ShuffleLanes(Warp& warp, const Instruction* i) {
   const Slot* const slots = warp.program->slots.data() + i->extra;
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, slots[0], &members)) return others;
+  if (const Instruction* const others = Gather(warp, i, slots[0])) return others;
   const uint32_t* const a = warp.Lanes<uint32_t>(i->a);
   const uint32_t* const b = warp.Lanes<uint32_t>(i->b);
   const uint32_t* const c = warp.Lanes<uint32_t>(i->c);
   const uint32_t* const masks = warp.Lanes<uint32_t>(slots[0]);
-  if (members != warp.existing) [[unlikely]] {
+  if (!IsUniform(masks, kAllLanes)) [[unlikely]] {
     for (int k : LanesOf(warp.mask)) {
       bool valid;
       const int source = SourceLane<kMode>(k, b[k], c[k], &valid);
@@ -114,46 +143,57 @@ enum class Vote { kAll, kAny, kUniform, kBallot };
 
 template <Vote kMode>
 const Instruction* VoteLanes(Warp& warp, const Instruction* i) {
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  if (const Instruction* const others = Gather(warp, i, i->c)) return others;
   const uint32_t votes = warp.Predicate(i->a) ^ (i->option == 1 ? kAllLanes : 0);
-  const uint32_t for_it = votes & members;
+  uint32_t ballots[kLanes] = {}, winners = 0;
+  EachMask(warp, i->c, [&](uint32_t members) {
+    const uint32_t for_it = votes & members;
+    if constexpr (kMode == Vote::kBallot) {
+      for (int k : LanesOf(members)) ballots[k] = for_it;
+    } else if (kMode == Vote::kAll   ? for_it == members
+               : kMode == Vote::kAny ? for_it != 0
+                                     : for_it == 0 || for_it == members) {
+      winners |= members;
+    }
+  });
   if constexpr (kMode == Vote::kBallot) {
-    SetLanes<uint32_t>(warp, i->d, [=](int) { return for_it; });
+    SetLanes<uint32_t>(warp, i->d, [&](int k) { return ballots[k]; });
   } else {
-    const bool result = kMode == Vote::kAll   ? for_it == members
-                        : kMode == Vote::kAny ? for_it != 0
-                                              : for_it == 0 || for_it == members;
-    SetPredicate(warp, i->d, result ? kAllLanes : 0);
+    SetPredicate(warp, i->d, winners);
   }
   return i + 1;
 }
 
 template <typename T, bool kWithAll>
 const Instruction* MatchLanes(Warp& warp, const Instruction* i) {
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  if (const Instruction* const others = Gather(warp, i, i->c)) return others;
   const T* const a = warp.Lanes<T>(i->a);
-  uint32_t same[kLanes] = {};
-  for (int k : LanesOf(members)) {
-    for (int other : LanesOf(members)) same[k] |= static_cast<uint32_t>(a[other] == a[k]) << other;
-  }
-  const bool all = members != 0 && same[__builtin_ctz(members)] == members;
-  SetLanes<uint32_t>(warp, i->d, [&](int k) { return kWithAll && !all ? 0 : same[k]; });
-  if (kWithAll && i->count == 1) {
-    SetPredicate(warp, warp.program->slots[i->extra], all ? kAllLanes : 0);
-  }
+  uint32_t same[kLanes] = {}, alike = 0;
+  EachMask(warp, i->c, [&](uint32_t members) {
+    for (int k : LanesOf(members)) {
+      for (int other : LanesOf(members)) {
+        same[k] |= static_cast<uint32_t>(a[other] == a[k]) << other;
+      }
+    }
+    if (same[__builtin_ctz(members)] == members) alike |= members;
+  });
+  SetLanes<uint32_t>(warp, i->d,
+                     [&](int k) { return kWithAll && (alike >> k & 1) == 0 ? 0 : same[k]; });
+  if (kWithAll && i->count == 1) SetPredicate(warp, warp.program->slots[i->extra], alike);
   return i + 1;
 }
 
 template <typename T, typename F>
 const Instruction* ReduceLanes(Warp& warp, const Instruction* i) {
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  if (const Instruction* const others = Gather(warp, i, i->c)) return others;
   const T* const a = warp.Lanes<T>(i->a);
-  T result = a[__builtin_ctz(members)];
-  for (int k : LanesOf(members & (members - 1))) result = F{}(result, a[k]);
-  SetLanes<T>(warp, i->d, [=](int) { return result; });
+  T results[kLanes] = {};
+  EachMask(warp, i->c, [&](uint32_t members) {
+    T result = a[__builtin_ctz(members)];
+    for (int k : LanesOf(members & (members - 1))) result = F{}(result, a[k]);
+    for (int k : LanesOf(members)) results[k] = result;
+  });
+  SetLanes<T>(warp, i->d, [&](int k) { return results[k]; });
   return i + 1;
 }
 
@@ -185,13 +225,12 @@ void FailMissingLane(const Warp& warp, const Instruction* i, int lane, int missi
 
 const Instruction* LetOthersCatchUp(Warp& warp, const Instruction* i, uint32_t wanted) {
   const uint32_t at = warp.NumberOf(i);
-  const bool guarded = warp.patience == std::numeric_limits<int64_t>::max();
   bool here = false, elsewhere = false;
   for (const Group& group : warp.waiting) {
     here = here || group.at == at;
     elsewhere = elsewhere || !warp.IsStuck(group);
   }
-  if (guarded || !(here || elsewhere)) return nullptr;
+  if (IsGuarded(warp) || !(here || elsewhere)) return nullptr;
   if (!here) {
     warp.stuck |= warp.mask;
     warp.wanted |= wanted;
@@ -233,24 +272,23 @@ const Instruction* ActiveMask(Warp& warp, const Instruction* i) {
 }
 
 const Instruction* Elect(Warp& warp, const Instruction* i) {
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
-  const auto leader = static_cast<uint32_t>(__builtin_ctz(members));
-  SetLanes<uint32_t>(warp, i->d, [=](int) { return leader; });
-  SetPredicate(warp, warp.program->slots[i->extra], uint32_t{1} << leader);
+  if (const Instruction* const others = Gather(warp, i, i->c)) return others;
+  uint32_t leaders[kLanes] = {}, elected = 0;
+  EachMask(warp, i->c, [&](uint32_t members) {
+    const int leader = __builtin_ctz(members);
+    for (int k : LanesOf(members)) leaders[k] = static_cast<uint32_t>(leader);
+    elected |= uint32_t{1} << leader;
+  });
+  SetLanes<uint32_t>(warp, i->d, [&](int k) { return leaders[k]; });
+  SetPredicate(warp, warp.program->slots[i->extra], elected);
   return i + 1;
 }
 
 const Instruction* SynchronizeWarp(Warp& warp, const Instruction* i) {
-  uint32_t members;
-  if (const Instruction* const others = Gather(warp, i, i->c, &members)) return others;
+  if (const Instruction* const others = Gather(warp, i, i->c)) return others;
   if (warp.block->races() != nullptr) {
-    // There may be several masks.
-    const uint32_t* const masks = warp.Lanes<uint32_t>(i->c);
-    for (uint32_t rest = warp.mask; rest != 0; rest &= ~members) {
-      members = masks[__builtin_ctz(rest)] & warp.mask;
-      warp.block->races()->clocks().MeetLanes(warp, members);
-    }
+    EachMask(warp, i->c,
+             [&](uint32_t members) { warp.block->races()->clocks().MeetLanes(warp, members); });
   }
   return warp.AfterAccess(i);
 }

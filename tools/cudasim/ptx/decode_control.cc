@@ -151,10 +151,11 @@ void Decoder::DecodeShuffle() {
 
 // vote.sync.ballot.b32 d, p, mask; vote.sync.all.pred d, p, mask
 void Decoder::DecodeVote() {
-  const Handler run = parts_.Has("sync") ? VoteHandler(parts_.back(1)) : nullptr;
+  Parts parts = parts_;  // NVIDIA's libraries have .sync before or after the mode
+  const Handler run = parts.Take("sync") ? VoteHandler(parts.back(1)) : nullptr;
   if (run == nullptr) Fail("is not implemented");
   const Slot mask = Read(operand(2), Width::k32);
-  const Width width = parts_.back(1) == "ballot" ? Width::k32 : Width::kPred;
+  const Width width = parts.back(1) == "ballot" ? Width::k32 : Width::kPred;
   Emit(run, Write(operand(0), width), ReadPredicate(operand(1)), 0, mask).option =
       operand(1).negated;
 }

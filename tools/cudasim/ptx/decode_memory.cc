@@ -150,6 +150,11 @@ void Decoder::DecodeAtomic() {
   const Space space = TakeSpace(&parts, Space::kGeneric);
   const bool has_result = parts.words[0] == "atom";
   parts.Take("noftz");
+  // NVIDIA's headers have them before or after the operation.
+  for (const std::string_view word :
+       {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"}) {
+    parts.Take(word);
+  }
   const Type type = parts.type();
   const Handler run = AtomicHandler(parts.back(1), type);
   if (run == nullptr) Fail("is not implemented");

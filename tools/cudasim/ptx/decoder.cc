@@ -415,6 +415,9 @@ Slot Decoder::Special(const Operand& operand) {
       {"%nctaid.y", SlotOf(BlockValue::kNctaidY)},
       {"%nctaid.z", SlotOf(BlockValue::kNctaidZ)},
       {"%nwarpid", SlotOf(BlockValue::kNwarpid)},
+      // As cooperative groups expect it of the driver.
+      {"%envreg1", SlotOf(BlockValue::kWorkspaceHigh)},
+      {"%envreg2", SlotOf(BlockValue::kWorkspaceLow)},
       {"%dynamic_smem_size", SlotOf(BlockValue::kDynamicSharedBytes)},
   };
   if (const auto found = specials.find(operand.symbol); found != specials.end()) {

@@ -62,10 +62,10 @@ Block& ThreadsBlock() {
   return *block;
 }
 
-void Prepare(Grid* grid, Tally* tally, Block* block) {
-  block->Prepare(grid->launch, grid->settings);
-  if (grid->races != nullptr) block->Watch(grid->races.get());
-  if (grid->settings.counters != nullptr) block->CountIn(tally);
+void Prepare(const Grid& grid, const Settings& settings, Tally* tally, Block* block) {
+  block->Prepare(grid.launch, settings);
+  if (grid.races != nullptr) block->Watch(grid.races.get());
+  if (settings.counters != nullptr) block->CountIn(tally);
 }
 
 void RunBlocks(Grid* grid, Tally* tally) {
@@ -74,19 +74,33 @@ void RunBlocks(Grid* grid, Tally* tally) {
   for (;;) {
     const uint64_t i = grid->next.fetch_add(1, std::memory_order_relaxed);
     if (i >= grid->blocks) return;
-    if (!prepared) Prepare(grid, tally, &block);
+    if (!prepared) Prepare(*grid, grid->settings, tally, &block);
     prepared = true;
     block.Begin(grid->order(i));
     block.Run(false);
   }
 }
 
-// Blocks of a cooperative launch wait for each other: they take turns on one thread.
+// Blocks of a cooperative launch wait for each other: they take turns on one thread. They meet at a
+// barrier in memory that is only theirs.
 void RunTogether(Grid* grid, Tally* tally) {
+  struct Workspace {
+    uint32_t bytes = sizeof(Workspace), barrier = 0;
+  };
+  Workspace workspace;
+  const auto address = reinterpret_cast<uintptr_t>(&workspace);
+  Settings settings = grid->settings;
+  if (settings.accessible) {
+    settings.accessible = [&](uintptr_t at) {
+      return at - address < sizeof(workspace) ? Extent{address, address + sizeof(workspace)}
+                                              : grid->settings.accessible(at);
+    };
+  }
   std::vector<std::unique_ptr<Block>> blocks;
   for (uint64_t i = 0; i < grid->blocks; ++i) {
     blocks.push_back(std::make_unique<Block>());
-    Prepare(grid, tally, blocks.back().get());
+    Prepare(*grid, settings, tally, blocks.back().get());
+    blocks.back()->SetWorkspace(address);
     blocks.back()->Begin(grid->order(i));
   }
   while (!blocks.empty()) {

@@ -33,7 +33,7 @@ void AddUnique(std::vector<CUgraphNode_st*>* to, const std::vector<CUgraphNode_s
   }
 }
 
-// Whether every node of the graph comes before the end of the origin stream.
+// Whether every captured node comes before the end of the origin stream.
 bool IsJoined(const Capture& capture) {
   std::set<const CUgraphNode_st*> reached;
   std::vector<const CUgraphNode_st*> pending(capture.origin->capture_after.begin(),
@@ -44,7 +44,9 @@ bool IsJoined(const Capture& capture) {
     if (!reached.insert(node).second) continue;
     pending.insert(pending.end(), node->after.begin(), node->after.end());
   }
-  if (reached.size() != capture.graph->nodes.size()) return false;
+  for (size_t j = capture.first; j < capture.graph->nodes.size(); ++j) {
+    if (reached.count(capture.graph->nodes[j].get()) == 0) return false;
+  }
   // A fork without work must be joined, too.
   for (const CUstream_st* stream : StreamsOf(&capture)) {
     for (const CUgraphNode_st* node : stream->capture_after) {
@@ -145,7 +147,9 @@ cudaError_t CheckUnsafeCall(const Lock&) {
 
 namespace {
 
-cudaError_t BeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+// Into a new graph, or after some nodes of one that exists.
+cudaError_t BeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode, cudaGraph_t graph,
+                         const cudaGraphNode_t* after, size_t count) {
   State& state = GetState();
   const Lock lock(state.mutex);
   if (const cudaError_t error = Sticky(lock); error != cudaSuccess) return error;
@@ -156,14 +160,18 @@ cudaError_t BeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   }
   if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
   if (stream->capture != nullptr) return cudaErrorIllegalState;
+  if (graph != nullptr && !IsGraph(lock, graph)) return cudaErrorInvalidValue;
+  if (after == nullptr && count > 0) return cudaErrorInvalidValue;
   auto capture = std::make_shared<Capture>();
   capture->id = state.next_id++;
-  capture->graph = new CUgraph_st;
+  capture->owns_graph = graph == nullptr;
+  capture->graph = graph == nullptr ? new CUgraph_st : graph;
+  capture->first = capture->graph->nodes.size();
   capture->origin = stream;
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   stream->capture = capture;
-  stream->capture_after.clear();
+  stream->capture_after.assign(after, after + count);
   state.captures.insert(capture.get());
   return cudaSuccess;
 }
@@ -196,7 +204,7 @@ cudaError_t EndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   if (error == cudaSuccess) {
     *graph = capture->graph;
     Adopt(lock, capture->graph);
-  } else {
+  } else if (capture->owns_graph) {
     delete capture->graph;
   }
   return error;
@@ -241,7 +249,15 @@ cudaError_t ExchangeMode(cudaStreamCaptureMode* mode) {
 using cudasim::runtime::Return;
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return Return(cudasim::runtime::BeginCapture(stream, mode));
+  return Return(cudasim::runtime::BeginCapture(stream, mode, nullptr, nullptr, 0));
+}
+
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                          const cudaGraphNode_t* dependencies,
+                                          const cudaGraphEdgeData*, size_t numDependencies,
+                                          cudaStreamCaptureMode mode) {
+  if (graph == nullptr) return Return(cudaErrorInvalidValue);
+  return Return(cudasim::runtime::BeginCapture(stream, mode, graph, dependencies, numDependencies));
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* pGraph) {

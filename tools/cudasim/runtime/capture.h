@@ -3,6 +3,7 @@
 #define CUDASIM_RUNTIME_CAPTURE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -25,6 +26,8 @@ namespace cudasim::runtime {
 struct Capture {
   uint64_t id = 0;
   CUgraph_st* graph = nullptr;
+  size_t first = 0;  // node of this capture; those before it were in the graph already
+  bool owns_graph = true;
   CUstream_st* origin = nullptr;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
@@ -43,6 +46,17 @@ struct Capture {
 
 // Makes a captured graph known to the cudaGraph functions.
 void Adopt(const Lock&, CUgraph_st* graph);
+// Whether they know it.
+bool IsGraph(const Lock&, CUgraph_st* graph);
+
+// What a call enqueues in the stream that it is given becomes a node of the graph, after `after`.
+using Enqueuing = std::function<cudaError_t(cudaStream_t stream)>;
+cudaError_t AddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                    size_t count, const Enqueuing& call);
+// The same in place of what a node does, in its graph or in an instantiated one.
+cudaError_t SetNode(cudaGraphNode_t node, const Enqueuing& call);
+cudaError_t SetNode(cudaGraphExec_t exec, cudaGraphNode_t node, const Enqueuing& call);
+cudaError_t SetNode(cudaGraphExec_t exec, cudaGraphNode_t node, Work work);
 
 }  // namespace cudasim::runtime
 

@@ -11,14 +11,27 @@
 namespace cudasim::runtime {
 namespace {
 
-// Rows of bytes; one row for plain copies.
+// Planes of rows of bytes; one row for plain copies.
 struct Rows {
   size_t width = 0;
   size_t height = 1;
-  size_t pitch = 0;
+  size_t pitch = 0;  // from a row to the next
+  size_t depth = 1;
+  size_t plane = 0;  // from a plane to the next
 
-  size_t span() const { return height == 0 || width == 0 ? 0 : (height - 1) * pitch + width; }
+  size_t bytes() const { return width * height * depth; }
+  size_t span() const {
+    return bytes() == 0 ? 0 : (depth - 1) * plane + (height - 1) * pitch + width;
+  }
 };
+
+// Planes of `ysize` rows each.
+Rows Box(const cudaPitchedPtr& memory, const cudaExtent& extent) {
+  return {extent.width, extent.height, memory.pitch, extent.depth, memory.pitch * memory.ysize};
+}
+char* At(const cudaPitchedPtr& memory, const cudaPos& at) {
+  return static_cast<char*>(memory.ptr) + (at.z * memory.ysize + at.y) * memory.pitch + at.x;
+}
 
 enum class Place { kPageable, kPinned, kDevice, kManaged };
 
@@ -59,12 +72,14 @@ cudaError_t CheckKind(cudaMemcpyKind kind, Place to, Place from) {
   return cudaSuccess;
 }
 
-void CopyRows(char* to, size_t to_pitch, const char* from, size_t from_pitch, size_t width,
-              size_t height) {
+void CopyRows(char* to, const Rows& to_rows, const char* from, const Rows& from_rows) {
   const DeviceAccess access(DeviceAccess::kAllDevices);
-  for (size_t row = 0; row < height; ++row) {
-    // The ranges should not overlap, but CUDA does not say what happens if they do.
-    std::memmove(to + row * to_pitch, from + row * from_pitch, width);
+  for (size_t plane = 0; plane < to_rows.depth; ++plane) {
+    for (size_t row = 0; row < to_rows.height; ++row) {
+      // The ranges should not overlap, but CUDA does not say what happens if they do.
+      std::memmove(to + plane * to_rows.plane + row * to_rows.pitch,
+                   from + plane * from_rows.plane + row * from_rows.pitch, to_rows.width);
+    }
   }
 }
 
@@ -82,10 +97,10 @@ struct CopyCall {
 cudaError_t Copy(const CopyCall& call) {
   State& state = GetState();
   const size_t width = call.to_rows.width;
-  const size_t height = call.to_rows.height;
+  const size_t bytes = call.to_rows.bytes();
   Work work;
   work.type = cudaGraphNodeTypeMemcpy;
-  work.what = std::string(call.name) + " of " + std::to_string(width * height) + " bytes";
+  work.what = std::string(call.name) + " of " + std::to_string(bytes) + " bytes";
   bool wait = false;
   std::string bug;
   {
@@ -94,9 +109,9 @@ cudaError_t Copy(const CopyCall& call) {
     if (call.synchronous) {
       if (const cudaError_t error = CheckUnsafeCall(lock); error != cudaSuccess) return error;
     }
-    if (width == 0 || height == 0) return cudaSuccess;
+    if (bytes == 0) return cudaSuccess;
     if (call.to == nullptr || call.from == nullptr) return cudaErrorInvalidValue;
-    if (height > 1 && (call.to_rows.pitch < width || call.from_rows.pitch < width)) {
+    if (bytes > width && (call.to_rows.pitch < width || call.from_rows.pitch < width)) {
       return cudaErrorInvalidPitchValue;
     }
     const End to = Look(call.to, call.to_rows.span());
@@ -121,8 +136,8 @@ cudaError_t Copy(const CopyCall& call) {
     return cudaErrorInvalidValue;
   }
   work.run = [=] {
-    CopyRows(static_cast<char*>(call.to), call.to_rows.pitch, static_cast<const char*>(call.from),
-             call.from_rows.pitch, width, height);
+    CopyRows(static_cast<char*>(call.to), call.to_rows, static_cast<const char*>(call.from),
+             call.from_rows);
     return cudaSuccess;
   };
   std::shared_ptr<Op> op;
@@ -139,12 +154,13 @@ cudaError_t CopyFlat(const char* name, void* to, const void* from, size_t count,
   return Copy({name, to, from, rows, rows, kind, stream, synchronous});
 }
 
-cudaError_t Set(const char* name, void* to, int value, Rows rows, cudaStream_t stream,
-                bool synchronous) {
+// Sets elements of 1, 2 or 4 bytes to the lowest of `value`. A row's width is in bytes.
+cudaError_t Set(const char* name, void* to, unsigned value, Rows rows, cudaStream_t stream,
+                bool synchronous, size_t element = 1) {
   State& state = GetState();
   Work work;
   work.type = cudaGraphNodeTypeMemset;
-  work.what = std::string(name) + " of " + std::to_string(rows.width * rows.height) + " bytes";
+  work.what = std::string(name) + " of " + std::to_string(rows.bytes()) + " bytes";
   std::string bug;
   bool wait = false;
   {
@@ -153,10 +169,10 @@ cudaError_t Set(const char* name, void* to, int value, Rows rows, cudaStream_t s
     if (synchronous) {
       if (const cudaError_t error = CheckUnsafeCall(lock); error != cudaSuccess) return error;
     }
-    if (rows.width == 0 || rows.height == 0) return cudaSuccess;
+    if (rows.bytes() == 0) return cudaSuccess;
     const End end = Look(to, rows.span());
     if (end.place == Place::kPageable) return cudaErrorInvalidValue;
-    if (rows.height > 1 && rows.pitch < rows.width) return cudaErrorInvalidPitchValue;
+    if (rows.bytes() > rows.width && rows.pitch < rows.width) return cudaErrorInvalidPitchValue;
     if (!end.fits) bug = work.what + " writes beyond " + end.block;
     // For device memory even the synchronous function returns at once.
     wait = synchronous && end.place == Place::kPinned;
@@ -168,8 +184,14 @@ cudaError_t Set(const char* name, void* to, int value, Rows rows, cudaStream_t s
   }
   work.run = [=] {
     const DeviceAccess access(DeviceAccess::kAllDevices);
-    for (size_t row = 0; row < rows.height; ++row) {
-      std::memset(static_cast<char*>(to) + row * rows.pitch, value, rows.width);
+    for (size_t row = 0; row < rows.height * rows.depth; ++row) {
+      char* const begin =
+          static_cast<char*>(to) + row / rows.height * rows.plane + row % rows.height * rows.pitch;
+      if (element == 1) {
+        std::memset(begin, static_cast<int>(value), rows.width);
+        continue;
+      }
+      for (size_t at = 0; at < rows.width; at += element) std::memcpy(begin + at, &value, element);
     }
     return cudaSuccess;
   };
@@ -186,7 +208,24 @@ cudaError_t CheckDevices(int a, int b) {
   return a < 0 || b < 0 || a >= count || b >= count ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
+cudaError_t Copy3D(const char* name, const cudaMemcpy3DParms* p, cudaStream_t stream,
+                   bool synchronous) {
+  if (p == nullptr) return cudaErrorInvalidValue;
+  if (p->srcArray != nullptr || p->dstArray != nullptr) return cudaErrorNotSupported;
+  return Copy({name, At(p->dstPtr, p->dstPos), At(p->srcPtr, p->srcPos), Box(p->dstPtr, p->extent),
+               Box(p->srcPtr, p->extent), p->kind, stream, synchronous});
+}
+
 }  // namespace
+
+cudaError_t SetElements(const cudaMemsetParams& to, cudaStream_t stream) {
+  if (to.elementSize != 1 && to.elementSize != 2 && to.elementSize != 4) {
+    return cudaErrorInvalidValue;
+  }
+  return Set("a graph's memset", to.dst, to.value, {to.width * to.elementSize, to.height, to.pitch},
+             stream, false, to.elementSize);
+}
+
 }  // namespace cudasim::runtime
 
 using cudasim::runtime::Return;
@@ -236,6 +275,14 @@ cudaError_t cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t 
                                         Rows{width, height, spitch}, kind, stream, false}));
 }
 
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
+  return Return(cudasim::runtime::Copy3D("cudaMemcpy3D", p, cudaStreamLegacy, true));
+}
+
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
+  return Return(cudasim::runtime::Copy3D("cudaMemcpy3DAsync", p, stream, false));
+}
+
 cudaError_t cudaMemset(void* devPtr, int value, size_t count) {
   return Return(cudasim::runtime::Set("cudaMemset", devPtr, value, Rows{count, 1, count},
                                       cudaStreamLegacy, true));
@@ -255,6 +302,31 @@ cudaError_t cudaMemset2DAsync(void* devPtr, size_t pitch, int value, size_t widt
                               cudaStream_t stream) {
   return Return(cudasim::runtime::Set("cudaMemset2DAsync", devPtr, value,
                                       Rows{width, height, pitch}, stream, false));
+}
+
+cudaError_t cudaMemset3D(cudaPitchedPtr pitchedDevPtr, int value, cudaExtent extent) {
+  return Return(cudasim::runtime::Set("cudaMemset3D", pitchedDevPtr.ptr, value,
+                                      cudasim::runtime::Box(pitchedDevPtr, extent),
+                                      cudaStreamLegacy, true));
+}
+
+cudaError_t cudaMemset3DAsync(cudaPitchedPtr pitchedDevPtr, int value, cudaExtent extent,
+                              cudaStream_t stream) {
+  return Return(cudasim::runtime::Set("cudaMemset3DAsync", pitchedDevPtr.ptr, value,
+                                      cudasim::runtime::Box(pitchedDevPtr, extent), stream, false));
+}
+
+cudaError_t cudaMemAdvise(const void* devPtr, size_t count, cudaMemoryAdvise,
+                          cudaMemLocation location) {
+  return cudaMemPrefetchAsync(devPtr, count, location, 0, nullptr);
+}
+
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* devPtr, size_t length,
+                                     unsigned int flags) {
+  if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost && flags != cudaMemAttachSingle) {
+    return Return(cudaErrorInvalidValue);
+  }
+  return cudaMemPrefetchAsync(devPtr, length, {cudaMemLocationTypeDevice, 0}, 0, stream);
 }
 
 cudaError_t cudaMemPrefetchAsync(const void* devPtr, size_t count, cudaMemLocation location,

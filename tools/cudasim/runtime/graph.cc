@@ -15,9 +15,9 @@ struct Program {
     std::function<cudaError_t()> run;
     std::vector<size_t> after;
     std::vector<size_t> before;
+    std::vector<Range> ranges;
   };
   std::vector<Node> nodes;
-  std::vector<Range> ranges;
 };
 
 }  // namespace cudasim::runtime
@@ -43,16 +43,33 @@ std::set<CUgraphExec_st*>& Execs() {
 std::shared_ptr<const Program> Compile(const CUgraph_st& graph) {
   auto program = std::make_shared<Program>();
   for (const auto& node : graph.nodes) {
-    Program::Node compiled = {node->work.type, node->work.run, {}, {}};
+    program->nodes.push_back({node->work.type, node->work.run, {}, {}, node->work.ranges});
+  }
+  for (const auto& node : graph.nodes) {
     for (const CUgraphNode_st* earlier : node->after) {
-      compiled.after.push_back(earlier->index);
+      program->nodes[node->index].after.push_back(earlier->index);
       program->nodes[earlier->index].before.push_back(node->index);
     }
-    program->nodes.push_back(std::move(compiled));
-    program->ranges.insert(program->ranges.end(), node->work.ranges.begin(),
-                           node->work.ranges.end());
   }
   return program;
+}
+
+// Whether nodes wait for each other in a circle.
+bool HasCycle(const Program& program) {
+  std::vector<size_t> missing, ready;
+  for (size_t j = 0; j < program.nodes.size(); ++j) {
+    missing.push_back(program.nodes[j].after.size());
+    if (missing.back() == 0) ready.push_back(j);
+  }
+  size_t reached = 0;
+  for (; !ready.empty(); ++reached) {
+    const size_t node = ready.back();
+    ready.pop_back();
+    for (const size_t later : program.nodes[node].before) {
+      if (--missing[later] == 0) ready.push_back(later);
+    }
+  }
+  return reached < program.nodes.size();
 }
 
 // Runs nodes one after the other in an order that their dependencies allow: as captured, or with
@@ -87,6 +104,25 @@ cudaError_t CreateGraph(cudaGraph_t* result, unsigned flags) {
   return cudaSuccess;
 }
 
+cudaError_t Clone(cudaGraph_t* result, cudaGraph_t graph) {
+  const Lock lock(GetState().mutex);
+  if (result == nullptr || !IsGraph(lock, graph)) return cudaErrorInvalidValue;
+  auto clone = std::make_unique<CUgraph_st>();
+  for (const auto& node : graph->nodes) {
+    clone->nodes.push_back(std::make_unique<CUgraphNode_st>());
+    clone->nodes.back()->index = node->index;
+    clone->nodes.back()->work = node->work;
+  }
+  for (const auto& node : graph->nodes) {
+    for (const CUgraphNode_st* earlier : node->after) {
+      clone->nodes[node->index]->after.push_back(clone->nodes[earlier->index].get());
+    }
+  }
+  *result = clone.release();
+  Adopt(lock, *result);
+  return cudaSuccess;
+}
+
 cudaError_t DestroyGraph(cudaGraph_t graph) {
   const CUgraph_st* owned = nullptr;
   {
@@ -107,8 +143,10 @@ cudaError_t Instantiate(cudaGraphExec_t* result, cudaGraph_t graph, unsigned lon
                                         cudaGraphInstantiateFlagUseNodePriority;
   if ((flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) return cudaErrorNotSupported;
   if ((flags & ~kKnown) != 0) return cudaErrorInvalidValue;
+  std::shared_ptr<const Program> program = Compile(*graph);
+  if (HasCycle(*program)) return cudaErrorInvalidValue;
   *result = new CUgraphExec_st;
-  (*result)->program = Compile(*graph);
+  (*result)->program = std::move(program);
   Execs().insert(*result);
   return cudaSuccess;
 }
@@ -131,7 +169,9 @@ cudaError_t LaunchGraph(cudaGraphExec_t exec, cudaStream_t handle) {
   Work work;
   work.type = cudaGraphNodeTypeGraph;
   work.what = "cudaGraphLaunch of " + std::to_string(exec->program->nodes.size()) + " nodes";
-  work.ranges = exec->program->ranges;
+  for (const Program::Node& node : exec->program->nodes) {
+    work.ranges.insert(work.ranges.end(), node.ranges.begin(), node.ranges.end());
+  }
   if (exec->last != nullptr) work.waits = {exec->last};
   const bool latest_first = GetSettings().delay_ms > 0;
   work.run = [program = exec->program, latest_first] { return RunProgram(*program, latest_first); };
@@ -217,6 +257,21 @@ cudaError_t Edges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
 }  // namespace
 
 void Adopt(const Lock&, CUgraph_st* graph) { Graphs().insert(graph); }
+bool IsGraph(const Lock&, CUgraph_st* graph) { return Graphs().count(graph) > 0; }
+
+cudaError_t SetNode(cudaGraphExec_t exec, cudaGraphNode_t node, Work work) {
+  std::shared_ptr<const Program> old;  // Destroyed without the lock.
+  const Lock lock(GetState().mutex);
+  if (Execs().count(exec) == 0 || node == nullptr || node->index >= exec->program->nodes.size() ||
+      exec->program->nodes[node->index].type != work.type) {
+    return cudaErrorInvalidValue;
+  }
+  auto program = std::make_shared<Program>(*exec->program);
+  program->nodes[node->index].run = std::move(work.run);
+  program->nodes[node->index].ranges = std::move(work.ranges);
+  old = std::exchange(exec->program, std::move(program));
+  return cudaSuccess;
+}
 
 }  // namespace cudasim::runtime
 
@@ -224,6 +279,10 @@ using cudasim::runtime::Return;
 
 cudaError_t cudaGraphCreate(cudaGraph_t* pGraph, unsigned int flags) {
   return Return(cudasim::runtime::CreateGraph(pGraph, flags));
+}
+
+cudaError_t cudaGraphClone(cudaGraph_t* pGraphClone, cudaGraph_t originalGraph) {
+  return Return(cudasim::runtime::Clone(pGraphClone, originalGraph));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -131,3 +131,11 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, const 
   *numBlocks = cudasim::runtime::BlocksPerMultiprocessor(blockSize, dynamicSMemSize);
   return cudaSuccess;
 }
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, const void* func,
+                                                                   int blockSize,
+                                                                   size_t dynamicSMemSize,
+                                                                   unsigned int flags) {
+  if (flags > 1) return Return(cudaErrorInvalidValue);  // cudaOccupancyDisableCachingOverride
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize, dynamicSMemSize);
+}

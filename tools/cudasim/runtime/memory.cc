@@ -203,6 +203,14 @@ cudaError_t cudaMallocPitch(void** devPtr, size_t* pitch, size_t width, size_t h
   return cudaMalloc(devPtr, *pitch * height);
 }
 
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pitchedDevPtr, cudaExtent extent) {
+  if (pitchedDevPtr == nullptr) return Return(cudaErrorInvalidValue);
+  pitchedDevPtr->xsize = extent.width;
+  pitchedDevPtr->ysize = extent.height;
+  return cudaMallocPitch(&pitchedDevPtr->ptr, &pitchedDevPtr->pitch, extent.width,
+                         extent.height * extent.depth);
+}
+
 cudaError_t cudaFree(void* devPtr) { return Return(cudasim::runtime::Free(devPtr, false)); }
 
 cudaError_t cudaMallocHost(void** ptr, size_t size) {

@@ -131,6 +131,8 @@ CUstream_st* Resolve(const Lock&, cudaStream_t handle);
 // wait for; leaves it empty within a capture.
 cudaError_t Submit(cudaStream_t handle, Work work, std::shared_ptr<Op>* op = nullptr);
 cudaError_t SubmitLocked(Lock& lock, CUstream_st* stream, Work work, std::shared_ptr<Op>* op);
+// What a memset of a graph does, in a stream.
+cudaError_t SetElements(const cudaMemsetParams& to, cudaStream_t stream);
 // Something waits for `op`: it must run, and so must all it depends on.
 void Demand(const Lock&, const std::shared_ptr<Op>& op);
 // Blocks the host until `op` is done.

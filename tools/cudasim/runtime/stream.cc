@@ -47,7 +47,7 @@ cudaError_t Destroy(cudaStream_t handle) {
         if (stream->capture == capture) stream->capture = nullptr;
       }
       state.captures.erase(capture.get());
-      delete capture->graph;
+      if (capture->owns_graph) delete capture->graph;
     }
     handle->capture = nullptr;
   }

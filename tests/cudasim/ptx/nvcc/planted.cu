@@ -97,9 +97,18 @@ PLANTED(VoteTakenForBarrier) {
 PLANTED(TwoLanesOneWord) {
   __shared__ float s[64];
   const unsigned t = threadIdx.x;
-  s[kBug ? t / 2 : t] = 2;
+  s[kBug ? t / 2 : t] = x[t];
   y[t] = 2;
   if (x[t] < 0) y[t] = s[t];
+}
+
+// Lanes that store the same value by one instruction are right whichever of them wins.
+PLANTED(DifferentValuesOneWord) {
+  __shared__ float s[2];
+  const unsigned t = threadIdx.x;
+  s[t / 32] = kBug ? static_cast<float>(t) : x[2];
+  __syncthreads();
+  y[t] = s[t / 32];
 }
 
 PLANTED(HalvesOfAWarp) {
@@ -269,6 +278,31 @@ PLANTED(LastBlockFencesForItself) {
 PLANTED(LastBlockCountsForItself) {
   __shared__ bool is_last;
   LastBlock<true, false, false, kBug>(x, y, z, is_last);
+}
+
+// The usual loop of a compare-and-swap begins with a plain load, whose value the swap checks.
+PLANTED(SwapWithoutComparing) {
+  if (threadIdx.x == 0) {
+    unsigned seen = *z;
+    if (kBug) {
+      atomicExch(z + (x[0] < 0), seen + 1);
+    } else {
+      for (unsigned expected = seen + 1; seen != expected;) {
+        expected = seen;
+        seen = atomicCAS(z, expected, expected + 1);
+      }
+    }
+  }
+  if (blockIdx.x == 0) y[threadIdx.x] = 2;
+}
+
+// Who counts last comes after all others who counted, and needs no fence to reset the counter.
+PLANTED(CounterResetBeforeTheLast) {
+  if (threadIdx.x == 0) {
+    const bool is_last = atomicAdd(z, 1u) == gridDim.x - 1;
+    if (is_last != kBug) *z = 0;
+  }
+  if (blockIdx.x == 0) y[threadIdx.x] = 2;
 }
 
 PLANTED(PlainFlagBetweenBlocks) {

@@ -1,6 +1,7 @@
 #include "tools/cudasim/ptx/detectors/races.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tools/cudasim/ptx/block.h"
 #include "tools/cudasim/ptx/flow.h"
@@ -38,6 +39,17 @@ uint32_t UsedBytes(const Body& body, const Statement& statement) {
   return used;
 }
 
+// Whether a load is a compare-and-swap's first guess: the two have the same address. What it reads
+// is checked by the swap.
+bool IsGuess(const Body& body, const Statement& load) {
+  if (load.operands.size() < 2 || load.operands[1].reg < 0) return false;
+  return std::any_of(body.statements.begin(), body.statements.end(), [&](const Statement& each) {
+    return BaseOpcode(each) == "atom" && each.opcode.find(".cas") != each.opcode.npos &&
+           each.operands[1].reg == load.operands[1].reg &&
+           each.operands[1].value == load.operands[1].value;
+  });
+}
+
 Site MakeSite(const Warp& warp, const Instruction* i) {
   const Statement& statement = warp.program->body.statements[i->statement];
   const std::string_view base = BaseOpcode(statement), opcode = statement.opcode;
@@ -50,7 +62,8 @@ Site MakeSite(const Warp& warp, const Instruction* i) {
   site.writes = atomic || base == "st" || site.copies;
   site.reads = base != "st" && !site.copies;
   site.strong = atomic || has(".volatile") || has(".relaxed") || has(".acquire") ||
-                has(".release") || has(".acq_rel");
+                has(".release") || has(".acq_rel") ||
+                (base == "ld" && IsGuess(warp.program->body, statement));
   site.for_all = !has(".cta");
   site.is_fence = has(".release") || has(".acq_rel");
   site.constant = base == "ld" && has(".nc");
@@ -58,16 +71,37 @@ Site MakeSite(const Warp& warp, const Instruction* i) {
   return site;
 }
 
-// A thread's access takes the place of its last one, if that is of the same kind.
-void Remember(const Access& access, Access* records) {
+// A thread's access takes the place of its last one, if that is of the same kind. So does an atomic
+// one of other threads' before it: what the thread does later at this address comes after theirs,
+// since all see the values of an address in the same order.
+void Remember(const Access& access, bool atomic, Access* records) {
   Access& last = records[0];
   const bool same =
       last.thread == access.thread && last.block == access.block && last.strong == access.strong;
-  if (!same) records[1] = last;
+  const bool superseded = atomic && last.strong && (last.bytes & ~access.bytes) == 0;
+  if (!same && !superseded) records[1] = last;
   const bool joins = same && last.time == access.time;
   const uint8_t bytes = joins ? last.bytes | access.bytes : access.bytes;
   last = access;
   last.bytes = bytes;
+}
+
+// Whether the warp's store stores the same value for two lanes. Their registers tell, as long as
+// the lanes are at this instruction.
+bool StoreTheSame(const Warp& warp, const Instruction* i, int one, int other) {
+  const Body& body = warp.program->body;
+  const Operand& value = body.statements[i->statement].operands[1];
+  const bool vector = value.kind == Operand::Kind::kVector;
+  for (size_t j = 0; j < (vector ? value.elements.size() : 1); ++j) {
+    const Operand& element = vector ? value.elements[j] : value;
+    if (element.kind == Operand::Kind::kImmediate) continue;
+    if (element.kind != Operand::Kind::kRegister) return false;
+    const auto bytes = static_cast<size_t>(LaneBytes(body.registers[element.reg]) / kLanes);
+    const auto* const lanes =
+        warp.Lanes<std::byte>(vector ? warp.program->slots[i->extra + j] : i->d);
+    if (std::memcmp(lanes + one * bytes, lanes + other * bytes, bytes) != 0) return false;
+  }
+  return true;
 }
 
 const char* Verb(const Site& site, bool writes, bool past) {
@@ -209,7 +243,9 @@ void Races::TouchCell(const Side& side, Cell* cell, const Access& access, uint64
       if (Conflicts(side, before, access)) FailRace(side, before, false, at);
     }
   }
-  Remember(access, side.writes ? cell->writes : cell->reads);
+  const Site& site = grid_->site(access.site);
+  Remember(access, site.strong && site.reads && site.writes,
+           side.writes ? cell->writes : cell->reads);
 }
 
 bool Races::Conflicts(const Side& side, const Access& before, const Access& access) const {
@@ -221,7 +257,14 @@ bool Races::Conflicts(const Side& side, const Access& before, const Access& acce
        (grid_->site(before.site).for_all && grid_->site(access.site).for_all))) {
     return false;
   }
-  return !clocks_.Knows(side.warp, side.lane, before.time, before.block, before.thread);
+  if (clocks_.Knows(side.warp, side.lane, before.time, before.block, before.thread)) return false;
+  // Lanes that store by the same instruction: one of them wins, and which does not matter if they
+  // store the same.
+  const Site& site = grid_->site(access.site);
+  const bool together = before.site == access.site && site.writes && !site.reads && !site.copies &&
+                        before.block == access.block && before.time == access.time &&
+                        before.thread / kLanes == side.warp.number;
+  return !(together && StoreTheSame(side.warp, side.i, before.thread % kLanes, side.lane));
 }
 
 std::string Races::Name(const Side& side, const Access& other) const {

@@ -16,6 +16,7 @@
 #include "tools/cudasim/ptx/detectors/counters.h"
 #include "tools/cudasim/ptx/host/registry.h"
 #include "tools/cudasim/ptx/launch.h"
+#include "tools/cudasim/runtime/capture.h"
 #include "tools/cudasim/runtime/state.h"
 
 namespace cudasim {
@@ -95,7 +96,7 @@ cudaError_t RunOn(int device, const Launch& launch) {
     return cudaSuccess;
   } catch (const Fault& fault) {
     Report(fault.bug, fault.what());
-    return cudaErrorLaunchFailure;
+    return fault.bug == Bug::kAssert ? cudaErrorAssert : cudaErrorLaunchFailure;
   }
 }
 
@@ -143,6 +144,16 @@ cudaError_t LaunchStub(const void* stub, const cudaLaunchConfig_t& config, void*
   });
 }
 
+// The launch of a graph's node.
+runtime::Enqueuing Kernel(const cudaKernelNodeParams* params) {
+  return [params](cudaStream_t stream) {
+    if (params == nullptr || params->extra != nullptr) return cudaErrorInvalidValue;
+    const cudaLaunchConfig_t config{params->gridDim, params->blockDim, params->sharedMemBytes,
+                                    stream};
+    return LaunchStub(params->func, config, params->kernelParams);
+  };
+}
+
 cudaError_t FindSymbol(const void* symbol, Image::Memory* memory) {
   return ReportUnsupported([&] {
     *memory = Registry::Get().FindVariable(symbol, runtime::GetThread().device);
@@ -175,6 +186,9 @@ CountsByKernel TakeCounts() { return ptx::AllCounters().Take(); }
 using cudasim::ptx::Binary;
 using cudasim::ptx::CopySymbol;
 using cudasim::ptx::Registry;
+using cudasim::runtime::AddNode;
+using cudasim::runtime::Return;
+using cudasim::runtime::SetNode;
 
 // NVIDIA's names and parameters, of which not all are needed. NOLINTBEGIN
 extern "C" {
@@ -240,6 +254,19 @@ cudaError_t cudaLaunchCooperativeKernel(const void* stub, dim3 grid, dim3 block,
   attribute.val.cooperative = 1;
   const cudaLaunchConfig_t config{grid, block, shared_bytes, stream, &attribute, 1};
   return cudasim::ptx::LaunchStub(stub, config, arguments);
+}
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                   const cudaGraphNode_t* dependencies, size_t count,
+                                   const cudaKernelNodeParams* params) {
+  return Return(AddNode(node, graph, dependencies, count, cudasim::ptx::Kernel(params)));
+}
+cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams* params) {
+  return Return(SetNode(node, cudasim::ptx::Kernel(params)));
+}
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* params) {
+  return Return(SetNode(exec, node, cudasim::ptx::Kernel(params)));
 }
 
 cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
