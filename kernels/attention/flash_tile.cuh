@@ -226,7 +226,7 @@ __device__ inline void StoreFlashRows(const float (&out)[kM][kHead / 8][4],
   __syncwarp();  // the tile was read
   if (accumulate) {
     for (int row = 0; row < 16 * kM && row < rows; row += kStep) {
-      Store(staged + row * kStride, Load(to + row * stride));
+      StoreShared(staged + row * kStride, Load(to + row * stride));
     }
     __syncwarp();
   }

@@ -68,7 +68,7 @@ __device__ inline void Read(const T* p, float (&x)[4]) {
   for (int i = 0; i < 4; ++i) x[i] = ToFloat(v[i]);
 }
 __device__ inline void Write(float* p, const float (&x)[4]) {
-  *reinterpret_cast<float4*>(p) = make_float4(x[0], x[1], x[2], x[3]);
+  __stwb(reinterpret_cast<float4*>(p), make_float4(x[0], x[1], x[2], x[3]));
 }
 template <class T>
 __device__ inline void Write(T* p, const float (&x)[4]) {
@@ -78,7 +78,7 @@ __device__ inline void Write(T* p, const float (&x)[4]) {
   for (int i = 0; i < 4; ++i) v[i] = Convert<T>(x[i]);
   uint2 raw;
   memcpy(&raw, v, sizeof(raw));
-  *reinterpret_cast<uint2*>(p) = raw;
+  __stwb(reinterpret_cast<uint2*>(p), raw);
 }
 
 // Rounds x[i], element begin + i of a tensor, stochastically to what bf16 holds, so that Convert is

@@ -66,7 +66,7 @@ struct MmaTile {
         if constexpr (kAligned) {
           CpAsync<16>(to, from, count > 0 ? 16 : 0);
         } else {
-          Store(reinterpret_cast<T*>(to), LoadSome<T, kPack>(from, count, Convert<T>(0.0f)));
+          StoreShared(reinterpret_cast<T*>(to), LoadSome<T, kPack>(from, count, Convert<T>(0.0f)));
         }
         from += every_;
       }
