@@ -39,6 +39,7 @@ nn::LoraOptions ToNn(const LoraOptions& o) {
 }
 
 void TrainSavedModules(Gpt& model, const std::string& names) {
+  if (names.empty()) return;
   const GptConfig& config = model.config();
   std::set<const Parameter*> adapted;
   for (const nn::LoraAdapter* adapter : nn::LoraAdapters(model)) {

@@ -6,7 +6,7 @@
 #include <array>
 #include <mutex>
 
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/toy_model.h"
 #include "tests/message_of.h"
 

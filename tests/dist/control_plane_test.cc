@@ -10,7 +10,7 @@
 
 #include "dist/control/fold.h"
 #include "tests/dist/crowd.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 

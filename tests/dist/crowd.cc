@@ -1,6 +1,6 @@
 #include "tests/dist/crowd.h"
 
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist::test {
 

@@ -12,7 +12,7 @@
 #include "nn/precision.h"
 #include "nn/state.h"
 #include "optim/sgd.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"

@@ -5,7 +5,7 @@
 
 #include <future>
 
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist {
 namespace {

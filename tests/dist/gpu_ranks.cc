@@ -6,7 +6,7 @@
 
 #include "core/cuda/handles.h"
 #include "dist/groups/nccl_group.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist {
 

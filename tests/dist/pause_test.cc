@@ -10,7 +10,7 @@
 
 #include "dist/control/awake_clock.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/ranks.h"
 
 namespace lockstep::dist {

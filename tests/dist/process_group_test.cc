@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/philox.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"

@@ -11,7 +11,7 @@
 #include "dist/control/socket.h"
 #include "dist/groups/transport.h"
 #include "dist/process_group.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist::test {
 

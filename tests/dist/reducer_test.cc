@@ -11,7 +11,7 @@
 
 #include "dist/groups/agreement.h"
 #include "kernels/scale/scale.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 

@@ -14,7 +14,7 @@
 #include "nn/vision/conv2d.h"
 #include "nn/vision/pooling.h"
 #include "optim/sgd.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/toy_model.h"
 
 namespace lockstep::dist {

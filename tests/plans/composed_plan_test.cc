@@ -7,7 +7,7 @@
 
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 

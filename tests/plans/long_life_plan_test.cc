@@ -14,7 +14,7 @@
 
 #include "core/allocator.h"
 #include "core/thread_pool.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 #include "tests/process_state.h"

@@ -8,7 +8,7 @@
 #include "dist/data_parallel/training_file.h"
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "core/autograd/engine.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 #include "tests/sanitized.h"

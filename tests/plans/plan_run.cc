@@ -16,7 +16,7 @@
 #include "nn/lora/quantized_linear.h"
 #include "nn/precision.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 #include "tests/plans/counting_group.h"
 #include "tests/plans/plan_run.h"

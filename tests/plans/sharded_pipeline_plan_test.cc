@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

@@ -18,7 +18,7 @@
 #include "models/report/trace.h"
 #include "models/train/run_ranks.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"

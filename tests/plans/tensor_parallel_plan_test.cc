@@ -6,7 +6,7 @@
 #include "core/cuda/device.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 

@@ -14,7 +14,7 @@
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "tests/dist/counting_transport.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_model.h"
 #include "tests/message_of.h"

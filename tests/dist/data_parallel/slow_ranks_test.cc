@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "dist/groups/agreement.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/toy_training.h"
 
 namespace lockstep::dist {

@@ -14,7 +14,7 @@
 #include "nn/init.h"
 #include "nn/linear.h"
 #include "nn/lm_head.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/autograd/engine.h"
 #include "kernels/attention/attention.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 #include "tests/message_of.h"
 

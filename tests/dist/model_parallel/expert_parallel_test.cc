@@ -29,7 +29,7 @@
 #include "optim/clip.h"
 #include "optim/sgd.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"

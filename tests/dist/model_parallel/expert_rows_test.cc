@@ -9,7 +9,7 @@
 #include "dist/expert/expert_parallel.h"
 #include "dist/expert/segmented_linear.h"
 #include "kernels/grouped_linear/grouped_linear.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 #include "tests/message_of.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/philox.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist {
 namespace {

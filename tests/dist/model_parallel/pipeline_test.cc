@@ -23,7 +23,7 @@
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "kernels/unary/unary.h"
 #include "nn/linear.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/toy_model.h"
 
 namespace lockstep::dist {

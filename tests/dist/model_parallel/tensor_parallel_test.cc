@@ -21,7 +21,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/dist/model_parallel/random_tensors.h"
 
 namespace lockstep::dist {

@@ -10,7 +10,7 @@
 #include "core/host_read.h"
 #include "cudasim/contexts.h"
 #include "dist/groups/nccl_group.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::dist {
 namespace {

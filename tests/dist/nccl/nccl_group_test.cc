@@ -9,7 +9,7 @@
 #include "core/cuda/handles.h"
 #include "dist/mesh.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {

@@ -15,7 +15,7 @@
 #include "dist/groups/nccl_group.h"
 #include "dist/groups/tcp_transport.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/dist/local_planes.h"
+#include "tests/dist/in_process.h"
 #include "tests/gpu_test.h"
 #include "tests/message_of.h"
 

@@ -16,7 +16,7 @@
 #include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/temp_folder.h"
 #include "tests/models/training.h"
 

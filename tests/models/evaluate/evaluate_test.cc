@@ -11,7 +11,7 @@
 #include "models/evaluate/python_text.h"
 #include "models/evaluate/statistics.h"
 #include "models/evaluate/task_results.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/evaluate/golden.h"
 #include "tests/models/temp_folder.h"

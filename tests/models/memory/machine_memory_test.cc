@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "models/memory/auto_recompute.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 
 namespace lockstep::models {
 namespace {

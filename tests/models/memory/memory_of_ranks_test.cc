@@ -10,7 +10,7 @@
 #include "dist/groups/planned_group.h"
 #include "dist/shard/fully_shard.h"
 #include "models/train/step/trainer.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/memory/memory_case.h"
 
 namespace lockstep::models {

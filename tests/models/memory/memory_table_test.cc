@@ -114,7 +114,7 @@ TEST_P(MemoryOfGraphs, IsWhatTheAllocatorReserves) {
   ASSERT_EQ(run.exit_code, 0) << run;
   const double measured = LastStep(row)["memory_bytes"];
   const MemoryPlan plan = PlanOf(row);
-  EXPECT_GT(measured, 1.03 * static_cast<double>(plan.peak.total()));
+  EXPECT_GT(measured, static_cast<double>(plan.peak.total()));  // whole segments
   EXPECT_NEAR(static_cast<double>(plan.reserved), measured, kPlanTolerance * measured);
   // Nor is it more while they are captured.
   for (const auto& step : Steps(row)) {

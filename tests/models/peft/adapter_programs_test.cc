@@ -164,8 +164,9 @@ TEST(AdapterPrograms, TrainAndSampleBesideWeightsOfFourBits) {
   EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained on weights of the kind model"),
                                HasSubstr("on nf4: choose"), HasSubstr("--base")));
   const Result shared = RunProgram(Sample(out, {"--nproc=2"}));
-  EXPECT_EQ(shared.exit_code, 2);
-  EXPECT_THAT(shared.err, AllOf(HasSubstr("4 bits (nf4)"), HasSubstr("--base=model")));
+  EXPECT_NE(shared.exit_code, 0);
+  EXPECT_THAT(shared.err, AllOf(HasSubstr("cannot be cut by its columns into 2 parts"),
+                                HasSubstr("use fewer tensor-parallel ranks")));
 }
 
 TEST(AdapterPrograms, TrainAndSampleWithAnAdapterOfPeft) {

@@ -20,7 +20,7 @@
 #include "models/train/step/trainer.h"
 #include "nn/lora/lora.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

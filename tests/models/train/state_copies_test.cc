@@ -11,7 +11,7 @@
 
 #include "dist/shard/fully_shard.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 

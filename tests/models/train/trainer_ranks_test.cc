@@ -10,7 +10,7 @@
 #include "dist/data_parallel/data_parallel.h"
 #include "models/train/step/trainer.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/sanitized.h"

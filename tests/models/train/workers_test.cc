@@ -7,7 +7,7 @@
 #include "dist/data_parallel/diloco.h"
 #include "models/train/step/trainer.h"
 #include "optim/adamw.h"
-#include "tests/dist/in_process_group.h"
+#include "tests/dist/in_process.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {

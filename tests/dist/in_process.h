@@ -1,4 +1,4 @@
-// The control planes of ranks that are threads of this process.
+// Ranks that are threads of this process: their control planes and process groups.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist/control/control_plane.h"
+#include "dist/process_group.h"
 
 namespace lockstep::dist {
 
@@ -28,5 +29,15 @@ struct LocalPlanesOptions {
 // ConnectionError if descriptors are missing.
 std::vector<std::shared_ptr<ControlPlane>> MakeLocalPlanes(int size,
                                                            const LocalPlanesOptions& options = {});
+
+// One group per rank, for CPU tensors; only the thread that plays rank r may use and destroy rank
+// r's. They share nothing but their messages, so that they behave as processes do.
+std::vector<std::shared_ptr<ProcessGroup>> MakeInProcessGroups(int size,
+                                                               const GroupOptions& options = {});
+
+// Runs `body` on one thread per rank and returns when all have ended. A body that throws aborts its
+// group. Rethrows the first error that is not a consequence of another rank's.
+void RunInProcess(int size, const std::function<void(ProcessGroup&)>& body,
+                  const GroupOptions& options = {});
 
 }  // namespace lockstep::dist
