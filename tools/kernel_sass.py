@@ -6,7 +6,7 @@
   tools/kernel_sass.py --check bazel-bin/kernels/_nvcc    # exits with 1 if a rule or the table is violated
   tools/kernel_sass.py --update bazel-bin/kernels/_nvcc   # rewrites the table, kernels/sass.txt
 
-The argument is a folder of the ops' objects (OP_cuda_nvcc/*.o). The rules hold for every kernel except for the
+The argument is a folder of the ops' objects (OP_cuda/*.o). The rules hold for every kernel except for the
 exceptions below. The table has a line per op, kernel and architecture, and adds up the instances of a template:
 
   n          the instances                         generic    accesses that find out at run time which
@@ -141,7 +141,7 @@ def read(folder):
     def disassemble(file):
         command = [cuobjdump, "-sass", file]
         with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) as process:
-            kernels = parse(process.stdout, file.parent.name.replace("_cuda_nvcc", ""))
+            kernels = parse(process.stdout, file.parent.name.removesuffix("_cuda"))
         if process.returncode:
             raise RuntimeError(f"cuobjdump -sass {file} exited with {process.returncode}")
         return kernels
