@@ -17,7 +17,10 @@ struct Result {
   // Over all elements compared; relative to the larger of |want| and the rms of the wanted tensor.
   double max_absolute = 0, max_relative = 0;
   int64_t compared = 0;
-  std::optional<uint64_t> hash;  // of the bits of results and gradients; from Orders only
+  // From Orders only: of the bits of results and gradients, and whether the simulated GPU that
+  // computed them says that a real one may have others.
+  std::optional<uint64_t> hash;
+  bool approximated = false;
 
   bool passed() const { return error.empty(); }
 };

@@ -10,6 +10,7 @@
 #include "core/thread_pool.h"
 #include "cudasim/executor.h"
 #include "tests/op_check_run.h"
+#include "tools/cudasim/counters.h"
 
 namespace lockstep::check {
 
@@ -199,6 +200,7 @@ Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device) {
     const Run want = gradient ? RunAll(s, values, needs, DType::kF64, kCpu) : Run();
     const std::vector<Tensor> fresh = Inputs(s, values, dtype, kCpu);
     std::optional<Run> first;
+    if (&cudasim::TakeApproximated != nullptr) cudasim::TakeApproximated();
     ForEachThreadOrder([&](const char* order) {
       Result one;
       Run run = RunAll(s, values, needs, dtype, device);
@@ -218,6 +220,7 @@ Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device) {
     Hash hash;
     hash.Add(*first);
     result.hash = hash.value();
+    if (&cudasim::TakeApproximated != nullptr) result.approximated = cudasim::TakeApproximated();
   });
 }
 

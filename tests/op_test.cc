@@ -23,6 +23,7 @@ class CheckTest : public testing::Test {
     EXPECT_TRUE(result.passed()) << result.error;
     // --gtest_output=json:FILE writes it to the file.
     if (result.hash) RecordProperty("hash", StrCat(*result.hash));
+    if (result.approximated) RecordProperty("approximated", "true");
   }
 
  private:

@@ -124,6 +124,7 @@ Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t f
   const int64_t heads = x.ndim() == 4 ? x.dim(2) : x.dim(2) / d;
   LS_CHECK(rotated >= 0 && rotated <= heads, "rotary_embedding: cannot turn ", rotated, " of ",
            heads, " heads");
+  LS_CHECK(table.dim(0) > 0 || x.numel() == 0, "rotary_embedding: the table has no positions");
   CheckPositions("rotary_embedding", positions, x.dim(0), x.dim(1), x.device(), table.dim(0));
   LS_CHECK(
       positions.defined() || (first_position >= 0 && first_position <= table.dim(0) - x.dim(1)),

@@ -157,6 +157,11 @@ std::vector<ErrorSample> Errors() {
                               Tensor::FromVector<int32_t>({4, 5}, {1, 2}));
        },
        "rotary_embedding: the position 5 at [0, 1] is not in [0, 5), the positions of the table"},
+      {"a table of nothing",
+       [=](Device d) {
+         ops::RotaryEmbedding(Zeros(d, 1, 2, 4), Zeros(d, 0, 4), 1, 0, Zeros(DType::kI32, d, 1, 2));
+       },
+       "rotary_embedding: the table has no positions"},
       {"before the table",
        [=](Device d) { ops::RotaryEmbedding(Zeros(d, 1, 2, 4), table(d, 5, 4), 1, -1); },
        "rotary_embedding: positions -1 to 1 do not fit a table of 5"},

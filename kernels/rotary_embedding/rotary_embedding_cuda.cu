@@ -25,9 +25,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const int64_t i = index % per_head * N, head = index / per_head % written;
   const int64_t row = index / per_head / written;  // of [B, T]
   const int64_t at = (row * heads + head) * d + i;
-  const auto load = [](const T* p) {
+  const auto load = [](const auto* p) {
     if constexpr (kAligned) {
-      return Load<T, N>(p);
+      return Load<std::decay_t<decltype(*p)>, N>(p);
     } else {
       return *p;
     }
@@ -46,22 +46,19 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       return v;
     }
   };
-  const auto a = load(x + at), b = load(x + at + half);
-  auto p = a, q = b;
-  const int64_t position = positions != nullptr ? positions[row] : first_position + row % length;
-  const bool known = position >= 0 && position < rows;
-  const float* cosines = table + position * d + i;
+  auto p = load(x + at), q = load(x + at + half);
+  if (head < rotated) {
+    const int64_t position = positions != nullptr ? positions[row] : first_position + row % length;
+    const bool known = position >= 0 && position < rows;
+    const float* angles = table + (known ? position : 0) * d + i;
+    const auto cosines = load(angles), sines = load(angles + half);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    float u = ToFloat(element(a, k)), v = ToFloat(element(b, k));
-    if (head < rotated) {
-      const float c = known ? cosines[k] : NAN, s = known ? sign * cosines[half + k] : NAN;
-      const float turned = u * c - v * s;
-      v = v * c + u * s;
-      u = turned;
+    for (int k = 0; k < N; ++k) {
+      const float u = ToFloat(element(p, k)), v = ToFloat(element(q, k));
+      const float c = known ? element(cosines, k) : NAN, s = sign * element(sines, k);
+      element(p, k) = Convert<T>(u * c - v * s);
+      element(q, k) = Convert<T>(v * c + u * s);
     }
-    element(p, k) = Convert<T>(u);
-    element(q, k) = Convert<T>(v);
   }
   store(y + at, p);
   store(y + at + half, q);
@@ -74,16 +71,17 @@ void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
     const int64_t written = args.x.raw_data() == args.y.raw_data() ? args.rotated : heads;
     const T* x = Data<T>(args.x);
     T* y = Data<T>(args.y);
-    const bool is_aligned = d / 2 % kPackSize<T> == 0 && AllAligned16(x, y);
+    const float* table = Data<float>(args.table);
+    const bool is_aligned = d / 2 % kPackSize<T> == 0 && AllAligned16(x, y, table);
     DispatchBool(is_aligned, [&](auto aligned) {
       constexpr bool kAligned = decltype(aligned)::value;
       constexpr int N = kAligned ? kPackSize<T> : 1;
       const int64_t groups = args.x.numel() / heads * written / 2 / N;
-      LaunchThreads(
-          {"rotary_embedding", args.x, args.table, args.positions}, RotaryKernel<N, kAligned, T>,
-          groups, stream, x, Data<float>(args.table), args.table.dim(0),
-          args.positions.defined() ? Data<int32_t>(args.positions) : nullptr, args.first_position,
-          groups, length, heads, d, args.rotated, written, args.backwards ? -1.0f : 1.0f, y);
+      LaunchThreads({"rotary_embedding", args.x, args.table, args.positions},
+                    RotaryKernel<N, kAligned, T>, groups, stream, x, table, args.table.dim(0),
+                    args.positions.defined() ? Data<int32_t>(args.positions) : nullptr,
+                    args.first_position, groups, length, heads, d, args.rotated, written,
+                    args.backwards ? -1.0f : 1.0f, y);
     });
   });
 }

@@ -91,6 +91,11 @@ using CountsByKernel = std::map<std::string, KernelCounts>;
 // The places in each kernel that exceed their ideal most, beyond `excess`: at most three.
 [[gnu::weak]] std::string FormatExcess(const CountsByKernel& counts, double excess);
 
+// Whether anything ran since the last call whose bits a real GPU may not share: a kernel with
+// .approx instructions, whose error PTX only bounds; one with mma, unless CUDASIM_EXACT_MMA=1; a
+// product of cuBLASLt's.
+[[gnu::weak]] bool TakeApproximated();
+
 }  // namespace cudasim
 
 #endif  // CUDASIM_COUNTERS_H_

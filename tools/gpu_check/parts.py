@@ -9,6 +9,7 @@ import shutil
 import statistics
 from pathlib import Path
 
+import hashes
 import libraries
 from runner import GPT2, SMALL, TINY, Failed, Skip, environment_of_others, losses, steps, weights
 
@@ -294,17 +295,9 @@ def ops(runner, group):
                           f"--gtest_output=json:{out}")
     finally:
         if out.exists():
-            runner.kept["hashes.txt"] = hashes(runner, json.loads(out.read_text())).encode()
+            found = hashes.of_report(json.loads(out.read_text()))
+            runner.kept["hashes.txt"] = hashes.text(found, runner.machine["name"], runner.build).encode()
     return {"passed": passed}, f"{passed} tests"
-
-
-def hashes(runner, report):
-    """A line for each case of an op: a hash of the bits of its results and gradients, which another machine that runs or
-    emulates these kernels has, too. Those of products also depend on cuBLASLt."""
-    found = {f"{suite['name']}.{test['name'].removeprefix('Orders/')}": int(test["hash"])
-             for suite in report.get("testsuites", []) for test in suite["testsuite"] if "hash" in test}
-    return (f"# OP.SAMPLE/DTYPE and the FNV-1a of its bits, on {runner.machine['name']}, by build {runner.build}\n" +
-            "".join(f"{name} {value:016x}\n" for name, value in sorted(found.items())))
 
 
 def gradients(runner, group):

@@ -1,4 +1,6 @@
 // Instructions of whole warps, barriers, and matrix products.
+#include "tools/cudasim/ptx/collectives.h"
+
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -166,18 +168,19 @@ TEST(CollectivesTest, BarriersThatDoNotMeetAreReported) {
   EXPECT_NE(message.find("warp 1 at barrier 1"), std::string::npos) << message;
 }
 
-// One warp's product of random 16-bit matrices, whose fragments the test lays out by itself.
-void CheckProduct(const std::string& types, int k, bool half_sums) {
-  std::mt19937 random(6);
-  const auto value = [&] { return static_cast<int>(random() % 33) - 16; };
-  const bool bfloat = types.find("bf16") != std::string::npos;
-  const auto bits = [&](int x) -> uint32_t {
-    return bfloat ? FloatToBf16(x / 8.0f) : FloatToHalf(x / 8.0f);
-  };
-  std::vector<int> a(16 * k), b(k * 8), c(16 * 8);
-  for (int& x : a) x = value();
-  for (int& x : b) x = value();
-  for (int& x : c) x = value();
+// How mma adds, until the end of the scope.
+class MatrixSumsGuard {
+ public:
+  explicit MatrixSumsGuard(MatrixSums sums) { matrix_sums = sums; }
+  ~MatrixSumsGuard() { matrix_sums = MatrixSums::kFused; }
+};
+
+// d = a b + c by one warp, of matrices whose fragments the test lays out by itself: a[16][k] and
+// b[k][8] in 16 bits, c[16][8] and d in f32 or f16.
+std::vector<float> MatrixProduct(const std::string& types, int k, const std::vector<float>& a,
+                                 const std::vector<float>& b, const std::vector<float>& c) {
+  const bool bfloat = types.find("bf16") != std::string::npos, half_sums = types.starts_with("f16");
+  const auto bits = [&](float x) -> uint32_t { return bfloat ? FloatToBf16(x) : FloatToHalf(x); };
   const int registers_a = k / 4, registers_b = k / 8, registers_c = half_sums ? 2 : 4;
   std::vector<uint32_t> fa(32 * registers_a), fb(32 * registers_b), fc(32 * registers_c),
       fd(fc.size());
@@ -193,10 +196,10 @@ void CheckProduct(const std::string& types, int k, bool half_sums) {
     }
     for (int q = 0; q < registers_c; ++q) {
       if (half_sums) {
-        const int* const at = &c[(g + 8 * q) * 8 + 2 * t];
+        const float* const at = &c[(g + 8 * q) * 8 + 2 * t];
         fc[lane * 2 + q] = bits(at[0]) | bits(at[1]) << 16;
       } else {
-        fc[lane * 4 + q] = std::bit_cast<uint32_t>(c[(g + 8 * (q / 2)) * 8 + 2 * t + q % 2] / 8.0f);
+        fc[lane * 4 + q] = std::bit_cast<uint32_t>(c[(g + 8 * (q / 2)) * 8 + 2 * t + q % 2]);
       }
     }
   }
@@ -222,26 +225,95 @@ void CheckProduct(const std::string& types, int k, bool half_sums) {
   Image image(
       KernelText(body, {4 * registers_a, 4 * registers_b, 4 * registers_c, 4 * registers_c}));
   Launch1(&image, "test", {1}, {32}, Settings{}, fa.data(), fb.data(), fc.data(), fd.data());
+  std::vector<float> d(16 * 8);
   for (int lane = 0; lane < 32; ++lane) {
     for (int q = 0; q < 4; ++q) {
-      const int row = lane / 4 + 8 * (q / 2), column = 2 * (lane % 4) + q % 2;
-      int exact = 8 * c[row * 8 + column];  // in units of 1 / 64
-      for (int j = 0; j < k; ++j) exact += a[row * k + j] * b[j * 8 + column];
-      const float got =
+      d[(lane / 4 + 8 * (q / 2)) * 8 + 2 * (lane % 4) + q % 2] =
           half_sums ? HalfToFloat(static_cast<uint16_t>(fd[lane * 2 + q / 2] >> (16 * (q % 2))))
                     : std::bit_cast<float>(fd[lane * 4 + q]);
-      const float want = half_sums ? HalfToFloat(FloatToHalf(exact / 64.0f)) : exact / 64.0f;
-      ASSERT_EQ(got, want) << types << " k " << k << ", row " << row << ", column " << column;
+    }
+  }
+  return d;
+}
+
+// Of random numbers whose sums are exact.
+void CheckProduct(const std::string& types, int k) {
+  std::mt19937 random(6);
+  const auto values = [&](int n) {
+    std::vector<float> numbers(n);
+    for (float& x : numbers) x = static_cast<float>(static_cast<int>(random() % 33) - 16) / 8;
+    return numbers;
+  };
+  const std::vector<float> a = values(16 * k), b = values(k * 8), c = values(16 * 8);
+  const std::vector<float> d = MatrixProduct(types, k, a, b, c);
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      float want = c[row * 8 + column];
+      for (int j = 0; j < k; ++j) want += a[row * k + j] * b[j * 8 + column];
+      if (types.starts_with("f16")) want = HalfToFloat(FloatToHalf(want));
+      ASSERT_EQ(d[row * 8 + column], want)
+          << types << " k " << k << ", row " << row << ", column " << column;
     }
   }
 }
 
 TEST(CollectivesTest, MatrixProducts) {
-  CheckProduct("f32.bf16.bf16.f32", 16, false);
-  CheckProduct("f32.f16.f16.f32", 16, false);
-  CheckProduct("f32.bf16.bf16.f32", 8, false);
-  CheckProduct("f32.f16.f16.f32", 8, false);
-  CheckProduct("f16.f16.f16.f16", 16, true);
+  for (const MatrixSums sums : {MatrixSums::kFused, MatrixSums::kAmpere, MatrixSums::kHopper}) {
+    const MatrixSumsGuard guard(sums);
+    CheckProduct("f32.bf16.bf16.f32", 16);
+    CheckProduct("f32.f16.f16.f32", 16);
+    CheckProduct("f32.bf16.bf16.f32", 8);
+    CheckProduct("f32.f16.f16.f32", 8);
+    CheckProduct("f16.f16.f16.f16", 16);
+  }
+}
+
+// 1 plus small products, as each generation adds them.
+TEST(CollectivesTest, MatrixProductsAreCutAsTensorCoresCutThem) {
+  struct Case {
+    std::vector<int> at;  // the products that are not 0, along k = 16
+    float each;
+    float fused, ampere, hopper;  // in units of 2^-23 above 1
+  };
+  const Case cases[] = {
+      // Half a unit: rounded to even, and lost, one by one; within one sum of both generations two
+      // are a unit.
+      {{0, 1}, 0x1p-24f, 0, 1, 1},
+      // Ampere adds eight at a time, and cuts the half off after each.
+      {{0, 8}, 0x1p-24f, 0, 0, 1},
+      // Below Ampere's last bit, and not below Hopper's.
+      {{0, 1, 2, 3}, 0x1p-25f, 0, 0, 1},
+      {{0, 1, 2, 3, 4, 5, 6, 7}, 0x1p-26f, 0, 0, 0},
+      // Rounded up to even, or cut.
+      {{4}, 0x1.8p-23f, 2, 1, 1},
+  };
+  for (const Case& each : cases) {
+    std::vector<float> a(16 * 16), b(16 * 8, 1.0f), c(16 * 8, 1.0f);
+    for (const int k : each.at) a[k] = each.each;
+    const auto units = [&](MatrixSums sums) {
+      const MatrixSumsGuard guard(sums);
+      return (MatrixProduct("f32.bf16.bf16.f32", 16, a, b, c)[0] - 1) * 0x1p23f;
+    };
+    EXPECT_EQ(units(MatrixSums::kFused), each.fused);
+    EXPECT_EQ(units(MatrixSums::kAmpere), each.ampere);
+    EXPECT_EQ(units(MatrixSums::kHopper), each.hopper);
+  }
+}
+
+TEST(CollectivesTest, KernelsSayWhetherTheyApproximate) {
+  const auto approximates = [](const std::string& instruction) {
+    Image image(KernelText(".reg .f32 %x<2>;\nmov.f32 %x0, 0f3f800000;\n" + instruction, {}));
+    return image.FindKernel("test")->approximates;
+  };
+  EXPECT_TRUE(approximates("ex2.approx.ftz.f32 %x1, %x0;"));
+  EXPECT_TRUE(approximates("rsqrt.approx.f32 %x1, %x0;"));
+  EXPECT_FALSE(approximates("sqrt.rn.f32 %x1, %x0;"));
+  const std::string product =
+      ".reg .b32 %y<4>;\nmma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%y0, %y1, %y2, %y3}, "
+      "{%y0, %y1}, {%y2}, {%y0, %y1, %y2, %y3};";
+  EXPECT_TRUE(approximates(product));
+  const MatrixSumsGuard guard(MatrixSums::kHopper);
+  EXPECT_FALSE(approximates(product));
 }
 
 TEST(CollectivesTest, MatricesFromSharedMemory) {

@@ -44,11 +44,13 @@ struct MatrixShape {
 const MatrixShape* FindMatrixShape(std::string_view shape, Type d, Type a, Type b, Type c);
 Handler MatrixHandler(const MatrixShape& shape);  // data: the shape
 
-// Sums products in the way of Ampere's tensor cores, as measured by MMA-Sim (arXiv 2511.10909):
-// eight (of tf32, four) at a time, aligned to the largest exponent, with 24 bits of fraction,
-// truncated. Otherwise each product is added by a fused multiply-add. Process-wide; off by default;
-// read when a kernel is decoded.
-extern bool exact_matrix_products;
+// How mma adds floating-point products: each by a fused multiply-add, in ascending order; or as
+// tensor cores do, measured by MMA-Sim (arXiv 2511.10909): the addend and eight products (of tf32,
+// four) are aligned to the largest exponent, cut to 24 bits of fraction, added, and rounded towards
+// zero, on Ampere; on Hopper the addend and all products of the instruction, with 25 bits.
+// Process-wide; read when a kernel is decoded and when it runs.
+enum class MatrixSums { kFused, kAmpere, kHopper };
+extern MatrixSums matrix_sums;
 
 }  // namespace ptx
 }  // namespace cudasim

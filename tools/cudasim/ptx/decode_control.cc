@@ -76,6 +76,7 @@ void Decoder::DecodeCall() {
     if (callee == nullptr) Fail("calls " + std::string(target.symbol) + ", which is not known");
   }
   call->callee = callee;
+  program_->approximates |= callee != nullptr && callee->approximates;
   program_->calls_functions |= call->builtin == nullptr;
 
   // The callee's frame begins with its parameters, then its results, in the order and with the

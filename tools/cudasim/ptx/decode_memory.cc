@@ -259,6 +259,9 @@ void Decoder::DecodeMatrixProduct() {
     if (static_cast<int>(more.size()) != registers[j]) Fail("has vectors of other sizes");
     slots.insert(slots.end(), more.begin(), more.end());
   }
+  if (IsFloat(shape->d) && !is_double && matrix_sums == MatrixSums::kFused) {
+    program_->approximates = true;
+  }
   const uint32_t extra = FurtherSlots(slots);
   Instruction& product = Emit(MatrixHandler(*shape));
   product.data = shape;

@@ -158,6 +158,7 @@ void Decoder::FoldConstants() {
 void Decoder::DecodeStatement() {
   parts_ = {Split(statement_->opcode)};
   scratch_used_ = 0;
+  if (parts_.Has("approx")) program_->approximates = true;
   if (statement_->guard >= 0) {
     DecodeGuarded();
     return;

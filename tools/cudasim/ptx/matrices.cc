@@ -13,7 +13,7 @@
 namespace cudasim {
 namespace ptx {
 
-bool exact_matrix_products = false;
+MatrixSums matrix_sums = MatrixSums::kFused;
 
 namespace {
 
@@ -114,10 +114,10 @@ const Instruction* MultiplyFast(Warp& warp, const Instruction* i) {
   return i + 1;
 }
 
-// c + the sum of a[k] b[k]: see exact_matrix_products. `count` is 4 or 8.
-float SumAsAmpere(float c, const float* a, const float* b, int count) {
-  double terms[9];
-  int exponents[9], largest = -1 << 20;
+// c + the sum of a[k] b[k], up to 16 of them, with this many bits of fraction: see MatrixSums.
+float SumAligned(float c, const float* a, const float* b, int count, int fraction) {
+  double terms[17];
+  int exponents[17], largest = -1 << 20;
   bool finite = true;
   for (int k = 0; k <= count; ++k) {
     terms[k] = k < count ? static_cast<double>(a[k]) * b[k] : c;
@@ -133,13 +133,14 @@ float SumAsAmpere(float c, const float* a, const float* b, int count) {
     for (int k = 0; k < count; ++k) sum += terms[k];
     return Canonical(static_cast<float>(sum));
   }
-  int64_t sum = 0;  // of units of 2^(largest - 24)
+  int64_t sum = 0;  // of units of 2^(largest - fraction)
   for (int k = 0; k <= count; ++k) {
-    if (exponents[k] > -1 << 20) sum += static_cast<int64_t>(std::ldexp(terms[k], 24 - largest));
+    if (exponents[k] > -1 << 20)
+      sum += static_cast<int64_t>(std::ldexp(terms[k], fraction - largest));
   }
   if (sum == 0) return 0.0f;
   // To f32, rounded towards zero.
-  const double exact = std::ldexp(static_cast<double>(sum), largest - 24);
+  const double exact = std::ldexp(static_cast<double>(sum), largest - fraction);
   const auto nearest = static_cast<float>(exact);
   return std::abs(static_cast<double>(nearest)) > std::abs(exact) ? std::nextafter(nearest, 0.0f)
                                                                   : nearest;
@@ -191,9 +192,11 @@ T Product(const MatrixShape& shape, T sum, const float* a, const float* b) {
       sum = static_cast<T>(static_cast<uint32_t>(sum) +
                            static_cast<uint32_t>(static_cast<T>(a[k]) * static_cast<T>(b[k])));
     }
-  } else if (exact_matrix_products) {
+  } else if (matrix_sums == MatrixSums::kHopper) {
+    sum = SumAligned(sum, a, b, shape.k, 25);
+  } else if (matrix_sums == MatrixSums::kAmpere) {
     const int step = shape.a == Type::kTf32 ? 4 : 8;
-    for (int k = 0; k < shape.k; k += step) sum = SumAsAmpere(sum, a + k, b + k, step);
+    for (int k = 0; k < shape.k; k += step) sum = SumAligned(sum, a + k, b + k, step, 24);
   } else {
     for (int k = 0; k < shape.k; ++k) sum = __builtin_fmaf(a[k], b[k], sum);
   }
@@ -292,7 +295,7 @@ const MatrixShape* FindMatrixShape(std::string_view shape, Type d, Type a, Type 
 Handler MatrixHandler(const MatrixShape& shape) {
   if (shape.d == Type::kF64) return &MultiplyDouble;
   if (shape.d == Type::kS32) return &Multiply<int32_t>;
-  if (shape.d == Type::kF32 && shape.k == 16 && !exact_matrix_products) {
+  if (shape.d == Type::kF32 && shape.k == 16 && matrix_sums == MatrixSums::kFused) {
     return shape.a == Type::kBf16 ? &MultiplyFast<true> : &MultiplyFast<false>;
   }
   return &Multiply<float>;

@@ -97,6 +97,7 @@ struct Program {
   std::vector<uint32_t> parameter_offsets, result_offsets;
   uint32_t parameter_bytes = 0;
   bool calls_functions = false;
+  bool approximates = false;  // a GPU's results may have other bits: see TakeApproximated
   std::vector<PointerParameter> pointers;
 
   // "a.cuh:12, inlined at b.cu:34, PTX line 56: ld.global.f32".

@@ -12,6 +12,7 @@
 #include "cublaslt.h"
 #include "cudasim/access.h"
 #include "float_types.h"
+#include "state.h"
 
 namespace cudasim::runtime {
 namespace {
@@ -275,6 +276,7 @@ void MultiplyAs(const Problem& problem, const Operands& operands) {
 
 void Multiply(const Problem& problem, const Operands& operands) {
   const DeviceAccess access(DeviceAccess::kAllDevices);
+  Approximated() = true;
   if (problem.operation.scale_type == CUDA_R_64F) {
     MultiplyAs<double>(problem, operands);
   } else {

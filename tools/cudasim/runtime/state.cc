@@ -163,6 +163,11 @@ ThreadState& GetThread() {
   return thread;
 }
 
+std::atomic<bool>& Approximated() {
+  static std::atomic<bool> approximated{false};
+  return approximated;
+}
+
 Device& CurrentDevice(const Lock&) { return GetState().devices[GetThread().device]; }
 
 cudaError_t Sticky(const Lock& lock) {

@@ -112,6 +112,9 @@ struct ThreadState {
 };
 ThreadState& GetThread();
 
+// Set by what computes bits that a real GPU may not share: see TakeApproximated in counters.h.
+std::atomic<bool>& Approximated();
+
 // Every API function returns through this, which remembers the thread's last error.
 cudaError_t Return(cudaError_t error);
 // The current device's sticky error, or that there is no device. For functions that need a context:

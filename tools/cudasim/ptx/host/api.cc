@@ -45,12 +45,7 @@ Counters& AllCounters() {
 
 // CUDASIM_COUNTERS=1: at the program's end, what nobody has taken.
 bool CountsFromTheStart() {
-  const char* const value = std::getenv("CUDASIM_COUNTERS");
-  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return false;
-  if (std::strcmp(value, "1") != 0) {
-    std::fprintf(stderr, "cudasim: CUDASIM_COUNTERS=%s; it must be 1 or 0\n", value);
-    std::_Exit(2);
-  }
+  if (!IsSet("CUDASIM_COUNTERS")) return false;
   std::atexit([] {
     const CountsByKernel counts = AllCounters().Take();
     if (counts.empty()) return;
@@ -92,6 +87,7 @@ Settings SettingsFor(int device) {
 
 cudaError_t RunOn(int device, const Launch& launch) {
   try {
+    if (launch.program->approximates) runtime::Approximated() = true;
     Run(launch, SettingsFor(device));
     return cudaSuccess;
   } catch (const Fault& fault) {
@@ -180,6 +176,7 @@ namespace cudasim {
 
 void CountKernels(bool count) { ptx::counting = count; }
 CountsByKernel TakeCounts() { return ptx::AllCounters().Take(); }
+bool TakeApproximated() { return runtime::Approximated().exchange(false); }
 
 }  // namespace cudasim
 

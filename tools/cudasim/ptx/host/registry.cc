@@ -1,9 +1,13 @@
 #include "tools/cudasim/ptx/host/registry.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "cudasim/access.h"
 #include "cudasim/settings.h"
+#include "tools/cudasim/ptx/collectives.h"
 #include "tools/cudasim/ptx/fatbin.h"
 #include "tools/cudasim/runtime/memory.h"
 
@@ -22,6 +26,16 @@ std::byte* AllocateOn(int device, size_t bytes) {
 }
 
 }  // namespace
+
+bool IsSet(const char* variable) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return false;
+  if (std::strcmp(value, "1") != 0) {
+    std::fprintf(stderr, "cudasim: %s=%s; it must be 1 or 0\n", variable, value);
+    std::_Exit(2);
+  }
+  return true;
+}
 
 Registry& Registry::Get() {
   static auto* const registry = new Registry;
@@ -58,6 +72,10 @@ Image& Registry::ImageOn(Binary* binary, int device) {
   std::unique_ptr<Image>& image = binary->images[device];
   if (image == nullptr) {
     const DeviceAccess access(device);
+    if (IsSet("CUDASIM_EXACT_MMA")) {
+      const bool ampere = runtime::GetSettings().capability < 90;
+      matrix_sums = ampere ? MatrixSums::kAmpere : MatrixSums::kHopper;
+    }
     image = std::make_unique<Image>(ReadFatbin(binary->fatbin, runtime::GetSettings().capability),
                                     [device](size_t bytes) { return AllocateOn(device, bytes); });
   }

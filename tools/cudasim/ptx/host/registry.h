@@ -13,6 +13,9 @@
 namespace cudasim {
 namespace ptx {
 
+// Whether the variable of the environment is 1. Ends the process if it is neither 0, 1 nor empty.
+bool IsSet(const char* variable);
+
 // One object's device code. Each device gets an image of its own at the first use.
 struct Binary {
   const void* fatbin = nullptr;
