@@ -161,6 +161,7 @@ TEST_F(SampleGpt, PrintsPromptAndTextAndTheSpeedOnStderr) {
   EXPECT_EQ(data::CountUtf8(run.out), 4 + 40 + 1);
   EXPECT_THAT(run.err, testing::ContainsRegex("prompt: 4 tokens in [0-9.]+s, [0-9]+ tokens/s; then "
                                               "39 tokens in [0-9.]+s, [0-9]+ tokens/s\n"));
+  EXPECT_THAT(run.err, HasSubstr("tools/serve --checkpoint="));
   EXPECT_THAT(RunProgram({"models/sample_gpt", "--version"}).out, HasSubstr("sample_gpt of"));
   EXPECT_THAT(Out({"--print_config", "--stop=a", "--stop=b\n", "--top_k=3"}),
               AllOf(HasSubstr("stop = [\"a\", \"b\\n\"]"), HasSubstr("top_k = 3")));

@@ -313,7 +313,8 @@ void Run(const models::Options& options, const Config& c) {
         "No document is held out for validation (val_fraction), so train_gpt holds out the last "
         "tokens (data.val_fraction).\n");
   }
-  std::printf("Train on it: train_gpt --data.path=%s\n", c.out_dir.c_str());
+  std::printf("Train on it:\n  %s --data.path=%s\n",
+              models::CommandOf("//models:train_gpt").c_str(), ShellWord(c.out_dir).c_str());
 }
 
 }  // namespace

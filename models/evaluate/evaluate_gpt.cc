@@ -172,6 +172,8 @@ int Evaluate(const EvaluateConfig& c) {
     WriteFileAtomically(c.json, ToJson(results) + "\n");
     std::fprintf(stderr, "evaluate: wrote %s\n", c.json.c_str());
   }
+  std::fprintf(stderr, "evaluate: to sample from it:\n  %s\n",
+               CommandFor("//models:sample_gpt", c).c_str());
   return 0;
 }
 

@@ -12,6 +12,7 @@ namespace lockstep::models {
 namespace {
 
 constexpr int64_t kRoundsBetweenQuestions = 8;  // since ranks wait for each other to answer
+constexpr int64_t kLogits = int64_t{1} << 24;   // numbers at once
 
 // Requests that are computed together.
 struct ScoreBatch {
@@ -55,14 +56,22 @@ Tensor RowsAt(const Tensor& x, const Tensor& index) {
 
 class Scorer {
  public:
-  Scorer(Gpt& model, std::span<const ScoreRequest> requests, const ScoreOptions& options)
+  Scorer(Gpt& model, std::span<const ScoreRequest> requests)
       : model_(model),
         requests_(requests),
-        options_(options),
-        device_(model.Parameters().front()->device()) {}
+        device_(model.Parameters().front()->device()),
+        chunk_(std::max<int64_t>(1, kLogits / model.config().vocab_size)) {}
 
-  // Writes a score into two numbers of `scores` for each request of the batch.
-  void Run(const ScoreBatch& batch, std::vector<double>* scores) {
+  // How many times a batch calls the head, for so many logits at once.
+  int64_t HeadCalls(const ScoreBatch& batch) const {
+    int64_t positions = 0;
+    for (const size_t r : batch.requests) positions += requests_[r].scored;
+    return (positions + chunk_ - 1) / chunk_;
+  }
+
+  // Writes a score into two numbers of `scores` for each request of the batch, if this rank has the
+  // head. `head_calls`: at least so many are made.
+  void Run(const ScoreBatch& batch, int64_t head_calls, std::vector<double>* scores) {
     const int64_t cols = std::ssize(InputOf(requests_[batch.rows[0]]));
     std::vector<int32_t> ids, targets, index;
     for (const size_t row : batch.rows) {
@@ -81,9 +90,12 @@ class Scorer {
       }
       wants_greedy |= request.wants_greedy;
     }
+    const nn::ResidualStream stream =
+        model_.Stream(Tensor::FromVector(ids, {std::ssize(batch.rows), cols}, device_));
+    if (!stream.x.defined()) return;
     std::vector<float> losses;
     std::vector<int64_t> likeliest;
-    Forward(ids, {std::ssize(batch.rows), cols}, index, targets, wants_greedy, &losses, &likeliest);
+    Head(stream, index, targets, wants_greedy, head_calls, &losses, &likeliest);
     size_t at = 0;
     for (const size_t r : batch.requests) {
       double sum = 0;
@@ -99,31 +111,21 @@ class Scorer {
 
  private:
   // Of the positions `index`: the loss of their targets, and the likeliest token.
-  void Forward(const std::vector<int32_t>& ids, const Shape& shape,
-               const std::vector<int32_t>& index, const std::vector<int32_t>& targets,
-               bool wants_greedy, std::vector<float>* losses, std::vector<int64_t>* likeliest) {
-    const Tensor input = Tensor::FromVector(ids, shape, device_);
-    const int64_t n = std::ssize(index);
-    const int64_t chunk = std::max<int64_t>(1, (int64_t{1} << 24) / model_.config().vocab_size);
+  void Head(nn::ResidualStream stream, const std::vector<int32_t>& index,
+            const std::vector<int32_t>& targets, bool wants_greedy, int64_t calls,
+            std::vector<float>* losses, std::vector<int64_t>* likeliest) {
+    const int64_t n = std::ssize(index), own_calls = (n + chunk_ - 1) / chunk_;
     const Tensor at = Tensor::FromVector(index, {n}, device_);
     const Tensor target = Tensor::FromVector(targets, {1, n}, device_);
-    nn::ResidualStream stream{Tensor()};
-    Tensor all_logits;
-    if (options_.has_all_parts) {
-      stream = model_.Stream(input);
-      for (Tensor* t : {&stream.x, &stream.open.value}) {
-        if (t->defined()) *t = RowsAt(*t, at);
-      }
-    } else {
-      all_logits = RowsAt(model_(input), at);
+    for (Tensor* t : {&stream.x, &stream.open.value}) {
+      if (t->defined()) *t = RowsAt(*t, at);
     }
-    for (int64_t begin = 0; begin < n; begin += chunk) {
-      const int64_t end = std::min(n, begin + chunk);
+    for (int64_t call = 0; call < std::max(calls, own_calls); ++call) {
+      const int64_t begin = std::min(call, own_calls - 1) * chunk_;
+      const int64_t end = std::min(n, begin + chunk_);
       const Tensor logits =
-          (all_logits.defined() ? all_logits.Slice(1, begin, end)
-                                : model_.head()(Part(stream, begin, end), Tensor()))
-              .To(DType::kF32)
-              .Contiguous();
+          model_.head()(Part(stream, begin, end), Tensor()).To(DType::kF32).Contiguous();
+      if (call >= own_calls) continue;  // again, for others' forwards
       Append(ops::SoftmaxCrossEntropy(logits, target.Slice(1, begin, end).Contiguous(),
                                       Reduction::kNone),
              losses);
@@ -147,8 +149,8 @@ class Scorer {
 
   Gpt& model_;
   const std::span<const ScoreRequest> requests_;
-  const ScoreOptions& options_;
   const Device device_;
+  const int64_t chunk_;  // positions whose logits are in memory at once
 };
 
 }  // namespace
@@ -157,22 +159,28 @@ std::vector<Score> ScoreRequests(Gpt& model, std::span<const ScoreRequest> reque
                                  const ScoreOptions& options) {
   LS_CHECK(options.batch_size > 0, "batch_size must be at least 1, got ", options.batch_size);
   const NoGrad no_grad;
-  const std::vector<ScoreBatch> batches =
-      MakeBatches(requests, options.has_all_parts ? options.batch_size : 1);
+  const std::vector<ScoreBatch> batches = MakeBatches(requests, options.batch_size);
   const Evaluators& ranks = options.evaluators;
   const int64_t n = std::ssize(batches), rounds = (n + ranks.count - 1) / ranks.count;
-  Scorer scorer(model, requests, options);
+  Scorer scorer(model, requests);
   std::vector<double> scores(2 * requests.size());
   for (int64_t round = 0; round < rounds; ++round) {
     if (round % kRoundsBetweenQuestions == 0 && options.stop && options.stop()) {
       throw EvaluationStopped();
     }
-    const int64_t b = round * ranks.count + ranks.own;
-    if (b < n) {
-      scorer.Run(batches[static_cast<size_t>(b)], &scores);
+    const auto batch_of = [&](int64_t evaluator) -> const ScoreBatch& {
+      return batches[static_cast<size_t>((round * ranks.count + evaluator) % n)];
+    };
+    // Each of its calls may gather the head's weights.
+    int64_t head_calls = 0;
+    for (int64_t e = 0; ranks.meet_in_forward && e < ranks.count; ++e) {
+      head_calls = std::max(head_calls, scorer.HeadCalls(batch_of(e)));
+    }
+    if (round * ranks.count + ranks.own < n) {
+      scorer.Run(batch_of(ranks.own), head_calls, &scores);
     } else if (ranks.meet_in_forward) {  // again, for the others, and it does not count
       std::vector<double> unused(scores.size());
-      scorer.Run(batches[static_cast<size_t>(b % n)], &unused);
+      scorer.Run(batch_of(ranks.own), head_calls, &unused);
     }
     if (options.progress) options.progress(std::min(n, (round + 1) * ranks.count), n);
   }

@@ -14,6 +14,7 @@ namespace lockstep::models {
 struct Score {
   double log_probability = 0;  // of the scored tokens, in nats: the sum
   bool greedy = false;         // each of them is the likeliest one where it stands
+  bool operator==(const Score&) const = default;
 };
 
 // The ranks that divide batches among them, each with a model that computes by itself, or with
@@ -29,9 +30,6 @@ struct Evaluators {
 
 struct ScoreOptions {
   int64_t batch_size = 16;  // sequences at once
-  // Whether this rank has all parts of the model. Without it, as in a pipeline, the logits of one
-  // sequence at a time are in memory.
-  bool has_all_parts = true;
   Evaluators evaluators;
   // Told how many batches of how many are done.
   std::function<void(int64_t done, int64_t all)> progress = nullptr;
@@ -46,8 +44,10 @@ class EvaluationStopped : public Error {
 };
 
 // The scores of the requests, in their order. Collective. They are sorted by length, longest first,
-// and each batch goes to one evaluator: so a score has the same bits however many there are. The
-// logits of at most 2^24 numbers are in memory at once, and only of positions that are scored;
+// and each batch goes to one evaluator: so a score has the same bits however many there are. In a
+// pipeline each batch is a micro-batch, which a stage computes while the next one has the batch
+// before; the rank of the last stage has the scores, which Evaluators::sum brings to the others.
+// The logits of at most 2^24 numbers are in memory at once, and only of positions that are scored;
 // requests that differ in their last token are computed once. Another batch_size may change the
 // last bits, since products of at most kFewRows rows (kernels/linear) are summed in another order.
 // Log-softmax in f32, sums in f64. No gradient is recorded.

@@ -264,7 +264,7 @@ int64_t ExportGgufAdapter(const ExportConfig& c, const StoredModel& stored, Gguf
                             " has no adapters: name them with --adapter, or write the model with "
                             "--format=gguf"));
   }
-  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder);
+  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder, stored.model->config());
   CheckBase(adapter, stored.weights_folder);
   const GgufModel gguf = ToGgufAdapter(stored.model->config(), adapter, type, NameOf(c.out));
   WriteGguf(c.out, gguf.metadata, gguf.tensors);
@@ -276,7 +276,7 @@ using Losses = std::map<std::string, double>;
 
 // From here on the weights are those with the adapter, in f32, rounded to `dtype`.
 void AddAdapter(const StoredModel& stored, DType dtype, Losses* losses, WeightSource* weight) {
-  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder);
+  const PeftAdapter adapter = PeftAdapter::Open(stored.adapter_folder, stored.model->config());
   CheckBase(adapter, stored.weights_folder);
   if (!adapter.base_kind().empty()) {
     std::fprintf(stderr,
@@ -328,8 +328,9 @@ void AddExportOptions(Options& options, ExportConfig& c) {
                       "Hugging Face folder, or a GGUF file"});
   options.Add("adapter", &c.adapter,
               {.aliases = {"lora", "adapters", "lora_path"},
-               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's) to "
-                      "merge into them; the checkpoint's own adapters are always merged, but "
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's), or a "
+                      "GGUF file of llama.cpp's, to merge into them; the checkpoint's own adapters "
+                      "are always merged, but "
                       "for --format=gguf_lora"});
   options.Add("weights", &c.weights,
               {.choices = {"trained", "ema"},

@@ -48,9 +48,7 @@ GgufModel ToGgufAdapter(const GptConfig& config, const PeftAdapter& adapter, Ggu
       const auto rank = static_cast<double>(a.dim(0));
       const double own = adapter.config().ScaleOf(part.module) * rank;
       if (out.tensors.empty()) alpha = own;
-      const bool bare = part.module.starts_with("transformer.");
-      const GgufPlace place = GgufPlaceOf(
-          architecture, c, StrCat(bare ? WithoutModel(part.module) : part.module, ".weight"));
+      const GgufPlace place = GgufPlaceOf(architecture, c, part.module + ".weight");
       const Tensor rows = place.interleaved ? Interleaved(b, c.head_dim) : b;
       const Tensor scaled = alpha == own ? rows : Times(rows, own / alpha);
       out.tensors.push_back({place.name + ".lora_a", type, a.shape(), {[a = a] { return a; }}});

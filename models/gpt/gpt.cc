@@ -98,7 +98,7 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
             std::make_shared<GptHead>(
                 config_, config_.tie_embeddings ? embedding->wte().weight() : nullptr)) {
   if (!config_.lora.init_from.empty()) {
-    PeftAdapter::Open(config_.lora.init_from).AddTo(*this, config_.lora.dropout);
+    PeftAdapter::Open(config_.lora.init_from, config_).AddTo(*this, config_.lora.dropout);
   } else if (config_.lora.rank > 0) {
     nn::AddLora(*this, LoraTargets(*this), ToNn(config_.lora));
   }
@@ -146,11 +146,12 @@ nn::ResidualStream Gpt::Embedded(const Tensor& ids) {
 }
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
-  if (forward_) return forward_(ids, targets);
+  if (ranks_.forward) return ranks_.forward(ids, targets);
   return head_(Stream(ids), targets);
 }
 
 nn::ResidualStream Gpt::Stream(const Tensor& ids) {
+  if (ranks_.stream) return ranks_.stream(ids);
   const nn::TokenScope tokens(ids);
   nn::ResidualStream stream = Embedded(ids);
   for (int64_t i = 0; i < h_.size(); ++i) stream = h_[i](std::move(stream));

@@ -49,13 +49,17 @@ class Gpt : public LanguageModel {
   nn::ResidualStream Embedded(const Tensor& ids);
   ChildList<nn::Block>& blocks() { return h_; }
   // What all parts but the head make of ids: for callers that want logits of some positions only.
+  // Its x is undefined on a rank of a pipeline that does not have the head.
   nn::ResidualStream Stream(const Tensor& ids);
   Child<GptHeadLayer>& head() { return head_; }
 
   // Where ranks have different parts of the model (models/train/pipeline_parallel.h): from now on
-  // forwards are what `forward` makes of ids and targets. Empty: those of the parts, as at first.
-  using ForwardOfRanks = std::function<Tensor(const Tensor& ids, const Tensor& targets)>;
-  void SetForward(ForwardOfRanks forward) { forward_ = std::move(forward); }
+  // these make Stream and forwards. Empty: the parts do, as at first.
+  struct RanksOfParts {
+    std::function<nn::ResidualStream(const Tensor& ids)> stream;
+    std::function<Tensor(const Tensor& ids, const Tensor& targets)> forward;
+  };
+  void SetRanks(RanksOfParts ranks) { ranks_ = std::move(ranks); }
 
  protected:
   // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V], or the loss of the targets. In an
@@ -70,7 +74,7 @@ class Gpt : public LanguageModel {
   Child<Layer> embedding_;
   ChildList<nn::Block> h_;
   Child<GptHeadLayer> head_;
-  ForwardOfRanks forward_;
+  RanksOfParts ranks_;
 };
 
 // Whether a parameter of a Gpt is the matrix of a linear map within a block: no table, and not of

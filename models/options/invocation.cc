@@ -12,12 +12,23 @@
 
 namespace lockstep::models {
 
-std::string CommandOf(const std::string& program, const Environment& environment,
+std::string CommandOf(const std::string& label, const Environment& environment,
                       const std::string& called) {
-  if (environment.count("BUILD_WORKSPACE_DIRECTORY")) {
-    return "bazel run -c opt //models:" + program + " --";
+  if (environment.count("BUILD_WORKSPACE_DIRECTORY")) return "bazel run -c opt " + label + " --";
+  const size_t colon = label.find(':');
+  const std::string package = label.substr(2, colon - 2), program = label.substr(colon + 1);
+  std::string folder = called.substr(0, called.rfind('/') + 1);  // npos + 1 is 0
+  for (const std::string of_bazel : {"models/", "tools/"}) {
+    const bool whole = folder == of_bazel || folder.ends_with("/" + of_bazel);
+    if (!whole) continue;
+    folder = folder.substr(0, folder.size() - of_bazel.size()) + package + "/";
+    break;
   }
-  return called.substr(0, called.rfind('/') + 1) + program;  // npos + 1 is 0
+  return folder + program;
+}
+
+std::string CommandOf(const std::string& label) {
+  return CommandOf(label, ProcessEnvironment(), program_invocation_name);
 }
 
 int TerminalColumns() {

@@ -41,10 +41,6 @@ std::string LongestKernels(const std::map<std::string, double>& kernel_ms) {
   return text;
 }
 
-std::string CommandOf(const std::string& program) {
-  return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
-}
-
 std::string Describe(const std::optional<PreferenceMetrics>& preference) {
   if (!preference) return "";
   return fmt::format(" | margin {:.3f} | accuracy {:.0f}%", preference->margin(),
@@ -144,7 +140,7 @@ void RunProgress::PrintInterrupted(int64_t step, bool on_one_machine) const {
   const int64_t processes = setup_.data_ranks * parallel.pp * parallel.cp * parallel.tp;
   std::string how = " on all machines";
   if (on_one_machine) {
-    how = fmt::format(", or:\n  {} {} --out_dir={}{}", CommandOf("train_gpt"),
+    how = fmt::format(", or:\n  {} {} --out_dir={}{}", CommandOf("//models:train_gpt"),
                       ShellWord(folder + "/config.toml"), ShellWord(folder),
                       processes > 1 ? fmt::format(" --nproc={}", processes) : "");
   }
@@ -196,7 +192,7 @@ void RunProgress::PrintEnd(const End& end) const {
   Print(
       fmt::format("checkpoint {}/latest; to sample from it:\n"
                   "  {} --checkpoint={}/latest{}",
-                  folder, CommandOf("sample_gpt"), ShellWord(folder),
+                  folder, CommandOf("//models:sample_gpt"), ShellWord(folder),
                   setup_.conversations || setup_.prefers() ? " --chat" : ""));
   if (end.best_checkpoint >= 0 && end.best_checkpoint != end.step)
     Print(fmt::format("the best checkpoint is that of step {}: {}/best", end.best_checkpoint,

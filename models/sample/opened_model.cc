@@ -11,6 +11,7 @@
 #include "models/checkpoint/adapter_base.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/hf/hf_format.h"
+#include "models/options/invocation.h"
 #include "models/sample/sampled_model.h"
 
 namespace lockstep::models {
@@ -24,8 +25,9 @@ void AddSourceOptions(Options& options, ModelSource& source) {
               "file"});
   options.Add("adapter", &source.adapters,
               {.aliases = {"lora", "adapters", "lora_path"},
-               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's); "
-                      "sample_gpt takes several, each of which continues all prompts"});
+               .doc = "a folder of adapters for the checkpoint's weights (PEFT's or a run's), or a "
+                      "GGUF file of llama.cpp's; sample_gpt takes several, each of which continues "
+                      "all prompts"});
   options.Add("base", &source.base,
               {.choices = {"auto", "model", "nf4", "nf4_single"},
                .aliases = {"lora.base", "bnb_4bit_quant_type"},
@@ -63,7 +65,7 @@ OpenedModel OpenModel(const ModelSource& source, const std::string& program, boo
   }
   opened.shape = ReadHfConfig(WeightsOf(folder));
   for (const HeldCheckpoint& one : opened.held_adapters) {
-    opened.adapters.push_back(PeftAdapter::Open(one.path()));
+    opened.adapters.push_back(PeftAdapter::Open(one.path(), opened.shape));
   }
   if (!opened.adapters.empty() && PeftAdapter::Exists(folder)) {
     throw InputError(
@@ -77,6 +79,21 @@ OpenedModel OpenModel(const ModelSource& source, const std::string& program, boo
     });
   }
   return opened;
+}
+
+std::string CommandFor(const std::string& label, const ModelSource& source) {
+  std::string command = CommandOf(label);
+  const auto add = [&](const char* option, const std::string& value, const std::string& usual) {
+    if (value != usual) command += StrCat(" --", option, "=", ShellWord(value));
+  };
+  const ModelSource usual;
+  add("checkpoint", source.checkpoint, "");
+  for (const std::string& adapter : source.adapters) add("adapter", adapter, "");
+  add("base", source.base, usual.base);
+  add("weights", source.weights, usual.weights);
+  add("tokenizer", source.tokenizer, usual.tokenizer);
+  add("device", source.device, usual.device);
+  return command;
 }
 
 std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::TensorRanksPtr& ranks,

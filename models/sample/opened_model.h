@@ -47,6 +47,10 @@ struct OpenedModel {
 // adapters that do not fit together.
 OpenedModel OpenModel(const ModelSource& source, const std::string& program, bool verifies);
 
+// A command for the same model, "bazel run -c opt //tools:serve -- --checkpoint=out"; `label` as
+// CommandOf has it.
+std::string CommandFor(const std::string& label, const ModelSource& source);
+
 // LoadSampledModel, with the first of the adapters, if there is one.
 std::unique_ptr<Gpt> LoadOpenedModel(const OpenedModel& opened, const dist::TensorRanksPtr& ranks,
                                      Device device);

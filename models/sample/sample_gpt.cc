@@ -344,6 +344,9 @@ int Sample(const SampleConfig& c) {
     } else {
       GenerateTexts(c, *model, *tokenizer, is_main);
     }
+    if (is_main) {
+      std::fprintf(stderr, "to serve it:\n  %s\n", CommandFor("//tools:serve", c).c_str());
+    }
     return 0;
   }
   if (base != "model") {  // adapters come before their base is quantised

@@ -230,9 +230,9 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& path, RunC
   const std::string from = PeftAdapter::Exists(path) ? path
                            : given.empty()           ? given
                                                      : CheckpointOf(given);
-  if (!from.empty()) CheckGoesOn(options, PeftAdapter::Open(from), config->lora);
+  if (!from.empty()) CheckGoesOn(options, PeftAdapter::Open(from, shape), config->lora);
   if (!config->lora.init_from.empty()) {
-    const PeftConfig adapter = PeftAdapter::Open(from).config();
+    const PeftConfig adapter = PeftAdapter::Open(from, shape).config();
     shape.lora = {.rank = adapter.rank,
                   .alpha = adapter.alpha,
                   .dropout = config->lora.dropout,

@@ -33,7 +33,12 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
 }
 
 void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks) {
-  if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
+  if (ranks->parts() == 1) return;
+  try {
+    dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
+  } catch (const ArgumentError& error) {
+    throw InputError(error.what());
+  }
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {

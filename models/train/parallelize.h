@@ -17,7 +17,8 @@ namespace lockstep::models {
 dist::TensorPlan GptTensorPlan(const GptConfig& config);
 
 // Gives this rank its part of each layer, before an optimizer holds the parameters. With one rank
-// and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
+// and one part the model stays as it is. Throws InputError for sizes that do not divide, which the
+// user's model and number of ranks decide.
 void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 // Splits the layers and, where plan.context_pairs is above 1, the sequences across ranks. Returns

@@ -138,8 +138,9 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   }
   pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions), options_);
   MeetTied();
-  gpt.SetForward(
-      [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); });
+  gpt.SetRanks({.stream = [this](const Tensor& ids) { return Stream(ids); },
+                .forward = [this](const Tensor& ids,
+                                  const Tensor& targets) { return Through(ids, targets); }});
 }
 
 // Collective: the two ranks that have a tied weight find each other, and begin with the same if it
@@ -182,7 +183,7 @@ void PipelineParallel::AddTied() {
 }
 
 PipelineParallel::~PipelineParallel() {
-  gpt_.SetForward({});
+  gpt_.SetRanks({});
   LeaveControl();
 }
 
@@ -193,7 +194,12 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
     if (work_.state) work_.state->SetFirstSample(order[micro] * work_.rows);
     const nn::DocumentScope documents(work_.documents.empty() ? nn::CurrentDocuments()
                                                               : work_.documents[micro]);
-    const Tensor out = stage.model.Forward(input, work_.ids[micro], work_.targets[micro]);
+    if (stage.model.last() && !work_.state) {
+      work_.stream = stage.model.Stream(input, work_.ids[micro]);
+      return Tensor();
+    }
+    const Tensor out =
+        stage.model.Forward(input, work_.ids[micro], work_.state ? work_.targets[micro] : Tensor());
     if (stage.model.last()) work_.results.push_back(out.Detach());
     return out;
   };
@@ -269,21 +275,25 @@ std::vector<HostRead> PipelineParallel::Gradients(StepWork& work) {
 }
 
 // One micro-batch, of evaluation or of generating text.
-Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
+nn::ResidualStream PipelineParallel::Stream(const Tensor& ids) {
   LS_CHECK(!GradEnabled(),
            "a forward through a pipeline records no graph: write NoGrad around it, "
            "or train by PipelineParallel::Gradients");
-  work_ = {.ids = {ids}, .targets = {targets}, .state = {}, .results = {}};
+  work_ = {.ids = {ids}};
   pipeline_->set_options({});
   pipeline_->Forward(BoundaryOf(ids.dim(0), ids.dim(1)), 1);
+  return std::exchange(work_, {}).stream;
+}
+
+Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
+  nn::ResidualStream stream = Stream(ids);
   const Tensor weight = gpt_.Parameters()[0]->value();
   Tensor result;
   if (has_losses()) {
-    result = work_.results.at(0);
+    result = gpt_.head()(std::move(stream), targets);
   } else if (targets.defined()) {
     result = Tensor::Zeros({}, AccumulationDType(weight.dtype()), weight.device());
   }
-  work_ = {};
   if (targets.defined() || !groups_.pipeline) return result;
   if (!result.defined()) {
     const int64_t positions = nn::KvCacheScope::Current() != nullptr ? 1 : ids.dim(1);

@@ -26,7 +26,8 @@ dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int64_t micro_batche
 
 // While it exists, the model's forwards go through the pipeline: the loss of targets is there on
 // the last stage's rank and 0 on the others, logits are on all of them. Every rank of the pipeline
-// makes the same calls.
+// makes the same calls. Those of a loss, and Gpt::Stream, wait for no later stage, so that the next
+// call keeps the earlier stages busy.
 //
 // As dist::DataRanks, it counts ranks and samples by copies of the model: `rank` and `size` are
 // those along dp, sums and gathers go over pp and dp. Tensor-parallel ranks have a pipeline each.
@@ -89,13 +90,15 @@ class PipelineParallel : public dist::DataRanks, public StepRanks {
     std::optional<StepState> state{};        // of training
     int64_t rows = 0;
     double root = 0;
-    std::vector<Tensor> results{};  // of the last stage
+    std::vector<Tensor> results{};        // of the last stage, in training
+    nn::ResidualStream stream{Tensor()};  // before its head, elsewhere
   };
 
   dist::PipelineStage FunctionsOf(Stage& stage);
   void MeetTied();
   void AddTied();
   dist::PipelineBoundary BoundaryOf(int64_t rows, int64_t cols) const;
+  nn::ResidualStream Stream(const Tensor& ids);
   Tensor Through(const Tensor& ids, const Tensor& targets);
 
   const MeshGroups groups_;

@@ -62,13 +62,18 @@ GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr te
   }
 }
 
-Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
+nn::ResidualStream GptStage::Stream(const Tensor& input, const Tensor& ids) {
   const nn::TokenScope tokens(ids);
   nn::ResidualStream stream = first() ? gpt_.Embedded(ids) : Received(input);
   const int64_t head = gpt_.blocks().size() + 1;
   for (int64_t part = std::max<int64_t>(begin_, 1); part < std::min(end_, head); ++part) {
     stream = gpt_.blocks()[part - 1](std::move(stream));
   }
+  return stream;
+}
+
+Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
+  nn::ResidualStream stream = Stream(input, ids);
   if (last()) return gpt_.head()(std::move(stream), targets);
   const Tensor sum = Sum(stream);
   return gpt_.config().embed_mix ? ops::Concat({sum, stream.x0}, 0) : sum;

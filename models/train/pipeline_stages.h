@@ -33,6 +33,8 @@ class GptStage : public Module {
   // a stage's last block leaves open is added by the same operation that adds it within a stage, so
   // that neither results nor gradients differ in a bit, in any dtype.
   Tensor Forward(const Tensor& input, const Tensor& ids, const Tensor& targets);
+  // The same before the last stage's head: what its blocks, or `input`, come to.
+  nn::ResidualStream Stream(const Tensor& input, const Tensor& ids);
 
   bool first() const { return begin_ == 0; }
   bool last() const { return end_ == gpt_.blocks().size() + 2; }

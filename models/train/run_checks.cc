@@ -234,13 +234,9 @@ void CheckLayers(const RunSetup& setup) {
   const auto tp = static_cast<int>(setup.config.parallel.tp);
   const std::shared_ptr<dist::ProcessGroup> group =
       tp > 1 ? dist::MakePlannedGroup(tp, /*rank=*/0) : nullptr;
-  try {
-    Gpt shape(setup.model);
-    shape.AssignNames();
-    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
-  } catch (const ArgumentError& error) {
-    throw InputError(error.what());
-  }
+  Gpt shape(setup.model);
+  shape.AssignNames();
+  ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
   CheckRounding(setup, parts);
 }
 

@@ -53,7 +53,7 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   if (!weights.empty()) LoadWeights(weights, model);
   const std::string from = AdaptersOf(setup);
   if (from.empty()) return;
-  const PeftAdapter adapter = PeftAdapter::Open(from);
+  const PeftAdapter adapter = PeftAdapter::Open(from, setup.model);
   CheckBase(adapter, weights, Warn);
   adapter.LoadInto(model);
 }

@@ -14,6 +14,13 @@ const data::Tokenizer& TokenizerFor(const RunSetup& setup) {
 
 }  // namespace
 
+Evaluators EvaluatorsAmong(StepRanks& ranks) {
+  return {.count = ranks.evaluators(),
+          .own = ranks.evaluator(),
+          .sum = [&ranks](auto* values) { ranks.SumOverEvaluators(values); },
+          .meet_in_forward = true};
+}
+
 RunTasks::RunTasks(const RunSetup& setup)
     : setup_(setup), encoder_(TokenizerFor(setup), setup.window(), setup.model.vocab_size) {
   const EvalTaskOptions& eval = setup.config.eval;
@@ -34,14 +41,9 @@ bool RunTasks::DueAfter(int64_t step) const {
 
 std::optional<std::vector<TaskResult>> RunTasks::Run(Gpt& model, StepRanks& ranks,
                                                      const std::function<bool()>& stop) const {
-  ScoreOptions options{
-      .batch_size = setup_.config.train.batch_size,
-      .has_all_parts = setup_.config.parallel.pp == 1,
-      .evaluators = {.count = ranks.evaluators(),
-                     .own = ranks.evaluator(),
-                     .sum = [&ranks](auto* values) { ranks.SumOverEvaluators(values); },
-                     .meet_in_forward = true},
-      .stop = stop};
+  const ScoreOptions options{.batch_size = setup_.config.train.batch_size,
+                             .evaluators = EvaluatorsAmong(ranks),
+                             .stop = stop};
   std::vector<TaskResult> results;
   try {
     for (const auto& task : tasks_) {

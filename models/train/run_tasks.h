@@ -13,6 +13,9 @@
 
 namespace lockstep::models {
 
+// A run's ranks, as those that divide the batches of an evaluation; these outlive it.
+Evaluators EvaluatorsAmong(StepRanks& ranks);
+
 class RunTasks {
  public:
   // Reads the tasks' files. InputError for these, for unknown tasks, and for data without a

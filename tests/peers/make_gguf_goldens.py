@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes what tests/models/export/testdata has of gguf-py: blocks of Q8_0 as it quantises them
-(q8_0_golden.json), and a file with a tensor of each type that Lockstep reads (types.gguf), with the
-numbers that it dequantises (types_golden.json).
+(q8_0_golden.json), a file with a tensor of each type that Lockstep reads (types.gguf), with the
+numbers that it dequantises (types_golden.json), and an adapter of tests/testdata/llama_parity as
+llama.cpp's convert_lora_to_gguf.py writes it (adapter.gguf), with PEFT's matrices
+(adapter_golden.json).
 
     pip install --no-deps gguf && python3 tests/peers/make_gguf_goldens.py
 """
@@ -10,6 +12,7 @@ import pathlib
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.constants import GGUFType, Keys
 from gguf.quants import dequantize, quantize
 
 rng = np.random.default_rng(7)
@@ -50,3 +53,26 @@ for tensor in GGUFReader(folder / "types.gguf").tensors:
     golden[tensor.name] = {"type": tensor.tensor_type.name, "columns": kinds[tensor.name],
                            "f32_bits": numbers.view(np.uint32).ravel().tolist()}
 (folder / "types_golden.json").write_text(json.dumps(golden) + "\n")
+
+heads, alpha = 4, 6.0
+writer = GGUFWriter(folder / "adapter.gguf", "llama")
+writer.add_type(GGUFType.ADAPTER)
+writer.add_string(Keys.Adapter.TYPE, "lora")
+writer.add_float32(Keys.Adapter.LORA_ALPHA, alpha)
+golden = {}
+for module, name, columns, rows, rank, dtype in (
+        ("self_attn.q_proj", "attn_q", 32, 32, 3, np.float32),
+        ("mlp.down_proj", "ffn_down", 48, 32, 2, np.float16)):
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((rank, columns), (rows, rank)))
+    # LlamaModel.permute: the two numbers of a rotated pair become neighbours.
+    stored = b.reshape(heads, 2, rows // heads // 2, rank).swapaxes(1, 2).reshape(b.shape)
+    writer.add_tensor(f"blk.1.{name}.weight.lora_a", a)
+    writer.add_tensor(f"blk.1.{name}.weight.lora_b", stored if name == "attn_q" else b)
+    bits = [x.astype(np.float32).view(np.uint32).ravel().tolist() for x in (a, b)]
+    golden[f"model.layers.1.{module}"] = {"scale": alpha / rank, "a_bits": bits[0],
+                                          "b_bits": bits[1]}
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()
+(folder / "adapter_golden.json").write_text(json.dumps(golden) + "\n")

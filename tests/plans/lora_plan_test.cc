@@ -123,7 +123,7 @@ TEST(LoraPlan, BlocksOfFourBitsAreNotCut) {
   Task narrow = Quantized(Gpt2(DType::kF32), "nf4");
   narrow.model.n_embd = 96;  // of which a rank would have 48 columns
   EXPECT_THAT([&] { PartsOfTwo(narrow.model, 0); },
-              testing::ThrowsMessage<ArgumentError>(
+              testing::ThrowsMessage<InputError>(
                   testing::AllOf(testing::HasSubstr("[96, 96] cannot be cut by its columns into 2"),
                                  testing::HasSubstr("parallel.tp"))));
 }

@@ -102,6 +102,7 @@ class PlanRun {
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
   Gpt& model() { return model_; }
+  StepRanks& ranks() { return *ranks_; }
   dist::DataRanks& parallel() { return ranks_->data(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
   Trainer& trainer() { return *trainer_; }

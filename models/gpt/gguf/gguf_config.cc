@@ -60,9 +60,13 @@ class ConfigReader {
   void Expect(std::string_view key, const Json& want) { f_.Expect(Key(key).c_str(), want); }
 
   void ReadArchitecture() {
-    if (f_.Text("general.type", "model") != "model") {
-      f_.Fail("general.type", StrCat("is \"", f_.Text("general.type", ""),
-                                     "\"; only a \"model\" can be read as one"));
+    if (const std::string type = f_.Text("general.type", "model"); type != "model") {
+      f_.Fail(
+          "general.type",
+          StrCat("is \"", type, "\"; only a \"model\" can be read as one",
+                 type == "adapter" ? ": name an adapter with --adapter (in train_gpt "
+                                     "--lora.init_from), and here the weights that it belongs to"
+                                   : ""));
     }
     arch_ = f_.Text("general.architecture", "");
     std::string all;

@@ -81,7 +81,7 @@ struct WeightPath {
     const size_t dot = name.rfind('.');
     kind = name.substr(dot + 1);
     layer = name.substr(0, dot);
-    for (const std::string_view prefix : {"model.layers.", "h."}) {
+    for (const std::string_view prefix : {"model.layers.", "h.", "transformer.h."}) {
       if (!layer.starts_with(prefix)) continue;
       const size_t end = layer.find('.', prefix.size());
       block = layer.substr(prefix.size(), end - prefix.size());

@@ -31,7 +31,7 @@ struct GgufPlace {
   bool plus_one = false;     // Gemma's norms
   bool interleaved = false;  // the rows of each head of queries and keys, see Interleaved
 };
-// `tensor`: a name that ToHfTensors gives. ArgumentError if GGUF has none for it.
+// `tensor`: a name that ToHfTensors gives, or ModuleRowsOf. ArgumentError if GGUF has none for it.
 GgufPlace GgufPlaceOf(const GgufArchitecture& architecture, const GptConfig& config,
                       const std::string& tensor);
 

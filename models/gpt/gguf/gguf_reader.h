@@ -6,7 +6,9 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "models/gpt/gguf/gguf_file.h"
+#include "models/gpt/gpt_config.h"
 #include "models/gpt/hf/stored_tensors.h"
+#include "models/gpt/peft/adapter_config.h"
 
 namespace lockstep::models {
 
@@ -22,6 +24,17 @@ std::string HfConfigOf(const GgufFile& file);
 // Its tensors: unquantised ones with their bits, but for Gemma's norms, from which 1 is subtracted;
 // quantised ones in f32 (Dequantize). InputError lists the tensors that are missing or unknown.
 StoredTensors HfTensorsOf(const GgufFile& file);
+
+struct GgufAdapter {
+  PeftConfig config;
+  StoredTensors tensors;  // by PEFT's names
+};
+// The adapter that llama.cpp reads from the file (--lora), of a model of this shape, whatever
+// adapters that has itself: NAME.lora_a [rank, in] and NAME.lora_b [out, rank] of its matrices
+// NAME, with their bits, and alpha / rank times B A to be added, or, where alpha is 0, B A.
+// InputError that names file and key or tensor for other kinds of adapters, other architectures,
+// and tensors of what cannot have an adapter. Shapes are not compared with the model's.
+GgufAdapter GgufAdapterOf(const GgufFile& file, const GptConfig& base);
 
 // Its tokenizer, with the file's chat templates in ConfigJson; null if it has none. Byte-level ones
 // ("gpt2") with a cut that GgufWords knows, those of SentencePiece's BPE ("llama"), whose merges

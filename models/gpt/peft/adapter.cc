@@ -7,6 +7,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/shell_word.h"
+#include "models/gpt/gguf/gguf_reader.h"
 #include "models/gpt/peft/layer_names.h"
 #include "models/gpt/peft/write_adapter.h"
 #include "nn/lora/add_lora.h"
@@ -73,22 +74,26 @@ void SetValue(const Parameter& p, const Tensor& whole) {
 
 }  // namespace
 
-PeftAdapter::PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file)
-    : folder_(std::move(folder)), config_(std::move(config)), file_(std::move(file)) {
-  for (const SafetensorsEntry& entry : file_.entries()) {
-    const auto [module, matrix] = ParseKey(entry);
+PeftAdapter::PeftAdapter(std::string folder, PeftConfig config, StoredTensors tensors,
+                         std::map<std::string, std::string> metadata)
+    : folder_(std::move(folder)),
+      config_(std::move(config)),
+      tensors_(std::make_shared<const StoredTensors>(std::move(tensors))),
+      metadata_(std::move(metadata)) {
+  for (const auto& [name, tensor] : tensors_->by_name) {
+    const auto [module, matrix] = ParseKey(tensor.entry);
     if (matrix.empty()) {
-      saved_[module] = &entry;
+      saved_[module] = &tensor;
     } else {
-      (matrix == "lora_A" ? matrices_[module].a : matrices_[module].b) = &entry;
+      (matrix == "lora_A" ? matrices_[module].a : matrices_[module].b) = &tensor;
     }
   }
   for (const auto& [module, pair] : matrices_) {
-    if (pair.a == nullptr) Fail(*pair.b, "is there without its lora_A");
-    if (pair.b == nullptr) Fail(*pair.a, "is there without its lora_B");
+    if (pair.a == nullptr) Fail(pair.b->entry, "is there without its lora_A");
+    if (pair.b == nullptr) Fail(pair.a->entry, "is there without its lora_B");
   }
   if (matrices_.empty()) {
-    throw InputError(StrCat(file_.source(), ": holds no lora_A and lora_B of any module"));
+    throw InputError(StrCat(tensors_->source, ": holds no lora_A and lora_B of any module"));
   }
 }
 
@@ -106,12 +111,24 @@ PeftAdapter PeftAdapter::Open(const std::string& folder) {
                             "save the adapter as safetensors, PEFT's default"));
   }
   const std::string config = JoinPath(folder, kAdapterConfig);
-  return {folder, ParsePeftConfig(ReadFile(config), config), SafetensorsFile::Open(tensors)};
+  const SafetensorsFile file = SafetensorsFile::Open(tensors);
+  StoredTensors stored{.source = file.source(), .by_name = {}};
+  for (const SafetensorsEntry& entry : file.entries()) {
+    // The handle keeps the file mapped.
+    stored.by_name[entry.name] = {entry, [file, &entry] { return entry.ToTensor(); }};
+  }
+  return {folder, ParsePeftConfig(ReadFile(config), config), std::move(stored), file.metadata()};
+}
+
+PeftAdapter PeftAdapter::Open(const std::string& path, const GptConfig& base) {
+  if (!GgufFile::Is(path)) return Open(path);
+  auto [config, tensors] = GgufAdapterOf(GgufFile::Open(path), base);
+  return {path, std::move(config), std::move(tensors)};
 }
 
 std::string PeftAdapter::Metadata(const char* entry) const {
-  const auto it = file_.metadata().find(entry);
-  return it == file_.metadata().end() ? "" : it->second;
+  const auto it = metadata_.find(entry);
+  return it == metadata_.end() ? "" : it->second;
 }
 
 std::string PeftAdapter::base_hash() const { return Metadata(kBaseHashEntry); }
@@ -119,36 +136,36 @@ std::string PeftAdapter::base_hash() const { return Metadata(kBaseHashEntry); }
 std::string PeftAdapter::base_kind() const {
   const std::string kind = Metadata(kBaseKindEntry);
   if (kind.empty() || kind == "nf4" || kind == "nf4_single") return kind;
-  throw InputError(StrCat(file_.source(), ": the entry ", kBaseKindEntry, " of its metadata is ",
+  throw InputError(StrCat(tensors_->source, ": the entry ", kBaseKindEntry, " of its metadata is ",
                           Quoted(kind), "; this program knows \"nf4\" and \"nf4_single\""));
 }
 
 std::pair<Tensor, Tensor> PeftAdapter::Matrices(const std::string& module) const {
   const auto it = matrices_.find(WithoutModel(module));
   if (it == matrices_.end()) return {};
-  return {it->second.a->ToTensor(), it->second.b->ToTensor()};
+  return {it->second.a->read(), it->second.b->read()};
 }
 
 Tensor PeftAdapter::Saved(const std::string& module, const std::string& kind) const {
   const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
-  return it == saved_.end() ? Tensor() : it->second->ToTensor();
+  return it == saved_.end() ? Tensor() : it->second->read();
 }
 
 void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                                 int64_t columns) const {
   const int64_t rank = config_.RankOf(module);
   const std::string of = StrCat(module, " with rank ", rank);
-  CheckShape(*matrices.a, {rank, columns}, of);
-  CheckShape(*matrices.b, {rows, rank}, of);
+  CheckShape(matrices.a->entry, {rank, columns}, of);
+  CheckShape(matrices.b->entry, {rows, rank}, of);
   if (rank > std::min(rows, columns)) {
-    Fail(*matrices.a,
+    Fail(matrices.a->entry,
          StrCat("has rank ", rank, ", above that of the matrix, [", rows, ", ", columns, "]"));
   }
   // PEFT's name of it, which lacks "model." where the adapter was trained on the bare model.
-  const std::string_view name = matrices.a->name;
+  const std::string_view name = matrices.a->entry.name;
   const size_t end = name.rfind(".lora_A.weight");
   if (!config_.Targets(std::string(name.substr(kPrefix.size(), end - kPrefix.size())))) {
-    Fail(*matrices.a,
+    Fail(matrices.a->entry,
          StrCat("is there, but \"target_modules\" of ", kAdapterConfig,
                 " has no such module, or its \"exclude_modules\", \"modules_to_save\" or "
                 "\"layers_to_transform\" exclude it: the files do not belong together"));
@@ -157,10 +174,11 @@ void PeftAdapter::CheckMatrices(const std::string& module, const Pair& matrices,
 
 void PeftAdapter::CheckNotTargeted(const std::string& module) const {
   const bool bare = std::ranges::none_of(matrices_, [&](const auto& one) {
-    return one.second.a->name.starts_with(StrCat(kPrefix, module.substr(0, module.find('.') + 1)));
+    return one.second.a->entry.name.starts_with(
+        StrCat(kPrefix, module.substr(0, module.find('.') + 1)));
   });
   if (!config_.Targets(bare ? WithoutModel(module) : module)) return;
-  throw InputError(StrCat(file_.source(), ": there are no matrices of ", module,
+  throw InputError(StrCat(tensors_->source, ": there are no matrices of ", module,
                           ", which \"target_modules\" of ", kAdapterConfig,
                           " names: the file is incomplete, or the files do not belong together"));
 }
@@ -183,7 +201,7 @@ void PeftAdapter::CheckScale(const std::string& module, double scale) const {
 }
 
 void PeftAdapter::RefuseModule(const Gpt& model, const std::string& module) const {
-  const SafetensorsEntry& entry = *matrices_.at(module).a;
+  const SafetensorsEntry& entry = matrices_.at(module).a->entry;
   RefuseIfTied(model, entry, module);
   if (module == "lm_head") {
     Fail(entry, "adapts the head, which Lockstep does not; modules_to_save may have it whole");
@@ -247,13 +265,14 @@ void PeftAdapter::CheckVocabulary(const Gpt& model, const SafetensorsEntry& entr
 
 void PeftAdapter::MarkSaved(Gpt& model) const {
   std::set<std::string> left;
-  for (const auto& [name, entry] : saved_) left.insert(name);
+  for (const auto& [name, tensor] : saved_) left.insert(name);
   const auto head = saved_.find("lm_head.weight");
   if (model.config().tie_embeddings && head != saved_.end() && IsOfResized("lm_head")) {
-    for (const auto& [name, entry] : saved_) {
-      const bool same = entry->dtype() == head->second->dtype() &&
-                        entry->shape == head->second->shape &&
-                        std::ranges::equal(entry->bytes, head->second->bytes);
+    const SafetensorsEntry& own = head->second->entry;
+    for (const auto& [name, tensor] : saved_) {
+      const SafetensorsEntry& entry = tensor->entry;
+      const bool same = entry.dtype() == own.dtype() && entry.shape == own.shape &&
+                        std::ranges::equal(entry.bytes, own.bytes);
       if (same && IsEmbedding(name.substr(0, name.rfind('.')))) left.erase(head->first);
     }
   }
@@ -265,11 +284,11 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
       const auto it = saved_.find(StrCat(WithoutModel(module), ".", kind));
       if (it == saved_.end()) {
         if (!config_.Saves(module)) continue;
-        throw InputError(StrCat(file_.source(), ": there is no ", module, ".", kind,
+        throw InputError(StrCat(tensors_->source, ": there is no ", module, ".", kind,
                                 ", though \"modules_to_save\" of ", kAdapterConfig,
                                 " names that module: the file is incomplete"));
       }
-      last = it->second;
+      last = &it->second->entry;
       const bool resized = IsOfResized(module);
       if (resized) CheckVocabulary(model, *last);
       if (!resized) RefuseIfTied(model, *last, module);
@@ -292,7 +311,7 @@ void PeftAdapter::MarkSaved(Gpt& model) const {
     if (found > 0) p->SetTrainable(true);
   }
   if (left.empty()) return;
-  const SafetensorsEntry& entry = *saved_.at(*left.begin());
+  const SafetensorsEntry& entry = saved_.at(*left.begin())->entry;
   RefuseIfTied(model, entry, left.begin()->substr(0, left.begin()->rfind('.')));
   Fail(entry, "is of a module that this model does not have: the adapter belongs to another model");
 }
@@ -313,21 +332,21 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       const int64_t rank = adapter ? adapter->slices().at(i).rank : 0;
       if (rank == 0 && it == matrices_.end()) continue;
       if (rank == 0)
-        Fail(*it->second.a,
+        Fail(it->second.a->entry,
              "has no adapter in the model that takes its values: let lora.targets name its matrix, "
              "too, or take targets from the file by lora.init_from");
       if (it == matrices_.end()) {
-        throw InputError(StrCat(file_.source(), ": has no adapter of ", module,
+        throw InputError(StrCat(tensors_->source, ": has no adapter of ", module,
                                 ", unlike the model that takes its values: lora.targets names more "
                                 "than it has; lora.init_from takes targets from the file"));
       }
-      const auto& [entry_a, entry_b] = it->second;
-      CheckShape(*entry_a, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
-      CheckShape(*entry_b, {rows, rank}, StrCat(module, " with rank ", rank));
+      const auto& [own_a, own_b] = it->second;
+      CheckShape(own_a->entry, {rank, layer.in_features}, StrCat(module, " with rank ", rank));
+      CheckShape(own_b->entry, {rows, rank}, StrCat(module, " with rank ", rank));
       CheckScale(module, adapter->slices()[i].scale);
       const int64_t first = adapter->first_rank(i);
-      a.Slice(0, first, first + rank).CopyFrom(entry_a->ToTensor());
-      SetValue(*adapter->b(i), entry_b->ToTensor().To(DType::kF32));
+      a.Slice(0, first, first + rank).CopyFrom(own_a->read());
+      SetValue(*adapter->b(i), own_b->read().To(DType::kF32));
     }
     if (adapter) SetValue(*adapter->a(), a);
   }
@@ -338,10 +357,10 @@ void PeftAdapter::LoadInto(Gpt& model) const {
       const std::string key = StrCat(WithoutModel(module), ".", kind);
       const auto it = saved_.find(key);
       if (it == saved_.end()) {
-        throw InputError(StrCat(file_.source(), ": lacks ", kPrefix, module, ".", kind));
+        throw InputError(StrCat(tensors_->source, ": lacks ", kPrefix, module, ".", kind));
       }
       const Tensor part = whole.Slice(0, rows.begin, rows.end);
-      (rows.transposed ? part.Transpose(0, 1) : part).CopyFrom(it->second->ToTensor());
+      (rows.transposed ? part.Transpose(0, 1) : part).CopyFrom(it->second->read());
     }
     SetValue(*p, whole);
   }

@@ -13,11 +13,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
-#include "core/io/safetensors.h"
 #include "models/gpt/gpt.h"
+#include "models/gpt/hf/stored_tensors.h"
 #include "models/gpt/peft/adapter_config.h"
 
 namespace lockstep::models {
@@ -25,7 +26,7 @@ namespace lockstep::models {
 inline constexpr char kAdapterConfig[] = "adapter_config.json";
 inline constexpr char kAdapterTensors[] = "adapter_model.safetensors";
 
-// An adapter in a folder. Copies share the mapped file.
+// An adapter in a folder, or in a GGUF file, as llama.cpp reads them. Copies share the mapped file.
 class PeftAdapter {
  public:
   // Whether the folder holds one.
@@ -33,8 +34,11 @@ class PeftAdapter {
   // InputError for an adapter of a kind that Lockstep lacks (ParsePeftConfig), and for tensors that
   // do not belong to an adapter; IoError for missing files.
   static PeftAdapter Open(const std::string& folder);
+  // The same, and GGUF files (GgufAdapterOf): `base` is the model that the adapter belongs to,
+  // whose own adapters do not matter.
+  static PeftAdapter Open(const std::string& path, const GptConfig& base);
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_; }  // or the file
   const PeftConfig& config() const { return config_; }
   // WriteAdapter's base_hash; "" if another program wrote the files.
   std::string base_hash() const;
@@ -59,10 +63,11 @@ class PeftAdapter {
  private:
   // A and B of a module.
   struct Pair {
-    const SafetensorsEntry *a = nullptr, *b = nullptr;
+    const StoredTensor *a = nullptr, *b = nullptr;
   };
 
-  PeftAdapter(std::string folder, PeftConfig config, SafetensorsFile file);
+  PeftAdapter(std::string folder, PeftConfig config, StoredTensors tensors,
+              std::map<std::string, std::string> metadata = {});
   void CheckMatrices(const std::string& module, const Pair& matrices, int64_t rows,
                      int64_t columns) const;
   std::string Metadata(const char* entry) const;
@@ -77,10 +82,11 @@ class PeftAdapter {
 
   std::string folder_;
   PeftConfig config_;
-  SafetensorsFile file_;
+  std::shared_ptr<const StoredTensors> tensors_;
+  std::map<std::string, std::string> metadata_;  // of a safetensors file
   // By the module's name WithoutModel; by that of the tensor, "lm_head.weight".
   std::map<std::string, Pair> matrices_;
-  std::map<std::string, const SafetensorsEntry*> saved_;
+  std::map<std::string, const StoredTensor*> saved_;
 };
 
 }  // namespace lockstep::models

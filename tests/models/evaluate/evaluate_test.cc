@@ -158,14 +158,13 @@ void ExpectNear(const std::vector<Score>& a, const std::vector<Score>& b) {
   }
 }
 
-TEST(ScoreRequests, DoNotDependOnBatchesAndParts) {
+TEST(ScoreRequests, DoNotDependOnBatches) {
   const auto model = TinyModel();
   const std::vector<ScoreRequest> requests = SomeRequests();
   const std::vector<Score> one = ScoreRequests(*model, requests, {.batch_size = 1});
   for (const int64_t batch : {2, 7, 100}) {
     ExpectNear(one, ScoreRequests(*model, requests, {.batch_size = batch}));
   }
-  ExpectNear(one, ScoreRequests(*model, requests, {.has_all_parts = false}));
 }
 
 Evaluators Among(dist::ProcessGroup& group) {

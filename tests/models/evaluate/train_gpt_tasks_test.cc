@@ -70,11 +70,7 @@ TEST_F(Tasks, AreEvaluatedByAnyRanksAlike) {
   EXPECT_EQ(Figures("tensor"), figures);
   Run(2, "pipeline", Tasked({"--parallel.pp=2", "--model.tie_embeddings=false"}));
   Run(1, "untied", Tasked({"--model.tie_embeddings=false"}));
-  // There sequences are computed one by one, and products of few rows are summed in another order.
-  const auto piped = Metrics("pipeline").back()["tasks"], whole = Metrics("untied").back()["tasks"];
-  for (const auto& [name, value] : whole.items()) {
-    EXPECT_NEAR(piped[name].get<double>(), value.get<double>(), 1e-4 * value.get<double>()) << name;
-  }
+  EXPECT_EQ(Figures("pipeline"), Figures("untied"));
   Run(2, "context", Tasked({"--parallel.cp=2"}));
   Run(1, "virtual", Tasked({"--virtual.cp=2"}));
   EXPECT_EQ(Figures("context"), Figures("virtual"));
@@ -121,6 +117,7 @@ TEST_F(Tasks, EvaluateGivesTheFiguresOfTheRun) {
     all.insert(all.end(), more.begin(), more.end());
     const Result run = RunProgram(all);
     EXPECT_EQ(run.exit_code, 0) << run;
+    EXPECT_THAT(run.err, HasSubstr("models/sample_gpt --checkpoint="));
     return std::pair(run.out, ReadFile(Path("figures.json")));
   };
   const auto [table, json] = evaluate({});

@@ -22,18 +22,26 @@ class GgufPrograms : public testing::Test {
   static Result Train(const std::string& from, const std::string& out,
                       const std::vector<std::string>& more = {}) {
     std::vector<std::string> arguments = {
-        "models/train_gpt",      "--init_from=" + from,   "--data.path=" + kFolder + "/tokens.bin",
-        "--data.val_fraction=0", "--model.block_size=16", "--train.steps=4",
-        "--train.batch_size=2",  "--checkpoint.every=2",  "--checkpoint.keep=0",
-        "--out_dir=" + out};
+        "models/train_gpt",
+        "--init_from=" + from,
+        "--data.val_fraction=0",
+        "--model.block_size=16",
+        "--train.steps=4",
+        "--train.batch_size=2",
+        "--checkpoint.every=2",
+        "--checkpoint.keep=0",
+        "--out_dir=" + out,
+        "--data.path=" + (IsDirectory(from) ? from : kFolder) + "/tokens.bin"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     Result run = RunProgram(arguments);
     EXPECT_EQ(run.exit_code, 0) << run;
     return run;
   }
-  static std::string Text(const std::string& checkpoint) {
-    const Result run = RunProgram({"models/sample_gpt", "--checkpoint=" + checkpoint,
-                                   "--prompt=3 1 4", "--tokens=12", "--temperature=0"});
+  static std::string Text(const std::string& checkpoint, const std::string& adapter = "") {
+    std::vector<std::string> arguments = {"models/sample_gpt", "--checkpoint=" + checkpoint,
+                                          "--prompt=3 1 4", "--tokens=12", "--temperature=0"};
+    if (!adapter.empty()) arguments.push_back("--adapter=" + adapter);
+    const Result run = RunProgram(arguments);
     EXPECT_EQ(run.exit_code, 0) << run;
     return run.out;
   }
@@ -66,6 +74,38 @@ TEST_F(GgufPrograms, AreTheBaseOfAdapters) {
       RunProgram({"models/sample_gpt", "--checkpoint=" + out, "--prompt=3 1 4", "--tokens=2"});
   EXPECT_NE(other.exit_code, 0);
   EXPECT_THAT(other.err, HasSubstr("has adapters of other weights"));
+}
+
+// Those that llama.cpp's --lora takes, instead of PEFT's folder.
+TEST_F(GgufPrograms, AreAdapters) {
+  const std::string base = "tests/testdata/gpt2_parity", peft = "tests/testdata/gpt2_peft";
+  const std::string adapter = to_.Path("adapter.gguf");
+  const auto run = [&](const std::string& from, const std::string& format, const std::string& out) {
+    const Result result = RunProgram({"models/export_gpt", "--checkpoint=" + base,
+                                      "--adapter=" + from, "--format=" + format, "--out=" + out});
+    EXPECT_EQ(result.exit_code, 0) << result;
+  };
+  run(peft, "gguf_lora", adapter);
+  MakeDirectories(to_.Path("again"));
+  run(adapter, "gguf_lora", to_.Path("again/adapter.gguf"));
+  EXPECT_TRUE(ReadFile(adapter) == ReadFile(to_.Path("again/adapter.gguf")));
+  run(peft, "hf", to_.Path("x"));
+  run(adapter, "hf", to_.Path("y"));
+  EXPECT_TRUE(ReadFile(to_.Path("x/model.safetensors")) ==
+              ReadFile(to_.Path("y/model.safetensors")));
+
+  EXPECT_EQ(Text(base, adapter), Text(base, peft));
+  EXPECT_NE(Text(base, adapter), Text(base));
+  const auto tuned = [&](const std::string& from, const std::string& out) {
+    Train(base, to_.Path(out), {"--lora.init_from=" + from});
+    return Weights(to_.Path(out), "adapter_model.safetensors");
+  };
+  EXPECT_TRUE(tuned(adapter, "b") == tuned(peft, "a"));
+  EXPECT_EQ(Text(to_.Path("b")), Text(to_.Path("a")));
+
+  const Result no_base = RunProgram({"models/sample_gpt", "--checkpoint=" + adapter});
+  EXPECT_EQ(no_base.exit_code, 2);
+  EXPECT_THAT(no_base.err, HasSubstr("--adapter"));
 }
 
 TEST_F(GgufPrograms, ExportToTheFolderTheyCameFrom) {

@@ -489,10 +489,16 @@ TEST(OptionsMisuse, ARegistryThatContradictsItselfIsRefused) {
 }
 
 TEST(OptionsStart, OtherProgramsAreRunLikeThisOne) {
-  EXPECT_EQ(CommandOf("sample_gpt", {{"BUILD_WORKSPACE_DIRECTORY", "/w"}}, "/cache/train_gpt"),
+  const std::string sample = "//models:sample_gpt", serve = "//tools:serve";
+  EXPECT_EQ(CommandOf(sample, {{"BUILD_WORKSPACE_DIRECTORY", "/w"}}, "/cache/train_gpt"),
             "bazel run -c opt //models:sample_gpt --");
-  EXPECT_EQ(CommandOf("sample_gpt", {}, "lockstep/bin/train_gpt"), "lockstep/bin/sample_gpt");
-  EXPECT_EQ(CommandOf("sample_gpt", {}, "train_gpt"), "sample_gpt");
+  EXPECT_EQ(CommandOf(serve, {{"BUILD_WORKSPACE_DIRECTORY", "/w"}}, "/cache/train_gpt"),
+            "bazel run -c opt //tools:serve --");
+  EXPECT_EQ(CommandOf(sample, {}, "lockstep/bin/train_gpt"), "lockstep/bin/sample_gpt");
+  EXPECT_EQ(CommandOf(sample, {}, "train_gpt"), "sample_gpt");
+  EXPECT_EQ(CommandOf(serve, {}, "bazel-bin/models/sample_gpt"), "bazel-bin/tools/serve");
+  EXPECT_EQ(CommandOf(sample, {}, "tools/evaluate"), "models/sample_gpt");
+  EXPECT_EQ(CommandOf(sample, {}, "mytools/evaluate"), "mytools/sample_gpt");
 }
 
 TEST(OptionsStart, ExitCodes) {

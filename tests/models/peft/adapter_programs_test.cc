@@ -164,7 +164,7 @@ TEST(AdapterPrograms, TrainAndSampleBesideWeightsOfFourBits) {
   EXPECT_THAT(mixed.err, AllOf(HasSubstr("llama_peft was trained on weights of the kind model"),
                                HasSubstr("on nf4: choose"), HasSubstr("--base")));
   const Result shared = RunProgram(Sample(out, {"--nproc=2"}));
-  EXPECT_NE(shared.exit_code, 0);
+  EXPECT_EQ(shared.exit_code, 2);
   EXPECT_THAT(shared.err, AllOf(HasSubstr("cannot be cut by its columns into 2 parts"),
                                 HasSubstr("use fewer tensor-parallel ranks")));
 }
@@ -252,7 +252,7 @@ TEST(AdapterPrograms, RefuseWhatDoesNotGoTogether) {
   const std::string out = Folder("refused");
   const auto error = [&](const std::vector<std::string>& command) {
     const Result run = RunProgram(command);
-    EXPECT_GT(run.exit_code, 0);
+    EXPECT_EQ(run.exit_code, 2);
     return run.err;
   };
   EXPECT_THAT(error(Tune(kBase, out, {"--lora.rank=4"})),
