@@ -4,10 +4,13 @@
 #include <string>
 
 #include "core/io/file.h"
+#include "dist/control/rendezvous.h"
 #include "models/memory/gpu_plan.h"
 #include "models/options/config.h"
 #include "models/options/invocation.h"
 #include "models/options/options.h"
+#include "models/plan/calibration.h"
+#include "models/plan/cluster_file.h"
 #include "models/plan/plan_report.h"
 
 namespace lockstep::models {
@@ -16,6 +19,7 @@ namespace {
 struct Asked {
   std::string gpus = "1x80", hosts;     // the memory of one plan
   std::string cluster, write, picture;  // a search
+  std::string calibrate;                // a measurement
   double tokens = 0;
 };
 
@@ -26,11 +30,26 @@ void CheckAsked(const Options& options, const Asked& asked) {
       if (options.IsWritten(key)) options.Fail({key}, StrCat(options.Describe(key), why));
     }
   };
+  if (!asked.calibrate.empty()) {
+    return refuse({"cluster", "tokens", "write", "picture", "gpus", "hosts"},
+                  " does nothing with calibrate, which only measures: leave one of them out");
+  }
   if (asked.cluster.empty()) {
     return refuse({"tokens", "write", "picture"},
                   " does nothing without cluster: use cluster = \"64xH100\", or leave it out");
   }
   refuse({"gpus", "hosts"}, " does nothing with cluster, which says both: leave one of them out");
+}
+
+// Collective.
+int CalibrateThis(const RunConfig& config, const std::string& file) {
+  const Cluster cluster = Calibrate(config);
+  if (dist::ReadRendezvous().rank > 0) return 0;
+  WriteFileAtomically(file, ToJson(cluster));
+  std::puts(StrCat(Describe(cluster), "; ", file,
+                   " has what was measured, for plan --cluster=", cluster.devices, "x", file)
+                .c_str());
+  return 0;
 }
 
 // Whether the plan that the options describe fits.
@@ -87,11 +106,18 @@ int main(int argc, char** argv) {
                     "--write=plan.toml"});
     models::AddRunOptions(options, config);
     models::Asked asked;
-    options.Add("cluster", &asked.cluster,
+    options.Add(
+        "cluster", &asked.cluster,
+        {.operational = true,
+         .doc = "number and kind of the devices to search plans for: 64xH100 (A100, "
+                "A100-40, H100, H200 or RTX4090, eight in a node), 2xcpu, or 2xmachine.json "
+                "by what calibrate wrote; options that are given, such as parallel.tp, "
+                "stay as they are"});
+    options.Add("calibrate", &asked.calibrate,
                 {.operational = true,
-                 .doc = "number and kind of the devices to search plans for: 64xH100 (A100, "
-                        "A100-40, H100, H200 or RTX4090, eight in a node), or 2xcpu; options that "
-                        "are given, such as parallel.tp, stay as they are"});
+                 .doc = "file (machine.json) to write what this machine's device reaches in some "
+                        "seconds of training, and, started by launch --nproc=2, the links between "
+                        "ranks: --cluster=8xmachine.json then plans for such devices"});
     options.Add("tokens", &asked.tokens,
                 {.min = 0,
                  .max = 1e18,
@@ -113,6 +139,7 @@ int main(int argc, char** argv) {
                         "offload and checkpoints: 1x512; empty: enough"});
     options.OnResolve([&](const models::Options&) { models::CheckAsked(options, asked); });
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    if (!asked.calibrate.empty()) return models::CalibrateThis(config, asked.calibrate);
     return asked.cluster.empty() ? models::PlanOne(options, config, asked)
                                  : models::Search(options, config, asked);
   } catch (const std::exception& e) {

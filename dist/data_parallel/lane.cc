@@ -35,7 +35,7 @@ class ThreadLane : public Lane {
   }
 
   void Wait() override {
-    const Blocked blocked;
+    const Blocked blocked(Blocked::kGradientLanes);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return jobs_.empty() && !busy_; });
     if (const std::exception_ptr error = std::exchange(error_, nullptr)) {

@@ -19,7 +19,7 @@ class HostWork : public Work {
 
   void Wait() override { Synchronize(); }
   void Synchronize() override {
-    const Blocked blocked;
+    const Blocked blocked(group_);
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
     // Made here, so that no two threads share an exception.

@@ -86,7 +86,8 @@ class Block {
                              ? used * (in_and_out * model_.expert_inner + 4 * model_.embd)
                              : in_and_out * model_.inner;
     const double numbers = (8 * model_.embd + 2 * (model_.queries + model_.keys) + inner) / tp_;
-    const double seconds = MemorySeconds(cluster_, model_.weight_bytes * rows_ * numbers);
+    const double seconds = ElementwiseSeconds(cluster_, model_.weight_bytes * rows_ * numbers);
+    time_.host = {cluster_.host_seconds, cluster_.host_seconds, 0};
     time_.other = {seconds + 4 * cluster_.launch_seconds,
                    1.5 * seconds + 4 * cluster_.launch_seconds, 0};
     return seconds;
@@ -115,19 +116,23 @@ class Block {
   void AddRecomputation(double query, double up, double down, double elementwise) {
     const std::string& what = layout_.recompute;
     const double share = BlockShare(layout_, model_.layers);
-    const double whole = time_.forward() - down;
     double kept = 8 * model_.embd + 2 * (model_.queries + model_.keys) + 3 * model_.inner;
     if (share > 0) {
-      time_.recomputed = share * whole;
+      const double messages = time_.tensor.forward + time_.context.forward + time_.experts.forward;
+      time_.recomputed = {.products = share * (time_.products.forward - down),
+                          .attention = share * time_.attention.forward,
+                          .other = share * (time_.other.forward + time_.host.forward),
+                          .messages = share * messages};
       kept = (1 - share) * kept + share * model_.embd;
     } else if (what == "attention") {
-      time_.recomputed = query + time_.attention.forward + elementwise / 3;
+      time_.recomputed = {
+          .products = query, .attention = time_.attention.forward, .other = elementwise / 3};
       kept -= 2 * (model_.queries + model_.keys);
     } else if (what == "mlp") {
-      time_.recomputed = up + elementwise / 3;
+      time_.recomputed = {.products = up, .other = elementwise / 3};
       kept -= 3 * model_.inner;
     } else if (what != "none") {
-      time_.recomputed = elementwise / 2;
+      time_.recomputed = {.other = elementwise / 2};
       kept -= 2 * model_.embd + model_.inner;
     }
     time_.kept_bytes = model_.weight_bytes * rows_ * kept / tp_;
@@ -154,6 +159,10 @@ double ProductSeconds(const Cluster& c, double m, double n, double k, int bytes)
 
 double MemorySeconds(const Cluster& c, double bytes) { return bytes / c.memory_per_second; }
 
+double ElementwiseSeconds(const Cluster& c, double bytes) {
+  return bytes / c.elementwise_per_second;
+}
+
 double RingSeconds(const Link& link, int64_t ranks, double bytes) {
   if (ranks <= 1 || bytes <= 0) return 0;
   const auto n = static_cast<double>(ranks);
@@ -172,8 +181,9 @@ BlockTime HeadTimeOf(const PlannedModel& m, const Layout& l, const Cluster& c) {
                 ProductSeconds(c, rows, m.embd, columns, m.weight_bytes),
                 ProductSeconds(c, columns, m.embd, rows, m.weight_bytes)};
   // Logits are written, read for the loss, and overwritten by their gradient.
-  t.other = {MemorySeconds(c, 3 * m.weight_bytes * rows * columns),
-             MemorySeconds(c, 6 * m.weight_bytes * rows * m.embd), 0};
+  t.other = {ElementwiseSeconds(c, 3 * m.weight_bytes * rows * columns),
+             ElementwiseSeconds(c, 6 * m.weight_bytes * rows * m.embd), 0};
+  t.host = {c.host_seconds, c.host_seconds, 0};
   const double one =
       RingSeconds(c.Between(l.mesh.tp, 1), l.mesh.tp, m.weight_bytes * rows * m.embd);
   t.tensor = {2 * one, 2 * one, 0};

@@ -12,20 +12,20 @@ struct PassTimes {
 };
 
 struct BlockTime {
-  PassTimes products, attention, other, tensor, context, experts;
-  double recomputed = 0;    // by backward, before the gradients
+  PassTimes products, attention, other, host, tensor, context, experts;
+  Recomputed recomputed;    // by backward, before the gradients
   double kept_bytes = 0;    // for backward, roughly: what an offload copies
   double stream_bytes = 0;  // what passes to the next block
 
   double forward() const { return Sum(&PassTimes::forward); }
   double input_grad() const { return Sum(&PassTimes::input_grad); }
   double weight_grad() const { return Sum(&PassTimes::weight_grad); }
-  double backward() const { return input_grad() + weight_grad() + recomputed; }
+  double backward() const { return input_grad() + weight_grad() + recomputed.total(); }
 
  private:
   double Sum(double PassTimes::*pass) const {
-    return products.*pass + attention.*pass + other.*pass + tensor.*pass + context.*pass +
-           experts.*pass;
+    return products.*pass + attention.*pass + other.*pass + host.*pass + tensor.*pass +
+           context.*pass + experts.*pass;
   }
 };
 

@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "dist/control/rendezvous.h"
 #include "models/memory/machine_memory.h"
+#include "models/plan/cluster_file.h"
 #include "models/report/format.h"
 #include "models/train/utilization.h"
 
@@ -39,17 +40,20 @@ constexpr Named kNamed[] = {
 // Of the datasheet's bandwidth a long copy, or a long message of NCCL, reaches this much.
 constexpr double kOfMemory = 0.85, kOfLink = 0.80;
 
-// `sharing`: how many ranks share the threads that this process has.
-Cluster CpuCluster(int64_t ranks, int64_t per_node, int64_t sharing) {
+// `sharing`: how many ranks share the threads that this process has. `measured`: FLOP/s of these,
+// where they are known.
+Cluster CpuCluster(int64_t ranks, int64_t per_node, int64_t sharing,
+                   std::optional<double> measured = {}) {
   Cluster c{.device = "cpu", .devices = ranks, .per_node = per_node, .is_cpu = true};
-  const double flops = MeasureGemmFlops(kCpu, "fp32").value_or(1e10);
+  const double flops = measured ? *measured : MeasureGemmFlops(kCpu, "fp32").value_or(1e10);
   c.bytes = MemoryOf(kCpu).total / per_node;
   c.peak = flops / static_cast<double>(sharing);
   c.product_share = 0.9;
   c.attention_share = c.attention_backward_share = 0.5;
   c.units = std::max<int64_t>(1, NumThreads() / sharing);
-  c.memory_per_second = 10e9 / static_cast<double>(per_node);
+  c.memory_per_second = c.elementwise_per_second = 10e9 / static_cast<double>(per_node);
   c.launch_seconds = 1e-6;
+  c.host_seconds = 30e-6;
   c.node = c.network = {100e-6, 1e9};  // TCP on the loopback device
   c.host = {1e-6, 10e9};
   return c;
@@ -65,7 +69,7 @@ Cluster GpuCluster(const Named& n, int64_t devices, const std::string& precision
   c.attention_share = n.attention;
   c.attention_backward_share = n.attention_backward;
   c.units = n.units;
-  c.memory_per_second = kOfMemory * n.memory * 1e9;
+  c.memory_per_second = c.elementwise_per_second = kOfMemory * n.memory * 1e9;
   c.launch_seconds = 4e-6;
   c.node = {6e-6, kOfLink * n.node * 1e9};
   c.network = {15e-6, kOfLink * n.network * 1e9};
@@ -90,6 +94,7 @@ Cluster ParseCluster(std::string_view text, const std::string& precision) {
   const long long devices = std::strtoll(all.c_str(), &end, 10);
   const std::string name = *end == 'x' ? end + 1 : "";
   if (devices >= 1 && devices <= 1000000) {
+    if (name.ends_with(".json")) return ReadCluster(name, devices);
     if (name == "cpu" && devices <= 1024) return CpuCluster(devices, devices, devices);
     for (const Named& n : kNamed) {
       if (name == n.name) return GpuCluster(n, devices, precision);
@@ -98,14 +103,16 @@ Cluster ParseCluster(std::string_view text, const std::string& precision) {
   std::string names;
   for (const Named& n : kNamed) names += StrCat(n.name, ", ");
   throw InputError(StrCat("cluster = \"", text, "\" must be a number of devices and their name, ",
-                          "as in --cluster=64xH100; names are ", names, "and cpu"));
+                          "as in --cluster=64xH100; names are ", names,
+                          "cpu, and a file that plan --calibrate wrote"));
 }
 
-Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision) {
+Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision,
+                       std::optional<double> measured) {
   const int64_t local = ranks.local_world_size;
   const DeviceMemory host = MemoryOf(kCpu);
   if (device.is_cpu()) {
-    Cluster c = CpuCluster(ranks.world_size, local, /*sharing=*/1);
+    Cluster c = CpuCluster(ranks.world_size, local, /*sharing=*/1, measured);
     c.bytes = std::min(host.total / local, host.free / local + ResidentBytes());
     return c;
   }

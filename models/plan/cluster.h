@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,7 +38,13 @@ struct Cluster {
   double product_share = 0, attention_share = 0, attention_backward_share = 0;
   int64_t units = 1;             // streaming multiprocessors, or cores
   double memory_per_second = 0;  // bytes, read or written
-  double launch_seconds = 0;     // the least that a kernel takes
+  // The same of norms, activations and losses, which a CPU also has to compute.
+  double elementwise_per_second = 0;
+  double launch_seconds = 0;  // the least that a kernel takes
+  // Of a block's forward, or of its backward, what lies between its kernels; a GPU's host is ahead.
+  double host_seconds = 0;
+  // Of the time of messages and copies that run beside computing, how much longer that takes.
+  double disturbs = 0.1;
 
   Link node = {}, network = {}, host = {};  // within a node, between nodes, to the host's memory
 
@@ -49,14 +56,16 @@ struct Cluster {
 
 // "64xH100": 64 GPUs in nodes of eight, by their datasheets; "8xA100-40" has 40 GB each. Named:
 // A100, A100-40, H100, H200, RTX4090; "2xcpu": so many ranks on this machine's CPU, whose fp32
-// products are timed. `precision`, of GPUs, as in train.precision. Throws InputError that lists the
-// names.
+// products are timed; "2xmachine.json": such devices as were measured (ReadCluster). `precision`,
+// of GPUs, as in train.precision. Throws InputError that lists the names.
 Cluster ParseCluster(std::string_view text, const std::string& precision);
 
 // The ranks that a run was started on, each with a device and threads like this one's, which are
 // set, and with its part of the memory that is free there now. A GPU is as the named one that is
-// nearest, with its own peak where that is known.
-Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision);
+// nearest, with its own peak where that is known. `flops`: of a CPU's products, where they have
+// been measured (MeasureGemmFlops).
+Cluster ClusterOfRanks(const dist::Rendezvous& ranks, Device device, const std::string& precision,
+                       std::optional<double> flops = {});
 
 // "64 H100 of 80.0 GB in 8 nodes; 450 GB/s within a node, 50.0 GB/s between nodes".
 std::string Describe(const Cluster& cluster);

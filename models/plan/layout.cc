@@ -29,6 +29,19 @@ void Apply(const Layout& layout, RunSetup& setup) {
   SettlePlan(setup);
 }
 
+Layout LayoutOf(const RunSetup& setup) {
+  const ParallelOptions& p = setup.config.parallel;
+  const TrainOptions& train = setup.config.train;
+  return {.mesh = {.dp = setup.data_ranks, .tp = p.tp, .pp = p.pp, .cp = p.cp, .ep = p.ep},
+          .shard = p.shard,
+          .shard_ranks = p.shard_ranks,
+          .schedule = p.schedule,
+          .recompute = train.recompute,
+          .offload = train.offload,
+          .batch = train.batch_size,
+          .grad_accum = std::max<int64_t>(1, setup.micro_batches / setup.data_ranks)};
+}
+
 std::string Describe(const Layout& layout) {
   const MeshSizes& m = layout.mesh;
   std::string s = StrCat("dp=", m.dp);

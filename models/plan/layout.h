@@ -37,6 +37,8 @@ struct Layout {
 
 // Changes the run to this layout, at equal samples in a step.
 void Apply(const Layout& layout, RunSetup& setup);
+// That of the run.
+Layout LayoutOf(const RunSetup& setup);
 
 // "dp=8 tp=8 pp=16 zbv, shard=gradients, batch 1 x 16, recompute=block".
 std::string Describe(const Layout& layout);

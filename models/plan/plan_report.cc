@@ -19,12 +19,19 @@ namespace {
 
 constexpr size_t kMostReasons = 8;
 
-constexpr std::pair<const char*, double StepTime::*> kParts[] = {
-    {"products", &StepTime::products},      {"attention", &StepTime::attention},
-    {"other kernels", &StepTime::other},    {"recomputation", &StepTime::recomputed},
-    {"messages of tp", &StepTime::tensor},  {"messages of cp", &StepTime::context},
-    {"messages of ep", &StepTime::experts}, {"messages of dp", &StepTime::data},
-    {"offload", &StepTime::offload},        {"idle in the pipeline", &StepTime::idle},
+constexpr std::pair<const char*, double (*)(const StepTime&)> kParts[] = {
+    {"products", [](const StepTime& t) { return t.products; }},
+    {"attention", [](const StepTime& t) { return t.attention; }},
+    {"other kernels", [](const StepTime& t) { return t.other; }},
+    {"update", [](const StepTime& t) { return t.update; }},
+    {"host", [](const StepTime& t) { return t.host; }},
+    {"recomputation", [](const StepTime& t) { return t.recomputed.total(); }},
+    {"messages of tp", [](const StepTime& t) { return t.tensor; }},
+    {"messages of cp", [](const StepTime& t) { return t.context; }},
+    {"messages of ep", [](const StepTime& t) { return t.experts; }},
+    {"messages of dp", [](const StepTime& t) { return t.data; }},
+    {"offload", [](const StepTime& t) { return t.offload; }},
+    {"idle in the pipeline", [](const StepTime& t) { return t.idle; }},
 };
 
 std::string Seconds(double s) {
@@ -37,7 +44,7 @@ std::string Bytes(double n) { return FormatDecimalBytes(n); }
 std::string Shares(const StepTime& t) {
   std::string s;
   for (const auto& [name, part] : kParts) {
-    const double share = t.*part / t.total;
+    const double share = part(t) / t.total;
     if (share >= 0.02) s += fmt::format("{}{} {:.0f}%", s.empty() ? "" : ", ", name, 100 * share);
   }
   return s;
@@ -46,7 +53,7 @@ std::string Shares(const StepTime& t) {
 // What a plan spends more than the best on: "12% slower, by recomputation".
 std::string Slower(const StepTime& t, const StepTime& best) {
   const auto most = std::ranges::max_element(
-      kParts, {}, [&](const auto& part) { return t.*part.second - best.*part.second; });
+      kParts, {}, [&](const auto& part) { return part.second(t) - part.second(best); });
   return fmt::format("{:.1f}% slower, by {}", 100 * (t.total / best.total - 1), most->first);
 }
 

@@ -14,9 +14,6 @@ namespace {
 // and writes all but the first, and the weights of the computation.
 constexpr double kGradientBytes = 4, kMomentBytes = 12, kUpdateBytes = 28;
 
-// Computing takes longer while messages and copies run beside it: by this share of their time.
-constexpr double kDisturbs = 0.1;
-
 // The compute stream of a rank, and that of its messages: each does one thing after the other.
 class Streams {
  public:
@@ -119,7 +116,7 @@ double Step::OffloadSeconds(double parameters, double blocks) const {
   }
   if (offload.activations) copied += 2 * blocks * block_.kept_bytes / host;
   const double compute = blocks * (block_.forward() + block_.backward());
-  return seconds + m * std::max(kDisturbs * copied, copied - compute);
+  return seconds + m * std::max(cluster_.disturbs * copied, copied - compute);
 }
 
 StepTime Step::Computing(double blocks, double heads) const {
@@ -129,12 +126,17 @@ StepTime Step::Computing(double blocks, double heads) const {
     t.products += times * (part->products.forward + part->products.backward());
     t.attention += times * (part->attention.forward + part->attention.backward());
     t.other += times * (part->other.forward + part->other.backward());
+    t.host += times * (part->host.forward + part->host.backward());
     t.tensor += times * (part->tensor.forward + part->tensor.backward());
     t.context += times * (part->context.forward + part->context.backward());
     t.experts += times * (part->experts.forward + part->experts.backward());
-    t.recomputed += times * part->recomputed;
+    for (const auto again : {&Recomputed::products, &Recomputed::attention, &Recomputed::other,
+                             &Recomputed::messages}) {
+      t.recomputed.*again += times * part->recomputed.*again;
+    }
   }
-  t.total = t.products + t.attention + t.other + t.tensor + t.context + t.experts + t.recomputed;
+  t.total = t.products + t.attention + t.other + t.host + t.tensor + t.context + t.experts +
+            t.recomputed.total();
   return t;
 }
 
@@ -187,9 +189,9 @@ StepTime Step::WithoutPipeline(std::vector<StepSpan>* spans) const {
   streams.Compute(kUpdate, update, streams.end());
   if (!full && sharded()) streams.Message(MessagesOf(whole).gather, streams.end());
   const auto more = static_cast<double>(layout_.grad_accum - played);
-  t.data = std::max({0.0, kDisturbs * (streams.messages() + more * messages),
+  t.data = std::max({0.0, cluster_.disturbs * (streams.messages() + more * messages),
                      streams.end() + more * second - update - t.total});
-  t.other += update;
+  t.update = update;
   t.offload = offload;
   t.total += t.data + update + offload;
   return t;
@@ -202,9 +204,10 @@ StepTime Step::InPipeline(bool exact) const {
   const double head = (head_.forward() + head_.backward()) / (block_.forward() + block_.backward());
   const double blocks = CutStages(layers(), head, p * chunks).longest;
   StepTime t = Computing(layers() / p, 1 / p);
-  dist::PipelineTimes times{.forward = blocks * block_.forward(),
-                            .input_grad = blocks * (block_.input_grad() + block_.recomputed),
-                            .weight_grad = blocks * block_.weight_grad()};
+  dist::PipelineTimes times{
+      .forward = blocks * block_.forward(),
+      .input_grad = blocks * (block_.input_grad() + block_.recomputed.total()),
+      .weight_grad = blocks * block_.weight_grad()};
   const MeshSizes& m = layout_.mesh;
   const Link link = cluster_.Between(m.pp, m.ranks() / m.pp);
   times.transfer = link.seconds + block_.stream_bytes / link.bytes_per_second;
@@ -233,7 +236,7 @@ StepTime Step::InPipeline(bool exact) const {
   if (sharded()) t.data += std::max(data.gather / own_blocks, data.gather - times.forward);
   const double update = UpdateSeconds(own);
   t.offload = OffloadSeconds(own, own_blocks);
-  t.other += update;
+  t.update = update;
   t.total += t.idle + t.data + update + t.offload;
   return t;
 }

@@ -17,16 +17,25 @@ struct RunSetup;
 // the last round of 128 x 128 tiles over its units is, times k / (k + 128), for the way in and out
 // of a tile; elements take `bytes` each.
 double ProductSeconds(const Cluster& cluster, double m, double n, double k, int bytes);
-// `bytes` are read or written.
+// `bytes` are read or written; elementwise: by norms, activations and losses.
 double MemorySeconds(const Cluster& cluster, double bytes);
+double ElementwiseSeconds(const Cluster& cluster, double bytes);
 // A ring over `ranks` that gathers, or scatters sums of, `bytes` in all.
 double RingSeconds(const Link& link, int64_t ranks, double bytes);
+
+// What backward computes again, in seconds.
+struct Recomputed {
+  double products = 0, attention = 0, other = 0, messages = 0;
+  double total() const { return products + attention + other + messages; }
+};
 
 // Of a rank, in seconds of a step. They add up to `total`.
 struct StepTime {
   double products = 0, attention = 0;           // forward and backward
-  double other = 0;                             // norms, activations, losses, the update
-  double recomputed = 0;                        // all of what backward computes again
+  double other = 0;                             // norms, activations, losses
+  double update = 0;                            // the optimizer's
+  double host = 0;                              // between kernels
+  Recomputed recomputed;                        // besides these
   double tensor = 0, context = 0, experts = 0;  // messages within layers: nothing hides them
   double data = 0;     // gradients and weights between data ranks, as far as exposed
   double offload = 0;  // copies to and from the host, as far as exposed

@@ -9,6 +9,7 @@
 
 #include "dist/pipeline/schedule.h"
 #include "models/options/config.h"
+#include "models/report/ledger.h"
 #include "models/report/run_health.h"
 #include "models/report/run_history.h"
 
@@ -34,6 +35,7 @@ struct ReportInput {
   RunConfig config;
   std::vector<TextSample> samples;                   // oldest first
   std::optional<dist::PipelineSchedule> pipeline{};  // what a step goes through
+  LedgerInput ledger{};
 };
 
 // The whole file, with all texts escaped.

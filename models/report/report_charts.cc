@@ -257,8 +257,8 @@ std::string KernelTable(const RunHistory& h) {
   }
   return fmt::format(
       "<figure class=\"card\"><figcaption><h3>Kernels</h3><span class=\"note\">of forward, "
-      "backward "
-      "and update on this CPU</span></figcaption><table><tr><th></th><th>total</th><th>share</th>"
+      "backward and update, and what waits between "
+      "them</span></figcaption><table><tr><th></th><th>total</th><th>share</th>"
       "</tr>{}</table></figure>\n",
       table);
 }
@@ -308,7 +308,7 @@ std::string ReportCharts(const RunHistory& h, const ReportInput& in) {
                 {{.name = "peak", .color = "--memory", .points = PointsOf(h.memory)}}, memory);
   }
   if (!h.data_ms.empty()) s += StepTimeFigure(h, last);
-  return s + TimeTable(h) + KernelTable(h) + "</div>\n";
+  return s + TimeTable(h) + LedgerFigures(MakeLedger(h, in.ledger)) + KernelTable(h) + "</div>\n";
 }
 
 }  // namespace lockstep::models

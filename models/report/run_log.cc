@@ -1,5 +1,6 @@
 #include "models/report/run_log.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -18,10 +19,10 @@ const char* Name(double PauseTimes::*what) {
 }
 
 // The first steps of a run that began with another one's checkpoint are in that one's folder.
-MetricsWriter::Lines LinesOf(const RunConfig& config) {
+JsonLinesWriter::Lines LinesOf(const RunConfig& config) {
   const std::string& resume = config.checkpoint.resume;
   const bool elsewhere = resume != "auto" && resume != "none";
-  return elsewhere ? MetricsWriter::Lines::kEveryFromFirst : MetricsWriter::Lines::kEvery;
+  return elsewhere ? JsonLinesWriter::Lines::kEveryFromFirst : JsonLinesWriter::Lines::kEvery;
 }
 
 void Add(PauseTimes& to, const PauseTimes& more) {
@@ -48,7 +49,8 @@ RunLog::RunLog(std::string folder, ReportInput input, int64_t first_step, TraceR
       input_(std::move(input)),
       trace_(trace),
       warn_(std::move(warn)),
-      metrics_(JoinPath(folder, "metrics.jsonl"), first_step, warn_, LinesOf(input_.config)),
+      metrics_(JoinPath(folder, "metrics.jsonl"), "metrics", first_step, warn_,
+               LinesOf(input_.config)),
       samples_(JoinPath(folder, "samples.jsonl"), "samples", first_step, warn_),
       tensorboard_(JoinPath(folder, "tensorboard"), first_step, warn_),
       history_(input_.config.optim.clip) {
@@ -56,12 +58,26 @@ RunLog::RunLog(std::string folder, ReportInput input, int64_t first_step, TraceR
   input_.samples = ReadSamples(JoinPath(folder, "samples.jsonl"), kSamples);
 }
 
-void RunLog::Step(StepMetrics metrics) {
+void RunLog::Step(StepMetrics metrics, bool last) {
   metrics.unix_time = UnixTime();
   metrics.pauses = std::exchange(pauses_, {});
-  metrics_.Write(metrics);
-  tensorboard_.Write(metrics);
+  const auto now = TraceRecorder::Clock::now();
+  if (line_ && metrics.step > 0) {
+    const double ms = std::chrono::duration<double, std::milli>(now - *line_).count();
+    between_ms_ += ms - metrics.ms - metrics.pauses.total();
+    ++between_;
+    // Of a GPU's steps, a line may begin before the one before it is written.
+    input_.ledger.between_ms = std::max(0.0, between_ms_ / static_cast<double>(between_));
+  }
+  line_ = now;
   history_.Add(metrics);
+  std::string line = ToJson(metrics);
+  if (last) {
+    line.pop_back();  // the brace
+    line += StrCat(",\"ledger\":", ToJson(MakeLedger(history_, input_.ledger)), "}");
+  }
+  metrics_.Write(line);
+  tensorboard_.Write(metrics);
   input_.plan.utilization.Correct(metrics.tokens_per_second);
 }
 
@@ -74,6 +90,7 @@ void RunLog::Sample(TextSample sample) {
 
 void RunLog::Replan(ReportInput input) {
   input.samples = std::move(input_.samples);
+  input.ledger.between_ms = input_.ledger.between_ms;
   input_ = std::move(input);
 }
 

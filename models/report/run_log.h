@@ -2,7 +2,9 @@
 // tensorboard/.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "models/report/json_lines.h"
@@ -25,8 +27,9 @@ class RunLog {
   RunLog(std::string folder, ReportInput input, int64_t first_step, TraceRecorder* trace,
          Warn warn);
 
-  // Adds a line of metrics, with the time that Timed has recorded since the last line.
-  void Step(StepMetrics metrics);
+  // Adds a line of metrics, with the time that Timed has recorded since the last line. `last`: with
+  // the ledger of the run, in which no step follows.
+  void Step(StepMetrics metrics, bool last = false);
   void Sample(TextSample sample);
   // For the report, in place of what the constructor got.
   void Replan(ReportInput input);
@@ -68,11 +71,13 @@ class RunLog {
   ReportInput input_;
   TraceRecorder* trace_;
   Warn warn_;
-  MetricsWriter metrics_;
-  JsonLinesWriter samples_;
+  JsonLinesWriter metrics_, samples_;
   TensorBoardWriter tensorboard_;
   RunHistory history_;
-  PauseTimes pauses_;  // since the last line
+  PauseTimes pauses_;                                     // since the last line
+  std::optional<TraceRecorder::Clock::time_point> line_;  // when that was written, of this process
+  double between_ms_ = 0;  // of the time between lines, what neither steps nor pauses took
+  int64_t between_ = 0;    // how many times that were
   bool report_failed_ = false;
 };
 

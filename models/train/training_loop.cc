@@ -132,6 +132,7 @@ TrainingLoop::TrainingLoop(RunSetup& setup, const MemoryPlan& memory,
                       if (copies_) copies_->Confirm();
                     },
                 .observers = observers_.all()}),
+      kernels_(setup.device),
       slow_ranks_(ranks, step_ranks_->data()),
       checkpoints_(setup, ranks),
       progress_(setup, utilization_),
@@ -357,15 +358,23 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
     const std::string when = first ? "at the start" : StrCat("after step ", trainer_.step());
     CheckReplicas(model_, ranks_.groups(), PlanOf(setup_), when);
   }
-  const ObserveSlots observed(SlotsObserver());
+  const KernelTimes::Watch watch(WatchedKernels(trainer_.step() + 1));
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;
   memory_bytes_ = allocator.stats().peak_bytes;
   return before;
 }
 
+// On a GPU events around each kernel take time of the host, so only some steps have them; CUDA
+// graphs call no kernels.
+bool TrainingLoop::WatchesKernels(int64_t step) const {
+  if (setup_.device.is_cpu()) return true;
+  const bool graphs = StepObservers::AllowGraphs(config_) && step_ranks_->may_be_graphs();
+  return !graphs && IsPrinted(step);
+}
+
 StepMetrics TrainingLoop::FinishStep() {
-  const ObserveSlots observed(SlotsObserver());
+  const KernelTimes::Watch watch(WatchedKernels(trainer_.step()));
   return *trainer_.Finish();
 }
 
@@ -381,7 +390,7 @@ void TrainingLoop::Add(StepMetrics& m) {
   utilization_.Correct(m.tokens_per_second);
   m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
   m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
-  kernels_.Add(m.times);
+  if (WatchesKernels(m.step)) kernels_.Add(m.times);
   if (IsPrinted(m.step)) m.kernel_ms = kernels_.Take();
   m.slow_kernels = static_cast<double>(SlowKernelChoices());
   progress_.Add(m);

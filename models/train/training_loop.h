@@ -54,8 +54,8 @@ class TrainingLoop {
   void Begin();
   std::optional<StepMetrics> TrainStep();
   StepMetrics FinishStep();
-  // On a GPU a call only begins a kernel.
-  SlotObserver* SlotsObserver() { return setup_.device.is_cpu() ? &kernels_ : nullptr; }
+  bool WatchesKernels(int64_t step) const;
+  KernelTimes* WatchedKernels(int64_t step) { return WatchesKernels(step) ? &kernels_ : nullptr; }
   void Add(StepMetrics& m);
   bool DoWhatIsDue(StepMetrics m);
   void Evaluate(StepMetrics* m);

@@ -11,6 +11,7 @@
 #include "models/gpt/generate.h"
 #include "models/memory/machine_memory.h"
 #include "models/options/option_text.h"
+#include "models/plan/planned_ledger.h"
 #include "models/report/format.h"
 #include "models/report/run_summary.h"
 #include "models/train/run_generation.h"
@@ -52,7 +53,7 @@ bool TrainingLoop::DoWhatIsDue(StepMetrics m) {
   const bool save =
       last || stop || again || begins_decay || Every(config_.checkpoint.every, m.step);
   ranks_.OnMain("writing its log", [&] {
-    log_->Step(m);
+    log_->Step(m, last || stop);
     if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
   });
   const bool unfinished = stop && (sample || tasks || (evaluate && !validation_.empty()));
@@ -322,6 +323,9 @@ ReportInput TrainingLoop::MakeReportInput() const {
   if (setup_.prefers()) {
     input.plan.indifferent_loss = IndifferentLoss(ToDpoOptions(config_.dpo));
   }
+  input.ledger = {.planned_ms = PlannedStep(setup_, ranks_.size(), utilization_),
+                  .planned_bytes = ByOwner(memory_),
+                  .on_device = setup_.device.is_cuda()};
   input.facts = DescribeRun(setup_, model_, memory_);
   input.config = setup_.asked;
   if (const dist::PipelineSchedule* schedule = step_ranks_->schedule()) {

@@ -2,33 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 
-#include "core/autograd/engine.h"
 #include "core/io/file.h"
-#include "core/stream.h"
 #include "core/thread_pool.h"
 #include "data/tokenizer/text_bytes.h"
 #include "dist/launch/rank_device.h"
-#include "kernels/creation/creation.h"
 #include "models/options/depth_laws.h"
 #include "models/report/format.h"
 #include "models/report/run_progress.h"
-#include "models/train/run_model.h"
+#include "models/train/budget/measured_steps.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
 namespace {
 
-// Depths that are timed, and the tokens of a step of theirs: some seconds on two cores, or on a
-// GPU.
-constexpr int64_t kCpuDepths[] = {2, 4, 6}, kCpuTokens = 4096;
-constexpr int64_t kGpuDepths[] = {4, 8, 12}, kGpuTokens = 16384;
-constexpr int64_t kSteps = 4;  // at most, of each depth
-constexpr std::chrono::seconds kEnough(3);
 // Of a time, what is expected to be left for steps. Starting, evaluating and saving take the rest.
 constexpr double kShareOfTraining = 0.9;
 
@@ -38,40 +27,16 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The fastest of some steps of a model of this depth, on random tokens.
+// The fastest of some steps of a model of this depth.
 Speed MeasureSpeed(int64_t depth, int64_t vocab_size, const RunConfig& given, Device device) {
-  const int64_t tokens = device.is_cuda() ? kGpuTokens : kCpuTokens;
-  const int64_t rows = std::max<int64_t>(1, tokens / ContextOfDepth(depth));
-  RunConfig config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, config);
   const std::string precision = given.train.precision == "fp16" ? "bf16" : given.train.precision;
-  options.Parse({StrCat("--depth=", depth), StrCat("--model.vocab_size=", vocab_size),
-                 StrCat("--train.batch_size=", rows), StrCat("--train.global_batch_size=", rows),
-                 StrCat("--train.precision=", precision)});
-  const RunSetup setup = PrepareShape(options, config, device, /*processes=*/1);
-  Gpt model(setup.model);
-  FillModel(setup, model);
-  const auto optimizer = MakeFreshOptimizer(setup, model);
-  StepState state(device, /*seed=*/1);
-  const Tensor ids =
-      ops::RandInt(0, vocab_size, {rows, setup.window()}, /*seed=*/1, DType::kI32, device);
-  const auto all = static_cast<double>(rows * setup.window());
-  double seconds = INFINITY;
-  const auto begin = Clock::now();
-  for (int64_t step = 0; step < 2 || (step < kSteps && Clock::now() - begin < kEnough); ++step) {
-    const auto start = Clock::now();
-    {
-      const auto training = optimizer->BeginStep(state, step, config.optim.lr, {.first_sample = 0});
-      Backward(model.Loss(ids, ids), training.Root(1 / all));
-      optimizer->Step(state);
-    }
-    optimizer->ZeroGrad();
-    Synchronize(CurrentStream(device));
-    if (step > 0) seconds = std::min(seconds, SecondsSince(start));  // the first chooses kernels
-  }
+  const MeasuredSteps steps =
+      MeasureSteps({StrCat("--depth=", depth), StrCat("--model.vocab_size=", vocab_size),
+                    StrCat("--train.precision=", precision)},
+                   device, /*watches=*/false);
   const double flops = FlopsPerTokenOf(depth, vocab_size);
-  return {.flops_per_token = flops, .flops_per_second = flops * all / seconds};
+  const auto tokens = static_cast<double>(steps.setup.tokens_per_step);
+  return {.flops_per_token = flops, .flops_per_second = flops * tokens / steps.seconds};
 }
 
 // Of text, by part of the data that is held out, else of what is trained on.
@@ -132,7 +97,7 @@ std::vector<std::string> ChooseRun(const Budget& budget, const Options& options,
               .vocab_size = setup.model.vocab_size,
               .bytes_per_token = BytesPerToken(setup)};
   Print("measuring this machine for some seconds");
-  for (const int64_t depth : device.is_cuda() ? kGpuDepths : kCpuDepths) {
+  for (const int64_t depth : MeasuredDepths(device)) {
     means.speeds.push_back(MeasureSpeed(depth, means.vocab_size, config, device));
     Print(fmt::format(
         "  depth {}: {:.1f} GFLOP/s, {} tokens a second", depth,

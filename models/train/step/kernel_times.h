@@ -1,38 +1,59 @@
-// What the kernels of training steps take, on a CPU, where a kernel has ended when its call
-// returns.
+// What the kernels of training steps take, and how long steps wait for other ranks.
 #pragma once
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/dispatcher.h"
+#include "dist/blocked_time.h"
+#include "dist/work.h"
 #include "models/report/metrics.h"
 
 namespace lockstep::models {
 
-class KernelTimes : public SlotObserver {
+// On a CPU a kernel has ended when its call returns. On a GPU events are recorded before and after
+// each call in the stream that computes, so a step must not be captured as a CUDA graph while it is
+// watched; what other streams do meanwhile is not counted.
+class KernelTimes {
  public:
-  void OnEnter(const char* name) override;
-  // What a kernel's own calls take belongs to the kernel.
-  void OnLeave() noexcept override;
+  class Slots;
 
-  // Adds a step, in which this was told of the slots (ObserveSlots): the time of its forward,
-  // backward and update is that of kernels, and what lies between them.
+  explicit KernelTimes(Device device);
+  ~KernelTimes();
+
+  // While it lives, the kernels and the waits of this thread are counted.
+  class Watch {
+   public:
+    explicit Watch(KernelTimes* times);  // null: nothing is counted
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    KernelTimes* const times_;
+    const ObserveSlots observed_;
+    dist::Blocked::Times waited_;  // before
+  };
+
+  // Adds a step that was watched.
   void Add(const StepTimes& step);
-  // StepMetrics::kernel_ms of all steps added since the last call.
+  // StepMetrics::kernel_ms of all steps added since the last call, which are done.
   std::vector<std::pair<std::string, double>> Take();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  std::map<const char*, Clock::duration> kernels_;
-  double steps_ms_ = 0;
-  int depth_ = 0;
-  Clock::duration* running_ = nullptr;
-  Clock::time_point since_;
+  const bool on_device_;
+  const std::unique_ptr<Slots> slots_;
+  dist::Blocked::Times waits_;
+  double steps_ms_ = 0;    // in which there are kernels
+  double exposed_ms_ = 0;  // besides these; a part of waits_
 };
+
+// What waiting for a group of a run (RunRanks) is called: "messages of tp", "idle in the pipeline".
+std::string WaitFor(std::string_view group);
 
 }  // namespace lockstep::models

@@ -131,8 +131,8 @@ TEST(StepTime, PartsAddUp) {
         Layout{.mesh = {.tp = 2, .pp = 4}, .schedule = "zbv", .grad_accum = 8}}) {
     const StepTime t = TimeOf(m, layout, H100s(8));
     EXPECT_NEAR(t.total,
-                t.products + t.attention + t.other + t.recomputed + t.tensor + t.context +
-                    t.experts + t.data + t.offload + t.idle,
+                t.products + t.attention + t.other + t.update + t.host + t.recomputed.total() +
+                    t.tensor + t.context + t.experts + t.data + t.offload + t.idle,
                 1e-9 * t.total);
     EXPECT_GE(t.data, 0);
     EXPECT_GT(t.products, 0);
