@@ -14,13 +14,13 @@ from pathlib import Path
 def of_report(report):
     """By case, from googletest's JSON: the hash, and whether the simulated GPU that computed it says that a real one
     may have other bits."""
-    return {f"{suite['name']}.{test['name'].removeprefix('Orders/')}": (f"{int(test['hash']):016x}",
-                                                                         "approximated" in test)
-            for suite in report.get("testsuites", []) for test in suite["testsuite"] if "hash" in test}
+    return dict(sorted((f"{suite['name']}.{test['name'].removeprefix('Orders/')}",
+                        (f"{int(test['hash']):016x}", "approximated" in test))
+                       for suite in report.get("testsuites", []) for test in suite["testsuite"] if "hash" in test))
 
 
 def text(found, machine, build):
-    lines = [f"{case} {bits}\n" for case, (bits, _) in sorted(found.items())]
+    lines = [f"{case} {bits}\n" for case, (bits, _) in found.items()]
     return f"# OP.SAMPLE/DTYPE and the FNV-1a of its bits, on {machine}, by build {build}\n" + "".join(lines)
 
 
