@@ -29,10 +29,7 @@ struct AddWholeBranch {
 template <bool kDropout, class T, class B>
 struct AddOpenBranch {
   static constexpr bool kSum = true;
-  static constexpr int kBlocks = kDropout         ? (sizeof(T) == 4 ? 6 : 5)
-                                 : sizeof(T) == 4 ? 8
-                                 : sizeof(B) == 4 ? 7
-                                                  : 0;
+  static constexpr int kBlocks = sizeof(T) == 4 ? 6 : kDropout ? 5 : sizeof(B) == 4 ? 6 : 0;
 
   const T* branch;
   const B* bias;  // null: none
@@ -123,7 +120,7 @@ template <bool kDropout, class T>
 struct HandOnToBranch {
   static constexpr int kSums = 1;
   // Blocks of three warps that need more than 96 registers get 128 only if there are five of them.
-  static constexpr int kRegisters = sizeof(T) == 4 ? (kDropout ? 116 : 104) : kDropout ? 104 : 80;
+  static constexpr int kRegisters = sizeof(T) == 4 ? (kDropout ? 116 : 104) : 104;
 
   T* dbranch;  // with dropout, written
   DropoutSetting setting;
