@@ -24,14 +24,13 @@ train() { # [NAME=VALUE...] [-- ARGUMENT...]: sets said and status
 train
 [[ $status == 0 && $said == *"on cuda:0"* ]] || fail "auto: $said"
 train -- --device=cuda --nproc=2 --train.precision=bf16
-[[ $status == 0 && $said == *"nccl"* ]] || fail "two ranks: $said"
+[[ $status == 0 && $said == *"on 2 ranks"*"on cuda:0"* ]] || fail "two ranks: $said"
 
-# CUDA does not start: auto never takes the CPU instead, but where there is no GPU, or no driver.
-for error in 34 802 803 999; do
+# CUDA does not start: auto never takes the CPU instead, but where there is no GPU. 35 is a driver that is too old: the
+# simulator has one.
+for error in 34 35 802 803 999; do
   train CUDASIM_STARTUP_ERROR=$error
   [[ $status != 0 && $said == *"CUDA does not start"* ]] || fail "error $error: $said"
 done
-for error in 35 100; do
-  train CUDASIM_STARTUP_ERROR=$error
-  [[ $status == 0 && $said == *"on cpu"* ]] || fail "error $error: $said"
-done
+train CUDASIM_STARTUP_ERROR=100
+[[ $status == 0 && $said == *"on cpu"* ]] || fail "no GPU: $said"
