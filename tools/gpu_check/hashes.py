@@ -4,7 +4,7 @@
     hashes.py hashes.txt tests.json
 
 hashes.txt is a real GPU's, from gpu_check's archive. tests.json is a simulated GPU's:
-CUDASIM_EXACT_MMA=1 LOCKSTEP_TEST_ALL=1 op_cuda_test --device=sim --gtest_output=json:tests.json --gtest_filter=*Orders*
+CUDASIM_EXACT_MMA=1 LOCKSTEP_TEST_ALL=1 op_cuda_test --device=sim --gtest_output=json:tests.json --gtest_filter='*Orders*'
 """
 import json
 import sys
